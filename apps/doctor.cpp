@@ -1,4 +1,5 @@
-// starling-doctor: says what went wrong with a run, from what its ranks left, and takes away what a dead job's MPI left.
+// starling-doctor: says what went wrong with a run, from what its ranks left, and takes away what a
+// dead job's MPI left.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -34,29 +35,38 @@ ExitCode run_clean(bool look_only) {
       answer("left: {}, {:.1f} MB: {}\n", one.path, static_cast<double>(one.bytes) / 1e6, one.kept);
       continue;
     }
-    answer("{}: {}, {:.1f} MB\n", look_only ? "could go" : "removed", one.path, static_cast<double>(one.bytes) / 1e6);
+    answer("{}: {}, {:.1f} MB\n", look_only ? "could go" : "removed", one.path,
+           static_cast<double>(one.bytes) / 1e6);
     bytes += one.bytes;
     ++count;
   }
   if (found.empty()) {
     answer("nothing is left of jobs that have ended\n");
   } else {
-    answer("{} {} of jobs that have ended, {:.1f} MB\n", count, count == 1 ? "file or folder" : "files and folders",
-           static_cast<double>(bytes) / 1e6);
+    answer("{} {} of jobs that have ended, {:.1f} MB\n", count,
+           count == 1 ? "file or folder" : "files and folders", static_cast<double>(bytes) / 1e6);
   }
   return ExitCode::kOk;
 }
 
 int run_doctor(int argc, char** argv) {
-  CLI::App app{"Says what went wrong with a run, from what its ranks left, and takes away what a dead job's MPI left.", "starling-doctor"};
+  CLI::App app{
+      "Says what went wrong with a run, from what its ranks left, and takes away what a dead job's "
+      "MPI left.",
+      "starling-doctor"};
   app.require_subcommand(1);
   std::string run;
   bool look_only = false;
-  CLI::App* blamed = app.add_subcommand(
-      "blame", "who waits for whom since when, what came first, and where ranks issued different things, from all ranks' flight records");
-  blamed->add_option("RUN", run, "the run's output folder, or a folder with flight records")->required();
-  CLI::App* cleaned = app.add_subcommand(
-      "clean", "take away what Open MPI left on this host of jobs that have ended: shared memory and launchers' folders that nobody uses");
+  CLI::App* blamed =
+      app.add_subcommand("blame",
+                         "who waits for whom since when, what came first, and where ranks issued "
+                         "different things, from all ranks' flight records");
+  blamed->add_option("RUN", run, "the run's output folder, or a folder with flight records")
+      ->required();
+  CLI::App* cleaned =
+      app.add_subcommand("clean",
+                         "take away what Open MPI left on this host of jobs that have ended: "
+                         "shared memory and launchers' folders that nobody uses");
   cleaned->add_flag("--look", look_only, "say what would go, and remove nothing");
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;

@@ -43,12 +43,13 @@ struct PredictOptions {
 bool named_as_picture(const fs::path& path) {
   static const std::set<std::string> known{".jpg", ".jpeg", ".png"};
   std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return known.count(extension) != 0;
 }
 
-/// The files asked for: of folders all below them that have a picture's name and are not hidden, as in training, sorted. Links to nothing
-/// and pipes too, to be named in turn.
+/// The files asked for: of folders all below them that have a picture's name and are not hidden, as
+/// in training, sorted. Links to nothing and pipes too, to be named in turn.
 std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
@@ -59,18 +60,23 @@ std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
     }
     std::vector<std::string> found;
     const auto options = fs::directory_options::follow_directory_symlink;
-    for (fs::recursive_directory_iterator it(input, options, error), end; !error && it != end; it.increment(error)) {
+    for (fs::recursive_directory_iterator it(input, options, error), end; !error && it != end;
+         it.increment(error)) {
       std::error_code ignored;
       if (it->path().filename().string().starts_with(".")) {
         it.disable_recursion_pending();
         continue;
       }
-      if (named_as_picture(it->path()) && !it->is_directory(ignored)) found.push_back(it->path().string());
+      if (named_as_picture(it->path()) && !it->is_directory(ignored))
+        found.push_back(it->path().string());
       if (it.depth() > 64)
-        fail(ExitCode::kUsage, "pictures", "{} is more than 64 folders deep; is a link in it a circle?", it->path().string());
+        fail(ExitCode::kUsage, "pictures",
+             "{} is more than 64 folders deep; is a link in it a circle?", it->path().string());
     }
     if (error) fail(ExitCode::kUsage, "pictures", "{} cannot be read: {}", input, error.message());
-    if (found.empty()) fail(ExitCode::kUsage, "pictures", "{} has no pictures; needed: files that end in .jpg, .jpeg or .png", input);
+    if (found.empty())
+      fail(ExitCode::kUsage, "pictures",
+           "{} has no pictures; needed: files that end in .jpg, .jpeg or .png", input);
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
@@ -83,8 +89,9 @@ struct PreparedPicture {
   std::optional<Error> fault;
 };
 
-std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vector<std::string>& files, std::size_t begin, std::size_t end,
-                                     int threads) {
+std::vector<PreparedPicture> prepare(const InferenceModel& model,
+                                     const std::vector<std::string>& files, std::size_t begin,
+                                     std::size_t end, int threads) {
   std::vector<PreparedPicture> pictures(end - begin);
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -97,20 +104,23 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vec
     }
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < threads && static_cast<std::size_t>(i) < pictures.size(); ++i) helpers.emplace_back(work);
+  for (int i = 1; i < threads && static_cast<std::size_t>(i) < pictures.size(); ++i)
+    helpers.emplace_back(work);
   work();
   for (std::thread& helper : helpers) helper.join();
   return pictures;
 }
 
-/// Whether its outputs are scores of classes; of another task they are the numbers that it was trained to give.
+/// Whether its outputs are scores of classes; of another task they are the numbers that it was
+/// trained to give.
 bool classifies(const InferenceModel& model) {
   const nlohmann::json config = nlohmann::json::parse(model.config(), nullptr, false);
   const nlohmann::json::json_pointer task("/task/type");
   return !config.is_object() || !config.contains(task) || config[task] == "classification";
 }
 
-std::string line_of(const InferenceModel& model, const std::string& file, std::span<const float> logits, const PredictOptions& options) {
+std::string line_of(const InferenceModel& model, const std::string& file,
+                    std::span<const float> logits, const PredictOptions& options) {
   if (!classifies(model)) {
     if (!options.json) return fmt::format("{}: {:.6g}\n", in_line(file), fmt::join(logits, ", "));
     return fmt::format("{{\"file\":{},\"outputs\":{}}}\n", json_text(file),
@@ -119,14 +129,17 @@ std::string line_of(const InferenceModel& model, const std::string& file, std::s
   const std::vector<double> shares = model.probabilities(logits);
   const auto name = [&](std::int64_t index) {
     const auto& classes = model.classes();
-    return static_cast<std::size_t>(index) < classes.size() ? classes[static_cast<std::size_t>(index)] : std::to_string(index);
+    return static_cast<std::size_t>(index) < classes.size()
+               ? classes[static_cast<std::size_t>(index)]
+               : std::to_string(index);
   };
   nlohmann::ordered_json top = nlohmann::ordered_json::array();
   std::string text;
   for (const std::int64_t index : largest(logits, options.top)) {
     const double share = shares[static_cast<std::size_t>(index)];
     top.push_back({{"class", name(index)}, {"index", index}, {"probability", share}});
-    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name(index)), 100.0 * share);
+    text +=
+        fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name(index)), 100.0 * share);
   }
   if (!options.json) return fmt::format("{}: {}\n", in_line(file), text);
   return fmt::format("{{\"file\":{},\"top\":{}}}\n", json_text(file), top.dump());
@@ -142,7 +155,8 @@ ExitCode predict(const PredictOptions& options) {
     const std::size_t end = std::min(files.size(), begin + kBatch);
     const std::vector<PreparedPicture> pictures = prepare(*model, files, begin, end, threads);
     std::vector<std::uint8_t> batch;
-    for (const PreparedPicture& picture : pictures) batch.insert(batch.end(), picture.bytes.begin(), picture.bytes.end());
+    for (const PreparedPicture& picture : pictures)
+      batch.insert(batch.end(), picture.bytes.begin(), picture.bytes.end());
     const std::vector<float> logits = model->scores(std::span<const std::uint8_t>(batch));
     std::size_t row = 0;
     for (std::size_t i = 0; i < pictures.size(); ++i) {
@@ -152,10 +166,12 @@ ExitCode predict(const PredictOptions& options) {
         result = ExitCode::kUsage;
         continue;
       }
-      const std::span<const float> own = std::span<const float>(logits).subspan(outputs * row++, outputs);
+      const std::span<const float> own =
+          std::span<const float>(logits).subspan(outputs * row++, outputs);
       if (!std::all_of(own.begin(), own.end(), [](float score) { return std::isfinite(score); })) {
         complain(
-            "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it longer, or with a smaller "
+            "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train "
+            "it longer, or with a smaller "
             "learning rate",
             shown(files[begin + i], std::string::npos));
         result = ExitCode::kUsage;
@@ -169,17 +185,26 @@ ExitCode predict(const PredictOptions& options) {
 
 int run_predict(int argc, char** argv) {
   PredictOptions options;
-  CLI::App app{"Classifies pictures with a trained model: a line a picture, most probable class first.", "starling-predict"};
+  CLI::App app{
+      "Classifies pictures with a trained model: a line a picture, most probable class first.",
+      "starling-predict"};
   app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
   app.add_option("pictures", options.inputs, "JPEG or PNG files, or folders of them")->required();
-  app.add_option("--top", options.top, "how many classes a line names")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  app.add_option("--top", options.top, "how many classes a line names")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
   app.add_flag("--json", options.json,
-               "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}; of another task {\"file\", "
+               "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", "
+               "\"probability\"}]}; of another task {\"file\", "
                "\"outputs\"}; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
-  app.add_option("--device", options.inference.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-  app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
-  app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")
+  app.add_option("--device", options.inference.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--plugin", options.inference.plugins,
+                 "shared library with a layer or model that is not built in")
       ->allow_extra_args(false);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   return static_cast<int>(predict(options));
@@ -190,5 +215,6 @@ int run_predict(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   starling::cpu::wait_with_short_spins("starling-predict", argv);
-  return starling::run_program("starling-predict", [&] { return starling::run_predict(argc, argv); });
+  return starling::run_program("starling-predict",
+                               [&] { return starling::run_predict(argc, argv); });
 }

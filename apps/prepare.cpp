@@ -38,7 +38,8 @@ class Watcher {
   }
   void finish() {
     if (progress_) progress_->finish();
-    if (faults_ > kFaultsNamed) complain("starling-prepare: {} more like these", faults_ - kFaultsNamed);
+    if (faults_ > kFaultsNamed)
+      complain("starling-prepare: {} more like these", faults_ - kFaultsNamed);
   }
 
  private:
@@ -47,11 +48,15 @@ class Watcher {
     first_ = done;
     begun_ = std::chrono::steady_clock::now();
     progress_ = std::make_unique<Progress>(total, done, terminal_, unit_);
-    if (done > 0) progress_->message(fmt::format("{} of {} {}s are there already", done, total, unit_));
+    if (done > 0)
+      progress_->message(fmt::format("{} of {} {}s are there already", done, total, unit_));
   }
   void go_on(std::int64_t done) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun_;
-    progress_->update(done, fmt::format("{:.0f} {}s/s", static_cast<double>(done - first_) / std::max(passed.count(), 1e-9), unit_));
+    progress_->update(
+        done,
+        fmt::format("{:.0f} {}s/s",
+                    static_cast<double>(done - first_) / std::max(passed.count(), 1e-9), unit_));
   }
   void name(const Error& error) {
     if (++faults_ > kFaultsNamed) return;
@@ -77,9 +82,11 @@ int run_images(const PrepareOptions& options) {
     answer("stopped by a signal; the same command goes on after the shards that are whole\n");
     return stop_status();
   }
-  answer(fmt::format("{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} pictures left out\n",
-                     report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6, options.destination,
-                     report.made, report.skipped));
+  answer(fmt::format(
+      "{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} "
+      "pictures left out\n",
+      report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6,
+      options.destination, report.made, report.skipped));
   return 0;
 }
 
@@ -93,10 +100,12 @@ int run_check(const std::string& folder, int threads) {
   }
   if (report.faults > 0) {
     fail(ExitCode::kUsage, "check",
-         "{} fault{} in the {} shards of {}; delete the files that are named and call starling-prepare images again", report.faults,
-         report.faults == 1 ? "" : "s", report.shards, folder);
+         "{} fault{} in the {} shards of {}; delete the files that are named and call "
+         "starling-prepare images again",
+         report.faults, report.faults == 1 ? "" : "s", report.shards, folder);
   }
-  answer(fmt::format("{} records in {} shards are as they were written\n", report.records, report.shards));
+  answer(fmt::format("{} records in {} shards are as they were written\n", report.records,
+                     report.shards));
   return 0;
 }
 
@@ -105,39 +114,56 @@ int run_example(const ExampleTree& tree) {
   const ExampleReport report = write_example_tree(tree, watcher.watch());
   watcher.finish();
   if (report.stopped) {
-    answer(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination, report.pictures));
+    answer(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination,
+                       report.pictures));
     return stop_status();
   }
-  answer(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n", report.pictures, tree.classes,
-                     static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
+  answer(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n",
+                     report.pictures, tree.classes, static_cast<double>(report.bytes) / 1e6,
+                     tree.destination, tree.destination));
   return 0;
 }
 
 int run_prepare(int argc, char** argv) {
   CLI::App app{
-      "Makes shards of folders of pictures, which training reads faster than files, and checks them; draws pictures to try that with.",
+      "Makes shards of folders of pictures, which training reads faster than files, and checks "
+      "them; draws pictures to try that with.",
       "starling-prepare"};
   app.require_subcommand(1);
   PrepareOptions options;
   options.threads = usable_cores();
   std::string on_bad = "error", filter = "bilinear", folder;
 
-  CLI::App* images = app.add_subcommand("images", "SRC/train/<class>/… and SRC/val/<class>/… become shards in DEST");
-  images->add_option("SRC", options.source, "folder with train/ and, if there is one, val/")->required();
-  images->add_option("DEST", options.destination, "folder for the shards; an interrupted call goes on there")->required();
+  CLI::App* images = app.add_subcommand(
+      "images", "SRC/train/<class>/… and SRC/val/<class>/… become shards in DEST");
+  images->add_option("SRC", options.source, "folder with train/ and, if there is one, val/")
+      ->required();
+  images
+      ->add_option("DEST", options.destination,
+                   "folder for the shards; an interrupted call goes on there")
+      ->required();
   CLI::Option* size =
-      images->add_option("--size", options.size, "pictures with a longer shorter side are resized until it has so many pixels")
+      images
+          ->add_option(
+              "--size", options.size,
+              "pictures with a longer shorter side are resized until it has so many pixels")
           ->check(CLI::Range(1, 8192));
   CLI::Option* quality = images
                              ->add_option("--quality", options.quality,
-                                          "of the JPEG that resized pictures become (default: 90); without --size all pictures become JPEG")
+                                          "of the JPEG that resized pictures become (default: 90); "
+                                          "without --size all pictures become JPEG")
                              ->check(CLI::Range(1, 100));
-  images->add_flag("--raw", options.raw, "pixels instead of JPEG: nothing is left to decode, and files are larger")->excludes(quality);
+  images
+      ->add_flag("--raw", options.raw,
+                 "pixels instead of JPEG: nothing is left to decode, and files are larger")
+      ->excludes(quality);
   images->add_option("--interpolation", filter, "the filter of resizing")
       ->check(CLI::IsMember(interpolation_names()))
       ->capture_default_str()
       ->needs(size);
-  images->add_option("--on-bad-image", on_bad, "a picture that cannot be decoded ends the call, or is named and left out")
+  images
+      ->add_option("--on-bad-image", on_bad,
+                   "a picture that cannot be decoded ends the call, or is named and left out")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   images->add_option("--max-pixels", options.max_pixels, "larger pictures are refused")
@@ -146,27 +172,41 @@ int run_prepare(int argc, char** argv) {
   images->add_option("--shard-pictures", options.shard_pictures, "pictures of a shard")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  images->add_option("--threads", options.threads, "that decode (default: all cores)")->check(CLI::Range(1, 1024));
+  images->add_option("--threads", options.threads, "that decode (default: all cores)")
+      ->check(CLI::Range(1, 1024));
 
   CLI::App* check = app.add_subcommand("check", "compares every record of DEST with its checksum");
   check->add_option("DEST", folder, "folder of shards")->required();
-  check->add_option("--threads", options.threads, "that read (default: all cores)")->check(CLI::Range(1, 1024));
+  check->add_option("--threads", options.threads, "that read (default: all cores)")
+      ->check(CLI::Range(1, 1024));
 
   ExampleTree tree;
-  CLI::App* example = app.add_subcommand("example", "draws pictures, DEST/train/<class>/… and DEST/val/<class>/…, to try a config with");
+  CLI::App* example = app.add_subcommand(
+      "example",
+      "draws pictures, DEST/train/<class>/… and DEST/val/<class>/…, to try a config with");
   example->add_option("DEST", tree.destination, "folder that is empty or new")->required();
-  example->add_option("--classes", tree.classes, "kinds of pictures")->check(CLI::Range(1, 100'000))->capture_default_str();
-  example->add_option("--train", tree.train, "pictures of a class to train on")->check(CLI::Range(1, 100'000))->capture_default_str();
-  example->add_option("--val", tree.val, "pictures of a class for tests")->check(CLI::Range(1, 100'000))->capture_default_str();
+  example->add_option("--classes", tree.classes, "kinds of pictures")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  example->add_option("--train", tree.train, "pictures of a class to train on")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  example->add_option("--val", tree.val, "pictures of a class for tests")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
   example->add_option("--width", tree.width, "of two pictures in three; the third stands")
       ->check(CLI::Range(8, 8192))
       ->capture_default_str();
-  example->add_option("--height", tree.height, "of those")->check(CLI::Range(8, 8192))->capture_default_str();
+  example->add_option("--height", tree.height, "of those")
+      ->check(CLI::Range(8, 8192))
+      ->capture_default_str();
   example->add_option("--seed", tree.seed, "of what is random")->capture_default_str();
-  example->add_option("--threads", options.threads, "that draw (default: all cores)")->check(CLI::Range(1, 1024));
+  example->add_option("--threads", options.threads, "that draw (default: all cores)")
+      ->check(CLI::Range(1, 1024));
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  std::signal(SIGXFSZ, SIG_IGN);        // a file over the size limit is a write error with a message, not a death
+  // a file over the size limit is a write error with a message, not a death
+  std::signal(SIGXFSZ, SIG_IGN);
   at_stop_signal(AtStopSignal::kNote);  // whole shards stay
   if (*check) return run_check(folder, options.threads);
   tree.threads = options.threads;
@@ -180,5 +220,6 @@ int run_prepare(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  return starling::run_program("starling-prepare", [&] { return starling::run_prepare(argc, argv); });
+  return starling::run_program("starling-prepare",
+                               [&] { return starling::run_prepare(argc, argv); });
 }

@@ -1,5 +1,6 @@
-# Run at every build: writes HEADER with VERSION, the commit that SOURCE is a checkout of, "unknown" outside one, and a digest of the headers that are
-# installed, without comments and spaces (apps/inference/plugin_stamp.h); leaves the file alone where it says so.
+# Run at every build: writes HEADER with VERSION, the commit that SOURCE is a checkout of, "unknown"
+# outside one, and a digest of the headers that are installed, without comments and spaces
+# (apps/inference/plugin_stamp.h); leaves the file alone where it says so.
 cmake_minimum_required(VERSION 3.25)
 set(commit "")
 if(EXISTS "${SOURCE}/.git")  # not the repository of somebody who unpacked an archive within it

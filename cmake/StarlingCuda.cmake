@@ -1,6 +1,7 @@
-# What the CUDA plug-in needs: nvcc, the CUDA runtime, cuBLASLt, NVRTC, cuDNN 9, and cudnn-frontend (headers alone). The libraries may be parts of the
-# toolkit or Python wheels. Sets STARLING_CUDA_FOUND and STARLING_CUDA_LIBRARY_DIRS, and makes starling_cuda_libraries. AUTO says in one line what is
-# missing, ON stops there.
+# What the CUDA plug-in needs: nvcc, the CUDA runtime, cuBLASLt, NVRTC, cuDNN 9, and cudnn-frontend
+# (headers alone). The libraries may be parts of the toolkit or Python wheels. Sets
+# STARLING_CUDA_FOUND and STARLING_CUDA_LIBRARY_DIRS, and makes starling_cuda_libraries. AUTO says
+# in one line what is missing, ON stops there.
 set(STARLING_CUDNN_FRONTEND "" CACHE PATH "The include folder of cudnn-frontend")
 set(STARLING_CUDA_ARCHITECTURES "" CACHE STRING "Architectures of the CUDA plug-in; empty: sm_80, sm_90, sm_100 and PTX")
 set(STARLING_CUDA_FOUND OFF)
@@ -20,7 +21,8 @@ function(starling_python_packages result)
   set(${result} ${folders} PARENT_SCOPE)
 endfunction()
 
-# A toolkit may be its compiler alone: its runtime then comes from the wheel. Sets what find_package(CUDAToolkit) would, and tells nvcc the folders.
+# A toolkit may be its compiler alone: its runtime then comes from the wheel. Sets what
+# find_package(CUDAToolkit) would, and tells nvcc the folders.
 function(starling_find_toolkit_in_parts python)
   find_program(STARLING_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH ENV CUDAToolkit_ROOT PATHS /usr/local/cuda PATH_SUFFIXES bin)
   mark_as_advanced(STARLING_NVCC)
@@ -38,7 +40,8 @@ function(starling_find_toolkit_in_parts python)
     return()
   endif()
   get_filename_component(folder ${STARLING_CUDART_LIBRARY} DIRECTORY)
-  set(ENV{CUDAFLAGS} "$ENV{CUDAFLAGS} -isystem ${STARLING_CUDART_INCLUDE_DIR} -L${folder}")  # CMake keeps it in CMAKE_CUDA_FLAGS
+  # CMake keeps it in CMAKE_CUDA_FLAGS
+  set(ENV{CUDAFLAGS} "$ENV{CUDAFLAGS} -isystem ${STARLING_CUDART_INCLUDE_DIR} -L${folder}")
   set(CUDAToolkit_FOUND ON PARENT_SCOPE)
   set(CUDAToolkit_NVCC_EXECUTABLE ${STARLING_NVCC} PARENT_SCOPE)
   set(CUDAToolkit_VERSION ${version} PARENT_SCOPE)
@@ -52,7 +55,8 @@ function(starling_find_cuda missing_result)
   starling_python_packages(python)
   set(wheels ${python})
   list(TRANSFORM wheels APPEND /nvidia/cu13)  # where the wheels put the parts
-  find_package(CUDAToolkit 13.0 QUIET)  # whose calls the plug-in makes; 12 has some of them with other arguments
+  # whose calls the plug-in makes; 12 has some of them with other arguments
+  find_package(CUDAToolkit 13.0 QUIET)
   if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
     starling_find_toolkit_in_parts("${wheels}")
   endif()
@@ -91,7 +95,8 @@ function(starling_find_cuda missing_result)
   foreach(folder ${python})
     list(APPEND cudnn ${folder}/nvidia/cudnn)
     list(APPEND nccl ${folder}/nvidia/nccl)
-    list(APPEND frontend ${folder})  # the wheel nvidia-cudnn-frontend puts its headers into <site-packages>/include
+    # the wheel nvidia-cudnn-frontend puts its headers into <site-packages>/include
+    list(APPEND frontend ${folder})
   endforeach()
   starling_find_pair(STARLING_CUDART cuda_runtime.h libcudart.so.${major} ${toolkit} ${wheels})
   starling_find_pair(STARLING_CUBLASLT cublasLt.h libcublasLt.so.${major} ${toolkit} ${wheels})
@@ -142,7 +147,8 @@ if(NOT STARLING_CUDA STREQUAL "OFF")
     endif()
     set(includes)
     set(STARLING_CUDA_LIBRARY_DIRS)
-    # The toolkit's headers come before a wheel's, whose folder may hold the same ones of another version.
+    # The toolkit's headers come before a wheel's, whose folder may hold the same ones of another
+    # version.
     set(parts CUDART CUBLASLT NVRTC CUDNN)
     if(STARLING_NCCL_VERSION VERSION_GREATER_EQUAL 2.18)
       list(APPEND parts NCCL)
@@ -157,7 +163,8 @@ if(NOT STARLING_CUDA STREQUAL "OFF")
     starling_header_version(STARLING_CUDNN_VERSION ${STARLING_CUDNN_INCLUDE_DIR}/cudnn_version.h CUDNN MAJOR MINOR PATCHLEVEL)
     add_library(starling_cuda_libraries INTERFACE)
     target_include_directories(starling_cuda_libraries SYSTEM INTERFACE ${includes} $<$<COMPILE_LANGUAGE:CXX>:${STARLING_CUDNN_FRONTEND_INCLUDE_DIR}>)
-    # cudnn-frontend calls NVRTC. The shared runtime: a plug-in's kernels must be known to the copy that starts them. Never libcuda: without a driver nothing would load.
+    # cudnn-frontend calls NVRTC. The shared runtime: a plug-in's kernels must be known to the copy
+    # that starts them. Never libcuda: without a driver nothing would load.
     target_link_libraries(starling_cuda_libraries INTERFACE ${STARLING_CUDART_LIBRARY} ${STARLING_CUBLASLT_LIBRARY} ${STARLING_NVRTC_LIBRARY}
                           ${STARLING_CUDNN_LIBRARY} ${CMAKE_DL_LIBS})
     message(STATUS "CUDA plug-in: CUDA ${CUDAToolkit_VERSION}, ${STARLING_CUBLASLT_LIBRARY}, ${STARLING_CUDNN_LIBRARY}, for ${STARLING_CUDA_ARCHITECTURES}")

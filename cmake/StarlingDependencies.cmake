@@ -1,7 +1,8 @@
 # Everything comes from Debian's packages (scripts/setup.sh installs them).
 find_package(Threads REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
-# mpi.h would pull in the C++ bindings that the MPI standard dropped, and with them a library that nothing here links.
+# mpi.h would pull in the C++ bindings that the MPI standard dropped, and with them a library that
+# nothing here links.
 target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

@@ -1,8 +1,10 @@
-# A library of NVIDIA's and its header, taken from one and the same folder: those of two versions would not fit together.
+# A library of NVIDIA's and its header, taken from one and the same folder: those of two versions
+# would not fit together.
 
-# starling_find_pair(PREFIX HEADER LIBRARIES FOLDER...): looks in these folders first, in order, and then where CMake does. LIBRARIES is a list
-# of file names, as libcudnn.so.9: a Python wheel has no plain link. Sets PREFIX_LIBRARY and PREFIX_INCLUDE_DIR in the cache; where no place has
-# both, at most one of them.
+# starling_find_pair(PREFIX HEADER LIBRARIES FOLDER...): looks in these folders first, in order, and
+# then where CMake does. LIBRARIES is a list of file names, as libcudnn.so.9: a Python wheel has no
+# plain link. Sets PREFIX_LIBRARY and PREFIX_INCLUDE_DIR in the cache; where no place has both, at
+# most one of them.
 function(starling_find_pair prefix header libraries)
   foreach(folder ${ARGN} "")
     set(only NO_DEFAULT_PATH)
@@ -21,7 +23,8 @@ function(starling_find_pair prefix header libraries)
   mark_as_advanced(${prefix}_INCLUDE_DIR ${prefix}_LIBRARY)
 endfunction()
 
-# starling_header_version(RESULT FILE PREFIX PART...): the version that a header defines in macros PREFIX_PART, as "2.28.9"; empty: none.
+# starling_header_version(RESULT FILE PREFIX PART...): the version that a header defines in macros
+# PREFIX_PART, as "2.28.9"; empty: none.
 function(starling_header_version result file prefix)
   set(version)
   if(EXISTS "${file}")

@@ -1,4 +1,5 @@
-# Install rules and the exported package `starling`, usable from an install prefix and from the build folder.
+# Install rules and the exported package `starling`, usable from an install prefix and from the
+# build folder.
 include(CMakePackageConfigHelpers)
 include(StarlingPlugin)
 

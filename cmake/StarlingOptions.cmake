@@ -6,8 +6,10 @@ set(STARLING_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize: address,un
 set(STARLING_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where the toolkit is found), ON, OFF")
 option(STARLING_GPU_TESTS "Run the tests that need a GPU (label gpu)" OFF)
 set_property(CACHE STARLING_CUDA PROPERTY STRINGS AUTO ON OFF)
-# CMAKE_UNITY_BUILD=ON, as the scripts configure a new folder: the compiler reads this many files at once, and the headers that they share one time.
-# A full build takes half the time, and up to 1.6 GB for each compiler; one file's change takes longer. So names in unnamed namespaces are unique in a folder.
+# CMAKE_UNITY_BUILD=ON, as the scripts configure a new folder: the compiler reads this many files at
+# once, and the headers that they share one time. A full build takes half the time, and up to 1.6 GB
+# for each compiler; one file's change takes longer. So names in unnamed namespaces are unique in a
+# folder.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -23,27 +25,30 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN")
 
-# ccache, where it is installed, with what lets a build in another folder take the results of this one: paths below the source folder are made
-# relative, and precompiled headers are looked into.
+# ccache, where it is installed, with what lets a build in another folder take the results of this
+# one: paths below the source folder are made relative, and precompiled headers are looked into.
 find_program(STARLING_CCACHE ccache)
 mark_as_advanced(STARLING_CCACHE)
 if(STARLING_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${STARLING_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER env CCACHE_DEPEND=1 ${CMAKE_CXX_COMPILER_LAUNCHER})  # never by preprocessed text, which lacks device code
+  # never by preprocessed text, which lacks device code
+  set(CMAKE_CUDA_COMPILER_LAUNCHER env CCACHE_DEPEND=1 ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
 add_library(starling_flags INTERFACE)
 target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wnon-virtual-dtor -Wno-missing-field-initializers
                        # g++ 12 warns wrongly of strings (PR 105651, 105329)
                        "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>"
-                       # g++ collects its garbage less often: a tenth of the time for a tenth more memory
+                       # g++ collects its garbage less often: a tenth of the time for a tenth more
+                       # memory
                        "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>>:--param=ggc-min-expand=300>"
-                       # joined files see one another's names, and look to g++ like headers, where a member of an unnamed namespace's type is a fault
+                       # joined files see one another's names, and look to g++ like headers, where a
+                       # member of an unnamed namespace's type is a fault
                        $<IF:$<BOOL:${CMAKE_UNITY_BUILD}>,-Wno-subobject-linkage,-Wshadow>
                        "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
-# A target's property STARLING_OPTIMIZATION: -O3 of what is compiled for its loops, -O2 of what each step runs through. For all else more than -O1
-# is compile time alone, a quarter of it.
+# A target's property STARLING_OPTIMIZATION: -O3 of what is compiled for its loops, -O2 of what each
+# step runs through. For all else more than -O1 is compile time alone, a quarter of it.
 target_compile_options(starling_flags INTERFACE
   $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>>,$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O1>>)
 if(STARLING_SANITIZE)

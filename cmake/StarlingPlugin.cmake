@@ -1,7 +1,9 @@
-# starling_add_plugin(NAME SOURCE...): a plug-in library, libNAME.so, in the current build folder. It adds layers, models, topologies,
-# optimizers, data sets to the registries of the program that opens it ("plugins": ["./libNAME.so"] in a config). See docs/extending.md.
-# A .cu source holds an optimizer's GPU side; it is compiled where nvcc is (the usual CMAKE_CUDA_ARCHITECTURES says for what), and left out with
-# a line elsewhere, or with STARLING_CUDA=OFF: the plug-in then works on CPUs.
+# starling_add_plugin(NAME SOURCE...): a plug-in library, libNAME.so, in the current build folder.
+# It adds layers, models, topologies, optimizers, data sets to the registries of the program that
+# opens it ("plugins": ["./libNAME.so"] in a config). See docs/extending.md. A .cu source holds an
+# optimizer's GPU side; it is compiled where nvcc is (the usual CMAKE_CUDA_ARCHITECTURES says for
+# what), and left out with a line elsewhere, or with STARLING_CUDA=OFF: the plug-in then works on
+# CPUs.
 
 # What the plug-in was compiled with, by which programs refuse one of other headers.
 set(STARLING_PLUGIN_STAMP ${CMAKE_CURRENT_LIST_DIR}/plugin_stamp.cpp)
@@ -62,10 +64,12 @@ function(starling_plugin_target name)
   target_link_libraries(${name} PRIVATE starling::starling_trainer)
   set_target_properties(${name} PROPERTIES PREFIX lib POSITION_INDEPENDENT_CODE ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3>)  # without a build type the compiler would not optimise
+    # without a build type the compiler would not optimise
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3>)
   endif()
   if(gpu_sources)
-    # The static runtime: the plug-in loads where CUDA is not installed. No contraction to fused multiply-add: the bits of the CPU.
+    # The static runtime: the plug-in loads where CUDA is not installed. No contraction to fused
+    # multiply-add: the bits of the CPU.
     set_target_properties(${name} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false> $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
     # fmt 9 does not see that nvcc has constexpr, which its format strings need.

@@ -1,5 +1,6 @@
-# Precompiled headers that many targets use (REUSE_FROM): of libraries, with CLI11 of programs, with doctest of test programs. Made by targets of
-# their own, as a header that was compiled with a macro serves only those who define it too, and one of another optimization level crashes g++ 12.
+# Precompiled headers that many targets use (REUSE_FROM): of libraries, with CLI11 of programs, with
+# doctest of test programs. Made by targets of their own, as a header that was compiled with a macro
+# serves only those who define it too, and one of another optimization level crashes g++ 12.
 function(starling_precompiled name level)
   set(name starling_precompiled${name}${level})
   set(source ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)

@@ -1,7 +1,7 @@
 #pragma once
 
-// Compiled once for many files, to save time. Every file still includes what it uses. Not nlohmann/json.hpp: every file would instantiate
-// its parser.
+// Compiled once for many files, to save time. Every file still includes what it uses. Not
+// nlohmann/json.hpp: every file would instantiate its parser.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -12,8 +12,10 @@ namespace {
 /// Texts and numbers one after the other, each text behind its length.
 std::string packed(const Error& error) {
   const ErrorParts& parts = error.parts();
-  std::string text = fmt::format("{} {} {} ", static_cast<int>(error.code()), parts.where.step, parts.where.bucket);
-  for (const std::string* part : {&parts.component, &parts.what, &parts.remedy, &parts.where.file, &parts.where.key}) {
+  std::string text = fmt::format("{} {} {} ", static_cast<int>(error.code()), parts.where.step,
+                                 parts.where.bucket);
+  for (const std::string* part :
+       {&parts.component, &parts.what, &parts.remedy, &parts.where.file, &parts.where.key}) {
     text += fmt::format("{} {}", part->size(), *part);
   }
   return text;
@@ -32,7 +34,8 @@ AgreedError unpacked(const RankReason& reason) {
   parts.where.rank = reason.rank;
   parts.where.step = number();
   parts.where.bucket = static_cast<int>(number());
-  for (std::string* part : {&parts.component, &parts.what, &parts.remedy, &parts.where.file, &parts.where.key}) {
+  for (std::string* part :
+       {&parts.component, &parts.what, &parts.remedy, &parts.where.file, &parts.where.key}) {
     const auto size = static_cast<std::size_t>(number());
     part->assign(at, size);
     at += size;
@@ -52,8 +55,10 @@ std::string digest(const std::string& text) {
 }  // namespace
 
 std::optional<RankReason> lowest_reason(World& world, const std::string& mine) {
-  const std::vector<std::string> all = world.size() == 1 ? std::vector{mine} : world.all_gather(mine);
-  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& reason) { return !reason.empty(); });
+  const std::vector<std::string> all =
+      world.size() == 1 ? std::vector{mine} : world.all_gather(mine);
+  const auto first = std::find_if(all.begin(), all.end(),
+                                  [](const std::string& reason) { return !reason.empty(); });
   if (first == all.end()) return std::nullopt;
   return RankReason{static_cast<int>(first - all.begin()), *first};
 }
@@ -76,12 +81,15 @@ void together(World& world, const std::function<void()>& work) {
 std::optional<Disagreement> find_disagreement(World& world, const std::string& mine) {
   if (world.size() == 1) return std::nullopt;
   const std::vector<std::string> digests = world.all_gather(digest(mine));
-  const auto other = std::find_if(digests.begin(), digests.end(), [&](const std::string& each) { return each != digests.front(); });
+  const auto other = std::find_if(digests.begin(), digests.end(),
+                                  [&](const std::string& each) { return each != digests.front(); });
   if (other == digests.end()) return std::nullopt;
   // All ranks hold the same digests, so all of them come here and ask the same two.
   const auto rank = static_cast<int>(other - digests.begin());
-  std::vector<std::string> texts = world.all_gather(world.rank() == 0 || world.rank() == rank ? mine : std::string());
-  return Disagreement{rank, std::move(texts.front()), std::move(texts[static_cast<std::size_t>(rank)])};
+  std::vector<std::string> texts =
+      world.all_gather(world.rank() == 0 || world.rank() == rank ? mine : std::string());
+  return Disagreement{rank, std::move(texts.front()),
+                      std::move(texts[static_cast<std::size_t>(rank)])};
 }
 
 }  // namespace starling

@@ -8,7 +8,8 @@
 #include "comm/world.h"
 #include "core/error.h"
 
-// How ranks agree that something went wrong, so that none goes on alone into a collective call. All of it is collective.
+// How ranks agree that something went wrong, so that none goes on alone into a collective call. All
+// of it is collective.
 
 namespace starling {
 
@@ -22,9 +23,11 @@ class AgreedError : public Error {
 
 /// Throws AgreedError on a rank that knows that all others do; the format is fail()'s.
 template <class... Args>
-[[noreturn]] void fail_on_all_ranks(ExitCode code, std::string_view component, const ErrorPlace& where, fmt::format_string<Args...> format,
+[[noreturn]] void fail_on_all_ranks(ExitCode code, std::string_view component,
+                                    const ErrorPlace& where, fmt::format_string<Args...> format,
                                     Args&&... args) {
-  throw AgreedError(code, detail::error_parts(component, where, format, fmt::make_format_args(args...)));
+  throw AgreedError(code,
+                    detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 
 /// What the lowest rank had to say.
@@ -33,16 +36,18 @@ struct RankReason {
   std::string reason;
   std::string text() const { return fmt::format("rank {}: {}", rank, reason); }
 };
-/// Every rank tells why it cannot go on, or "": all get the text of the lowest rank that has one. Whatever ranks agree on goes through
-/// here.
+/// Every rank tells why it cannot go on, or "": all get the text of the lowest rank that has one.
+/// Whatever ranks agree on goes through here.
 std::optional<RankReason> lowest_reason(World& world, const std::string& mine);
 
-/// Runs purely local work on every rank, which must not talk to others. All get the error of the lowest rank on which it failed.
+/// Runs purely local work on every rank, which must not talk to others. All get the error of the
+/// lowest rank on which it failed.
 std::optional<AgreedError> try_together(World& world, const std::function<void()>& work);
 /// The same, and throws it.
 void together(World& world, const std::function<void()>& work);
 
-/// Where ranks' texts are not all the same: rank 0's, and that of the lowest rank that has another. Digests travel first.
+/// Where ranks' texts are not all the same: rank 0's, and that of the lowest rank that has another.
+/// Digests travel first.
 struct Disagreement {
   int rank = 0;
   std::string first, other;

@@ -15,8 +15,8 @@
 namespace starling {
 namespace {
 
-/// The plan of a type with default keys, which `section`, in describe mode, has heard of then; empty where a maker refuses what stands for
-/// a key without default.
+/// The plan of a type with default keys, which `section`, in describe mode, has heard of then;
+/// empty where a maker refuses what stands for a key without default.
 std::optional<AlgorithmPlan> described(const std::string& type, ConfigSection& section) {
   try {
     AlgorithmPlan plan = algorithms().make(type, "type", section);
@@ -29,12 +29,14 @@ std::optional<AlgorithmPlan> described(const std::string& type, ConfigSection& s
 
 }  // namespace
 
-std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why) {
+std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers,
+                           std::string& why) {
   if (topology && topology->period() == 0) {
     why = "the topology's rounds never repeat";
     return 0;
   }
-  return std::lcm(std::lcm(topology ? topology->period() : 1, rule.phases()), static_cast<std::int64_t>(buffers));
+  return std::lcm(std::lcm(topology ? topology->period() : 1, rule.phases()),
+                  static_cast<std::int64_t>(buffers));
 }
 
 AlgorithmRegistry& algorithms() {
@@ -44,25 +46,45 @@ AlgorithmRegistry& algorithms() {
 
 void register_builtin_algorithms() {
   static const bool done = [] {
-    algorithms().add("gossip", plan_gossip, "mix parameters with a round's neighbours, overlapped with the next forward and backward pass");
-    algorithms().add("allreduce", plan_all_reduce, "average gradients over all ranks, overlapped with the backward pass");
-    algorithms().add("qgm", plan_qgm, "quasi-global momentum: follows how mixed parameters moved; for ranks whose data differ");
-    algorithms().add("decentlam", plan_decentlam, "momentum that does not enlarge the bias of ranks with other data; one symmetric round");
-    algorithms().add("gradient_tracking", plan_gradient_tracking, "every rank follows the mean gradient of all; two exchanges a step");
-    algorithms().add("momentum_tracking", plan_momentum_tracking, "momentum corrected by how ranks differ; two exchanges a step");
-    algorithms().add("exact_diffusion", plan_exact_diffusion, "removes the bias of ranks with other data (with lazy false: D2)");
-    algorithms().add("push_sum", plan_push_sum, "gossip over one-way graphs whose ranks may receive unequally much");
+    algorithms().add("gossip", plan_gossip,
+                     "mix parameters with a round's neighbours, overlapped with the next forward "
+                     "and backward pass");
+    algorithms().add("allreduce", plan_all_reduce,
+                     "average gradients over all ranks, overlapped with the backward pass");
+    algorithms().add(
+        "qgm", plan_qgm,
+        "quasi-global momentum: follows how mixed parameters moved; for ranks whose data differ");
+    algorithms().add(
+        "decentlam", plan_decentlam,
+        "momentum that does not enlarge the bias of ranks with other data; one symmetric round");
+    algorithms().add("gradient_tracking", plan_gradient_tracking,
+                     "every rank follows the mean gradient of all; two exchanges a step");
+    algorithms().add("momentum_tracking", plan_momentum_tracking,
+                     "momentum corrected by how ranks differ; two exchanges a step");
+    algorithms().add("exact_diffusion", plan_exact_diffusion,
+                     "removes the bias of ranks with other data (with lazy false: D2)");
+    algorithms().add("push_sum", plan_push_sum,
+                     "gossip over one-way graphs whose ranks may receive unequally much");
     algorithms().add("choco", plan_choco,
-                     "gossip in 8 bits whose encoding errors fade: ranks send how far they went from what others believe");
-    algorithms().add("low_precision", plan_low_precision, "Bagua's ring in 8 bits, with a replica of every neighbour");
+                     "gossip in 8 bits whose encoding errors fade: ranks send how far they went "
+                     "from what others believe");
+    algorithms().add("low_precision", plan_low_precision,
+                     "Bagua's ring in 8 bits, with a replica of every neighbour");
     algorithms().add("bytegrad", plan_bytegrad, "average gradients over all ranks in 8 bits");
-    algorithms().add("qadam", plan_qadam, "Adam whose ranks average momenta in 8 bits, once the second moment stays");
-    algorithms().add("local_sgd", plan_local_sgd,
-                     "ranks train alone and average their models every few steps (post-local SGD with a start)");
-    algorithms().add("slowmo", plan_slowmo, "as local_sgd, with a momentum over the averages; between them alone or with gossip");
-    algorithms().add("diloco", plan_diloco, "rare averages as steps of an outer optimizer; in fragments and delayed where wished");
+    algorithms().add("qadam", plan_qadam,
+                     "Adam whose ranks average momenta in 8 bits, once the second moment stays");
+    algorithms().add(
+        "local_sgd", plan_local_sgd,
+        "ranks train alone and average their models every few steps (post-local SGD with a start)");
+    algorithms().add(
+        "slowmo", plan_slowmo,
+        "as local_sgd, with a momentum over the averages; between them alone or with gossip");
+    algorithms().add(
+        "diloco", plan_diloco,
+        "rare averages as steps of an outer optimizer; in fragments and delayed where wished");
     algorithms().add("async", plan_async,
-                     "ranks train alone and add their models' mean whenever it arrives; no step waits (not repeatable)");
+                     "ranks train alone and add their models' mean whenever it arrives; no step "
+                     "waits (not repeatable)");
     return true;
   }();
   static_cast<void>(done);
@@ -75,19 +97,24 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   plan.name = type;
   refuse_others_keys(algorithms(), section, type);
   section.finish();
-  if (!plan.make) section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
+  if (!plan.make)
+    section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
   std::set<std::string> names;
   for (const AlgorithmPlan::State& state : plan.states) {
     if (state.name.empty() || !names.insert(state.name).second)
-      section.error("type", "{} keeps states of which two are named '{}', or one has no name; checkpoints tell them apart by it", type,
-                    state.name);
+      section.error("type",
+                    "{} keeps states of which two are named '{}', or one has no name; checkpoints "
+                    "tell them apart by it",
+                    type, state.name);
   }
   return plan;
 }
 
-AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved, const std::string& source) {
+AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved,
+                           const std::string& source) {
   const nlohmann::json config{{"sync", {{"algorithm", value}}}};
-  ConfigSection section = ConfigSection(config, source).section("sync", "").section("algorithm", "", "type");
+  ConfigSection section =
+      ConfigSection(config, source).section("sync", "").section("algorithm", "", "type");
   AlgorithmPlan plan = read_algorithm(section);
   if (resolved) *resolved = section.resolved();
   return plan;
@@ -97,7 +124,8 @@ std::vector<AlgorithmPlan> known_algorithms() {
   std::vector<AlgorithmPlan> result;
   for (const std::string& type : algorithms().names()) {
     ConfigSection description = ConfigSection::describe();
-    if (std::optional<AlgorithmPlan> plan = described(type, description)) result.push_back(std::move(*plan));
+    if (std::optional<AlgorithmPlan> plan = described(type, description))
+      result.push_back(std::move(*plan));
   }
   return result;
 }
@@ -105,7 +133,9 @@ std::vector<AlgorithmPlan> known_algorithms() {
 int AlgorithmPlan::State::copies_on(const Topology* topology, int rank) const {
   if (!per_neighbour) return copies;
   if (!topology || topology->ranks() == 1) return 0;
-  return 1 + static_cast<int>(as_messages(plan_exchange(topology->round(0), rank, true), rank).receive_from.size());
+  return 1 +
+         static_cast<int>(
+             as_messages(plan_exchange(topology->round(0), rank, true), rank).receive_from.size());
 }
 
 std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site) {
@@ -118,14 +148,18 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
         const Shape shape = state.numbers > 0 ? Shape{state.numbers} : bucket.parameters.shape();
         Tensor numbers(site.backend, shape, state.dtype.value_or(bucket.parameters.dtype()));
         site.backend.fill(numbers, 0.0);
-        bucket.sync.push_back({copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy), std::move(numbers)});
+        bucket.sync.push_back({copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy),
+                               std::move(numbers)});
       }
     }
   }
   AlgorithmSite whole = site;
   whole.ranks_per_node = plan.ranks_per_node;
-  std::unique_ptr<Algorithm> made = named("algorithm", plan.label(), [&] { return plan.make(whole); });
-  if (!made) fail(ExitCode::kUsage, "algorithm", "the plan of {} makes null; `make` must give an Algorithm", plan.label());
+  std::unique_ptr<Algorithm> made =
+      named("algorithm", plan.label(), [&] { return plan.make(whole); });
+  if (!made)
+    fail(ExitCode::kUsage, "algorithm", "the plan of {} makes null; `make` must give an Algorithm",
+         plan.label());
   return made;
 }
 

@@ -20,11 +20,13 @@
 #include "topology/check.h"
 #include "topology/topology.h"
 
-// What lives in comm: who sends what to whom, and when. bucket: parameters as flat buffers in backward order. algorithm, with
-// scheduler.cpp: what is done with a bucket whose gradients are ready (algorithms/). mixer: how parameters reach the neighbours (mixers/,
-// shared/). transport: how buffers travel (mpi/, nccl/, transports/); world: the control plane. exchange_plan: a
-// round of a topology as sends, receives and sums. capture: what a graph of a step holds. agreement: how ranks fail together. planner/:
-// predictions. It uses core, kernels and topology, and never layers: the trainer brings both together.
+// What lives in comm: who sends what to whom, and when. bucket: parameters as flat buffers in
+// backward order. algorithm, with scheduler.cpp: what is done with a bucket whose gradients are
+// ready (algorithms/). mixer: how parameters reach the neighbours (mixers/, shared/). transport:
+// how buffers travel (mpi/, nccl/, transports/); world: the control plane. exchange_plan: a round
+// of a topology as sends, receives and sums. capture: what a graph of a step holds. agreement: how
+// ranks fail together. planner/: predictions. It uses core, kernels and topology, and never layers:
+// the trainer brings both together.
 
 namespace starling {
 
@@ -42,8 +44,10 @@ struct ClipSettings {
 /// How some of the parameters are updated otherwise than the rest.
 struct RuleGroup {
   const OptimizerRule* rule = nullptr;
-  double lr_scale = 1.0;                                               ///< factor on the learning rate
-  std::int64_t until_step = std::numeric_limits<std::int64_t>::max();  ///< from this step on the rate is 0
+  /// Factor on the learning rate
+  double lr_scale = 1.0;
+  /// From this step on the rate is 0
+  std::int64_t until_step = std::numeric_limits<std::int64_t>::max();
 };
 
 /// What an algorithm works on; all outlive it.
@@ -56,13 +60,18 @@ struct AlgorithmSite {
   const Topology* topology = nullptr;  ///< null for algorithms that need none
   std::int64_t ranks_per_node = 0;     ///< the plan's; make_algorithm() fills it in
   ClipSettings clip = {};
-  bool in_backward = true;      ///< false: update all buckets after the pass
-  bool overlap = true;          ///< false: wait for every exchange right after its start
-  bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
-  /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so that a graph holds whole exchanges.
+  bool in_backward = true;  ///< false: update all buckets after the pass
+  bool overlap = true;      ///< false: wait for every exchange right after its start
+  /// fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward
+  /// = false)
+  bool check_overflow = false;
+  /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so
+  /// that a graph holds whole exchanges.
   bool start_at_begin = false;
-  std::vector<RuleGroup> groups = {};  ///< of Bucket::runs, `rule` being the first; empty: `rule` alone
-  /// Called behind each update of a bucket's parameters by the run's rule, on the update stream: changes them before anybody is sent them.
+  /// Of Bucket::runs, `rule` being the first; empty: `rule` alone
+  std::vector<RuleGroup> groups = {};
+  /// Called behind each update of a bucket's parameters by the run's rule, on the update stream:
+  /// changes them before anybody is sent them.
   std::function<void(int bucket)> after_update = {};
 };
 
@@ -75,36 +84,45 @@ struct StepInfo {
   double largest_lr = 0.0;  ///< of this step and those before it; below lr: not said
 };
 
-/// When ranks talk and what they do with what they hear. The scheduler calls begin, then bucket_ready for every bucket in bucket
-/// order, then backward_done; finish before parameters are read for a checkpoint or at the end of training. Gossip and all-reduce differ
-/// only here.
+/// When ranks talk and what they do with what they hear. The scheduler calls begin, then
+/// bucket_ready for every bucket in bucket order, then backward_done; finish before parameters are
+/// read for a checkpoint or at the end of training. Gossip and all-reduce differ only here.
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
   explicit Algorithm(const AlgorithmSite& site) : site_(site), wait_(site.backend) {}
-  /// The last step may have been given up in its midst, by a capture that failed: then this is the same step again.
+  /// The last step may have been given up in its midst, by a capture that failed: then this is the
+  /// same step again.
   virtual void begin(const StepInfo& info) = 0;
   virtual void bucket_ready(int bucket) = 0;
   virtual void backward_done() = 0;
-  /// Completes or drops whatever is in flight; afterwards the parameters are x(t+1), and the next step behaves as if nothing had happened
-  /// (gossip keeps what it received, so that evaluation and checkpoints change no bit).
+  /// Completes or drops whatever is in flight; afterwards the parameters are x(t+1), and the next
+  /// step behaves as if nothing had happened (gossip keeps what it received, so that evaluation and
+  /// checkpoints change no bit).
   virtual void finish() = 0;
-  /// At the end of this algorithm's part of a run, where another goes on: as finish(), and what was still to be used later is used now.
+  /// At the end of this algorithm's part of a run, where another goes on: as finish(), and what was
+  /// still to be used later is used now.
   virtual void conclude() { finish(); }
   /// After a resume at step t: starts again the exchange that was in flight.
   virtual void resume(std::int64_t step) = 0;
-  /// With check_overflow, after backward_done: fp64 [2] on the device, whose second element is 1 where this step's update was skipped.
+  /// With check_overflow, after backward_done: fp64 [2] on the device, whose second element is 1
+  /// where this step's update was skipped.
   virtual Tensor control() const { return {}; }
-  /// The weight that this rank's parameters have in the mean model, Σ weight_i · x_i / n; they sum to n.
+  /// The weight that this rank's parameters have in the mean model, Σ weight_i · x_i / n; they sum
+  /// to n.
   virtual double mean_weight() const { return 1.0; }
-  /// After how many steps the same device work comes again, so that graphs of that many steps serve them all; 0 with a reason in `why`
-  /// where it never does, or where the host takes part in it.
+  /// After how many steps the same device work comes again, so that graphs of that many steps serve
+  /// them all; 0 with a reason in `why` where it never does, or where the host takes part in it.
   virtual std::int64_t graph_period(std::string& why) const {
-    why = "the algorithm does not say after how many steps its work repeats (Algorithm::graph_period())";
+    why =
+        "the algorithm does not say after how many steps its work repeats "
+        "(Algorithm::graph_period())";
     return 0;
   }
   /// Seconds this rank has waited for exchanges since the last call.
-  virtual double take_wait_seconds() { return wait_.take_seconds() + site_.mixer.take_wait_seconds(); }
+  virtual double take_wait_seconds() {
+    return wait_.take_seconds() + site_.mixer.take_wait_seconds();
+  }
 
  protected:
   /// transport.wait, counted and traced.
@@ -117,13 +135,16 @@ class Algorithm {
   ExchangeWait wait_;
 };
 
-/// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this topology (null: not mixed) do the same
-/// work again; 0 with the reason in `why` where they never do.
-std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why);
+/// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this
+/// topology (null: not mixed) do the same work again; 0 with the reason in `why` where they never
+/// do.
+std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers,
+                           std::string& why);
 
-/// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1: z[0][i] is rank i's x, z[1] … its
-/// states (the optimizer's momentum among them); mix(v) makes v the round's Σ_j W_ij v_j. All of it is linear. Where ranks exchange now
-/// and then, `step` is all steps from one exchange to the next.
+/// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1:
+/// z[0][i] is rank i's x, z[1] … its states (the optimizer's momentum among them); mix(v) makes v
+/// the round's Σ_j W_ij v_j. All of it is linear. Where ranks exchange now and then, `step` is all
+/// steps from one exchange to the next.
 struct DisagreementModel {
   using Numbers = std::vector<std::vector<double>>;
   using MixOne = std::function<void(std::vector<double>&)>;
@@ -133,18 +154,21 @@ struct DisagreementModel {
   std::int64_t mean_every = 0;  ///< every so many exchanges one is the mean over all ranks; 0: none
 };
 
-/// The same for an algorithm that encodes by itself what it sends: its step on all ranks' numbers, so many of each one after another.
-/// code(v) makes of each rank's v what its neighbours decode.
+/// The same for an algorithm that encodes by itself what it sends: its step on all ranks' numbers,
+/// so many of each one after another. code(v) makes of each rank's v what its neighbours decode.
 struct EncodedModel {
   int states = 0;
-  bool states_begin_at_x = false;  ///< as the parameters that all ranks begin with; otherwise at zero
+  /// As the parameters that all ranks begin with; otherwise at zero
+  bool states_begin_at_x = false;
   Code code = Code::kNone;
   std::int64_t block = 0;
-  std::function<void(DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code)> step = {};
+  std::function<void(DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix,
+                     const DisagreementModel::MixOne& code)>
+      step = {};
 };
 
-/// What an algorithm needs and can do, once its keys are read and before there are buckets or other ranks; and how it is made then. A
-/// maker names the members that it has something to say of.
+/// What an algorithm needs and can do, once its keys are read and before there are buckets or other
+/// ranks; and how it is made then. A maker names the members that it has something to say of.
 struct AlgorithmPlan {
   std::string name = {};   ///< as the config has it; read_algorithm() fills it in
   std::string title = {};  ///< as reports have it; empty: the name
@@ -152,67 +176,93 @@ struct AlgorithmPlan {
   std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
   /// Why settings of an optimizer that fits do not; its result is empty where they do.
   std::function<std::string(const OptimizerRule&)> rule_fault = {};
-  std::string default_topology = {};                ///< `sync.topology.type` where the config has none; empty: base-2
-  std::optional<Encoding> encoding = std::nullopt;  ///< takes a `sync.exchange` that encodes what travels, in this way
+  /// `sync.topology.type` where the config has none; empty: base-2
+  std::string default_topology = {};
+  /// Takes a `sync.exchange` that encodes what travels, in this way
+  std::optional<Encoding> encoding = std::nullopt;
 
-  /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted by --dry-run.
+  /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints,
+  /// counted by --dry-run.
   struct State {
     std::string name;
     int copies = 1;                             ///< several are saved as name.0, name.1, …
     std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
-    std::int64_t numbers = 0;    ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
-    bool per_neighbour = false;  ///< a copy for the rank itself and one for each that it hears from in round 0; none of a single rank
+    /// So many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
+    std::int64_t numbers = 0;
+    /// A copy for the rank itself and one for each that it hears from in round 0; none of a single
+    /// rank
+    bool per_neighbour = false;
     int copies_on(const Topology* topology, int rank) const;
   };
   std::vector<State> states = {};
-  int scratch = 0;            ///< copies of the parameters that it works in and does not keep, beside what neighbours send
-  int mixed = 1;              ///< tensors of the parameters' size that an exchange brings from each neighbour
+  /// Copies of the parameters that it works in and does not keep, beside what neighbours send
+  int scratch = 0;
+  /// Tensors of the parameters' size that an exchange brings from each neighbour
+  int mixed = 1;
   bool mixes_states = false;  ///< and the optimizer's states beside them
-  bool messages = false;      ///< parameters travel as messages, though neighbours could read them where they lie (MixSite)
-  double wire = 1.0;          ///< bytes on the wire for each of what it exchanges: below 1 where it encodes by itself
+  /// Parameters travel as messages, though neighbours could read them where they lie (MixSite)
+  bool messages = false;
+  /// Bytes on the wire for each of what it exchanges: below 1 where it encodes by itself
+  double wire = 1.0;
   /// The model needs so many buckets, which the key is about; 0: any number does.
   struct LeastBuckets {
     std::string key;
     std::int64_t count = 0;
   } least_buckets = {};
-  std::string fp16_fault = {};    ///< why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what would
-  bool asynchronous = false;      ///< its numbers depend on when things happen: needs `"deterministic": false`; ranks' steps may differ
-  bool restarts_updates = false;  ///< it counts the optimizer's steps anew now and then: no other algorithm may go on from there
-  bool by_nodes = false;          ///< it treats a node's ranks apart
-  std::int64_t ranks_per_node = 0;  ///< given by the config, and to divide the ranks; 0: not, so it is the topology's, or the hosts'
-  /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.
+  /// Why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what
+  /// would
+  std::string fp16_fault = {};
+  /// Its numbers depend on when things happen: needs `"deterministic": false`; ranks' steps may
+  /// differ
+  bool asynchronous = false;
+  /// It counts the optimizer's steps anew now and then: no other algorithm may go on from there
+  bool restarts_updates = false;
+  bool by_nodes = false;  ///< it treats a node's ranks apart
+  /// Given by the config, and to divide the ranks; 0: not, so it is the topology's, or the hosts'
+  std::int64_t ranks_per_node = 0;
+  /// A key that gives a number of steps: more than the run has is an error, and a period that does
+  /// not divide them is told.
   struct StepKey {
     std::string key;
     std::int64_t steps = 0;
-    bool period = true;      ///< something comes again after so many; false: it begins there, so that some must be left
+    /// Something comes again after so many; false: it begins there, so that some must be left
+    bool period = true;
     std::int64_t after = 0;  ///< a period's first begins there
     std::int64_t unit = 1;   ///< the key counts exchanges that are so many steps apart
-    bool used_next = false;  ///< what a period ends with is used in the step after it, which must be there
+    /// What a period ends with is used in the step after it, which must be there
+    bool used_next = false;
   };
   std::vector<StepKey> step_keys = {};
   /// In steps before this one the optimizer gets means over the ranks' gradients.
   std::int64_t means_before = 0;
   static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
-  /// Where ranks meet now and then: whether after so many of its steps a bucket's parameters are equal on all ranks, to the bit. Bucket of
-  /// how many.
+  /// Where ranks meet now and then: whether after so many of its steps a bucket's parameters are
+  /// equal on all ranks, to the bit. Bucket of how many.
   std::function<bool(std::int64_t steps, int bucket, int buckets)> equal_after = {};
   bool equal_states = false;  ///< and the optimizer's states beside them
-  int equal_kept = 0;         ///< so many of `states`, the first, are equal on all ranks after every step
+  /// So many of `states`, the first, are equal on all ranks after every step
+  int equal_kept = 0;
   /// How disagreement moves, for algorithms that could enlarge it (comm/growth.h).
   std::function<DisagreementModel(const OptimizerRule&)> growth = {};
   EncodedModel encoded = {};  ///< where it encodes by itself (comm/consensus.h)
-  /// After so many steps the algorithm's own work comes again, beside the topology's and the rule's; 0: not said, so there are no graphs.
+  /// After so many steps the algorithm's own work comes again, beside the topology's and the
+  /// rule's; 0: not said, so there are no graphs.
   std::int64_t period = 0;
-  /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of so many bytes. Without this nothing is
-  /// chosen by measurement.
-  std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&, double bucket_bytes)> predict = {};
-  /// How far apart ranks are where gradients are taken: the square of it, in units of what one update adds. `left` is the sum over k ≥ 0 of
-  /// what k rounds leave of a disagreement, squared (1 without rounds). 0: they take equal gradients' mean. Without this the planner does
-  /// not know what the algorithm costs in learning, and does not recommend it.
+  /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of
+  /// so many bytes. Without this nothing is chosen by measurement.
+  std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&,
+                           double bucket_bytes)>
+      predict = {};
+  /// How far apart ranks are where gradients are taken: the square of it, in units of what one
+  /// update adds. `left` is the sum over k ≥ 0 of what k rounds leave of a disagreement, squared (1
+  /// without rounds). 0: they take equal gradients' mean. Without this the planner does not know
+  /// what the algorithm costs in learning, and does not recommend it.
   std::function<double(double left)> disagreement = {};
-  /// It computes what all-reduce does but for the ranks' disagreement, so that `auto` may choose all-reduce in its place.
+  /// It computes what all-reduce does but for the ranks' disagreement, so that `auto` may choose
+  /// all-reduce in its place.
   bool near_all_reduce = false;
-  std::vector<std::pair<std::string, std::int64_t>> tried = {};  ///< keys with values that the planner tries beside the default ones
+  /// Keys with values that the planner tries beside the default ones
+  std::vector<std::pair<std::string, std::int64_t>> tried = {};
   std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> make = {};
 
   const std::string& label() const { return title.empty() ? name : title; }
@@ -224,10 +274,12 @@ AlgorithmRegistry& algorithms();
 void register_builtin_algorithms();
 /// Reads `type` and the type's keys; a key that belongs to other types is an error that names them.
 AlgorithmPlan read_algorithm(ConfigSection& section);
-/// The same from a value as `sync.algorithm` takes it: an object, or a type; null: the default. `resolved` becomes the object with every
-/// key, whatever an older config said.
-AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved = nullptr, const std::string& source = "saved config");
-/// Every registered type's plan with default keys, by name: for the planner, and for errors that say what would be right.
+/// The same from a value as `sync.algorithm` takes it: an object, or a type; null: the default.
+/// `resolved` becomes the object with every key, whatever an older config said.
+AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved = nullptr,
+                           const std::string& source = "saved config");
+/// Every registered type's plan with default keys, by name: for the planner, and for errors that
+/// say what would be right.
 std::vector<AlgorithmPlan> known_algorithms();
 /// Gives the site's buckets the plan's states, where they have none yet, and makes the algorithm.
 std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site);

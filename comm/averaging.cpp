@@ -21,7 +21,8 @@ struct Piece {
 
 }  // namespace
 
-void mean_model(Transport& transport, const std::vector<Tensor>& in, const std::vector<Tensor>& out) {
+void mean_model(Transport& transport, const std::vector<Tensor>& in,
+                const std::vector<Tensor>& out) {
   require(in.size() == out.size(), "averaging", "{} tensors into {}", in.size(), out.size());
   const double scale = 1.0 / transport.size();
   std::array<Piece, kDepth> ring;
@@ -53,11 +54,13 @@ void mean_model(Transport& transport, const std::vector<Tensor>& in, const std::
       if (started - finished == kDepth) finish_next();
       const Shape shape{std::min(step, in[k].elements() - first)};
       Tensor& buffer = scratch[started % kDepth];
-      if (!buffer || &buffer.backend() != &backend) buffer = Tensor(backend, Shape{kPieceBytes}, DType::kUInt8);
+      if (!buffer || &buffer.backend() != &backend)
+        buffer = Tensor(backend, Shape{kPieceBytes}, DType::kUInt8);
       Piece& piece = ring[started++ % kDepth];
       piece.sum = Tensor(buffer.storage(), 0, shape, in[k].dtype());
       piece.out = out[k].slice(first, shape);
-      piece.ticket = transport.start_sum(in[k].slice(first, shape), piece.sum, {-1, static_cast<int>(k), first / step});
+      piece.ticket = transport.start_sum(in[k].slice(first, shape), piece.sum,
+                                         {-1, static_cast<int>(k), first / step});
     }
   }
   while (finished < started) finish_next();
@@ -66,14 +69,17 @@ void mean_model(Transport& transport, const std::vector<Tensor>& in, const std::
 std::vector<Tensor> mean_model(Transport& transport, const std::vector<Tensor>& in) {
   std::vector<Tensor> out;
   out.reserve(in.size());
-  for (const Tensor& tensor : in) out.emplace_back(tensor.backend(), tensor.shape(), tensor.dtype());
+  for (const Tensor& tensor : in)
+    out.emplace_back(tensor.backend(), tensor.shape(), tensor.dtype());
   mean_model(transport, in, out);
   return out;
 }
 
-ConsensusDistance consensus_distance(Transport& transport, Backend& backend, const std::vector<Bucket>& buckets,
+ConsensusDistance consensus_distance(Transport& transport, Backend& backend,
+                                     const std::vector<Bucket>& buckets,
                                      const std::vector<Tensor>& mean) {
-  require(buckets.size() == mean.size(), "averaging", "{} means for {} buckets", mean.size(), buckets.size());
+  require(buckets.size() == mean.size(), "averaging", "{} means for {} buckets", mean.size(),
+          buckets.size());
   ConsensusDistance result;
   if (buckets.empty()) return result;
   Tensor totals(backend, Shape{static_cast<std::int64_t>(buckets.size())}, DType::kFloat64);
@@ -81,8 +87,9 @@ ConsensusDistance consensus_distance(Transport& transport, Backend& backend, con
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     for (const BucketSlot& slot : buckets[b].layout->slots) {
       const Shape shape{slot.elements};
-      backend.squared_distance(
-          {buckets[b].parameters.slice(slot.offset, shape), mean[b].slice(slot.offset, shape), totals, static_cast<std::int64_t>(b)});
+      backend.squared_distance({buckets[b].parameters.slice(slot.offset, shape),
+                                mean[b].slice(slot.offset, shape), totals,
+                                static_cast<std::int64_t>(b)});
     }
   }
   std::vector<double> squares(buckets.size());

@@ -31,8 +31,8 @@ void note_place(BucketPlan& plan, const Parameter& parameter, int bucket) {
 
 }  // namespace
 
-BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::vector<Parameter*>& unused, DType dtype,
-                        double bucket_bytes) {
+BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order,
+                        const std::vector<Parameter*>& unused, DType dtype, double bucket_bytes) {
   BucketPlan plan;
   bool open = false;
   for (Parameter* parameter : ready_order) {
@@ -40,7 +40,8 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
     if (!open) plan.buckets.emplace_back();
     append(plan.buckets.back(), parameter);
     note_place(plan, *parameter, static_cast<int>(plan.buckets.size()) - 1);
-    open = static_cast<double>(plan.buckets.back().elements) * static_cast<double>(size_of(dtype)) < bucket_bytes;
+    open = static_cast<double>(plan.buckets.back().elements) * static_cast<double>(size_of(dtype)) <
+           bucket_bytes;
   }
   for (Parameter* parameter : unused) {
     if (!parameter->trainable) continue;
@@ -54,8 +55,9 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
 namespace {
 
 /// `rule` null: states as long as the buckets.
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, std::size_t states, const OptimizerRule* rule,
-                                 bool decay_all, DType compute) {
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
+                                 std::size_t states, const OptimizerRule* rule, bool decay_all,
+                                 DType compute) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
@@ -84,7 +86,8 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
       Parameter& parameter = *slot.parameter;
       parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
       parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
-      parameter.low = low && parameter.product ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
+      parameter.low =
+          low && parameter.product ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
       const auto first = decay.begin() + slot.offset / kDecayBlock;
       if (decay_all || parameter.is_weight()) std::fill_n(first, slot.decay_entries(), kDecays);
     }
@@ -98,12 +101,14 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 
 }  // namespace
 
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all, DType compute) {
-  return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all, compute);
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
+                                 bool decay_all, DType compute) {
+  return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all,
+                      compute);
 }
 
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, const OptimizerRule& rule, bool decay_all,
-                                 DType compute) {
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
+                                 const OptimizerRule& rule, bool decay_all, DType compute) {
   return make_buckets(plan, backend, dtype, rule.state_names().size(), &rule, decay_all, compute);
 }
 
@@ -111,7 +116,8 @@ LayerExtent layer_of(const BucketSlot& slot) { return layer_of(*slot.parameter);
 
 LayerExtent layer_of(const Parameter& parameter) {
   const std::int64_t elements = parameter.shape.elements();
-  LayerExtent layer{.elements = (elements + kDecayBlock - 1) / kDecayBlock * kDecayBlock, .weight = parameter.is_weight()};
+  LayerExtent layer{.elements = (elements + kDecayBlock - 1) / kDecayBlock * kDecayBlock,
+                    .weight = parameter.is_weight()};
   layer.padding = layer.elements - elements;
   if (layer.weight) layer.rows = parameter.shape[0], layer.columns = elements / parameter.shape[0];
   return layer;
@@ -120,10 +126,12 @@ LayerExtent layer_of(const Parameter& parameter) {
 void Bucket::flip() {
   if (!spare) return;
   std::swap(parameters, spare);
-  for (const BucketSlot& slot : layout->slots) slot.parameter->value = parameters.slice(slot.offset, slot.parameter->shape);
+  for (const BucketSlot& slot : layout->slots)
+    slot.parameter->value = parameters.slice(slot.offset, slot.parameter->shape);
 }
 
-void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
+void set_groups(Backend& backend, std::vector<Bucket>& buckets,
+                const std::function<std::size_t(const Parameter&)>& group_of,
                 const std::vector<bool>& decays) {
   for (Bucket& bucket : buckets) {
     std::vector<std::uint8_t> entries(static_cast<std::size_t>(bucket.decay.elements()));
@@ -134,7 +142,8 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
       const StateExtent& state = bucket.state_extents[k];
       const std::size_t group = group_of(*slot.parameter);
       const std::int64_t elements = slot.decay_entries() * kDecayBlock;
-      if (decays[group]) std::fill_n(entries.begin() + slot.offset / kDecayBlock, slot.decay_entries(), kDecays);
+      if (decays[group])
+        std::fill_n(entries.begin() + slot.offset / kDecayBlock, slot.decay_entries(), kDecays);
       if (!bucket.runs.empty() && bucket.runs.back().group == group) {
         bucket.runs.back().elements = slot.offset + elements - bucket.runs.back().first;
         bucket.runs.back().state_elements += state.elements;
@@ -143,7 +152,8 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
       }
     }
     if (!bucket.runs.empty())
-      bucket.runs.back().elements = bucket.layout->elements - bucket.runs.back().first;  // with the bucket's padding
+      // with the bucket's padding
+      bucket.runs.back().elements = bucket.layout->elements - bucket.runs.back().first;
     if (bucket.runs.size() == 1 && bucket.runs[0].group == 0) bucket.runs.clear();
     backend.copy_from_host(entries.data(), bucket.decay);
   }
@@ -160,9 +170,11 @@ std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run) {
   return layers;
 }
 
-UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run, const Tensor& workspace) {
+UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket,
+                           BucketRun run, const Tensor& workspace) {
   const std::vector<LayerExtent> layers = layers_in(bucket, run);
-  UpdateLayers tables = make_update_layers(backend, layers, run.elements > 0 ? run.elements : bucket.layout->elements);
+  UpdateLayers tables = make_update_layers(
+      backend, layers, run.elements > 0 ? run.elements : bucket.layout->elements);
   add_matrices(backend, rule, bucket.parameters.dtype(), layers, tables, workspace);
   return tables;
 }
@@ -180,7 +192,8 @@ std::vector<std::string> plan_lines(const BucketPlan& plan, DType dtype) {
   std::vector<std::string> lines;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     for (const BucketSlot& slot : plan.buckets[b].slots) {
-      lines.push_back(fmt::format("'{}' ({} {}, bucket {})", slot.parameter->name, slot.parameter->shape.text(), name_of(dtype), b));
+      lines.push_back(fmt::format("'{}' ({} {}, bucket {})", slot.parameter->name,
+                                  slot.parameter->shape.text(), name_of(dtype), b));
     }
   }
   return lines;
@@ -214,7 +227,8 @@ void agree_on_plan(const BucketPlan& plan, DType dtype, World& world) {
     return place < lines.size() ? lines[place] : std::string("no more parameters");
   };
   fail(ExitCode::kUsage, "plan",
-       "ranks 0 and {} disagree on the model: at place {} of the traced order rank 0 has {}, rank {} has {}; all ranks need the same "
+       "ranks 0 and {} disagree on the model: at place {} of the traced order rank 0 has {}, rank "
+       "{} has {}; all ranks need the same "
        "program and config",
        found->rank, place, at(a), found->rank, at(b));
 }

@@ -31,12 +31,13 @@ struct BucketPlan {
   std::vector<int> bucket_of;  ///< by Parameter::index; -1 for frozen parameters
 };
 
-/// Fills buckets in `ready_order` (semantics.md section 1): one closes after the parameter that brings it to bucket_bytes or more.
-/// Parameters in `unused` (only with unused_parameters = allow) join the last bucket.
-BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::vector<Parameter*>& unused, DType dtype,
-                        double bucket_bytes);
-/// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every rank throws Error(kUsage)
-/// that gives the first differing name on each side, and the ranks.
+/// Fills buckets in `ready_order` (semantics.md section 1): one closes after the parameter that
+/// brings it to bucket_bytes or more. Parameters in `unused` (only with unused_parameters = allow)
+/// join the last bucket.
+BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order,
+                        const std::vector<Parameter*>& unused, DType dtype, double bucket_bytes);
+/// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every
+/// rank throws Error(kUsage) that gives the first differing name on each side, and the ranks.
 void agree_on_plan(const BucketPlan& plan, DType dtype, World& world);
 
 /// A tensor that an algorithm keeps beside a bucket from step to step (AlgorithmPlan::states).
@@ -55,21 +56,26 @@ struct BucketRun {
 /// A slot's part of each of the optimizer's states.
 struct StateExtent {
   std::int64_t first = 0, elements = 0;
-  bool own = false;  ///< as the rule says (OptimizerRule::state_elements), and not a number for each of the parameter's
+  /// As the rule says (OptimizerRule::state_elements), and not a number for each of the parameter's
+  bool own = false;
 };
 
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
   Tensor parameters, gradients;
-  Tensor spare;  ///< where other ranks read the parameters where they lie: what the next update writes; otherwise empty, the update is in
-                 ///< place
+  /// Where other ranks read the parameters where they lie: what the next update writes; otherwise
+  /// empty, the update is in place
+  Tensor spare;
   std::vector<Tensor> states;              ///< one per state of the optimizer's rule
   std::vector<StateExtent> state_extents;  ///< by slot: where its part of each of them lies
-  std::vector<SyncState> sync;             ///< the algorithm's, in its order; copies one after another
-  Tensor decay;                            ///< uint8, one per 32 elements
-  Tensor low;                              ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
-  std::vector<BucketRun> runs;             ///< all of the bucket, in order; empty: it is of one group, the first
+  /// The algorithm's, in its order; copies one after another
+  std::vector<SyncState> sync;
+  Tensor decay;  ///< uint8, one per 32 elements
+  /// bf16 or fp16 copy of the parameters, written by the update; empty without low precision
+  Tensor low;
+  /// All of the bucket, in order; empty: it is of one group, the first
+  std::vector<BucketRun> runs;
 
   /// What an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
@@ -77,25 +83,30 @@ struct Bucket {
   void flip();
 };
 
-/// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad (and low, where it is a product's
-/// operand and `compute` is bf16 or fp16) a view into them.
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all,
-                                 DType compute = DType::kFloat32);
+/// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad
+/// (and low, where it is a product's operand and `compute` is bf16 or fp16) a view into them.
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
+                                 bool decay_all, DType compute = DType::kFloat32);
 /// With the states that the rule keeps.
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, const OptimizerRule& rule, bool decay_all,
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
+                                 const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32);
 /// What an update knows of a parameter, but for its places.
 LayerExtent layer_of(const BucketSlot& slot);
 LayerExtent layer_of(const Parameter& parameter);
-/// Fills in Bucket::runs. `decays`: by group, weight decay applies to all its parameters, whatever their shape.
-void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
+/// Fills in Bucket::runs. `decays`: by group, weight decay applies to all its parameters, whatever
+/// their shape.
+void set_groups(Backend& backend, std::vector<Bucket>& buckets,
+                const std::function<std::size_t(const Parameter&)>& group_of,
                 const std::vector<bool>& decays);
 /// The layers of a run of the bucket; of all of it where `run` has no elements.
 std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run = {});
-/// The same as tables, for rules that measure layers. `workspace`: of add_matrices, shared by buckets.
-UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run = {},
-                           const Tensor& workspace = {});
-/// Writes the low-precision copies from the parameters: after initialisation, loading, or averaging.
+/// The same as tables, for rules that measure layers. `workspace`: of add_matrices, shared by
+/// buckets.
+UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket,
+                           BucketRun run = {}, const Tensor& workspace = {});
+/// Writes the low-precision copies from the parameters: after initialisation, loading, or
+/// averaging.
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets);
 
 }  // namespace starling

@@ -8,8 +8,8 @@
 
 namespace starling {
 
-std::unique_ptr<Capture> Capture::begin(Backend& backend, Transport& transport, Mixer* mixer, std::vector<Bucket>& buckets,
-                                        const StepValues& values) {
+std::unique_ptr<Capture> Capture::begin(Backend& backend, Transport& transport, Mixer* mixer,
+                                        std::vector<Bucket>& buckets, const StepValues& values) {
   if (!backend.begin_capture(values)) return nullptr;
   std::unique_ptr<Capture> capture(new Capture(backend, buckets));
   for (const Bucket& bucket : buckets) capture->before_.push_back(bucket.parameters.raw());
@@ -48,7 +48,8 @@ void Capture::end() {
 
 void Capture::launch(const StepValues& values) {
   graph_->launch(values);
-  if (std::exchange(launched_, true)) {  // at the first launch the capture itself has changed the buffers
+  // at the first launch the capture itself has changed the buffers
+  if (std::exchange(launched_, true)) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (flips_[b]) buckets_[b].flip();
     }

@@ -12,8 +12,8 @@ namespace starling {
 class Mixer;
 class Transport;
 
-/// What a transport or a mixer knows of a capture that it takes part in: which of its exchanges the graph holds. One that goes before it
-/// was launched takes back what was counted in its capture.
+/// What a transport or a mixer knows of a capture that it takes part in: which of its exchanges the
+/// graph holds. One that goes before it was launched takes back what was counted in its capture.
 class CapturePart {
  public:
   virtual ~CapturePart() = default;
@@ -21,14 +21,16 @@ class CapturePart {
   virtual void launched(std::int64_t step) = 0;
 };
 
-/// Device work that is captured as a graph, with all that goes with it: the exchanges in it, and the buckets whose buffers its updates
-/// change. From its making to end() all work of the device is kept, on all streams. One that goes before its first launch is abandoned:
-/// nothing of it was done, and the same step may begin again.
+/// Device work that is captured as a graph, with all that goes with it: the exchanges in it, and
+/// the buckets whose buffers its updates change. From its making to end() all work of the device is
+/// kept, on all streams. One that goes before its first launch is abandoned: nothing of it was
+/// done, and the same step may begin again.
 class Capture {
  public:
-  /// Null where the device has no graphs. The rest outlives the capture; `mixer` is null where nothing is mixed.
-  static std::unique_ptr<Capture> begin(Backend& backend, Transport& transport, Mixer* mixer, std::vector<Bucket>& buckets,
-                                        const StepValues& values);
+  /// Null where the device has no graphs. The rest outlives the capture; `mixer` is null where
+  /// nothing is mixed.
+  static std::unique_ptr<Capture> begin(Backend& backend, Transport& transport, Mixer* mixer,
+                                        std::vector<Bucket>& buckets, const StepValues& values);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -40,7 +42,9 @@ class Capture {
 
  private:
   Capture(Backend& backend, std::vector<Bucket>& buckets) : backend_(backend), buckets_(buckets) {}
-  bool flipped(std::size_t bucket) const { return buckets_[bucket].parameters.raw() != before_[bucket]; }
+  bool flipped(std::size_t bucket) const {
+    return buckets_[bucket].parameters.raw() != before_[bucket];
+  }
 
   Backend& backend_;
   std::vector<Bucket>& buckets_;

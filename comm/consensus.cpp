@@ -28,14 +28,20 @@ class Coder {
         code_(code),
         block_(block),
         numbers_(backend, Shape{kWidth}, DType::kFloat32),
-        message_(backend, Shape{message_bytes(code, DType::kFloat32, kWidth, block)}, DType::kUInt8) {}
+        message_(backend, Shape{message_bytes(code, DType::kFloat32, kWidth, block)},
+                 DType::kUInt8) {}
   void operator()(Part& v) {
     std::vector<float> own(kWidth);
     for (std::size_t first = 0; first < v.size(); first += kWidth) {
       for (std::size_t e = 0; e < kWidth; ++e) own[e] = static_cast<float>(v[first + e]);
       backend_.copy_from_host(own.data(), numbers_);
       backend_.encode({.x = numbers_, .message = message_, .code = code_, .block = block_});
-      backend_.decode({.messages = {message_}, .weight = {1.0}, .terms = 1, .out = numbers_, .code = code_, .block = block_});
+      backend_.decode({.messages = {message_},
+                       .weight = {1.0},
+                       .terms = 1,
+                       .out = numbers_,
+                       .code = code_,
+                       .block = block_});
       backend_.copy_to_host(numbers_, own.data());
       for (std::size_t e = 0; e < kWidth; ++e) v[first + e] = static_cast<double>(own[e]);
     }
@@ -48,9 +54,12 @@ class Coder {
   Tensor numbers_, message_;
 };
 
-/// x + γ Σ_j W_ij (C(v_j) - C(v_i)), v being x, or with feedback x and what encoding has left out so far.
+/// x + γ Σ_j W_ij (C(v_j) - C(v_i)), v being x, or with feedback x and what encoding has left out
+/// so far.
 EncodedModel differences(const Encoding& encoding) {
-  return {.states = 1, .step = [encoding](Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code) {
+  return {.states = 1,
+          .step = [encoding](Numbers& z, const DisagreementModel::MixOne& mix,
+                             const DisagreementModel::MixOne& code) {
             const bool feedback = encoding.residual >= 0;
             Part v = z[0], &left = z[1];
             for (std::size_t e = 0; feedback && e < v.size(); ++e) v[e] += left[e];
@@ -59,7 +68,8 @@ EncodedModel differences(const Encoding& encoding) {
             for (std::size_t e = 0; e < v.size(); ++e) left[e] = v[e] - sent[e];
             Part mixed = sent;
             mix(mixed);
-            for (std::size_t e = 0; e < v.size(); ++e) z[0][e] += encoding.step * (mixed[e] - sent[e]);
+            for (std::size_t e = 0; e < v.size(); ++e)
+              z[0][e] += encoding.step * (mixed[e] - sent[e]);
           }};
 }
 
@@ -82,14 +92,18 @@ double number(std::uint64_t key, std::size_t at) {
 
 }  // namespace
 
-bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer) { return plan.encoded.step || (plan.encoding && mixer.encodes); }
+bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer) {
+  return plan.encoded.step || (plan.encoding && mixer.encodes);
+}
 
-EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer, const Topology& topology, Backend& backend) {
+EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer,
+                                   const Topology& topology, Backend& backend) {
   require(encodes(plan, mixer), "consensus", "{} exchanges numbers as they are", plan.label());
   const auto ranks = static_cast<std::size_t>(topology.ranks());
   if (ranks == 1) return {};
   const EncodedModel model = plan.encoded.step ? plan.encoded : differences(*plan.encoding);
-  Coder code(backend, plan.encoded.step ? model.code : mixer.code, plan.encoded.step ? model.block : plan.encoding->block);
+  Coder code(backend, plan.encoded.step ? model.code : mixer.code,
+             plan.encoded.step ? model.block : plan.encoding->block);
   Numbers z(static_cast<std::size_t>(model.states) + 1, Part(ranks * kWidth, 0.0));
   for (std::size_t at = 0; at < z[0].size(); ++at) {
     const double common = number(1, at % kWidth);
@@ -104,7 +118,8 @@ EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& m
     left.push_back(apart(z[0], ranks));
   }
   EncodedConsensus result;
-  for (std::size_t k = left.size() - kRounds / 4; k < left.size(); ++k) result.floor = std::max(result.floor, left[k]);
+  for (std::size_t k = left.size() - kRounds / 4; k < left.size(); ++k)
+    result.floor = std::max(result.floor, left[k]);
   // Up to where the floor begins to show; at least one round.
   std::size_t end = 1;
   while (end + 1 < left.size() && left[end] > std::max(10.0 * result.floor, kRounding)) ++end;

@@ -6,16 +6,22 @@
 
 namespace starling {
 
-/// How ranks come together again that have gone apart once, where gradients are zero and what they exchange is encoded.
+/// How ranks come together again that have gone apart once, where gradients are zero and what they
+/// exchange is encoded.
 struct EncodedConsensus {
-  double rate = 0.0;   ///< what a round leaves of the disagreement, the geometric mean while it is far above `floor`; 0: nothing
-  double floor = 0.0;  ///< where it stays, as a part of the parameters' size; 0: below 1e-6, which is fp32's own rounding
+  /// What a round leaves of the disagreement, the geometric mean while it is far above `floor`; 0:
+  /// nothing
+  double rate = 0.0;
+  /// Where it stays, as a part of the parameters' size; 0: below 1e-6, which is fp32's own rounding
+  double floor = 0.0;
 };
 
 /// The algorithm encodes by itself (AlgorithmPlan::encoded), or it is given an exchange that does.
 bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer);
-/// Run with the codes themselves, on 512 numbers a rank: parameters of one size that all ranks share, and as much again by which each went
-/// its own way. `backend` encodes. Only where encodes().
-EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer, const Topology& topology, Backend& backend);
+/// Run with the codes themselves, on 512 numbers a rank: parameters of one size that all ranks
+/// share, and as much again by which each went its own way. `backend` encodes. Only where
+/// encodes().
+EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer,
+                                   const Topology& topology, Backend& backend);
 
 }  // namespace starling

@@ -22,7 +22,8 @@ Exchange plan_group(const Group& group, int rank) {
     exchange.kind = Exchange::Kind::kGroupSum;
     exchange.group = group.ranks;
     std::sort(exchange.group.begin(), exchange.group.end());
-    exchange.self_weight = group.mean ? 0.0 : group.self_weight - other;  // the sum holds this rank's own x once
+    // the sum holds this rank's own x once
+    exchange.self_weight = group.mean ? 0.0 : group.self_weight - other;
   }
   exchange.weights = {group.mean ? group.self_weight : other};
   return exchange;
@@ -43,16 +44,19 @@ Exchange plan_rows(const Round& round, int rank) {
   for (std::size_t i = 0; i < round.rows.size(); ++i) {
     if (static_cast<int>(i) == rank) continue;
     const auto& row = round.rows[i];
-    if (std::any_of(row.begin(), row.end(), [&](const auto& entry) { return entry.first == rank && entry.second != 0.0; })) {
+    if (std::any_of(row.begin(), row.end(), [&](const auto& entry) {
+          return entry.first == rank && entry.second != 0.0;
+        })) {
       exchange.send_to.push_back(static_cast<int>(i));
     }
   }
-  if (!exchange.send_to.empty() || !exchange.receive_from.empty()) exchange.kind = Exchange::Kind::kNeighbours;
+  if (!exchange.send_to.empty() || !exchange.receive_from.empty())
+    exchange.kind = Exchange::Kind::kNeighbours;
   return exchange;
 }
 
-/// Each rank of a node takes the mean of its shard over the node, mixes it with its peers' (the ranks of the same number on other nodes),
-/// and the node puts the shards together.
+/// Each rank of a node takes the mean of its shard over the node, mixes it with its peers' (the
+/// ranks of the same number on other nodes), and the node puts the shards together.
 Exchange plan_nodes(const Round& round, int rank) {
   const int per_node = round.ranks_per_node, node = rank / per_node, number = rank % per_node;
   Round between = round;
@@ -81,27 +85,31 @@ Exchange plan_nodes(const Round& round, int rank) {
     exchange.shares = nodes.weights;
   }
   // Alone, a node takes its mean.
-  if (exchange.send_to.empty() && exchange.receive_from.empty()) return plan_group({exchange.group, 1.0 / per_node}, rank);
+  if (exchange.send_to.empty() && exchange.receive_from.empty())
+    return plan_group({exchange.group, 1.0 / per_node}, rank);
   return exchange;
 }
 
 }  // namespace
 
 Exchange plan_exchange(const Round& round, int rank, bool flat) {
-  if (round.ranks_per_node > 1) return flat ? plan_exchange(over_ranks(round), rank) : plan_nodes(round, rank);
+  if (round.ranks_per_node > 1)
+    return flat ? plan_exchange(over_ranks(round), rank) : plan_nodes(round, rank);
   if (!round.rows.empty()) {
-    require(rank >= 0 && static_cast<std::size_t>(rank) < round.rows.size(), "exchange", "rank {} has no row in a round of {} rows", rank,
-            round.rows.size());
+    require(rank >= 0 && static_cast<std::size_t>(rank) < round.rows.size(), "exchange",
+            "rank {} has no row in a round of {} rows", rank, round.rows.size());
     return plan_rows(round, rank);
   }
   for (const Group& group : round.groups) {
-    if (std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end()) return plan_group(group, rank);
+    if (std::find(group.ranks.begin(), group.ranks.end(), rank) != group.ranks.end())
+      return plan_group(group, rank);
   }
   return {};
 }
 
 Exchange as_messages(const Exchange& exchange, int rank) {
-  require(exchange.kind != Exchange::Kind::kNodes, "exchange", "a round over nodes as messages; plan it flat");
+  require(exchange.kind != Exchange::Kind::kNodes, "exchange",
+          "a round over nodes as messages; plan it flat");
   if (exchange.kind != Exchange::Kind::kGroupSum) return exchange;
   Exchange messages;
   messages.kind = Exchange::Kind::kNeighbours;
@@ -110,7 +118,8 @@ Exchange as_messages(const Exchange& exchange, int rank) {
   }
   messages.receive_from = messages.send_to;
   messages.weights.assign(messages.send_to.size(), exchange.weights[0]);
-  messages.self_weight = exchange.self_weight + exchange.weights[0];  // the sum held this rank's own once
+  // the sum held this rank's own once
+  messages.self_weight = exchange.self_weight + exchange.weights[0];
   return messages;
 }
 

@@ -7,9 +7,11 @@
 
 namespace starling {
 
-ExchangeSchedule::ExchangeSchedule(const Topology* topology, int rank, bool flat) : topology_(topology), rank_(rank), flat_(flat) {
+ExchangeSchedule::ExchangeSchedule(const Topology* topology, int rank, bool flat)
+    : topology_(topology), rank_(rank), flat_(flat) {
   if (!topology_) return;
-  for (std::int64_t k = 0; k < topology_->period(); ++k) period_.push_back(plan_exchange(topology_->round(k), rank_, flat_));
+  for (std::int64_t k = 0; k < topology_->period(); ++k)
+    period_.push_back(plan_exchange(topology_->round(k), rank_, flat_));
 }
 
 const Exchange& ExchangeSchedule::round(std::int64_t k) {
@@ -28,7 +30,8 @@ std::vector<std::vector<int>> summed_groups(const Topology& topology, bool flat,
   std::set<std::vector<int>> known;
   const auto add = [&](const Round& round, int member) {
     const Exchange exchange = plan_exchange(round, member, flat);
-    const bool sums = exchange.kind == Exchange::Kind::kNodes || (exchange.kind == Exchange::Kind::kGroupSum && !nodes_only);
+    const bool sums = exchange.kind == Exchange::Kind::kNodes ||
+                      (exchange.kind == Exchange::Kind::kGroupSum && !nodes_only);
     if (sums && known.insert(exchange.group).second) groups.push_back(exchange.group);
   };
   for (std::int64_t k = 0; k < std::max<std::int64_t>(topology.period(), 1); ++k) {

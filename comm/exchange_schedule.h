@@ -11,7 +11,8 @@
 
 namespace starling {
 
-/// What one rank does in round k: planned once for a topology with a period, round by round for one without.
+/// What one rank does in round k: planned once for a topology with a period, round by round for one
+/// without.
 class ExchangeSchedule {
  public:
   /// No topology: the identity (a single rank). `flat` as for plan_exchange().
@@ -31,14 +32,17 @@ class ExchangeSchedule {
   int rank_;
   bool flat_;
   std::vector<Exchange> period_;
-  std::array<Exchange, 2> recent_;  ///< of a topology without period: round t - 1 and round t are in use at once
+  /// Of a topology without period: round t - 1 and round t are in use at once
+  std::array<Exchange, 2> recent_;
   std::array<std::int64_t, 2> recent_round_{-1, -1};
   Exchange identity_;
 };
 
-/// The groups for whose sums a transport may want a communicator (Transport::prepare), each once, in the order of their first round: the
-/// same on every rank. `flat` as for plan_exchange(); `nodes_only` leaves out the groups that are no nodes. Of a topology without period,
-/// which has pairs or the same nodes in every round, those of its first round.
-std::vector<std::vector<int>> summed_groups(const Topology& topology, bool flat, bool nodes_only = false);
+/// The groups for whose sums a transport may want a communicator (Transport::prepare), each once,
+/// in the order of their first round: the same on every rank. `flat` as for plan_exchange();
+/// `nodes_only` leaves out the groups that are no nodes. Of a topology without period, which has
+/// pairs or the same nodes in every round, those of its first round.
+std::vector<std::vector<int>> summed_groups(const Topology& topology, bool flat,
+                                            bool nodes_only = false);
 
 }  // namespace starling

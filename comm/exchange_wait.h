@@ -9,7 +9,8 @@
 
 namespace starling {
 
-/// Waits for other ranks, counted and traced. On a device the update stream waits, so that the rest of a pass does not.
+/// Waits for other ranks, counted and traced. On a device the update stream waits, so that the rest
+/// of a pass does not.
 class ExchangeWait {
  public:
   explicit ExchangeWait(Backend& backend) : backend_(backend) {}

@@ -13,7 +13,8 @@ inline FlightPlace flight_place(const ExchangeLabel& label) {
   return {label.step, label.bucket, label.round, static_cast<int>(label.lane)};
 }
 /// Notes an event of an exchange in the process's flight recorder.
-inline void note_flight(FlightEvent event, const ExchangeLabel& label, std::span<const int> ranks = {}) {
+inline void note_flight(FlightEvent event, const ExchangeLabel& label,
+                        std::span<const int> ranks = {}) {
   FlightRecorder::instance().note(event, flight_place(label), ranks);
 }
 
@@ -23,7 +24,8 @@ inline std::vector<int> partners_of(const Exchange* exchange, int ranks_in_all, 
   if (!exchange) {
     for (int r = 0; r < ranks_in_all; ++r) ranks.push_back(r);
   } else {
-    for (const std::vector<int>* part : {&exchange->send_to, &exchange->receive_from, &exchange->group}) {
+    for (const std::vector<int>* part :
+         {&exchange->send_to, &exchange->receive_from, &exchange->group}) {
       ranks.insert(ranks.end(), part->begin(), part->end());
     }
     std::sort(ranks.begin(), ranks.end());

@@ -22,8 +22,8 @@ namespace {
 
 /// Up to so many numbers of all ranks together the map is made as a matrix.
 constexpr std::size_t kMatrix = 256;
-/// Periods that the growth is read off, fewer where there are many ranks. Of the first quarter, in which what dies out fast still counts,
-/// nothing is read.
+/// Periods that the growth is read off, fewer where there are many ranks. Of the first quarter, in
+/// which what dies out fast still counts, nothing is read.
 int periods_for(std::size_t ranks, std::size_t rounds) {
   return static_cast<int>(std::clamp(1e7 / static_cast<double>(ranks * rounds), 40.0, 400.0));
 }
@@ -47,18 +47,22 @@ void remove_mean(Numbers& z) {
   }
 }
 
-/// The exchanges after which all comes again: every so many of them is a mean over all, and the topology's rounds are the others.
+/// The exchanges after which all comes again: every so many of them is a mean over all, and the
+/// topology's rounds are the others.
 struct Period {
   std::vector<MixingMatrix> rounds;
   std::size_t length = 0;      ///< exchanges
   std::size_t mean_every = 0;  ///< 0: none is
 
-  Period(const Topology& topology, std::int64_t every) : rounds(one_period(topology)), length(rounds.size()) {
+  Period(const Topology& topology, std::int64_t every)
+      : rounds(one_period(topology)), length(rounds.size()) {
     if (every == 0) return;
     mean_every = static_cast<std::size_t>(every);
     const std::size_t others = mean_every - 1;
     constexpr std::size_t kMost = 512;  // a longer one is cut off: a mean so rare hardly shows
-    length = others == 0 ? 1 : std::min(std::lcm(rounds.size(), others) / others * mean_every, std::max(kMost, rounds.size()));
+    length = others == 0 ? 1
+                         : std::min(std::lcm(rounds.size(), others) / others * mean_every,
+                                    std::max(kMost, rounds.size()));
   }
 };
 
@@ -68,7 +72,8 @@ void run_period(const DisagreementModel& model, const Period& period, Numbers& z
     const bool mean = period.mean_every > 0 && (k + 1) % period.mean_every == 0;
     model.step(z, [&](std::vector<double>& x) {
       if (!mean) return period.rounds[round % period.rounds.size()].apply(x, 1);
-      std::fill(x.begin(), x.end(), std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size()));
+      std::fill(x.begin(), x.end(),
+                std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size()));
     });
     if (!mean) ++round;
   }
@@ -84,7 +89,8 @@ double radius_of_matrix(const DisagreementModel& model, const Period& period, st
     z[column / ranks][column % ranks] = 1.0;
     remove_mean(z);
     run_period(model, period, z);
-    for (std::size_t row = 0; row < size; ++row) matrix[row * size + column] = z[row / ranks][row % ranks];
+    for (std::size_t row = 0; row < size; ++row)
+      matrix[row * size + column] = z[row / ranks][row % ranks];
   }
   return dense_radius(std::move(matrix), size);
 }
@@ -122,18 +128,24 @@ double radius_by_trial(const DisagreementModel& model, const Period& of, std::si
 
 }  // namespace
 
-Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule, const Topology& topology) {
+Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule,
+                       const Topology& topology) {
   if (!plan.growth || topology.ranks() == 1) return {};
   const DisagreementModel model = plan.growth(rule);
   const Period period(topology, model.mean_every);
   const auto ranks = static_cast<std::size_t>(topology.ranks());
   const bool estimated = (static_cast<std::size_t>(model.states) + 1) * ranks > kMatrix;
-  const double radius = estimated ? radius_by_trial(model, period, ranks) : radius_of_matrix(model, period, ranks);
-  return {std::pow(radius, 1.0 / (static_cast<double>(period.length) * static_cast<double>(model.steps))), estimated};
+  const double radius =
+      estimated ? radius_by_trial(model, period, ranks) : radius_of_matrix(model, period, ranks);
+  return {std::pow(radius,
+                   1.0 / (static_cast<double>(period.length) * static_cast<double>(model.steps))),
+          estimated};
 }
 
-void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const std::string& optimizer, const Topology& topology,
-                  const std::string& topology_name, const RankLayout& site, const ConfigSection& sync) {
+void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule,
+                  const std::string& optimizer, const Topology& topology,
+                  const std::string& topology_name, const RankLayout& site,
+                  const ConfigSection& sync) {
   const Growth growth = growth_per_step(plan, rule, topology);
   if (!growth.grows()) return;
   std::vector<std::string> graphs, others;
@@ -141,7 +153,8 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const st
     try {
       ConfigSection empty(nlohmann::json::object(), "defaults");
       const std::unique_ptr<Topology> other = topologies().make(name, "type", empty, site);
-      if (kind_fault(*other, plan.topology).empty() && !growth_per_step(plan, rule, *other).grows()) graphs.push_back(name);
+      if (kind_fault(*other, plan.topology).empty() && !growth_per_step(plan, rule, *other).grows())
+        graphs.push_back(name);
     } catch (const std::exception&) {  // does not take these ranks
     }
   }
@@ -149,17 +162,19 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const st
     const auto& fit = other.optimizers;
     if (other.topology == TopologyKind::kNone || !kind_fault(topology, other.topology).empty() ||
         (!fit.empty() && std::find(fit.begin(), fit.end(), optimizer) == fit.end()) ||
-        (other.rule_fault && !other.rule_fault(rule).empty()) || growth_per_step(other, rule, topology).grows())
+        (other.rule_fault && !other.rule_fault(rule).empty()) ||
+        growth_per_step(other, rule, topology).grows())
       continue;
     others.push_back(other.name);
   }
-  sync.error(
-      "algorithm",
-      "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} ranks, and must make it smaller; topologies "
-      "that "
-      "fit: {}; algorithms that fit this one: {}",
-      plan.label(), growth.per_step, topology_name, topology.ranks(), graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
-      fmt::join(others, ", "));
+  sync.error("algorithm",
+             "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} "
+             "ranks, and must make it smaller; topologies "
+             "that "
+             "fit: {}; algorithms that fit this one: {}",
+             plan.label(), growth.per_step, topology_name, topology.ranks(),
+             graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
+             fmt::join(others, ", "));
 }
 
 }  // namespace starling

@@ -22,7 +22,8 @@ std::vector<LostRank>& known_losses() {
 void note_lost_rank(LostRank lost) {
   const std::scoped_lock lock(lost_mutex);
   std::vector<LostRank>& known = known_losses();
-  if (std::none_of(known.begin(), known.end(), [&](const LostRank& other) { return other.rank == lost.rank; }))
+  if (std::none_of(known.begin(), known.end(),
+                   [&](const LostRank& other) { return other.rank == lost.rank; }))
     known.push_back(std::move(lost));
   any_lost.store(true, std::memory_order_release);
 }
@@ -32,7 +33,8 @@ bool any_lost_rank() { return any_lost.load(std::memory_order_acquire); }
 void check_lost_ranks() {
   if (!any_lost_rank()) return;
   const std::vector<LostRank> known = lost_ranks();
-  fail(ExitCode::kLost, "transport", "{}", known.empty() ? std::string("a rank was lost") : known.front().what);
+  fail(ExitCode::kLost, "transport", "{}",
+       known.empty() ? std::string("a rank was lost") : known.front().what);
 }
 
 std::vector<LostRank> lost_ranks() {

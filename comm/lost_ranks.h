@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-// What this process knows of ranks that went, where it is to go on without them (MpiSession::survive_losses). Any thread may note and ask.
+// What this process knows of ranks that went, where it is to go on without them
+// (MpiSession::survive_losses). Any thread may note and ask.
 
 namespace starling {
 

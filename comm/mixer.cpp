@@ -12,9 +12,11 @@ Mixer::Mixer(Backend& backend, Transport& transport, Groups groups)
 
 void Mixer::open(const MixSite& site) {
   const Topology* topology = transport_.size() > 1 ? site.topology : nullptr;
-  require(topology || transport_.size() == 1, "mixer", "mixing over {} ranks needs a topology", transport_.size());
-  require(!site.topology || site.topology->ranks() == transport_.size(), "mixer", "a topology of {} ranks in a world of {}",
-          site.topology ? site.topology->ranks() : 0, transport_.size());
+  require(topology || transport_.size() == 1, "mixer", "mixing over {} ranks needs a topology",
+          transport_.size());
+  require(!site.topology || site.topology->ranks() == transport_.size(), "mixer",
+          "a topology of {} ranks in a world of {}", site.topology ? site.topology->ranks() : 0,
+          transport_.size());
   buckets_ = &site.buckets;
   overlap_ = site.overlap;
   start_at_begin_ = site.start_at_begin;
@@ -24,11 +26,13 @@ void Mixer::open(const MixSite& site) {
   schedule_ = ExchangeSchedule(topology, transport_.rank(), flat);
   if (topology) {
     std::vector<std::vector<int>> groups;
-    if (groups_ != Groups::kMessages) groups = summed_groups(*topology, flat, groups_ == Groups::kSummedEncoded);
+    if (groups_ != Groups::kMessages)
+      groups = summed_groups(*topology, flat, groups_ == Groups::kSummedEncoded);
     sums_ = !groups.empty();
     transport_.prepare(groups);
   }
-  const std::size_t most = schedule_.most_over_period([&](const Exchange& exchange) { return buffers_for(exchange); });
+  const std::size_t most =
+      schedule_.most_over_period([&](const Exchange& exchange) { return buffers_for(exchange); });
   for (std::size_t b = 0; b < incoming_.size(); ++b) grow(b, most);
 }
 
@@ -46,8 +50,9 @@ const Mix& Mixer::receive(int bucket, std::int64_t step, std::int64_t round) {
   mix_.sum = false;
   mix_.encoded = {};
   if (round >= 0) {
-    require(in.round == round, "mixer", "step {} of bucket {} would mix round {}, not {}; resume({}) was not called", step, bucket,
-            in.round, round, step);
+    require(in.round == round, "mixer",
+            "step {} of bucket {} would mix round {}, not {}; resume({}) was not called", step,
+            bucket, in.round, round, step);
     settle(bucket);
     const Exchange& exchange = schedule_.round(round);
     if (exchange.kind != Exchange::Kind::kNone) terms(exchange, in.received, label, mix_);
@@ -124,10 +129,16 @@ MixerKinds& mixers() {
     MixerKinds builtin("exchange format");
     builtin.add(
         "fp32",
-        [] { return MixerKind{[](Backend& backend, Transport& transport, const Encoding&) { return transport.make_mixer(backend); }}; },
+        [] {
+          return MixerKind{[](Backend& backend, Transport& transport, const Encoding&) {
+            return transport.make_mixer(backend);
+          }};
+        },
         "parameters as they are, by messages or read where they lie");
-    builtin.add("bf16", bf16_mixer, "half the bytes; differences of rounded numbers keep the ranks' mean");
-    builtin.add("int8", int8_mixer, "a quarter of the bytes, by the same differences, so the mean stays");
+    builtin.add("bf16", bf16_mixer,
+                "half the bytes; differences of rounded numbers keep the ranks' mean");
+    builtin.add("int8", int8_mixer,
+                "a quarter of the bytes, by the same differences, so the mean stays");
     return builtin;
   }();
   return kinds;

@@ -18,8 +18,8 @@
 
 namespace starling {
 
-/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what was received in its order. Where that
-/// sum is of messages, `encoded` says of what kind.
+/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what
+/// was received in its order. Where that sum is of messages, `encoded` says of what kind.
 struct Mix {
   double self_weight = 1.0;
   std::vector<Tensor> received;
@@ -33,20 +33,24 @@ struct MixSite {
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null: nothing is mixed
   bool overlap = true;                 ///< false: wait for every exchange right after its start
-  /// A round starts when the next step begins, not as buckets are updated, so that a graph holds whole exchanges.
+  /// A round starts when the next step begins, not as buckets are updated, so that a graph holds
+  /// whole exchanges.
   bool start_at_begin = false;
-  /// Parameters travel as messages, whatever could be read where it lies: for rounds that end in the step in which they began, and for
-  /// tensors that are not the model's.
+  /// Parameters travel as messages, whatever could be read where it lies: for rounds that end in
+  /// the step in which they began, and for tensors that are not the model's.
   bool messages = false;
 };
 
-/// How a bucket's parameters reach the neighbours, and theirs reach the update. Step t of a bucket is
-///     const Mix& mix = receive(bucket, t, t - 1);   round t - 1 has come, and what the update writes is read by nobody any more
+/// How a bucket's parameters reach the neighbours, and theirs reach the update. Step t of a bucket
+/// is
+///     const Mix& mix = receive(bucket, t, t - 1);   round t - 1 has come, and what the
+///                                                  update writes is read by nobody any more
 ///     … the update …
 ///     publish(bucket, t, t);                        what was read is let go, and round t starts
-/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. Round -1 is none: nothing is mixed or started.
-/// The order of the five things that this takes (wait, wait until writable, update, release, start) is here alone; how each is done is the
-/// kind of mixer's, in comm/mixers.
+/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. Round
+/// -1 is none: nothing is mixed or started. The order of the five things that this takes (wait,
+/// wait until writable, update, release, start) is here alone; how each is done is the kind of
+/// mixer's, in comm/mixers.
 class Mixer {
  public:
   /// What travels to a group of several ranks.
@@ -69,8 +73,8 @@ class Mixer {
   void publish(int bucket, std::int64_t step, std::int64_t round);
   /// Waits for all that is under way; what it brought stays until it is received.
   void settle();
-  /// After settle(): what came for a bucket and is still to be mixed, as the transport brought it. No exchange: nothing. Not of kinds that
-  /// encode what travels.
+  /// After settle(): what came for a bucket and is still to be mixed, as the transport brought it.
+  /// No exchange: nothing. Not of kinds that encode what travels.
   struct Arrived {
     const Exchange* exchange = nullptr;
     const std::vector<Tensor>* received = nullptr;
@@ -84,19 +88,24 @@ class Mixer {
   // What a kind of mixer is made of.
 
   virtual std::string name() const = 0;
-  /// Collective. May move the buckets' parameters to where other ranks read them, with a second buffer each (Bucket::spare); their numbers
-  /// stay. Whether every rank reads every other one's from now on: then a round over nodes is best made of its flat matrix.
+  /// Collective. May move the buckets' parameters to where other ranks read them, with a second
+  /// buffer each (Bucket::spare); their numbers stay. Whether every rank reads every other one's
+  /// from now on: then a round over nodes is best made of its flat matrix.
   virtual bool share(std::vector<Bucket>& buckets) = 0;
   /// How many buffers of the parameters' kind start() needs for what the exchange brings.
   virtual std::size_t buffers_for(const Exchange& exchange) const = 0;
-  /// Starts a bucket's exchange: its parameters are final. `received` becomes the tensors that hold what came, from wait() until release():
-  /// some of `buffers`, or other ranks' own parameters. Called for rounds of kind kNone too (ticket 0: nothing to wait for).
-  virtual Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
+  /// Starts a bucket's exchange: its parameters are final. `received` becomes the tensors that hold
+  /// what came, from wait() until release(): some of `buffers`, or other ranks' own parameters.
+  /// Called for rounds of kind kNone too (ticket 0: nothing to wait for).
+  virtual Ticket start(const Exchange& exchange, const Bucket& bucket,
+                       const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
                        const ExchangeLabel& label) = 0;
   virtual void wait(Ticket ticket) = 0;
   /// After the wait: what the update mixes. It may take `received` for its own.
-  virtual void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label, Mix& mix) = 0;
-  /// What the last exchange of the label's bucket brought is mixed or dropped: it is not read any more. On the update stream.
+  virtual void terms(const Exchange& exchange, std::vector<Tensor>& received,
+                     const ExchangeLabel& label, Mix& mix) = 0;
+  /// What the last exchange of the label's bucket brought is mixed or dropped: it is not read any
+  /// more. On the update stream.
   virtual void release(const ExchangeLabel& label) = 0;
   /// Waits until no rank reads what the bucket, the label's, holds in Bucket::spare.
   virtual void wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) = 0;
@@ -127,7 +136,8 @@ class Mixer {
   bool overlap_ = true, start_at_begin_ = false;
   ExchangeSchedule schedule_{nullptr, 0, false};
   std::vector<Incoming> incoming_;  ///< by bucket
-  Mix mix_;                         ///< of the bucket being mixed, empty between steps; kept for its vectors' memory
+  /// Of the bucket being mixed, empty between steps; kept for its vectors' memory
+  Mix mix_;
   ExchangeWait wait_;
 };
 
@@ -135,23 +145,29 @@ class Mixer {
 struct Encoding {
   std::int64_t block = 256;  ///< numbers that share a range; 0: a whole message
   double step = 1.0;         ///< γ: the part of the decoded differences that a rank goes
-  int residual = -1;         ///< with error feedback: which of Bucket::sync keeps what encoding left out
+  /// With error feedback: which of Bucket::sync keeps what encoding left out
+  int residual = -1;
   DType dtype = DType::kFloat32;
   /// The key that asks for something of codes alone; empty: none does.
   const char* key_of_codes() const {
-    return residual >= 0 ? "error_feedback" : step != 1.0 ? "consensus_step" : block != Encoding().block ? "block" : "";
+    return residual >= 0               ? "error_feedback"
+           : step != 1.0               ? "consensus_step"
+           : block != Encoding().block ? "block"
+                                       : "";
   }
   /// Nothing but the format itself.
   bool plain() const { return step == 1.0 && residual < 0 && dtype == DType::kFloat32; }
 };
 
-/// A way to mix, by the number format of what travels (`sync.exchange`), and what that means for a run.
+/// A way to mix, by the number format of what travels (`sync.exchange`), and what that means for a
+/// run.
 struct MixerKind {
   std::function<std::unique_ptr<Mixer>(Backend&, Transport&, const Encoding&)> make;
   double wire = 1.0;     ///< the part of the parameters' bytes that travels
   bool encodes = false;  ///< what travels is made of the parameters; neighbours' own are not read
   Code code = Code::kNone;
-  bool whole = false;  ///< every neighbour gets all of it: nothing is summed on the way, in groups or on nodes
+  /// Every neighbour gets all of it: nothing is summed on the way, in groups or on nodes
+  bool whole = false;
 };
 using MixerKinds = Registry<MixerKind>;
 MixerKinds& mixers();

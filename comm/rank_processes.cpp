@@ -33,11 +33,15 @@ std::string state_of_rank(int rank) {
     process = it->second;
   }
   const ProcessState state = process_state(process);
-  const auto found = [&](const char* word) { FlightRecorder::instance().note(FlightEvent::kFound, {.round = rank}, word); };
+  const auto found = [&](const char* word) {
+    FlightRecorder::instance().note(FlightEvent::kFound, {.round = rank}, word);
+  };
   switch (state.letter) {
     case '\0': return {};
     case 'T':
-    case 't': found("stopped"); return fmt::format("its process {} is stopped, by SIGSTOP or a debugger", process);
+    case 't':
+      found("stopped");
+      return fmt::format("its process {} is stopped, by SIGSTOP or a debugger", process);
     case 'Z':
     case 'X': found("ended"); return fmt::format("its process {} has ended", process);
     default: break;

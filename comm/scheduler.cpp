@@ -8,18 +8,21 @@
 
 namespace starling {
 
-BucketScheduler::BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm, bool allow_unused)
+BucketScheduler::BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets,
+                                 Algorithm& algorithm, bool allow_unused)
     : plan_(plan),
       buckets_(buckets),
       algorithm_(algorithm),
       allow_unused_(allow_unused),
       missing_(plan.buckets.size()),
       seen_(plan.bucket_of.size()) {
-  require(buckets.size() == plan.buckets.size(), "scheduler", "{} buckets for a plan of {}", buckets.size(), plan.buckets.size());
+  require(buckets.size() == plan.buckets.size(), "scheduler", "{} buckets for a plan of {}",
+          buckets.size(), plan.buckets.size());
 }
 
 void BucketScheduler::begin_step(const StepInfo& info) {
-  for (std::size_t b = 0; b < missing_.size(); ++b) missing_[b] = static_cast<std::int64_t>(plan_.buckets[b].slots.size());
+  for (std::size_t b = 0; b < missing_.size(); ++b)
+    missing_[b] = static_cast<std::int64_t>(plan_.buckets[b].slots.size());
   std::fill(seen_.begin(), seen_.end(), char{0});
   next_ = 0;
   step_ = info.step;
@@ -28,16 +31,19 @@ void BucketScheduler::begin_step(const StepInfo& info) {
 }
 
 std::string BucketScheduler::place(int bucket) const {
-  return bucket < 0 ? fmt::format("step {}", step_) : fmt::format("step {}, bucket {}", step_, bucket);
+  return bucket < 0 ? fmt::format("step {}", step_)
+                    : fmt::format("step {}, bucket {}", step_, bucket);
 }
 
 void BucketScheduler::ready(Parameter& parameter) {
   const auto index = static_cast<std::size_t>(parameter.index);
   if (parameter.index < 0 || index >= plan_.bucket_of.size() || plan_.bucket_of[index] < 0) {
-    require(!parameter.trainable, "scheduler", "step {}: parameter '{}' is in no bucket", step_, parameter.name);
+    require(!parameter.trainable, "scheduler", "step {}: parameter '{}' is in no bucket", step_,
+            parameter.name);
     return;
   }
-  require(!seen_[index], "scheduler", "step {}: parameter '{}' was ready twice", step_, parameter.name);
+  require(!seen_[index], "scheduler", "step {}: parameter '{}' was ready twice", step_,
+          parameter.name);
   seen_[index] = 1;
   --missing_[static_cast<std::size_t>(plan_.bucket_of[index])];
   hand_over();
@@ -70,7 +76,8 @@ void BucketScheduler::end_backward() {
       if (seen_[static_cast<std::size_t>(parameter.index)]) continue;
       if (!allow_unused_) {
         fail(ExitCode::kUsage, "scheduler", {.step = step_, .bucket = static_cast<int>(b)},
-             "step {}: parameter '{}' got no gradient; remove it from the model, or set \"unused_parameters\": \"allow\" to count it as "
+             "step {}: parameter '{}' got no gradient; remove it from the model, or set "
+             "\"unused_parameters\": \"allow\" to count it as "
              "zero",
              step_, parameter.name);
       }
@@ -84,7 +91,8 @@ void BucketScheduler::end_backward() {
 }
 
 void BucketScheduler::hand_over() {
-  while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0) {
+  while (static_cast<std::size_t>(next_) < missing_.size() &&
+         missing_[static_cast<std::size_t>(next_)] == 0) {
     span_.reset();
     note_flight(FlightEvent::kReady, {step_, next_, -1});
     const int bucket = next_++;

@@ -13,17 +13,20 @@
 
 namespace starling {
 
-/// Counts gradients as they become ready and hands whole buckets to the algorithm, in bucket order, as early as possible.
+/// Counts gradients as they become ready and hands whole buckets to the algorithm, in bucket order,
+/// as early as possible.
 class BucketScheduler {
  public:
-  BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm, bool allow_unused);
+  BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm,
+                  bool allow_unused);
   void begin_step(const StepInfo& info);
-  /// Runs the last micro-batch's backward pass. On a device's timeline the pass up to a bucket's last gradient, from the bucket before on,
-  /// is a span "backward bucket B".
+  /// Runs the last micro-batch's backward pass. On a device's timeline the pass up to a bucket's
+  /// last gradient, from the bucket before on, is a span "backward bucket B".
   void backward(const std::function<void()>& pass);
   /// The tape's observer in the last micro-batch: this parameter's gradient is complete.
   void ready(Parameter& parameter);
-  /// After the backward pass. A traced parameter without gradient is Error(kUsage) with its name; with allow_unused its gradient is zeroed.
+  /// After the backward pass. A traced parameter without gradient is Error(kUsage) with its name;
+  /// with allow_unused its gradient is zeroed.
   void end_backward();
 
  private:

@@ -9,6 +9,8 @@ std::string timeline_name(const ExchangeLabel& label) {
   return (label.step < 0 ? "mean " : "bucket ") + std::to_string(label.bucket);
 }
 
-std::string through_the_host(const Transport& transport) { return "exchanges by " + transport.name() + " pass through the host"; }
+std::string through_the_host(const Transport& transport) {
+  return "exchanges by " + transport.name() + " pass through the host";
+}
 
 }  // namespace starling

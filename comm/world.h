@@ -8,8 +8,9 @@
 
 namespace starling {
 
-/// The control plane: who the ranks are, and what they tell each other beside training. Its calls block until every rank has made them, in
-/// the same order on all ranks, or the time limit is over. Buckets travel by a Transport (comm/transport.h).
+/// The control plane: who the ranks are, and what they tell each other beside training. Its calls
+/// block until every rank has made them, in the same order on all ranks, or the time limit is over.
+/// Buckets travel by a Transport (comm/transport.h).
 class World {
  public:
   virtual ~World() = default;
@@ -27,18 +28,23 @@ class World {
   virtual void max(double* values, std::size_t count) = 0;
 };
 
-/// Another world, which is asked nothing before `check` has been called: it throws what a transport knows to be lost, so that nobody waits
-/// for a rank that will not come.
+/// Another world, which is asked nothing before `check` has been called: it throws what a transport
+/// knows to be lost, so that nobody waits for a rank that will not come.
 class CheckedWorld final : public World {
  public:
-  CheckedWorld(World& world, std::function<void()> check) : world_(world), check_(std::move(check)) {}
+  CheckedWorld(World& world, std::function<void()> check)
+      : world_(world), check_(std::move(check)) {}
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
   int local_rank() const override { return world_.local_rank(); }
   int local_size() const override { return world_.local_size(); }
   void barrier() override { checked().barrier(); }
-  void broadcast(void* data, std::size_t bytes, int root) override { checked().broadcast(data, bytes, root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return checked().all_gather(mine); }
+  void broadcast(void* data, std::size_t bytes, int root) override {
+    checked().broadcast(data, bytes, root);
+  }
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    return checked().all_gather(mine);
+  }
   void sum(double* values, std::size_t count) override { checked().sum(values, count); }
   void max(double* values, std::size_t count) override { checked().max(values, count); }
 

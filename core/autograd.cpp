@@ -34,7 +34,8 @@ void GradSlot::add(Tensor term) {
     terms.push_back(std::move(term));
     return;
   }
-  // Sum into a term that nobody else holds; a shared one (an addition hands one tensor to both inputs) must stay as it is.
+  // Sum into a term that nobody else holds; a shared one (an addition hands one tensor to both
+  // inputs) must stay as it is.
   Backend& backend = term.backend();
   Tensor& last = terms.back();
   if (last.exclusive()) {
@@ -68,8 +69,9 @@ void Gradients::set(int i, Tensor gradient) {
   if (!gradient) fail(ExitCode::kUsage, "gradient", "that of input {} is no tensor", i);
   if (!of) return;
   if (gradient.shape() != of->shape || gradient.dtype() != of->dtype) {
-    fail(ExitCode::kUsage, "gradient", "that of input {} is {} {}, and the input is {} {}; they must be alike", i, gradient.shape().text(),
-         name_of(gradient.dtype()), of->shape.text(), name_of(of->dtype));
+    fail(ExitCode::kUsage, "gradient",
+         "that of input {} is {} {}, and the input is {} {}; they must be alike", i,
+         gradient.shape().text(), name_of(gradient.dtype()), of->shape.text(), name_of(of->dtype));
   }
   of->add(std::move(gradient));
 }
@@ -77,7 +79,8 @@ void Gradients::set(int i, Tensor gradient) {
 Gradients::Target Gradients::parameter(int j) {
   Parameter& parameter = parameter_at(j);
   if (!parameter.trainable) return {};
-  require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory", parameter.name);
+  require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory",
+          parameter.name);
   while (tape_->fork_of(parameter)) tape_->join_oldest();  // an earlier use of the parameter
   Tape::Use& use = tape_->use(parameter);
   Target target{parameter.grad, use.written};
@@ -100,15 +103,18 @@ void Gradients::beside(const std::function<void()>& work, std::vector<Tensor> ke
 Tape::Tape(Backend& backend) : backend_(&backend), may_fork_(fork_wanted()) {}
 
 bool Tape::forks(std::size_t bytes) const {
-  return may_fork_ && bytes <= kForkBytes && backend_->capturing() && backend_->stream() == StreamKind::kCompute;
+  return may_fork_ && bytes <= kForkBytes && backend_->capturing() &&
+         backend_->stream() == StreamKind::kCompute;
 }
 
 Tape::Fork* Tape::fork_of(const Parameter& parameter) {
-  const auto it = std::find_if(forks_.begin(), forks_.end(), [&](const Fork& fork) { return among(fork.parameters, parameter); });
+  const auto it = std::find_if(forks_.begin(), forks_.end(),
+                               [&](const Fork& fork) { return among(fork.parameters, parameter); });
   return it == forks_.end() ? nullptr : &*it;
 }
 
-/// What it kept can be used again by work that the compute stream is told from here on, which is where it was allocated.
+/// What it kept can be used again by work that the compute stream is told from here on, which is
+/// where it was allocated.
 void Tape::join_oldest() {
   backend_->wait(forks_.front().done);
   const Fork fork = std::move(forks_.front());
@@ -130,14 +136,16 @@ Tensor Tape::gradient(const Variable& leaf) {
 }
 
 Tape::Use& Tape::use(const Parameter& parameter) {
-  require(parameter.index >= 0, "autograd", "parameter {} does not belong to a built model", parameter.name);
+  require(parameter.index >= 0, "autograd", "parameter {} does not belong to a built model",
+          parameter.name);
   const auto index = static_cast<std::size_t>(parameter.index);
   if (index >= uses_.size()) uses_.resize(index + 1);
   return uses_[index];
 }
 
-Variable Tape::record(std::string_view name, Tensor output, const std::vector<Variable>& inputs, const std::vector<Parameter*>& parameters,
-                      BackwardFunction backward, int max_terms) {
+Variable Tape::record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
+                      const std::vector<Parameter*>& parameters, BackwardFunction backward,
+                      int max_terms) {
   Variable result(std::move(output));
   bool wanted = false;
   for (const Variable& input : inputs) wanted |= input.requires_grad();
@@ -179,13 +187,16 @@ void Tape::report(Use& parameter_use) {
 }
 
 void Tape::backward(const Variable& loss, double seed, bool accumulate, bool report) {
-  require(loss.requires_grad(), "autograd", "backward was called on a value that no trainable parameter takes part in");
-  require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}", loss.shape().text());
+  require(loss.requires_grad(), "autograd",
+          "backward was called on a value that no trainable parameter takes part in");
+  require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}",
+          loss.shape().text());
   for (Use& parameter_use : uses_) {
     parameter_use.reported = false;
     if (!accumulate) parameter_use.written = false;
   }
-  // 1 lies in the same memory in every pass, written once: whoever would write over it sees that it is not the only holder.
+  // 1 lies in the same memory in every pass, written once: whoever would write over it sees that it
+  // is not the only holder.
   const bool kept = seed == 1.0 && one_ && one_.dtype() == loss.dtype();
   Tensor start = kept ? one_.reshaped(loss.shape()) : Tensor(*backend_, loss.shape(), loss.dtype());
   if (!kept) backend_->fill(start, seed);
@@ -206,7 +217,9 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
       node.output->terms.clear();
       gradients.inputs_ = std::move(node.inputs);
       gradients.parameters_ = node.parameters;
-      const auto where = [&] { return fmt::format("{} (backward of {})", shown(node.layer), node.name); };
+      const auto where = [&] {
+        return fmt::format("{} (backward of {})", shown(node.layer), node.name);
+      };
       try {
         node.backward(gradients);
       } catch (const Error& error) {
@@ -217,7 +230,8 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
         detail::rethrow_named("layer", where());
       }
       if (stopped_at_.empty() &&
-          std::any_of(gradients.inputs_.begin(), gradients.inputs_.end(), [](const auto& input) { return input && input->terms.empty(); }))
+          std::any_of(gradients.inputs_.begin(), gradients.inputs_.end(),
+                      [](const auto& input) { return input && input->terms.empty(); }))
         stopped_at_ = where();
       if (gradient_observer_) show_gradients(node, gradients);
     }
@@ -234,7 +248,8 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
 
 void Tape::show_gradients(const Node& node, const Gradients& gradients) const {
   for (const auto& slot : gradients.inputs_) {
-    if (slot && !slot->terms.empty()) gradient_observer_(node.layer, "its input", slot->terms.back());
+    if (slot && !slot->terms.empty())
+      gradient_observer_(node.layer, "its input", slot->terms.back());
   }
   for (const Parameter* parameter : node.parameters) {
     if (parameter->trainable) gradient_observer_(node.layer, parameter->name, parameter->grad);

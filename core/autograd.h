@@ -48,37 +48,43 @@ class Variable {
   std::shared_ptr<detail::GradSlot> slot_;
 };
 
-/// What a node's backward function sees: the gradient of its output, and where to put those of its inputs and parameters.
+/// What a node's backward function sees: the gradient of its output, and where to put those of its
+/// inputs and parameters.
 class Gradients {
  public:
   Backend& backend() const { return *backend_; }
   /// The gradient of the output, one tensor.
   const Tensor& output() const { return terms_.front(); }
-  /// The terms whose sum is the gradient: more than one only if the node was recorded with max_terms > 1.
+  /// The terms whose sum is the gradient: more than one only if the node was recorded with
+  /// max_terms > 1.
   const std::vector<Tensor>& terms() const { return terms_; }
-  /// Whether the gradient of the output is the plain 1 that backward() starts from: a scalar to be multiplied with may be left out.
+  /// Whether the gradient of the output is the plain 1 that backward() starts from: a scalar to be
+  /// multiplied with may be left out.
   bool output_is_one() const { return output_is_one_; }
   /// Takes the terms over (so that their memory may be reused in place where exclusive()).
   std::vector<Tensor> take_terms() { return std::move(terms_); }
 
-  /// Whether input i wants a gradient. An input or parameter that the node has not is Error(kUsage).
+  /// Whether input i wants a gradient. An input or parameter that the node has not is
+  /// Error(kUsage).
   bool wants(int i) const { return slot(i) != nullptr; }
-  /// Hands over a term of input i's gradient, which has the input's shape and dtype; Error(kUsage) otherwise. The same tensor may be handed
-  /// to several inputs.
+  /// Hands over a term of input i's gradient, which has the input's shape and dtype; Error(kUsage)
+  /// otherwise. The same tensor may be handed to several inputs.
   void set(int i, Tensor gradient);
 
   struct Target {
-    Tensor tensor;            ///< write here (empty: the parameter is frozen, nothing is wanted)
-    bool accumulate = false;  ///< add instead of overwrite: an earlier use or micro-batch wrote already
+    Tensor tensor;  ///< write here (empty: the parameter is frozen, nothing is wanted)
+    /// Add instead of overwrite: an earlier use or micro-batch wrote already
+    bool accumulate = false;
     explicit operator bool() const { return static_cast<bool>(tensor); }
   };
-  /// Where the gradient of this node's parameter j goes: a view into its bucket. Ask once per call, and write it before returning.
+  /// Where the gradient of this node's parameter j goes: a view into its bucket. Ask once per call,
+  /// and write it before returning.
   Target parameter(int j);
 
   /// Whether a parameter's gradient that touches so many bytes goes to beside(): see Tape::forks().
   bool forks(std::size_t bytes) const;
-  /// Runs `work`, which writes gradients of this node's parameters and nothing else, beside what is issued next. It reads only what is
-  /// ready now; `keep` holds all that it touches.
+  /// Runs `work`, which writes gradients of this node's parameters and nothing else, beside what is
+  /// issued next. It reads only what is ready now; `keep` holds all that it touches.
   void beside(const std::function<void()>& work, std::vector<Tensor> keep);
 
  private:
@@ -95,8 +101,8 @@ class Gradients {
 
 using BackwardFunction = std::function<void(Gradients&)>;
 
-/// Records one pass, define by run, and runs it backwards in reverse order of creation. Nodes, and the tensors that they
-/// saved, are freed as the backward pass leaves them.
+/// Records one pass, define by run, and runs it backwards in reverse order of creation. Nodes, and
+/// the tensors that they saved, are freed as the backward pass leaves them.
 class Tape {
  public:
   explicit Tape(Backend& backend);
@@ -105,49 +111,64 @@ class Tape {
 
   Backend& backend() const { return *backend_; }
 
-  /// A leaf that wants a gradient (an input under gradient check). Read it with gradient() after backward().
+  /// A leaf that wants a gradient (an input under gradient check). Read it with gradient() after
+  /// backward().
   Variable leaf(Tensor value);
   /// The gradient that backward() left in a leaf; empty if it got none.
   static Tensor gradient(const Variable& leaf);
 
-  /// Records a node. Where neither an input nor a trainable parameter wants a gradient nothing is recorded.
-  /// `name` must outlive the tape (a string literal). `max_terms`: how many gradient terms `backward` takes unsummed.
+  /// Records a node. Where neither an input nor a trainable parameter wants a gradient nothing is
+  /// recorded. `name` must outlive the tape (a string literal). `max_terms`: how many gradient
+  /// terms `backward` takes unsummed.
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
-                  std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {
-    return record(name, std::move(output), std::vector<Variable>(inputs), std::vector<Parameter*>(parameters), std::move(backward),
-                  max_terms);
+                  std::initializer_list<Parameter*> parameters, BackwardFunction backward,
+                  int max_terms = 1) {
+    return record(name, std::move(output), std::vector<Variable>(inputs),
+                  std::vector<Parameter*>(parameters), std::move(backward), max_terms);
   }
-  Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs, const std::vector<Parameter*>& parameters,
-                  BackwardFunction backward, int max_terms = 1);
+  Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
+                  const std::vector<Parameter*>& parameters, BackwardFunction backward,
+                  int max_terms = 1);
 
-  /// Called when a parameter's gradient is complete and nothing later in this pass reads the parameter.
+  /// Called when a parameter's gradient is complete and nothing later in this pass reads the
+  /// parameter.
   using ReadyObserver = std::function<void(Parameter&)>;
   void set_ready_observer(ReadyObserver observer) { observer_ = std::move(observer); }
-  /// Called with each gradient that a node has made, of its inputs (`of`: "its input") and parameters (their names).
-  using GradientObserver = std::function<void(std::string_view layer, std::string_view of, const Tensor& gradient)>;
-  void set_gradient_observer(GradientObserver observer) { gradient_observer_ = std::move(observer); }
+  /// Called with each gradient that a node has made, of its inputs (`of`: "its input") and
+  /// parameters (their names).
+  using GradientObserver =
+      std::function<void(std::string_view layer, std::string_view of, const Tensor& gradient)>;
+  void set_gradient_observer(GradientObserver observer) {
+    gradient_observer_ = std::move(observer);
+  }
 
-  /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`, gradients add to those that this tape's
-  /// backward passes have written since the last one without it; otherwise the first contribution overwrites. With `report` false the
-  /// observer is not told (all but the last micro-batch of a group). The tape is empty afterwards.
-  void backward(const Variable& loss, double seed = 1.0, bool accumulate = false, bool report = true);
+  /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`,
+  /// gradients add to those that this tape's backward passes have written since the last one
+  /// without it; otherwise the first contribution overwrites. With `report` false the observer is
+  /// not told (all but the last micro-batch of a group). The tape is empty afterwards.
+  void backward(const Variable& loss, double seed = 1.0, bool accumulate = false,
+                bool report = true);
 
-  /// In a capture, small gradients of parameters are a branch of the graph beside the gradients of values: neither fills a GPU, and neither
-  /// reads the other's. At most kMostForks nodes' are under way at once, which bounds the memory that they keep. STARLING_FORK=0 in the
-  /// environment switches it off. The branch is captured on kUpload, which has nothing else to do within a capture.
+  /// In a capture, small gradients of parameters are a branch of the graph beside the gradients of
+  /// values: neither fills a GPU, and neither reads the other's. At most kMostForks nodes' are
+  /// under way at once, which bounds the memory that they keep. STARLING_FORK=0 in the environment
+  /// switches it off. The branch is captured on kUpload, which has nothing else to do within a
+  /// capture.
   bool forks(std::size_t bytes) const;
-  static constexpr std::size_t kForkBytes = std::size_t{32} << 20;  ///< what an H200 moves in some 8 µs; larger work fills it alone
+  /// What an H200 moves in some 8 µs; larger work fills it alone
+  static constexpr std::size_t kForkBytes = std::size_t{32} << 20;
   static constexpr std::size_t kMostForks = 2;
   bool may_fork() const { return may_fork_; }
   void set_may_fork(bool may) { may_fork_ = may; }
   /// Whether a backward pass has forked since the last question.
   bool take_forked() { return std::exchange(forked_, false); }
 
-  /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward functions. The layer outlives the tape's
-  /// nodes. Scopes nest.
+  /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward
+  /// functions. The layer outlives the tape's nodes. Scopes nest.
   class Scope {
    public:
-    Scope(Tape* tape, std::string_view layer) : tape_(tape), before_(tape ? std::exchange(tape->layer_, layer) : layer) {}
+    Scope(Tape* tape, std::string_view layer)
+        : tape_(tape), before_(tape ? std::exchange(tape->layer_, layer) : layer) {}
     ~Scope() {
       if (tape_) tape_->layer_ = before_;
     }
@@ -162,7 +183,8 @@ class Tape {
   /// Forgets everything recorded.
   void clear();
   std::size_t nodes() const { return nodes_.size(); }
-  /// The first node so far, by its layer, that had a gradient and handed none of an input's on; empty: there is none.
+  /// The first node so far, by its layer, that had a gradient and handed none of an input's on;
+  /// empty: there is none.
   const std::string& stopped_at() const { return stopped_at_; }
 
  private:
@@ -211,28 +233,37 @@ class RankSums {
  public:
   virtual ~RankSums() = default;
   virtual int ranks() const = 0;
-  /// `numbers` become their sum over all ranks, in rank order. Collective: all ranks call it for the same things in the same order. What
-  /// is issued to the current stream afterwards reads the sum.
+  /// `numbers` become their sum over all ranks, in rank order. Collective: all ranks call it for
+  /// the same things in the same order. What is issued to the current stream afterwards reads the
+  /// sum.
   virtual void sum(const Tensor& numbers) = 0;
 };
 
 /// What a forward pass needs to know besides its input; handed down through every layer.
 struct Pass {
   Backend& backend;
-  Tape* tape = nullptr;               ///< null: no gradients are wanted
-  bool training = false;              ///< batch statistics and dropout
-  std::uint64_t dropout_key = 0;      ///< from the seed
-  std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
-  double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
-  RankSums* norms_over = nullptr;     ///< in training, batch norms take their statistics from all ranks' batches; null: each its own
-  double norm_momentum = -1.0;        ///< in training: of every batch norm's running statistics; below 0: each its own
+  Tape* tape = nullptr;           ///< null: no gradients are wanted
+  bool training = false;          ///< batch statistics and dropout
+  std::uint64_t dropout_key = 0;  ///< from the seed
+  /// Distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower
+  /// ones
+  std::uint64_t dropout_counter = 0;
+  /// Factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
+  double loss_scale = 1.0;
+  /// In training, batch norms take their statistics from all ranks' batches; null: each its own
+  RankSums* norms_over = nullptr;
+  /// In training: of every batch norm's running statistics; below 0: each its own
+  double norm_momentum = -1.0;
   /// Called with what each layer has taken and made, the innermost first.
-  std::function<void(std::string_view layer, const Variable& in, const Variable& out)> layer_observer = {};
+  std::function<void(std::string_view layer, const Variable& in, const Variable& out)>
+      layer_observer = {};
 
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
-                  std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {
+                  std::initializer_list<Parameter*> parameters, BackwardFunction backward,
+                  int max_terms = 1) {
     if (!tape) return Variable(std::move(output));
-    return tape->record(name, std::move(output), inputs, parameters, std::move(backward), max_terms);
+    return tape->record(name, std::move(output), inputs, parameters, std::move(backward),
+                        max_terms);
   }
 };
 

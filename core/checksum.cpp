@@ -6,17 +6,23 @@
 
 namespace starling {
 
-std::string checksum(const void* data, std::size_t bytes) { return fmt::format("{:016x}", XXH3_64bits(data, bytes)); }
+std::string checksum(const void* data, std::size_t bytes) {
+  return fmt::format("{:016x}", XXH3_64bits(data, bytes));
+}
 
 struct ChecksumOfPieces::State {
   XXH3_state_t xxh3;
 };
 
-ChecksumOfPieces::ChecksumOfPieces() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->xxh3); }
+ChecksumOfPieces::ChecksumOfPieces() : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(&state_->xxh3);
+}
 
 ChecksumOfPieces::~ChecksumOfPieces() = default;
 
-void ChecksumOfPieces::add(const void* data, std::size_t bytes) { XXH3_64bits_update(&state_->xxh3, data, bytes); }
+void ChecksumOfPieces::add(const void* data, std::size_t bytes) {
+  XXH3_64bits_update(&state_->xxh3, data, bytes);
+}
 
 std::string ChecksumOfPieces::take() {
   std::string text = fmt::format("{:016x}", XXH3_64bits_digest(&state_->xxh3));

@@ -7,8 +7,9 @@
 
 namespace starling {
 
-/// XXH3 in 64 bits as 16 hexadecimal digits, as `xxhash.xxh3_64_hexdigest` of Python has it. Runs at the speed of memory, and finds what
-/// disks, cables and memory break; it is no protection against somebody who means to deceive.
+/// XXH3 in 64 bits as 16 hexadecimal digits, as `xxhash.xxh3_64_hexdigest` of Python has it. Runs
+/// at the speed of memory, and finds what disks, cables and memory break; it is no protection
+/// against somebody who means to deceive.
 std::string checksum(const void* data, std::size_t bytes);
 inline std::string checksum(std::string_view text) { return checksum(text.data(), text.size()); }
 

@@ -19,8 +19,9 @@ using nlohmann::json;
 
 namespace {
 
-/// Neither zero nor normal: processors are told to take such numbers for zero, so what computes would not know the value that was given.
-/// Looks at the bits, as a comparison may be told the same.
+/// Neither zero nor normal: processors are told to take such numbers for zero, so what computes
+/// would not know the value that was given. Looks at the bits, as a comparison may be told the
+/// same.
 bool is_tiny(double value) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value) << 1;  // without the sign
   return bits != 0 && bits < std::bit_cast<std::uint64_t>(std::numeric_limits<double>::min()) << 1;
@@ -28,7 +29,8 @@ bool is_tiny(double value) {
 
 /// A value as an error shows it: its kind where that is the point, and a short form of itself.
 std::string found_text(const json& value) {
-  if (value.is_number_float() && !std::isfinite(value.get<double>())) return "a number that is not finite";
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return "a number that is not finite";
   if (value.is_number_float() && is_tiny(value.get<double>())) {
     return value.dump() + ", which is too small to compute with (0, or at least 2.3e-308)";
   }
@@ -53,11 +55,13 @@ std::string joined(const std::vector<std::string>& words, std::string_view separ
   return result;
 }
 
-/// The integer that a JSON number stands for (3, 3.0 and 3e0 alike), if it is one that 64 bits hold.
+/// The integer that a JSON number stands for (3, 3.0 and 3e0 alike), if it is one that 64 bits
+/// hold.
 std::optional<std::int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned()) {
     const auto number = value.get<std::uint64_t>();
-    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      return std::nullopt;
     return static_cast<std::int64_t>(number);
   }
   if (value.is_number_integer()) return value.get<std::int64_t>();
@@ -99,7 +103,8 @@ struct ConfigSection::Node {
   struct Entry {
     ConfigKey key;
     std::string name;
-    json value;                                // null: left out of the resolved config, unless it has children
+    // null: left out of the resolved config, unless it has children
+    json value;
     std::shared_ptr<Node> object;              // of section()
     std::vector<std::shared_ptr<Node>> items;  // of sections()
     bool is_list = false;
@@ -122,11 +127,13 @@ struct ConfigSection::Node {
     return it == given.end() ? nullptr : &*it;
   }
   Entry* entry(const std::string& key) {
-    const auto it = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == key; });
+    const auto it =
+        std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == key; });
     return it == entries.end() ? nullptr : &*it;
   }
   /// A key asked for again keeps its place.
-  Entry& declare(const std::string& key, std::string type, std::string fallback, std::string allowed, const std::string& doc) {
+  Entry& declare(const std::string& key, std::string type, std::string fallback,
+                 std::string allowed, const std::string& doc) {
     Entry* known = entry(key);
     if (!known) {
       entries.emplace_back();
@@ -136,77 +143,96 @@ struct ConfigSection::Node {
     known->key = {path_of(key), std::move(type), std::move(fallback), std::move(allowed), doc};
     return *known;
   }
-  ErrorPlace place(const std::string& key) const { return {.file = shown(source, 200), .key = path_of(key)}; }
+  ErrorPlace place(const std::string& key) const {
+    return {.file = shown(source, 200), .key = path_of(key)};
+  }
   template <class... Args>
-  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format, Args&&... args) const {
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format,
+                          Args&&... args) const {
     fail(ExitCode::kUsage, "config", place(key), format, std::forward<Args>(args)...);
   }
-  [[noreturn]] void missing(const std::string& key, const std::string& expected, const std::string& other = {}) const {
+  [[noreturn]] void missing(const std::string& key, const std::string& expected,
+                            const std::string& other = {}) const {
     // A misspelt required key would otherwise only be noticed after this one.
     std::vector<std::string> unknown;
     for (const auto& [name, value] : given.items()) {
-      if (std::none_of(entries.begin(), entries.end(), [&, &given_name = name](const Entry& e) { return e.name == given_name; }))
+      if (std::none_of(entries.begin(), entries.end(),
+                       [&, &given_name = name](const Entry& e) { return e.name == given_name; }))
         unknown.push_back(name);
     }
     std::string near = suggestion(key, unknown);
     if (near.empty()) near = suggestion(other, unknown);
     const std::size_t quote = near.find('\'');
     error(key, "is required and missing{}; expected {}",
-          near.empty() ? "" : fmt::format(" ({} stands there, unknown)", near.substr(quote, near.rfind('\'') + 1 - quote)), expected);
+          near.empty() ? ""
+                       : fmt::format(" ({} stands there, unknown)",
+                                     near.substr(quote, near.rfind('\'') + 1 - quote)),
+          expected);
   }
-  [[noreturn]] void wrong(const std::string& key, const std::string& expected, const json& found) const {
+  [[noreturn]] void wrong(const std::string& key, const std::string& expected,
+                          const json& found) const {
     error(key, "expected {}, found {}", expected, found_text(found));
   }
   /// A text may be a number that is not written as JSON has it: "0.1", .1, 010, 0x10.
-  [[noreturn]] void no_number(const std::string& key, const std::string& expected, const json& found) const {
+  [[noreturn]] void no_number(const std::string& key, const std::string& expected,
+                              const json& found) const {
     const std::string text = found.is_string() ? found.get<std::string>() : "";
     char* end = nullptr;
     const double number = std::strtod(text.c_str(), &end);
     if (text.empty() || *end != '\0' || !std::isfinite(number)) wrong(key, expected, found);
-    error(key, "expected {}, found {}; a number is not quoted, and written as in JSON: {}", expected, found_text(found), number);
+    error(key, "expected {}, found {}; a number is not quoted, and written as in JSON: {}",
+          expected, found_text(found), number);
   }
   /// What looks like a number on a command line may be meant as a text.
-  [[noreturn]] void no_text(const std::string& key, const std::string& expected, const json& found) const {
+  [[noreturn]] void no_text(const std::string& key, const std::string& expected,
+                            const json& found) const {
     const std::string name = path.empty() ? key : path + "." + key;
     if (!found.is_number() && !found.is_boolean()) wrong(key, expected, found);
-    error(key, "expected {}, found {}; a text is quoted: \"{}\", and with --set: '{}=\"{}\"'", expected, found_text(found), found.dump(),
-          name, found.dump());
+    error(key, "expected {}, found {}; a text is quoted: \"{}\", and with --set: '{}=\"{}\"'",
+          expected, found_text(found), found.dump(), name, found.dump());
   }
 
-  double read_number(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
+  double read_number(const std::string& key, const json& value, const Range& range,
+                     const std::string& expected) const {
     if (!value.is_number() || !range.contains(value.get<double>())) no_number(key, expected, value);
     return value.get<double>();
   }
-  std::int64_t read_integer(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
+  std::int64_t read_integer(const std::string& key, const json& value, const Range& range,
+                            const std::string& expected) const {
     const auto number = as_integer(value);
     if (!number || !range.contains(static_cast<double>(*number))) no_number(key, expected, value);
     return *number;
   }
   /// A list, whose bad values are named by the list.
   template <class T, class Read>
-  std::vector<T> read_list(const std::string& key, const json& value, const std::string& expected, const Read& read) const {
+  std::vector<T> read_list(const std::string& key, const json& value, const std::string& expected,
+                           const Read& read) const {
     if (!value.is_array()) wrong(key, expected, value);
     std::vector<T> result;
     for (const json& item : value) {
       const std::optional<T> number = read(item);
       if (!number) {
-        error(key, "expected {}, found {} as item {} of {}", expected, found_text(item), result.size() + 1, value.size());
+        error(key, "expected {}, found {} as item {} of {}", expected, found_text(item),
+              result.size() + 1, value.size());
       }
       result.push_back(*number);
     }
     return result;
   }
-  std::vector<std::int64_t> read_pair(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
+  std::vector<std::int64_t> read_pair(const std::string& key, const json& value, const Range& range,
+                                      const std::string& expected) const {
     if (!value.is_array()) {
       const std::int64_t number = read_integer(key, value, range, expected);
       return {number, number};
     }
     if (value.size() != 2) wrong(key, expected, value);
-    return {read_integer(key, value[0], range, expected), read_integer(key, value[1], range, expected)};
+    return {read_integer(key, value[0], range, expected),
+            read_integer(key, value[1], range, expected)};
   }
 };
 
-ConfigSection::ConfigSection(const json& value, std::string source) : node_(std::make_shared<Node>()) {
+ConfigSection::ConfigSection(const json& value, std::string source)
+    : node_(std::make_shared<Node>()) {
   node_->source = std::move(source);
   if (!value.is_object()) node_->wrong({}, "an object, {…}, at the top", value);
   node_->given = value;
@@ -222,10 +248,12 @@ bool ConfigSection::describing() const { return node_->describing; }
 
 // ---------------------------------------------------------------- values
 
-double ConfigSection::number(const std::string& key, double fallback, Range range, const std::string& doc) {
+double ConfigSection::number(const std::string& key, double fallback, Range range,
+                             const std::string& doc) {
   auto& entry = node_->declare(key, "number", json(fallback).dump(), range.text(), doc);
   const json* value = node_->find(key);
-  const double result = value ? node_->read_number(key, *value, range, with_range("a number", range)) : fallback;
+  const double result =
+      value ? node_->read_number(key, *value, range, with_range("a number", range)) : fallback;
   entry.value = result;
   return result;
 }
@@ -240,20 +268,24 @@ double ConfigSection::required_number(const std::string& key, Range range, const
   return result;
 }
 
-std::int64_t ConfigSection::integer(const std::string& key, std::int64_t fallback, Range range, const std::string& doc) {
+std::int64_t ConfigSection::integer(const std::string& key, std::int64_t fallback, Range range,
+                                    const std::string& doc) {
   auto& entry = node_->declare(key, "integer", json(fallback).dump(), range.text(), doc);
   const json* value = node_->find(key);
-  const std::int64_t result = value ? node_->read_integer(key, *value, range, with_range("an integer", range)) : fallback;
+  const std::int64_t result =
+      value ? node_->read_integer(key, *value, range, with_range("an integer", range)) : fallback;
   entry.value = result;
   return result;
 }
 
-std::int64_t ConfigSection::required_integer(const std::string& key, Range range, const std::string& doc) {
+std::int64_t ConfigSection::required_integer(const std::string& key, Range range,
+                                             const std::string& doc) {
   auto& entry = node_->declare(key, "integer", "required", range.text(), doc);
   const json* value = node_->find(key);
   if (!value && describing()) return static_cast<std::int64_t>(std::ceil(placeholder(range)));
   if (!value) node_->missing(key, with_range("an integer", range));
-  const std::int64_t result = node_->read_integer(key, *value, range, with_range("an integer", range));
+  const std::int64_t result =
+      node_->read_integer(key, *value, range, with_range("an integer", range));
   entry.value = result;
   return result;
 }
@@ -267,7 +299,8 @@ bool ConfigSection::boolean(const std::string& key, bool fallback, const std::st
   return result;
 }
 
-std::string ConfigSection::text(const std::string& key, const std::string& fallback, const std::string& doc) {
+std::string ConfigSection::text(const std::string& key, const std::string& fallback,
+                                const std::string& doc) {
   auto& entry = node_->declare(key, "text", json(fallback).dump(), {}, doc);
   const json* value = node_->find(key);
   if (value && !value->is_string()) node_->no_text(key, "a string", *value);
@@ -281,13 +314,14 @@ std::string ConfigSection::required_text(const std::string& key, const std::stri
   const json* value = node_->find(key);
   if (!value && describing()) return {};
   if (!value) node_->missing(key, "a string");
-  if (!value->is_string() || value->get_ref<const std::string&>().empty()) node_->no_text(key, "a string that is not empty", *value);
+  if (!value->is_string() || value->get_ref<const std::string&>().empty())
+    node_->no_text(key, "a string that is not empty", *value);
   entry.value = *value;
   return value->get<std::string>();
 }
 
-std::string ConfigSection::choice(const std::string& key, const std::string& fallback, const std::vector<std::string>& options,
-                                  const std::string& doc) {
+std::string ConfigSection::choice(const std::string& key, const std::string& fallback,
+                                  const std::vector<std::string>& options, const std::string& doc) {
   auto& entry = node_->declare(key, "text", json(fallback).dump(), joined(options, ", "), doc);
   const json* value = node_->find(key);
   std::string result = fallback;
@@ -295,106 +329,129 @@ std::string ConfigSection::choice(const std::string& key, const std::string& fal
     if (!value->is_string()) node_->wrong(key, "one of " + joined(options, ", "), *value);
     result = value->get<std::string>();
     if (std::find(options.begin(), options.end(), result) == options.end()) {
-      node_->error(key, "unknown value '{}'{}; allowed: {}", shown(result, 60), suggestion(result, options), joined(options, ", "));
+      node_->error(key, "unknown value '{}'{}; allowed: {}", shown(result, 60),
+                   suggestion(result, options), joined(options, ", "));
     }
   }
   entry.value = result;
   return result;
 }
 
-std::vector<double> ConfigSection::numbers(const std::string& key, const std::vector<double>& fallback, Range range,
+std::vector<double> ConfigSection::numbers(const std::string& key,
+                                           const std::vector<double>& fallback, Range range,
                                            const std::string& doc) {
   auto& entry = node_->declare(key, "list of numbers", json(fallback).dump(), range.text(), doc);
   const json* value = node_->find(key);
   std::vector<double> result = fallback;
   if (value) {
-    result = node_->read_list<double>(key, *value, with_range("a list of numbers", range), [&](const json& item) -> std::optional<double> {
-      if (!item.is_number() || !range.contains(item.get<double>())) return std::nullopt;
-      return item.get<double>();
-    });
+    result =
+        node_->read_list<double>(key, *value, with_range("a list of numbers", range),
+                                 [&](const json& item) -> std::optional<double> {
+                                   if (!item.is_number() || !range.contains(item.get<double>()))
+                                     return std::nullopt;
+                                   return item.get<double>();
+                                 });
   }
   entry.value = result;
   return result;
 }
 
-std::vector<std::int64_t> ConfigSection::integers(const std::string& key, const std::vector<std::int64_t>& fallback, Range range,
-                                                  const std::string& doc) {
+std::vector<std::int64_t> ConfigSection::integers(const std::string& key,
+                                                  const std::vector<std::int64_t>& fallback,
+                                                  Range range, const std::string& doc) {
   auto& entry = node_->declare(key, "list of integers", json(fallback).dump(), range.text(), doc);
   const json* value = node_->find(key);
   std::vector<std::int64_t> result = fallback;
   if (value) {
-    result = node_->read_list<std::int64_t>(key, *value, with_range("a list of integers", range), [&](const json& item) {
-      const auto number = as_integer(item);
-      return number && range.contains(static_cast<double>(*number)) ? number : std::nullopt;
-    });
+    result = node_->read_list<std::int64_t>(
+        key, *value, with_range("a list of integers", range), [&](const json& item) {
+          const auto number = as_integer(item);
+          return number && range.contains(static_cast<double>(*number)) ? number : std::nullopt;
+        });
   }
   entry.value = result;
   return result;
 }
 
-std::vector<std::string> ConfigSection::texts(const std::string& key, const std::vector<std::string>& fallback, const std::string& doc) {
+std::vector<std::string> ConfigSection::texts(const std::string& key,
+                                              const std::vector<std::string>& fallback,
+                                              const std::string& doc) {
   auto& entry = node_->declare(key, "list of texts", json(fallback).dump(), {}, doc);
   const json* value = node_->find(key);
   std::vector<std::string> result = fallback;
   if (value) {
-    result = node_->read_list<std::string>(key, *value, "a list of strings", [](const json& item) -> std::optional<std::string> {
-      if (!item.is_string()) return std::nullopt;
-      return item.get<std::string>();
-    });
+    result = node_->read_list<std::string>(key, *value, "a list of strings",
+                                           [](const json& item) -> std::optional<std::string> {
+                                             if (!item.is_string()) return std::nullopt;
+                                             return item.get<std::string>();
+                                           });
   }
   entry.value = result;
   return result;
 }
 
-std::vector<std::int64_t> ConfigSection::pair(const std::string& key, std::vector<std::int64_t> fallback, Range range,
+std::vector<std::int64_t> ConfigSection::pair(const std::string& key,
+                                              std::vector<std::int64_t> fallback, Range range,
                                               const std::string& doc) {
   if (fallback.size() == 1) fallback.push_back(fallback.front());
-  require(fallback.size() == 2, "config", "the default of {} has {} values, a pair has two", path(key), fallback.size());
-  const std::string shortest = fallback[0] == fallback[1] ? json(fallback[0]).dump() : json(fallback).dump();
+  require(fallback.size() == 2, "config", "the default of {} has {} values, a pair has two",
+          path(key), fallback.size());
+  const std::string shortest =
+      fallback[0] == fallback[1] ? json(fallback[0]).dump() : json(fallback).dump();
   auto& entry = node_->declare(key, "integer or list of two", shortest, range.text(), doc);
   const json* value = node_->find(key);
-  if (value) fallback = node_->read_pair(key, *value, range, with_range("an integer or a list of two, each", range));
+  if (value)
+    fallback = node_->read_pair(key, *value, range,
+                                with_range("an integer or a list of two, each", range));
   entry.value = fallback;
   return fallback;
 }
 
-std::vector<std::int64_t> ConfigSection::required_pair(const std::string& key, Range range, const std::string& doc) {
+std::vector<std::int64_t> ConfigSection::required_pair(const std::string& key, Range range,
+                                                       const std::string& doc) {
   auto& entry = node_->declare(key, "integer or list of two", "required", range.text(), doc);
   const std::string expected = with_range("an integer or a list of two, each", range);
   const json* value = node_->find(key);
-  if (!value && describing()) return std::vector<std::int64_t>(2, static_cast<std::int64_t>(std::ceil(placeholder(range))));
+  if (!value && describing())
+    return std::vector<std::int64_t>(2, static_cast<std::int64_t>(std::ceil(placeholder(range))));
   if (!value) node_->missing(key, expected);
   std::vector<std::int64_t> result = node_->read_pair(key, *value, range, expected);
   entry.value = result;
   return result;
 }
 
-double ConfigSection::number_or_word(const std::string& key, double fallback, Range range, const std::vector<std::string>& words,
-                                     std::string& word, const std::string& doc) {
+double ConfigSection::number_or_word(const std::string& key, double fallback, Range range,
+                                     const std::vector<std::string>& words, std::string& word,
+                                     const std::string& doc) {
   const std::string quoted = fmt::format("\"{}\"", joined(words, "\", \""));
-  auto& entry = node_->declare(key, "number or text", json(fallback).dump(),
-                               range.text().empty() ? quoted : fmt::format("{}, or {}", range.text(), quoted), doc);
+  auto& entry = node_->declare(
+      key, "number or text", json(fallback).dump(),
+      range.text().empty() ? quoted : fmt::format("{}, or {}", range.text(), quoted), doc);
   word.clear();
   const json* value = node_->find(key);
   double result = fallback;
   if (value && value->is_string()) {
     const std::string found = value->get<std::string>();
     if (std::find(words.begin(), words.end(), found) == words.end()) {
-      node_->error(key, "expected {}, or {}, found the string '{}'{}", with_range("a number", range), quoted, shown(found, 60),
+      node_->error(key, "expected {}, or {}, found the string '{}'{}",
+                   with_range("a number", range), quoted, shown(found, 60),
                    suggestion(found, words));
     }
     word = found;
     entry.value = found;
     return 0.0;
   }
-  if (value) result = node_->read_number(key, *value, range, fmt::format("{}, or {}", with_range("a number", range), quoted));
+  if (value)
+    result = node_->read_number(key, *value, range,
+                                fmt::format("{}, or {}", with_range("a number", range), quoted));
   entry.value = result;
   return result;
 }
 
 // ---------------------------------------------------------------- nested objects
 
-ConfigSection ConfigSection::section(const std::string& key, const std::string& doc, const std::string& shorthand) {
+ConfigSection ConfigSection::section(const std::string& key, const std::string& doc,
+                                     const std::string& shorthand) {
   auto& entry = node_->declare(key, shorthand.empty() ? "object" : "object or text", {}, {}, doc);
   if (entry.object) return ConfigSection(entry.object);
   auto child = std::make_shared<Node>();
@@ -413,7 +470,8 @@ ConfigSection ConfigSection::section(const std::string& key, const std::string& 
   return ConfigSection(std::move(child));
 }
 
-std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool needed, const std::string& doc) {
+std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool needed,
+                                                   const std::string& doc) {
   auto& entry = node_->declare(key, "list of objects", needed ? "required" : "[]", {}, doc);
   if (!entry.is_list) {
     const json* value = node_->find(key);
@@ -428,7 +486,8 @@ std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool 
       item->source = node_->source;
       item->path = fmt::format("{}[{}]", node_->path_of(key), i);
       item->describing = node_->describing;
-      if (!(*value)[i].is_object()) item->wrong({}, R"(an object, e.g. {"type": "..."})", (*value)[i]);
+      if (!(*value)[i].is_object())
+        item->wrong({}, R"(an object, e.g. {"type": "..."})", (*value)[i]);
       item->given = (*value)[i];
       items.push_back(std::move(item));
     }
@@ -452,13 +511,16 @@ bool ConfigSection::has(const std::string& key) const {
   return value && !value->is_null();
 }
 
-void ConfigSection::resolve(const std::string& key, const json& value) { node_->overrides.emplace_back(key, value); }
+void ConfigSection::resolve(const std::string& key, const json& value) {
+  node_->overrides.emplace_back(key, value);
+}
 
 std::string ConfigSection::path(const std::string& key) const { return node_->path_of(key); }
 
 ErrorPlace ConfigSection::place(const std::string& key) const { return node_->place(key); }
 
-void ConfigSection::missing(const std::string& key, const std::string& expected, const std::string& other) const {
+void ConfigSection::missing(const std::string& key, const std::string& expected,
+                            const std::string& other) const {
   node_->missing(key, expected, other);
 }
 
@@ -474,7 +536,8 @@ void ConfigSection::finish() const {
     if (!unknown || !own.empty()) unknown = key, near = own;
   }
   if (!unknown) return;
-  node_->error(*unknown, "unknown key{}; {}", near, known.empty() ? "no keys are known here" : "known: " + joined(known, ", "));
+  node_->error(*unknown, "unknown key{}; {}", near,
+               known.empty() ? "no keys are known here" : "known: " + joined(known, ", "));
 }
 
 json ConfigSection::resolved() const {

@@ -20,10 +20,14 @@ struct Range {
 
   static Range any() { return {}; }
   static Range positive() { return {0.0, std::numeric_limits<double>::infinity(), true, false}; }
-  static Range at_least(double min) { return {min, std::numeric_limits<double>::infinity(), false, false}; }
+  static Range at_least(double min) {
+    return {min, std::numeric_limits<double>::infinity(), false, false};
+  }
   static Range closed(double min, double max) { return {min, max, false, false}; }
-  static Range half_open(double min, double max) { return {min, max, false, true}; }  ///< [min, max)
-  std::string text() const;                                                           ///< "> 0", ">= 1", "0 … 1"
+  /// [min, max)
+  static Range half_open(double min, double max) { return {min, max, false, true}; }
+  /// "> 0", ">= 1", "0 … 1"
+  std::string text() const;
   bool contains(double value) const;
 };
 
@@ -32,15 +36,17 @@ struct ConfigKey {
   std::string path, type, default_text, allowed, doc;
 };
 
-/// A strict, typed view of one JSON object of the config. Asking for a key declares it: the same call gives the value, notes it in
-/// the resolved config, and documents it. finish() refuses keys that nobody asked for. Every error is an Error(kUsage) that
-/// gives the key's full path, what was found, what is allowed, and the nearest known name.
+/// A strict, typed view of one JSON object of the config. Asking for a key declares it: the same
+/// call gives the value, notes it in the resolved config, and documents it. finish() refuses keys
+/// that nobody asked for. Every error is an Error(kUsage) that gives the key's full path, what was
+/// found, what is allowed, and the nearest known name.
 ///
 ///     double lr = section.number("lr", 0.1, Range::positive(), "learning rate");
 ///     ConfigSection schedule = section.section("schedule", "how the learning rate changes");
 ///     section.finish();
 ///
-/// In describe mode (ConfigSection::describe) there is no input: required keys give a placeholder, and all keys asked for are listed.
+/// In describe mode (ConfigSection::describe) there is no input: required keys give a placeholder,
+/// and all keys asked for are listed.
 class ConfigSection {
  public:
   /// The root. `source` names the file in errors. `value` must be a JSON object.
@@ -50,29 +56,40 @@ class ConfigSection {
 
   double number(const std::string& key, double fallback, Range range, const std::string& doc);
   double required_number(const std::string& key, Range range, const std::string& doc);
-  std::int64_t integer(const std::string& key, std::int64_t fallback, Range range, const std::string& doc);
+  std::int64_t integer(const std::string& key, std::int64_t fallback, Range range,
+                       const std::string& doc);
   std::int64_t required_integer(const std::string& key, Range range, const std::string& doc);
   bool boolean(const std::string& key, bool fallback, const std::string& doc);
   std::string text(const std::string& key, const std::string& fallback, const std::string& doc);
   std::string required_text(const std::string& key, const std::string& doc);
   /// One of `options`.
-  std::string choice(const std::string& key, const std::string& fallback, const std::vector<std::string>& options, const std::string& doc);
-  std::vector<double> numbers(const std::string& key, const std::vector<double>& fallback, Range range, const std::string& doc);
-  std::vector<std::int64_t> integers(const std::string& key, const std::vector<std::int64_t>& fallback, Range range,
+  std::string choice(const std::string& key, const std::string& fallback,
+                     const std::vector<std::string>& options, const std::string& doc);
+  std::vector<double> numbers(const std::string& key, const std::vector<double>& fallback,
+                              Range range, const std::string& doc);
+  std::vector<std::int64_t> integers(const std::string& key,
+                                     const std::vector<std::int64_t>& fallback, Range range,
                                      const std::string& doc);
-  std::vector<std::string> texts(const std::string& key, const std::vector<std::string>& fallback, const std::string& doc);
+  std::vector<std::string> texts(const std::string& key, const std::vector<std::string>& fallback,
+                                 const std::string& doc);
   /// An integer or a list of two (height, width), as PyTorch takes kernel sizes.
-  std::vector<std::int64_t> pair(const std::string& key, std::vector<std::int64_t> fallback, Range range, const std::string& doc);
-  std::vector<std::int64_t> required_pair(const std::string& key, Range range, const std::string& doc);
+  std::vector<std::int64_t> pair(const std::string& key, std::vector<std::int64_t> fallback,
+                                 Range range, const std::string& doc);
+  std::vector<std::int64_t> required_pair(const std::string& key, Range range,
+                                          const std::string& doc);
   /// A number, or one of `words` (returned through `word`, then the result is 0).
-  double number_or_word(const std::string& key, double fallback, Range range, const std::vector<std::string>& words, std::string& word,
+  double number_or_word(const std::string& key, double fallback, Range range,
+                        const std::vector<std::string>& words, std::string& word,
                         const std::string& doc);
 
-  /// The nested object; an absent one reads as {}. The child's finish() is its reader's duty. Where `shorthand` names a key, a string
-  /// stands for an object with that key alone.
-  ConfigSection section(const std::string& key, const std::string& doc, const std::string& shorthand = {});
-  /// A list of objects; each item's path is "key[i]". Absent: empty; `required`: must be there and not empty.
-  std::vector<ConfigSection> sections(const std::string& key, bool required, const std::string& doc);
+  /// The nested object; an absent one reads as {}. The child's finish() is its reader's duty. Where
+  /// `shorthand` names a key, a string stands for an object with that key alone.
+  ConfigSection section(const std::string& key, const std::string& doc,
+                        const std::string& shorthand = {});
+  /// A list of objects; each item's path is "key[i]". Absent: empty; `required`: must be there and
+  /// not empty.
+  std::vector<ConfigSection> sections(const std::string& key, bool required,
+                                      const std::string& doc);
   /// Anything, as it stands (parsed by the caller, whose errors use path(key)). Null where absent.
   nlohmann::json raw(const std::string& key, const std::string& type, const std::string& doc);
 
@@ -81,14 +98,19 @@ class ConfigSection {
   void resolve(const std::string& key, const nlohmann::json& value);
 
   std::string path(const std::string& key = {}) const;  ///< "sync.topology.type"
-  /// Throws Error(kUsage) "[config] FILE: PATH: message; remedy". As with fail(), the remedy is what follows the format's last "; ".
+  /// Throws Error(kUsage) "[config] FILE: PATH: message; remedy". As with fail(), the remedy is
+  /// what follows the format's last "; ".
   template <class... Args>
-  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(ExitCode::kUsage, detail::error_parts("config", place(key), format, fmt::make_format_args(args...)));
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format,
+                          Args&&... args) const {
+    throw Error(ExitCode::kUsage,
+                detail::error_parts("config", place(key), format, fmt::make_format_args(args...)));
   }
 
-  /// The same for a key that is needed, or another one in its place: names the unknown key that it may have been meant by.
-  [[noreturn]] void missing(const std::string& key, const std::string& expected, const std::string& other = {}) const;
+  /// The same for a key that is needed, or another one in its place: names the unknown key that it
+  /// may have been meant by.
+  [[noreturn]] void missing(const std::string& key, const std::string& expected,
+                            const std::string& other = {}) const;
 
   /// Refuses unknown keys of this object.
   void finish() const;
@@ -104,12 +126,14 @@ class ConfigSection {
   std::shared_ptr<Node> node_;
 };
 
-/// Parses JSON text strictly: no comments, no duplicate keys, at most 64 levels, finite numbers, UTF-8. Errors (kUsage) name
-/// `source`, line and column.
+/// Parses JSON text strictly: no comments, no duplicate keys, at most 64 levels, finite numbers,
+/// UTF-8. Errors (kUsage) name `source`, line and column.
 nlohmann::json parse_json(std::string_view text, const std::string& source);
-/// Reads and parses a file of at most 16 MiB; a missing or unreadable file is Error(kUsage) with its name and the system's reason.
+/// Reads and parses a file of at most 16 MiB; a missing or unreadable file is Error(kUsage) with
+/// its name and the system's reason.
 nlohmann::json read_json_file(const std::string& path);
-/// Applies "key.path=value" (value: JSON, or a plain string if it does not parse) to a config; numeric path parts index lists.
+/// Applies "key.path=value" (value: JSON, or a plain string if it does not parse) to a config;
+/// numeric path parts index lists.
 void apply_setting(nlohmann::json& config, const std::string& setting);
 
 }  // namespace starling

@@ -41,12 +41,15 @@ std::string code(std::string_view text) {
 }  // namespace
 
 std::string config_markdown(std::string_view title, const std::vector<ConfigKey>& keys) {
-  std::string result = fmt::format("## {}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", title);
+  std::string result = fmt::format(
+      "## {}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", title);
   std::set<std::string> listed;
   for (const ConfigKey& key : keys) {
     if (!listed.insert(key.path).second) continue;
-    const std::string fallback = key.default_text == "required" ? "required" : code(key.default_text);
-    result += fmt::format("| {} | {} | {} | {} | {} |\n", code(key.path), cell(key.type), fallback, cell(key.allowed), cell(key.doc));
+    const std::string fallback =
+        key.default_text == "required" ? "required" : code(key.default_text);
+    result += fmt::format("| {} | {} | {} | {} | {} |\n", code(key.path), cell(key.type), fallback,
+                          cell(key.allowed), cell(key.doc));
   }
   return result;
 }

@@ -8,8 +8,9 @@
 
 namespace starling {
 
-/// A Markdown section: "## title" and a table of the keys (key, type, default, allowed, meaning), in the order given. Characters that would
-/// break the table are escaped. A key declared several times is listed once.
+/// A Markdown section: "## title" and a table of the keys (key, type, default, allowed, meaning),
+/// in the order given. Characters that would break the table are escaped. A key declared several
+/// times is listed once.
 std::string config_markdown(std::string_view title, const std::vector<ConfigKey>& keys);
 
 }  // namespace starling

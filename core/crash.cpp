@@ -52,14 +52,16 @@ std::string_view signal_name(int signal) {
   return "a signal";
 }
 
-/// The function of an ELF file that holds the address (relative to the file's own), static ones included; empty without symbols. All by
-/// system calls, as the heap may be what is broken. The text stays mapped.
+/// The function of an ELF file that holds the address (relative to the file's own), static ones
+/// included; empty without symbols. All by system calls, as the heap may be what is broken. The
+/// text stays mapped.
 std::string_view symbol_in(const char* path, std::uint64_t address) {
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return {};
   struct stat status {};
   void* mapped = ::fstat(file, &status) == 0 && status.st_size > 0
-                     ? ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file, 0)
+                     ? ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ,
+                              MAP_PRIVATE, file, 0)
                      : MAP_FAILED;
   ::close(file);
   if (mapped == MAP_FAILED) return {};
@@ -72,14 +74,19 @@ std::string_view symbol_in(const char* path, std::uint64_t address) {
   for (const ElfW(Word) kind : {ElfW(Word){SHT_SYMTAB}, ElfW(Word){SHT_DYNSYM}}) {
     for (int i = 0; i < header->e_shnum; ++i) {
       const ElfW(Shdr)& section = sections[i];
-      if (section.sh_type != kind || section.sh_link >= header->e_shnum || section.sh_offset + section.sh_size > size) continue;
+      if (section.sh_type != kind || section.sh_link >= header->e_shnum ||
+          section.sh_offset + section.sh_size > size)
+        continue;
       const ElfW(Shdr)& names = sections[section.sh_link];
       if (names.sh_offset + names.sh_size > size) continue;
       const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(bytes + section.sh_offset);
       for (std::uint64_t s = 0; s < section.sh_size / sizeof(ElfW(Sym)); ++s) {
         const ElfW(Sym)& symbol = symbols[s];
-        if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || address < symbol.st_value || address >= symbol.st_value + symbol.st_size) continue;
-        if (symbol.st_name < names.sh_size) return reinterpret_cast<const char*>(bytes + names.sh_offset + symbol.st_name);
+        if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || address < symbol.st_value ||
+            address >= symbol.st_value + symbol.st_size)
+          continue;
+        if (symbol.st_name < names.sh_size)
+          return reinterpret_cast<const char*>(bytes + names.sh_offset + symbol.st_name);
       }
     }
   }
@@ -93,10 +100,13 @@ void put_frame(SignalText& out, const void* address) {
     (out << "generated code at ").hexadecimal(reinterpret_cast<std::uint64_t>(address));
     return;
   }
-  const auto at = reinterpret_cast<std::uint64_t>(address), base = reinterpret_cast<std::uint64_t>(info.dli_fbase);
-  // Programs and libraries are linked at 0 here; a program that is not has its addresses in its symbols.
+  const auto at = reinterpret_cast<std::uint64_t>(address),
+             base = reinterpret_cast<std::uint64_t>(info.dli_fbase);
+  // Programs and libraries are linked at 0 here; a program that is not has its addresses in its
+  // symbols.
   const auto* header = static_cast<const ElfW(Ehdr)*>(info.dli_fbase);
-  const char* path = info.dli_fname[0] == '/' || info.dli_fname[0] == '.' ? info.dli_fname : "/proc/self/exe";
+  const char* path =
+      info.dli_fname[0] == '/' || info.dli_fname[0] == '.' ? info.dli_fname : "/proc/self/exe";
   const std::string_view symbol = symbol_in(path, header->e_type == ET_DYN ? at - base : at);
   if (!symbol.empty()) {
     out << symbol;
@@ -105,7 +115,8 @@ void put_frame(SignalText& out, const void* address) {
   } else {
     const std::string_view name(info.dli_fname);
     const std::size_t slash = name.rfind('/');
-    (out << (slash == std::string_view::npos ? name : name.substr(slash + 1)) << "+").hexadecimal(at - base);
+    (out << (slash == std::string_view::npos ? name : name.substr(slash + 1)) << "+")
+        .hexadecimal(at - base);
   }
 }
 
@@ -135,7 +146,8 @@ std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
   ::clock_gettime(CLOCK_MONOTONIC, &begin);
   while (used < room) {
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const auto passed = static_cast<int>((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1'000'000);
+    const auto passed = static_cast<int>((now.tv_sec - begin.tv_sec) * 1000 +
+                                         (now.tv_nsec - begin.tv_nsec) / 1'000'000);
     pollfd file{descriptor, POLLIN, 0};
     const int ready = passed < limit_ms ? ::poll(&file, 1, limit_ms - passed) : 0;
     if (ready < 0 && errno == EINTR) continue;
@@ -147,7 +159,8 @@ std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
   return used;
 }
 
-/// What `write` puts into a pipe, read back: text made without memory. It fits into a pipe, which holds 64 KiB.
+/// What `write` puts into a pipe, read back: text made without memory. It fits into a pipe, which
+/// holds 64 KiB.
 template <class Write>
 std::size_t text_of(const Write& write, char* to, std::size_t room) {
   std::array<int, 2> pipe{-1, -1};
@@ -169,19 +182,22 @@ void put_names(SignalText& out, std::string_view lines, bool demangle) {
     const std::string_view name = lines.substr(0, std::min(end, mangled.size() - 1));
     std::copy(name.begin(), name.end(), mangled.begin());
     int status = -1;
-    const char* plain = demangle ? abi::__cxa_demangle(mangled.data(), nullptr, nullptr, &status) : nullptr;
+    const char* plain =
+        demangle ? abi::__cxa_demangle(mangled.data(), nullptr, nullptr, &status) : nullptr;
     out << (first ? "" : " < ") << shortened(status == 0 && plain ? std::string_view(plain) : name);
     lines.remove_prefix(std::min(end + 1, lines.size()));
   }
 }
 
-/// The stack as "f < g < h". Taking names apart needs memory, and the heap may be what is broken or locked: a copy of this process does it,
-/// which the system makes without asking the C library, and of which nobody waits longer than a moment.
+/// The stack as "f < g < h". Taking names apart needs memory, and the heap may be what is broken or
+/// locked: a copy of this process does it, which the system makes without asking the C library, and
+/// of which nobody waits longer than a moment.
 std::size_t stack_text(void* const* frames, int count, char* to, std::size_t room) {
   std::array<char, kLine> mangled{};
   const auto put_lines = [&](SignalText& out) {
     for (int i = 0; i < count; ++i) {
-      // All but the first are where calls return to, which after a call that never returns is the next function.
+      // All but the first are where calls return to, which after a call that never returns is the
+      // next function.
       put_frame(out, static_cast<const char*>(frames[i]) - (i > 0 ? 1 : 0));
       out << "\n";
     }
@@ -190,7 +206,8 @@ std::size_t stack_text(void* const* frames, int count, char* to, std::size_t roo
   std::array<int, 2> pipe{-1, -1};
   std::size_t used = 0;
   if (::pipe2(pipe.data(), O_CLOEXEC) == 0) {
-    const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+    const auto child =
+        static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
     if (child == 0) {
       SignalText out(pipe[1]);
       put_names(out, lines, true);
@@ -220,10 +237,11 @@ void end_by(int signal) {
   ::raise(signal);
 }
 
-const char* program = nullptr;  // whose lines begin with its name; without, they begin with the rank
+// whose lines begin with its name; without, they begin with the rank
+const char* program = nullptr;
 
-/// Where a mapped file has no byte any more at the address, or none that can be read: one line as of any other error of data, and its exit
-/// status. Returns where it is nothing of that kind.
+/// Where a mapped file has no byte any more at the address, or none that can be read: one line as
+/// of any other error of data, and its exit status. Returns where it is nothing of that kind.
 void end_by_lost_data(const siginfo_t* info) {
   MappedPlace place;
   if (info->si_code <= 0 || !find_mapping(info->si_addr, place)) return;
@@ -235,11 +253,13 @@ void end_by_lost_data(const siginfo_t* info) {
   const auto put_line = [&](SignalText& out) {
     out << "[data] " << std::string_view(path.data(), length) << ": ";
     if (known && static_cast<std::uint64_t>(status.st_size) < place.bytes) {
-      out << "was shortened from " << static_cast<std::int64_t>(place.bytes) << " to " << static_cast<std::int64_t>(status.st_size)
-          << " bytes while it was being read";
+      out << "was shortened from " << static_cast<std::int64_t>(place.bytes) << " to "
+          << static_cast<std::int64_t>(status.st_size) << " bytes while it was being read";
     } else {
-      out << "byte " << static_cast<std::int64_t>(place.offset) << " of " << static_cast<std::int64_t>(place.bytes)
-          << " could not be read: the file was shortened and written again meanwhile, or its disk is failing";
+      out << "byte " << static_cast<std::int64_t>(place.offset) << " of "
+          << static_cast<std::int64_t>(place.bytes)
+          << " could not be read: the file was shortened and written again meanwhile, or its disk "
+             "is failing";
     }
     out << "; make it whole, change no data that is in use, and start again";
   };
@@ -260,7 +280,8 @@ void end_by_lost_data(const siginfo_t* info) {
   ::_exit(kStatus);
 }
 
-/// Whether this thread is the first to crash. Another one that does tells its crash, and ends the process, while this one waits.
+/// Whether this thread is the first to crash. Another one that does tells its crash, and ends the
+/// process, while this one waits.
 bool crashes_first() {
   static std::atomic<pid_t> crashing{0};
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -284,7 +305,8 @@ void on_crash(int signal, siginfo_t* info, void*) {
   const int count = ::backtrace(frames.data(), kFrames);
   const int skipped = std::min(2, count);  // this handler, and the kernel's frame
   std::array<char, kLine> stack{};
-  const std::size_t length = stack_text(frames.data() + skipped, std::min(count - skipped, kShown), stack.data(), stack.size());
+  const std::size_t length = stack_text(frames.data() + skipped, std::min(count - skipped, kShown),
+                                        stack.data(), stack.size());
   const auto put_line = [&](SignalText& out) {
     out << "[crash] " << signal_name(signal);
     if (signal == SIGABRT) {
@@ -295,7 +317,8 @@ void on_crash(int signal, siginfo_t* info, void*) {
       out << " sent by process " << static_cast<int>(info->si_pid);
     }
     if (recorder.step() >= 0) out << " in step " << recorder.step();
-    out << "; stack: " << (length > 0 ? std::string_view(stack.data(), length) : std::string_view("not known"));
+    out << "; stack: "
+        << (length > 0 ? std::string_view(stack.data(), length) : std::string_view("not known"));
   };
   std::array<char, kLine + 1024> line{};
   const std::string_view said(line.data(), text_of(put_line, line.data(), line.size()));
@@ -314,7 +337,8 @@ void on_crash(int signal, siginfo_t* info, void*) {
     std::copy_n(text.begin(), std::min(text.size(), terminated.size() - 1), terminated.begin());
   };
   try {
-    if (const std::exception_ptr exception = std::current_exception()) std::rethrow_exception(exception);
+    if (const std::exception_ptr exception = std::current_exception())
+      std::rethrow_exception(exception);
     keep("no exception");
   } catch (const std::exception& error) {
     keep(error.what());
@@ -329,9 +353,11 @@ void on_crash(int signal, siginfo_t* info, void*) {
 void install_crash_reports() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   std::array<void*, 4> frames{};
-  ::backtrace(frames.data(), static_cast<int>(frames.size()));  // loads libgcc now: a handler must not
+  // loads libgcc now: a handler must not
+  ::backtrace(frames.data(), static_cast<int>(frames.size()));
   stack_t stack{};
-  stack.ss_sp = new char[kStack];  // for good; with it an overflow of the main thread's stack is told too
+  // for good; with it an overflow of the main thread's stack is told too
+  stack.ss_sp = new char[kStack];
   stack.ss_size = kStack;
   ::sigaltstack(&stack, nullptr);
   std::set_terminate(on_terminate);
@@ -339,7 +365,8 @@ void install_crash_reports() {
   action.sa_sigaction = on_crash;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   ::sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+    ::sigaction(signal, &action, nullptr);
 #endif
 }
 

@@ -8,22 +8,24 @@
 
 namespace starling {
 
-/// An operation of a plug-in's own, which no backend knows. `Args` is a struct of tensors and numbers, like those of the built-in
-/// operations; each device that the operation is for has one function. On the meta backend, as in every operation, nothing happens. A
-/// complete one: examples/plugin/softsign.{h,cpp,cu}, explained in docs/extending.md.
+/// An operation of a plug-in's own, which no backend knows. `Args` is a struct of tensors and
+/// numbers, like those of the built-in operations; each device that the operation is for has one
+/// function. On the meta backend, as in every operation, nothing happens. A complete one:
+/// examples/plugin/softsign.{h,cpp,cu}, explained in docs/extending.md.
 ///
 ///     inline starling::CustomOperation<Softsign>& softsign() {
 ///       static starling::CustomOperation<Softsign> operation("softsign");
 ///       return operation;
 ///     }
-///     static const bool on_cpu = softsign().add(starling::DeviceType::kCpu, &softsign_on_cpu);   // in a .cpp file
-///     static const bool on_cuda = softsign().add(starling::DeviceType::kCuda, &softsign_on_cuda);  // in a .cu file
+///     static const bool on_cpu = softsign().add(starling::DeviceType::kCpu, &softsign_on_cpu);
+///     static const bool on_cuda = softsign().add(starling::DeviceType::kCuda, &softsign_on_cuda);
 ///     softsign()(pass.backend, {x, y});
 template <class Args>
 class CustomOperation {
  public:
-  /// On a CPU the work is done when it returns. On a GPU it goes to backend.native_stream(), a cudaStream_t, and nothing waits for it; what
-  /// the kernel takes besides tensors must be the same in every step, or steps cannot be replayed as graphs.
+  /// On a CPU the work is done when it returns. On a GPU it goes to backend.native_stream(), a
+  /// cudaStream_t, and nothing waits for it; what the kernel takes besides tensors must be the same
+  /// in every step, or steps cannot be replayed as graphs.
   using Run = void (*)(Backend& backend, const Args& args);
 
   explicit CustomOperation(std::string name) : name_(std::move(name)) {}
@@ -35,7 +37,8 @@ class CustomOperation {
     functions_.emplace_back(device, run);
     return true;
   }
-  /// For LayerSupport::devices, by which a device that the operation is not for is refused before training starts.
+  /// For LayerSupport::devices, by which a device that the operation is not for is refused before
+  /// training starts.
   std::vector<DeviceType> devices() const {
     std::vector<DeviceType> result;
     for (const auto& [device, run] : functions_) result.push_back(device);
@@ -47,7 +50,9 @@ class CustomOperation {
     for (const auto& [device, run] : functions_) {
       if (device == backend.device()) return run(backend, args);
     }
-    fail(ExitCode::kUsage, "operation", "'{}' has no code for the backend {}; its plug-in needs a function for it (docs/extending.md)",
+    fail(ExitCode::kUsage, "operation",
+         "'{}' has no code for the backend {}; its plug-in needs a function for it "
+         "(docs/extending.md)",
          name_, name_of(backend.device()));
   }
 

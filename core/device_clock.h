@@ -6,7 +6,8 @@
 
 namespace starling {
 
-/// Tells when a device came to points in the work of its streams, on the host's clock. For use by the thread that issues work.
+/// Tells when a device came to points in the work of its streams, on the host's clock. For use by
+/// the thread that issues work.
 class DeviceClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -14,7 +15,8 @@ class DeviceClock {
   virtual ~DeviceClock() = default;
   /// Marks the current stream's work so far.
   virtual Mark mark() = 0;
-  /// When the device came to it; nothing while it has not. Does not wait, and is asked until it answers: then the mark is forgotten.
+  /// When the device came to it; nothing while it has not. Does not wait, and is asked until it
+  /// answers: then the mark is forgotten.
   virtual std::optional<Time> time_of(Mark mark) = 0;
 };
 

@@ -8,7 +8,8 @@ namespace {
 thread_local DeviceTrace* current_trace = nullptr;
 }
 
-DeviceTrace::DeviceTrace(Tracer& tracer, Backend& backend) : tracer_(tracer), backend_(backend), clock_(backend.device_clock()) {
+DeviceTrace::DeviceTrace(Tracer& tracer, Backend& backend)
+    : tracer_(tracer), backend_(backend), clock_(backend.device_clock()) {
   if (clock_) current_trace = this;
 }
 
@@ -55,7 +56,8 @@ void DeviceSpan::end() noexcept {
   try {
     trace_->pending_.push_back({lane_, std::move(name_), begin_, trace_->clock_->mark()});
     trace_->collect();
-  } catch (...) {  // an error of the device shows in the next call that may throw; the timeline lacks this span
+  } catch (...) {
+    // An error of the device shows in the next call that may throw; the timeline lacks this span.
   }
 }
 

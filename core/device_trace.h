@@ -11,8 +11,9 @@
 
 namespace starling {
 
-/// While it lives, the device's times of the calling thread's DeviceSpans go to `tracer`, as the device comes to them. Of a backend without
-/// a clock (a CPU, whose work is done when a call returns) there are none. The backend outlives it.
+/// While it lives, the device's times of the calling thread's DeviceSpans go to `tracer`, as the
+/// device comes to them. Of a backend without a clock (a CPU, whose work is done when a call
+/// returns) there are none. The backend outlives it.
 class DeviceTrace {
  public:
   DeviceTrace(Tracer& tracer, Backend& backend);
@@ -42,11 +43,13 @@ class DeviceTrace {
   std::deque<Span> pending_;  ///< in the order in which they were issued
 };
 
-/// A span of the device's work: what the enclosed calls issue to the stream that is current at construction, and again at destruction. None
-/// in a capture, where nothing is done yet and no time may be asked for: a replayed graph is one span, of whoever launches it.
+/// A span of the device's work: what the enclosed calls issue to the stream that is current at
+/// construction, and again at destruction. None in a capture, where nothing is done yet and no time
+/// may be asked for: a replayed graph is one span, of whoever launches it.
 class DeviceSpan {
  public:
-  DeviceSpan(TraceLane lane, std::string_view verb, std::string_view what = {}) : trace_(DeviceTrace::current()) {
+  DeviceSpan(TraceLane lane, std::string_view verb, std::string_view what = {})
+      : trace_(DeviceTrace::current()) {
     if (trace_) start(lane, verb, what);
   }
   ~DeviceSpan() {

@@ -6,7 +6,8 @@
 
 namespace starling {
 
-/// Calls fn with a value of the C++ type that `dtype` is: dispatch(x.dtype(), [&](auto number) { sum<decltype(number)>(x); }).
+/// Calls fn with a value of the C++ type that `dtype` is: dispatch(x.dtype(), [&](auto number) {
+/// sum<decltype(number)>(x); }).
 template <class Function>
 void dispatch(DType dtype, const Function& fn) {
   switch (dtype) {

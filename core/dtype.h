@@ -18,17 +18,22 @@ struct BFloat16 {
   BFloat16() = default;
   STARLING_HD explicit BFloat16(float value) {
 #if defined(__CUDA_ARCH__)
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));  // the same bits in one instruction, but for a NaN's payload
+    // the same bits in one instruction, but for a NaN's payload
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
     const auto u = std::bit_cast<std::uint32_t>(value);
-    bits = (u & 0x7fffffffu) > 0x7f800000u ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
-                                           : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    bits = (u & 0x7fffffffu) > 0x7f800000u
+               ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
+               : static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 #endif
   }
-  STARLING_HD explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  STARLING_HD explicit operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
 };
 
-/// IEEE float16 (binary16); conversion rounds to nearest even and keeps subnormals, infinities and NaN.
+/// IEEE float16 (binary16); conversion rounds to nearest even and keeps subnormals, infinities and
+/// NaN.
 struct Float16 {
   std::uint16_t bits = 0;
   Float16() = default;
@@ -69,7 +74,8 @@ struct Float16 {
     const std::uint32_t exponent = (bits >> 10) & 0x1fu;
     const std::uint32_t mantissa = bits & 0x3ffu;
     if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-    if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+    if (exponent != 0)
+      return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
     const float magnitude = static_cast<float>(mantissa) * 5.9604644775390625e-08f;  // 2^-24
     return sign ? -magnitude : magnitude;
 #endif
@@ -104,7 +110,9 @@ constexpr std::string_view name_of(DType dtype) {
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::kFloat16; }
 /// bf16 or fp16: what products are computed in beside fp32 masters.
-constexpr bool is_low_precision(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+constexpr bool is_low_precision(DType dtype) {
+  return dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
 
 template <class T>
 struct DTypeOf;

@@ -12,7 +12,8 @@
 
 namespace starling {
 
-/// How a program ends. Every Error carries the one that the process exits with; docs/interface lists them for users.
+/// How a program ends. Every Error carries the one that the process exits with; docs/interface
+/// lists them for users.
 enum class ExitCode : int {
   kOk = 0,
   kInternal = 1,  ///< a defect of Starling itself
@@ -28,7 +29,8 @@ enum class ExitCode : int {
 struct ErrorPlace {
   std::string file = {};
   std::string key = {};  ///< of a config; or the name of the layer or tensor
-  int rank = -1;         ///< this and what follows: -1 where it does not apply; the sentence itself says them
+  /// This and what follows: -1 where it does not apply; the sentence itself says them
+  int rank = -1;
   std::int64_t step = -1;
   int bucket = -1;
 };
@@ -45,8 +47,8 @@ struct ErrorParts {
   std::string message() const;
 };
 
-/// The one exception type that Starling throws on purpose. Its text is a single line: "[component] file: key: what; remedy", without the
-/// parts that are empty. Copying it throws nothing.
+/// The one exception type that Starling throws on purpose. Its text is a single line: "[component]
+/// file: key: what; remedy", without the parts that are empty. Copying it throws nothing.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, ErrorParts parts);
@@ -61,18 +63,22 @@ class Error : public std::runtime_error {
 
 /// The same error, told by who called: "[component] key: [its component] its sentence; its remedy".
 Error told_by(std::string_view component, std::string key, const Error& error);
-/// The Error that an exception stands for: a lack of memory has an exit code of its own, what is unknown is a defect.
+/// The Error that an exception stands for: a lack of memory has an exit code of its own, what is
+/// unknown is a defect.
 Error as_error(const std::exception_ptr& exception);
-/// Runs what may be a plug-in's code. An Error goes on as it is; any other exception becomes one that says whose it is:
-/// "[component] key: std::out_of_range: its text". `key`: a text, or a function that makes it.
+/// Runs what may be a plug-in's code. An Error goes on as it is; any other exception becomes one
+/// that says whose it is: "[component] key: std::out_of_range: its text". `key`: a text, or a
+/// function that makes it.
 template <class Key, class Work>
 decltype(auto) named(std::string_view component, const Key& key, Work&& work);
 /// An exception's text, an Error's without its component.
 std::string message_of(const std::exception& error);
 
 namespace detail {
-/// The parts that a formatted text stands for: what follows the last "; " of the format itself is the remedy.
-ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format, fmt::format_args arguments);
+/// The parts that a formatted text stands for: what follows the last "; " of the format itself is
+/// the remedy.
+ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format,
+                       fmt::format_args arguments);
 /// Within a catch (...).
 [[noreturn]] void rethrow_named(std::string_view component, std::string_view key);
 }  // namespace detail
@@ -91,21 +97,26 @@ decltype(auto) named(std::string_view component, const Key& key, Work&& work) {
   }
 }
 
-/// Throws Error. The last "; " in `format` stands before the remedy: "{} ranks are too many; at most {} are possible".
+/// Throws Error. The last "; " in `format` stands before the remedy: "{} ranks are too many; at
+/// most {} are possible".
 template <class... Args>
-[[noreturn]] void fail(ExitCode code, std::string_view component, const ErrorPlace& where, fmt::format_string<Args...> format,
-                       Args&&... args) {
+[[noreturn]] void fail(ExitCode code, std::string_view component, const ErrorPlace& where,
+                       fmt::format_string<Args...> format, Args&&... args) {
   throw Error(code, detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 template <class... Args>
-[[noreturn]] void fail(ExitCode code, std::string_view component, fmt::format_string<Args...> format, Args&&... args) {
+[[noreturn]] void fail(ExitCode code, std::string_view component,
+                       fmt::format_string<Args...> format, Args&&... args) {
   throw Error(code, detail::error_parts(component, {}, format, fmt::make_format_args(args...)));
 }
 
 /// Checks a condition that only a defect of the program (or of a plug-in's code) can break.
 template <class... Args>
-void require(bool condition, std::string_view component, fmt::format_string<Args...> format, Args&&... args) {
-  if (!condition) throw Error(ExitCode::kInternal, detail::error_parts(component, {}, format, fmt::make_format_args(args...)));
+void require(bool condition, std::string_view component, fmt::format_string<Args...> format,
+             Args&&... args) {
+  if (!condition)
+    throw Error(ExitCode::kInternal,
+                detail::error_parts(component, {}, format, fmt::make_format_args(args...)));
 }
 
 }  // namespace starling

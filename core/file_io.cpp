@@ -61,12 +61,15 @@ int own_descriptor(const std::string& path) {
   for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/", "/proc/thread-self/fd/"}) {
     int number = -1;
     const char* end = path.data() + path.size();
-    if (path.starts_with(folder) && std::from_chars(path.data() + folder.size(), end, number).ptr == end) return number;
+    if (path.starts_with(folder) &&
+        std::from_chars(path.data() + folder.size(), end, number).ptr == end)
+      return number;
   }
   return -1;
 }
 
-/// Where a path's links lead, also one to nothing; a descriptor of this process is not followed further.
+/// Where a path's links lead, also one to nothing; a descriptor of this process is not followed
+/// further.
 std::string followed(std::string path) {
   std::array<char, PATH_MAX> to{};
   for (int links = 0; links < 40 && own_descriptor(path) < 0; ++links) {
@@ -105,7 +108,8 @@ RegularFile::RegularFile(const std::string& path) {
     fault_ = "the name holds a zero byte";
     return;
   }
-  // Looked at before it is opened, as some devices do something when they are; and after it, as another may lie there by then.
+  // Looked at before it is opened, as some devices do something when they are; and after it, as
+  // another may lie there by then.
   struct stat status {};
   bool found = ::stat(path.c_str(), &status) == 0;
   if (found && S_ISREG(status.st_mode)) {
@@ -170,8 +174,8 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::refuse(int error) const {
-  fail(ExitCode::kOutput, "output", {.file = shown(path_, 200)}, "could not be written: {}; {}", std::generic_category().message(error),
-       remedy(error));
+  fail(ExitCode::kOutput, "output", {.file = shown(path_, 200)}, "could not be written: {}; {}",
+       std::generic_category().message(error), remedy(error));
 }
 
 void AtomicFile::leave_direct() {
@@ -225,8 +229,10 @@ void AtomicFile::commit() {
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) refuse(errno);
   note_unfinished(temporary_, false);
   temporary_.clear();
-  // The new name must survive a crash too; a file system that cannot sync folders has done what it can.
-  const int folder_fd = ::open((folder_of(target_) + ".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // The new name must survive a crash too; a file system that cannot sync folders has done what it
+  // can.
+  const int folder_fd =
+      ::open((folder_of(target_) + ".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder_fd >= 0) {
     ::fsync(folder_fd);
     ::close(folder_fd);
@@ -246,7 +252,8 @@ void remove_unfinished_files() {
 
 bool is_temporary_name(std::string_view name, std::string* target) {
   const std::size_t end = kTemporary.size() + kDigits + 1;
-  if (name.size() <= end || !name.ends_with(kTemporary) || name[name.size() - end] != '.') return false;
+  if (name.size() <= end || !name.ends_with(kTemporary) || name[name.size() - end] != '.')
+    return false;
   const std::string_view digits = name.substr(name.size() - end + 1, kDigits);
   if (digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
   if (target) *target = name.substr(0, name.size() - end);

@@ -9,8 +9,8 @@
 
 namespace starling {
 
-/// A regular file, open for reading. Opening never waits: a pipe without a writer, a device without an end, a socket and a folder are not
-/// opened. Who opens it says so in its own words.
+/// A regular file, open for reading. Opening never waits: a pipe without a writer, a device without
+/// an end, a socket and a folder are not opened. Who opens it says so in its own words.
 class RegularFile {
  public:
   explicit RegularFile(const std::string& path);
@@ -18,7 +18,8 @@ class RegularFile {
   RegularFile(const RegularFile&) = delete;
   RegularFile& operator=(const RegularFile&) = delete;
 
-  /// Why it is not open: "No such file or directory", "it is a pipe, not a regular file"; empty where it is.
+  /// Why it is not open: "No such file or directory", "it is a pipe, not a regular file"; empty
+  /// where it is.
   const std::string& fault() const { return fault_; }
   int descriptor() const { return descriptor_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -31,14 +32,17 @@ class RegularFile {
   std::string fault_;
 };
 
-/// A file that is wholly there or not at all: written under a temporary name beside it that nobody has, synced and renamed by commit(),
-/// with the permissions of the file that it replaces. Without commit() the temporary file is removed and what PATH held stays. A link is
-/// followed: what it leads to is written. A target that is no regular file (/dev/null, a pipe), and one of this process's own descriptors
-/// (/dev/stdout), is written directly. Every fault is Error(kOutput) that names the file, the reason, and what to do.
+/// A file that is wholly there or not at all: written under a temporary name beside it that nobody
+/// has, synced and renamed by commit(), with the permissions of the file that it replaces. Without
+/// commit() the temporary file is removed and what PATH held stays. A link is followed: what it
+/// leads to is written. A target that is no regular file (/dev/null, a pipe), and one of this
+/// process's own descriptors (/dev/stdout), is written directly. Every fault is Error(kOutput) that
+/// names the file, the reason, and what to do.
 class AtomicFile {
  public:
-  /// kPast: past the system's cache of files, where the file system can. That takes a third of the processor's time for a file of many MiB
-  /// that nobody reads soon, and leaves in memory what was there.
+  /// kPast: past the system's cache of files, where the file system can. That takes a third of the
+  /// processor's time for a file of many MiB that nobody reads soon, and leaves in memory what was
+  /// there.
   enum class Cache : std::uint8_t { kThrough, kPast };
   explicit AtomicFile(std::string path, Cache cache = Cache::kThrough);
   ~AtomicFile();
@@ -62,14 +66,17 @@ class AtomicFile {
   std::string target_;     ///< to which its links lead
   std::string temporary_;  ///< empty: written directly, or committed
   int fd_ = -1;
-  std::unique_ptr<char, Free> buffer_;  ///< where it goes past the cache: what is to be written, aligned
+  /// Where it goes past the cache: what is to be written, aligned
+  std::unique_ptr<char, Free> buffer_;
   std::size_t used_ = 0;
 };
 
-/// Removes the temporary files of all that are being written: for a process that ends without their destructors.
+/// Removes the temporary files of all that are being written: for a process that ends without their
+/// destructors.
 void remove_unfinished_files();
 
-/// Whether a file's name is that of an AtomicFile's temporary file, which a process that was killed leaves; `target`: of which file.
+/// Whether a file's name is that of an AtomicFile's temporary file, which a process that was killed
+/// leaves; `target`: of which file.
 bool is_temporary_name(std::string_view name, std::string* target = nullptr);
 
 }  // namespace starling

@@ -84,7 +84,8 @@ std::string_view event_name(FlightEvent event) {
 }
 
 FlightRecorder& FlightRecorder::instance() {
-  static auto* recorder = new FlightRecorder;  // never destroyed: threads note events until the process ends
+  // never destroyed: threads note events until the process ends
+  static auto* recorder = new FlightRecorder;
   return *recorder;
 }
 
@@ -115,25 +116,31 @@ void FlightRecorder::note(FlightEvent event, const FlightPlace& place, std::stri
   put(event, place, 0x8000, rest);
 }
 
-void FlightRecorder::put(FlightEvent event, const FlightPlace& place, std::uint16_t peers, const Rest& rest) {
+void FlightRecorder::put(FlightEvent event, const FlightPlace& place, std::uint16_t peers,
+                         const Rest& rest) {
   if (!on()) return;
   if (event == FlightEvent::kStep) step_.store(place.step, std::memory_order_relaxed);
   const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   auto& words = slots_[number % kSlots].words;
-  const auto set = [&](std::size_t i, std::uint64_t value) { words[i].store(value, std::memory_order_release); };
+  const auto set = [&](std::size_t i, std::uint64_t value) {
+    words[i].store(value, std::memory_order_release);
+  };
   set(0, 0);
   set(1, static_cast<std::uint64_t>(nanoseconds_of(CLOCK_MONOTONIC)));
   set(2, static_cast<std::uint64_t>(place.step));
   set(3, static_cast<std::uint64_t>(place.round));
-  set(4, static_cast<std::uint64_t>(static_cast<std::uint32_t>(place.bucket)) | static_cast<std::uint64_t>(event) << 32 |
-             static_cast<std::uint64_t>(place.lane & 0xff) << 40 | static_cast<std::uint64_t>(peers) << 48);
+  set(4, static_cast<std::uint64_t>(static_cast<std::uint32_t>(place.bucket)) |
+             static_cast<std::uint64_t>(event) << 32 |
+             static_cast<std::uint64_t>(place.lane & 0xff) << 40 |
+             static_cast<std::uint64_t>(peers) << 48);
   for (std::size_t i = 0; i < rest.size(); ++i) set(5 + i, rest[i]);
   set(0, number + 1);
 }
 
 bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) noexcept {
   if (!on() || !open_.load(std::memory_order_acquire)) return false;
-  const bool last = reason == Reason::kCrash || reason == Reason::kError || reason == Reason::kOther;
+  const bool last =
+      reason == Reason::kCrash || reason == Reason::kError || reason == Reason::kOther;
   if (last ? ended_.exchange(true) : ended_.load()) return false;
   make_folder(folder_.data());
   // Beside the last one, so that there is a whole file at any time.
@@ -144,28 +151,33 @@ bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) 
   return ::rename(temporary_.data(), file_.data()) == 0;
 }
 
-void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code, std::string_view text) const {
+void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code,
+                                std::string_view text) const {
   SignalText out(descriptor);
   const std::int64_t to_wall = nanoseconds_of(CLOCK_REALTIME) - nanoseconds_of(CLOCK_MONOTONIC);
   const std::uint64_t end = next_.load(std::memory_order_acquire);
   const std::uint64_t first = end > kKept ? end - kKept : 0;
   out << R"({"format":1,"rank":)" << rank_ << R"(,"ranks":)" << ranks_ << R"(,"host":")";
-  out.json(host_.data()) << R"(","process":)" << static_cast<std::int64_t>(::getpid()) << R"(,"us":)"
-                         << nanoseconds_of(CLOCK_REALTIME) / 1000 << R"(,"reason":")" << reason_name(reason) << R"(","exit":)" << exit_code
-                         << R"(,"step":)" << step() << R"(,"text":")";
+  out.json(host_.data()) << R"(","process":)" << static_cast<std::int64_t>(::getpid())
+                         << R"(,"us":)" << nanoseconds_of(CLOCK_REALTIME) / 1000 << R"(,"reason":")"
+                         << reason_name(reason) << R"(","exit":)" << exit_code << R"(,"step":)"
+                         << step() << R"(,"text":")";
   out.json(text) << "\"}\n";
   std::int64_t written = 0;
   for (std::uint64_t number = first; number < end; ++number) {
     const auto& words = slots_[number % kSlots].words;
     std::array<std::uint64_t, 8> copy{};
-    for (std::size_t i = 0; i < copy.size(); ++i) copy[i] = words[i].load(std::memory_order_acquire);
-    if (copy[0] != number + 1 || words[0].load(std::memory_order_acquire) != copy[0]) continue;  // being written at this moment
+    for (std::size_t i = 0; i < copy.size(); ++i)
+      copy[i] = words[i].load(std::memory_order_acquire);
+    // being written at this moment
+    if (copy[0] != number + 1 || words[0].load(std::memory_order_acquire) != copy[0]) continue;
     const auto event = static_cast<FlightEvent>(copy[4] >> 32 & 0xff);
     const auto field = [&](std::string_view name, std::int64_t value) {
       if (value >= 0) out << ",\"" << name << "\":" << value;
     };
-    out << R"({"n":)" << static_cast<std::int64_t>(number) << R"(,"us":)" << (static_cast<std::int64_t>(copy[1]) + to_wall) / 1000
-        << R"(,"event":")" << event_name(event) << "\"";
+    out << R"({"n":)" << static_cast<std::int64_t>(number) << R"(,"us":)"
+        << (static_cast<std::int64_t>(copy[1]) + to_wall) / 1000 << R"(,"event":")"
+        << event_name(event) << "\"";
     field("step", static_cast<std::int64_t>(copy[2]));
     field("bucket", static_cast<std::int32_t>(static_cast<std::uint32_t>(copy[4])));
     field("round", static_cast<std::int64_t>(copy[3]));
@@ -180,7 +192,8 @@ void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code, st
       std::array<std::int32_t, kPeers> peers{};
       std::memcpy(peers.data(), copy.data() + 5, sizeof peers);
       out << R"(,"ranks":[)";
-      for (std::size_t i = 0; i < std::min(count, kPeers); ++i) out << (i ? "," : "") << static_cast<std::int64_t>(peers[i]);
+      for (std::size_t i = 0; i < std::min(count, kPeers); ++i)
+        out << (i ? "," : "") << static_cast<std::int64_t>(peers[i]);
       out << "]";
       if (count > kPeers) field("of", static_cast<std::int64_t>(count));
     }

@@ -11,16 +11,17 @@ namespace starling {
 
 /// What happened; event_name() has the words of the files.
 enum class FlightEvent : std::uint8_t {
-  kStep,        ///< a step begins
-  kReady,       ///< a bucket's last gradient is there
-  kStart,       ///< an exchange is issued, with these ranks
-  kArrived,     ///< it is through
-  kWait,        ///< this rank waits for these ranks, as it has nothing else to do
-  kReaders,     ///< the same, for ranks that still read where it will write
-  kWaited,      ///< and goes on
-  kMixed,       ///< what came is at hand for the update
-  kPublished,   ///< the bucket's new parameters are final
-  kCall,        ///< a collective call of the control plane begins; `round` counts them, equal on all ranks
+  kStep,       ///< a step begins
+  kReady,      ///< a bucket's last gradient is there
+  kStart,      ///< an exchange is issued, with these ranks
+  kArrived,    ///< it is through
+  kWait,       ///< this rank waits for these ranks, as it has nothing else to do
+  kReaders,    ///< the same, for ranks that still read where it will write
+  kWaited,     ///< and goes on
+  kMixed,      ///< what came is at hand for the update
+  kPublished,  ///< the bucket's new parameters are final
+  /// A collective call of the control plane begins; `round` counts them, equal on all ranks
+  kCall,
   kCalled,      ///< and ends
   kLoad,        ///< the step waits for a batch that is still being read
   kLoaded,      ///< and has it
@@ -36,7 +37,8 @@ enum class FlightEvent : std::uint8_t {
 inline constexpr FlightEvent kLastFlightEvent = FlightEvent::kLost;
 std::string_view event_name(FlightEvent event);
 
-/// Where in the run something happened; -1 where it does not apply. `step` counts the updates before it, as in errors of exchanges.
+/// Where in the run something happened; -1 where it does not apply. `step` counts the updates
+/// before it, as in errors of exchanges.
 struct FlightPlace {
   std::int64_t step = -1;
   int bucket = -1;
@@ -44,15 +46,18 @@ struct FlightPlace {
   int lane = 0;
 };
 
-/// The last events of this process, always in memory, written to a file when something goes wrong: docs/outputs.md has its format. note()
-/// takes some 50 ns and no lock; write() may be called from a signal handler.
+/// The last events of this process, always in memory, written to a file when something goes wrong:
+/// docs/outputs.md has its format. note() takes some 50 ns and no lock; write() may be called from
+/// a signal handler.
 class FlightRecorder {
  public:
   static constexpr std::size_t kKept = 1000;
-  static constexpr std::size_t kPeers = 6;  ///< ranks that an event can name; of more it keeps these and their number
+  /// Ranks that an event can name; of more it keeps these and their number
+  static constexpr std::size_t kPeers = 6;
   static constexpr std::size_t kText = 24;  ///< bytes of an event's text
 
-  /// Why the file is written. Of kCrash, kError and kOther the first stays: what follows is its consequence.
+  /// Why the file is written. Of kCrash, kError and kOther the first stays: what follows is its
+  /// consequence.
   enum class Reason : std::uint8_t {
     kCrash,  ///< a signal that ends the process
     kError,  ///< an error of this rank, or a loss that it noticed
@@ -64,7 +69,8 @@ class FlightRecorder {
   /// The process's own. One per rank; where ranks are threads, in tests, they share it.
   static FlightRecorder& instance();
 
-  /// From now on write() makes FOLDER/rank-R.jsonl. The folder itself is made when there is something to write.
+  /// From now on write() makes FOLDER/rank-R.jsonl. The folder itself is made when there is
+  /// something to write.
   void open(int rank, int ranks, std::string_view host, const std::string& folder);
   /// Events are counted but not kept, and nothing is ever written.
   void switch_off() { on_.store(false, std::memory_order_relaxed); }
@@ -78,7 +84,8 @@ class FlightRecorder {
   /// Before open(), for crashes.
   void set_rank(int rank) { rank_ = rank; }
 
-  /// Writes the file; false where there is nothing to write to, or nothing more. Safe in a signal handler.
+  /// Writes the file; false where there is nothing to write to, or nothing more. Safe in a signal
+  /// handler.
   bool write(Reason reason, int exit_code, std::string_view text) noexcept;
   /// Where write() writes; empty before open().
   std::string_view file() const { return file_.data(); }
@@ -86,8 +93,9 @@ class FlightRecorder {
  private:
   static constexpr std::size_t kSlots = 1024;
   static constexpr std::size_t kPath = 4096;
-  /// Words, so that a slot that is read while it is written is only recognised, not undefined: number + 1 (0 while it is written), time,
-  /// step, round, bucket | event | lane | number of peers, then peers or a text.
+  /// Words, so that a slot that is read while it is written is only recognised, not undefined:
+  /// number + 1 (0 while it is written), time, step, round, bucket | event | lane | number of
+  /// peers, then peers or a text.
   struct alignas(64) Slot {
     std::array<std::atomic<std::uint64_t>, 8> words{};
   };
@@ -109,7 +117,8 @@ class FlightRecorder {
 /// Two events, at construction and destruction.
 class FlightSpan {
  public:
-  FlightSpan(FlightEvent begin, FlightEvent end, const FlightPlace& place) : end_(end), place_(place) {
+  FlightSpan(FlightEvent begin, FlightEvent end, const FlightPlace& place)
+      : end_(end), place_(place) {
     FlightRecorder::instance().note(begin, place);
   }
   ~FlightSpan() { FlightRecorder::instance().note(end_, place_); }

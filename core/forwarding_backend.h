@@ -8,8 +8,9 @@
 
 namespace starling {
 
-/// Hands every call on to another backend. What looks at calls on their way (a profile, a record of shapes) derives from it and
-/// overrides around(); what looks at the memory that they touch, before() and notes_accesses().
+/// Hands every call on to another backend. What looks at calls on their way (a profile, a record of
+/// shapes) derives from it and overrides around(); what looks at the memory that they touch,
+/// before() and notes_accesses().
 class ForwardingBackend : public Backend {
  public:
   explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
@@ -19,9 +20,13 @@ class ForwardingBackend : public Backend {
   std::shared_ptr<Storage> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   MemoryStats memory_stats() const override { return inner_.memory_stats(); }
   void copy(const Tensor& from, const Tensor& to) override { inner_.copy(from, to); }
-  void copy_from_host(const void* from, const Tensor& to) override { inner_.copy_from_host(from, to); }
+  void copy_from_host(const void* from, const Tensor& to) override {
+    inner_.copy_from_host(from, to);
+  }
   void copy_to_host(const Tensor& from, void* to) override { inner_.copy_to_host(from, to); }
-  Event copy_to_host_later(const Tensor& from, void* to) override { return inner_.copy_to_host_later(from, to); }
+  Event copy_to_host_later(const Tensor& from, void* to) override {
+    return inner_.copy_to_host_later(from, to);
+  }
   void fill(const Tensor& x, double value) override { inner_.fill(x, value); }
   void set_stream(StreamKind stream) override { inner_.set_stream(stream); }
   StreamKind stream() const override { return inner_.stream(); }
@@ -29,9 +34,15 @@ class ForwardingBackend : public Backend {
   void wait(Event event) override { inner_.wait(event); }
   bool done(Event event) override { return inner_.done(event); }
   void* native_stream() const override { return inner_.native_stream(); }
-  std::shared_ptr<std::byte> allocate_host(std::size_t bytes) override { return inner_.allocate_host(bytes); }
-  void copy_to_pinned(const Tensor& from, std::byte* to) override { inner_.copy_to_pinned(from, to); }
-  void copy_from_pinned(const std::byte* from, const Tensor& to) override { inner_.copy_from_pinned(from, to); }
+  std::shared_ptr<std::byte> allocate_host(std::size_t bytes) override {
+    return inner_.allocate_host(bytes);
+  }
+  void copy_to_pinned(const Tensor& from, std::byte* to) override {
+    inner_.copy_to_pinned(from, to);
+  }
+  void copy_from_pinned(const std::byte* from, const Tensor& to) override {
+    inner_.copy_from_pinned(from, to);
+  }
   void synchronize(Event event) override { inner_.synchronize(event); }
   void synchronize() override { inner_.synchronize(); }
   bool begin_capture(const StepValues& values) override { return inner_.begin_capture(values); }
@@ -53,7 +64,9 @@ class ForwardingBackend : public Backend {
     operation();
   }
   /// Called before every operation with what it reads and writes, where notes_accesses().
-  virtual void before(std::string_view name, const Accesses& accesses) { (void)name, (void)accesses; }
+  virtual void before(std::string_view name, const Accesses& accesses) {
+    (void)name, (void)accesses;
+  }
   virtual bool notes_accesses() const { return false; }
   Backend& inner() { return inner_; }
 

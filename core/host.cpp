@@ -25,14 +25,16 @@ std::string text_in(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// What one group's files say. Version 2: "max 100000" or "150000 100000" in one file, version 1: -1 or a number in one, and the period in
-/// another.
+/// What one group's files say. Version 2: "max 100000" or "150000 100000" in one file, version 1:
+/// -1 or a number in one, and the period in another.
 double quota_of_group(const std::string& folder, bool second) {
   std::istringstream numbers(second ? text_in(folder + "/cpu.max")
-                                    : text_in(folder + "/cpu.cfs_quota_us") + " " + text_in(folder + "/cpu.cfs_period_us"));
+                                    : text_in(folder + "/cpu.cfs_quota_us") + " " +
+                                          text_in(folder + "/cpu.cfs_period_us"));
   double quota = -1.0, period = 0.0;
   const bool both = static_cast<bool>(numbers >> quota >> period);
-  return both && quota > 0.0 && period > 0.0 ? quota / period : std::numeric_limits<double>::infinity();
+  return both && quota > 0.0 && period > 0.0 ? quota / period
+                                             : std::numeric_limits<double>::infinity();
 }
 
 int allowed_cores() {
@@ -59,10 +61,12 @@ double cpu_quota(const std::string& groups, const std::string& root) {
     const std::string controllers = line.substr(first + 1, last - first - 1);
     const bool second = controllers.empty();
     if (!second && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    // Within a container the path may be as the host sees it, and only the container's own group is mounted, as the root.
+    // Within a container the path may be as the host sees it, and only the container's own group is
+    // mounted, as the root.
     for (std::string path = line.substr(last + 1);; path.resize(path.rfind('/'))) {
       while (path.ends_with('/')) path.pop_back();
-      for (const std::string& mount : second ? std::vector{root, root + "/unified"} : std::vector{root + "/cpu", root + "/" + controllers})
+      for (const std::string& mount : second ? std::vector{root, root + "/unified"}
+                                             : std::vector{root + "/cpu", root + "/" + controllers})
         least = std::min(least, quota_of_group(mount + path, second));
       if (path.empty()) break;
     }
@@ -76,7 +80,8 @@ int usable_cores() { return within_quota(allowed_cores(), 1); }
 
 int cores_of_rank(int local_size) {
   const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
-  const std::string_view name = policy && std::getenv("OMPI_MCA_orte_bound_at_launch") ? policy : "";
+  const std::string_view name =
+      policy && std::getenv("OMPI_MCA_orte_bound_at_launch") ? policy : "";
   const bool own = name.substr(0, 4) == "core" || name.substr(0, 8) == "hwthread";
   const int ranks = std::max(1, local_size);
   return own ? within_quota(allowed_cores(), ranks) : usable_cores() / ranks;
@@ -104,7 +109,8 @@ ProcessState process_state(int process) {
   const std::string folder = "/proc/" + std::to_string(process);
   ProcessState state{state_in(folder + "/stat"), 0};
   std::error_code error;
-  for (std::filesystem::directory_iterator it(folder + "/task", error), end; !error && it != end; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(folder + "/task", error), end; !error && it != end;
+       it.increment(error)) {
     if (state_in(it->path().string() + "/stat") == 'D') ++state.on_disk;
   }
   return state;

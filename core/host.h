@@ -5,19 +5,23 @@
 
 namespace starling {
 
-/// Cores that this process may use: those that it may run on, and no more than its CPU quota has whole ones (at least 1).
+/// Cores that this process may use: those that it may run on, and no more than its CPU quota has
+/// whole ones (at least 1).
 int usable_cores();
-/// The CPU quota of a container or batch system, in cores: the least of this process's control groups (version 1 or 2) and those above
-/// them; infinity where there is none. `groups` is as /proc/self/cgroup, `root` where the groups are mounted.
+/// The CPU quota of a container or batch system, in cores: the least of this process's control
+/// groups (version 1 or 2) and those above them; infinity where there is none. `groups` is as
+/// /proc/self/cgroup, `root` where the groups are mounted.
 double cpu_quota(const std::string& groups, const std::string& root);
 double cpu_quota();
-/// Of those, the share of one of `local_size` ranks on this host: all of them where mpirun bound each rank to cores of its own.
+/// Of those, the share of one of `local_size` ranks on this host: all of them where mpirun bound
+/// each rank to cores of its own.
 int cores_of_rank(int local_size);
 std::string host_name();
 /// What the kernel says of a process of this host.
 struct ProcessState {
-  char letter = '\0';  ///< as in /proc: R runs, S sleeps, D waits for a disk, T is stopped, Z has ended; '\0': not known
-  int on_disk = 0;     ///< threads in state D
+  /// As in /proc: R runs, S sleeps, D waits for a disk, T is stopped, Z has ended; '\0': not known
+  char letter = '\0';
+  int on_disk = 0;  ///< threads in state D
 };
 ProcessState process_state(int process);
 /// Largest resident set of this process so far, in bytes.

@@ -38,7 +38,8 @@ std::string position_text(std::string_view text, std::size_t offset) {
   return fmt::format("line {}, column {}", line, column);
 }
 
-/// Walks the text for nlohmann's parser and tells how far it got, which the parser itself keeps to itself.
+/// Walks the text for nlohmann's parser and tells how far it got, which the parser itself keeps to
+/// itself.
 class CountingIterator {
  public:
   using iterator_category = std::forward_iterator_tag;
@@ -60,8 +61,12 @@ class CountingIterator {
     ++*this;
     return before;
   }
-  friend bool operator==(const CountingIterator& a, const CountingIterator& b) { return a.at_ == b.at_; }
-  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) { return a.at_ != b.at_; }
+  friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
+    return a.at_ == b.at_;
+  }
+  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) {
+    return a.at_ != b.at_;
+  }
 
  private:
   const char* at_ = nullptr;
@@ -81,11 +86,13 @@ class StrictReader {
   bool number_integer(json::number_integer_t value) { return put(value); }
   bool number_unsigned(json::number_unsigned_t value) { return put(value); }
   bool number_float(json::number_float_t value, const std::string& token) {
-    if (!std::isfinite(value)) refuse(fmt::format("the number {} is out of range", shown(token, 40)));
-    // Below the smallest number that there is: a zero, which nobody wrote. By its bits, as a comparison may take small numbers for zero,
-    // too.
+    if (!std::isfinite(value))
+      refuse(fmt::format("the number {} is out of range", shown(token, 40)));
+    // Below the smallest number that there is: a zero, which nobody wrote. By its bits, as a
+    // comparison may take small numbers for zero, too.
     const std::string_view digits = std::string_view(token).substr(0, token.find_first_of("eE"));
-    if ((std::bit_cast<std::uint64_t>(value) << 1) == 0 && digits.find_first_of("123456789") != std::string_view::npos)
+    if ((std::bit_cast<std::uint64_t>(value) << 1) == 0 &&
+        digits.find_first_of("123456789") != std::string_view::npos)
       refuse(fmt::format("the number {} is too small, and would be 0", shown(token, 40)));
     return put(value);
   }
@@ -97,15 +104,19 @@ class StrictReader {
   bool end_array() { return close(); }
   bool key(std::string& name) {
     json& object = *open_.back();
-    if (object.contains(name)) refuse(fmt::format("the key '{}' is given twice in one object", shown(name, 60)));
+    if (object.contains(name))
+      refuse(fmt::format("the key '{}' is given twice in one object", shown(name, 60)));
     member_ = &object[name];
     return true;
   }
-  bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& exception) {
-    // Their texts read "[json.exception.…] parse error at line L, column C: what"; the position is ours.
+  bool parse_error(std::size_t position, const std::string& token,
+                   const nlohmann::detail::exception& exception) {
+    // Their texts read "[json.exception.…] parse error at line L, column C: what"; the position is
+    // ours.
     std::string_view what = exception.what();
     if (const auto at = what.find("column "); at != std::string_view::npos) {
-      if (const auto colon = what.find(": ", at); colon != std::string_view::npos) what.remove_prefix(colon + 2);
+      if (const auto colon = what.find(": ", at); colon != std::string_view::npos)
+        what.remove_prefix(colon + 2);
     } else if (exception.id == 406) {
       refuse(fmt::format("the number {} is out of range", shown(token, 40)));
     }
@@ -120,7 +131,8 @@ class StrictReader {
     refuse(message, read == 0 ? 0 : read - 1);
   }
   [[noreturn]] void refuse(const std::string& message, std::size_t offset) {
-    fail(ExitCode::kUsage, "config", {.file = shown(source_, 200)}, "{}: {}", position_text(text_, offset), message);
+    fail(ExitCode::kUsage, "config", {.file = shown(source_, 200)}, "{}: {}",
+         position_text(text_, offset), message);
   }
   json* place(json value) {
     if (open_.empty()) {
@@ -140,7 +152,8 @@ class StrictReader {
     return true;
   }
   bool open(json empty) {
-    if (open_.size() == kMaxDepth) refuse(fmt::format("nested more than {} levels deep", kMaxDepth));
+    if (open_.size() == kMaxDepth)
+      refuse(fmt::format("nested more than {} levels deep", kMaxDepth));
     open_.push_back(place(std::move(empty)));
     return true;
   }
@@ -153,7 +166,8 @@ class StrictReader {
   const char* const& furthest_;
   const std::string& source_;
   json root_;
-  std::vector<json*> open_;  ///< stays valid: only the innermost one grows, and a list's items are entered one after another
+  /// Stays valid: only the innermost one grows, and a list's items are entered one after another
+  std::vector<json*> open_;
   json* member_ = nullptr;
 };
 
@@ -162,12 +176,14 @@ class StrictReader {
 json parse_json(std::string_view text, const std::string& source) {
   // The parser takes a zero byte for the end and would not look at what follows.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    fail(ExitCode::kUsage, "config", {.file = shown(source, 200)}, "{}: not valid JSON: a zero byte", position_text(text, zero));
+    fail(ExitCode::kUsage, "config", {.file = shown(source, 200)},
+         "{}: not valid JSON: a zero byte", position_text(text, zero));
   }
   const char* furthest = text.data();
   StrictReader reader(text, furthest, source);
   const char* begin = text.data();
-  if (!json::sax_parse(CountingIterator(begin, &furthest), CountingIterator(begin + text.size(), nullptr), &reader)) {
+  if (!json::sax_parse(CountingIterator(begin, &furthest),
+                       CountingIterator(begin + text.size(), nullptr), &reader)) {
     fail(ExitCode::kUsage, "config", {.file = shown(source, 200)}, "not valid JSON");
   }
   return reader.take();

@@ -12,7 +12,8 @@ namespace starling::log {
 
 namespace {
 
-constexpr std::size_t kLongest = 2000;  // characters of a line, which may quote what came from outside
+// characters of a line, which may quote what came from outside
+constexpr std::size_t kLongest = 2000;
 
 struct State {
   std::mutex mutex;
@@ -60,8 +61,11 @@ void write(Level level, std::string_view line) {
   const bool urgent = level >= Level::kWarning;
   if (!urgent && log.rank != 0) return;
   // One call a line: lines of several threads and ranks do not mix.
-  const std::string prefix = urgent && log.world_size > 1 ? fmt::format("rank {}: ", log.rank) : std::string();
-  log.logger.log(spdlog_level(level), fmt::format("{}{}{}", prefix, level == Level::kWarning ? "warning: " : "", shown(line, kLongest)));
+  const std::string prefix =
+      urgent && log.world_size > 1 ? fmt::format("rank {}: ", log.rank) : std::string();
+  log.logger.log(spdlog_level(level),
+                 fmt::format("{}{}{}", prefix, level == Level::kWarning ? "warning: " : "",
+                             shown(line, kLongest)));
 }
 
 }  // namespace starling::log

@@ -9,7 +9,8 @@ namespace starling::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-/// Sets up the process's log: lines on stderr "rank R: …" for warnings and errors of any rank; info lines of rank 0 only. Backed by spdlog.
+/// Sets up the process's log: lines on stderr "rank R: …" for warnings and errors of any rank; info
+/// lines of rank 0 only. Backed by spdlog.
 void configure(int rank, int world_size, Level level = Level::kInfo);
 void write(Level level, std::string_view line);
 

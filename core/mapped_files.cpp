@@ -6,7 +6,8 @@
 namespace starling {
 namespace {
 
-/// A noted mapping, or one that was (begin is 0). They are made once and stay, so that a handler can walk along them at any moment.
+/// A noted mapping, or one that was (begin is 0). They are made once and stay, so that a handler
+/// can walk along them at any moment.
 struct Mapping {
   std::atomic<std::uintptr_t> begin{0};
   std::size_t bytes = 0;  // written while begin is 0

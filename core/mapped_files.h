@@ -7,8 +7,8 @@
 
 namespace starling {
 
-// Which files this process has mapped, for a signal handler: an access to a mapped page that the file has no longer is a SIGBUS, and all
-// that the handler is told is the address.
+// Which files this process has mapped, for a signal handler: an access to a mapped page that the
+// file has no longer is a SIGBUS, and all that the handler is told is the address.
 
 /// A byte of a mapped file.
 struct MappedPlace {

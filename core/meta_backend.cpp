@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::size_t kMaxInUse = std::size_t{1} << 62;
 
-/// Counts of one meta backend. Storages share them, so that one that outlives its backend still finds them.
+/// Counts of one meta backend. Storages share them, so that one that outlives its backend still
+/// finds them.
 struct Counters {
   std::mutex mutex;
   MemoryStats stats;
@@ -24,7 +25,9 @@ class MetaStorage final : public Storage {
     const std::lock_guard lock(counters_->mutex);
     MemoryStats& stats = counters_->stats;
     if (bytes > kMaxInUse - stats.in_use) {
-      fail(ExitCode::kMemory, "tensor", "{} bytes beyond {} in use are more than any memory; choose smaller sizes", bytes, stats.in_use);
+      fail(ExitCode::kMemory, "tensor",
+           "{} bytes beyond {} in use are more than any memory; choose smaller sizes", bytes,
+           stats.in_use);
     }
     ++stats.allocations;
     stats.in_use += bytes;
@@ -39,7 +42,8 @@ class MetaStorage final : public Storage {
   std::shared_ptr<Counters> counters_;
 };
 
-/// Threads trace at the same time through the shared meta backend, so each has its own current stream.
+/// Threads trace at the same time through the shared meta backend, so each has its own current
+/// stream.
 thread_local StreamKind current_stream = StreamKind::kCompute;
 
 class MetaBackend final : public Backend {
@@ -47,7 +51,9 @@ class MetaBackend final : public Backend {
   DeviceType device() const override { return DeviceType::kMeta; }
   std::string description() const override { return "meta (shapes only)"; }
 
-  std::shared_ptr<Storage> allocate(std::size_t bytes) override { return std::make_shared<MetaStorage>(*this, bytes, counters_); }
+  std::shared_ptr<Storage> allocate(std::size_t bytes) override {
+    return std::make_shared<MetaStorage>(*this, bytes, counters_);
+  }
   MemoryStats memory_stats() const override {
     const std::lock_guard lock(counters_->mutex);
     return counters_->stats;
@@ -58,7 +64,8 @@ class MetaBackend final : public Backend {
     copy_to_host(from, to);
     return {};
   }
-  void copy_to_host(const Tensor& from, void*) override { (void)from.raw(); }  // an error: there is nothing to copy
+  // an error: there is nothing to copy
+  void copy_to_host(const Tensor& from, void*) override { (void)from.raw(); }
   void fill(const Tensor&, double) override {}
 
   void set_stream(StreamKind stream) override { current_stream = stream; }

@@ -9,13 +9,14 @@
 
 namespace starling {
 
-/// Collects the keys of the types of one kind that a section was not made by; see refuse_others_keys().
+/// Collects the keys of the types of one kind that a section was not made by; see
+/// refuse_others_keys().
 class OthersKeys {
  public:
   /// `declared`: what the type `other` reads.
   void add(const std::string& other, const ConfigSection& declared);
-  /// Throws where `section`, read by `type`, has a key that `type` did not ask for and another type knows: "is not a key of sgd, but of
-  /// adam, adamw". finish() would say "unknown key" of it.
+  /// Throws where `section`, read by `type`, has a key that `type` did not ask for and another type
+  /// knows: "is not a key of sgd, but of adam, adamw". finish() would say "unknown key" of it.
   void refuse(const ConfigSection& section, const std::string& type) const;
 
  private:
@@ -25,7 +26,8 @@ class OthersKeys {
   std::vector<Entry> entries_;
 };
 
-/// A key that `type` does not have may be one of another type of the same registry; then the error names these.
+/// A key that `type` does not have may be one of another type of the same registry; then the error
+/// names these.
 template <class R>
 void refuse_others_keys(const R& registry, const ConfigSection& section, const std::string& type) {
   OthersKeys others;

@@ -26,18 +26,23 @@ struct Init {
   static Init normal(double deviation) { return {Kind::kNormal, 0.0, deviation}; }
 };
 
-/// A trainable tensor of a model. Layers declare it (name, shape, init); the trainer gives it memory: value and grad
-/// are views into flat buckets. `grad` is this pass's gradient once the pass has reported the parameter complete.
+/// A trainable tensor of a model. Layers declare it (name, shape, init); the trainer gives it
+/// memory: value and grad are views into flat buckets. `grad` is this pass's gradient once the pass
+/// has reported the parameter complete.
 struct Parameter {
   std::string name;  ///< PyTorch's, whole path: "layer1.0.conv1.weight"
   Shape shape;       ///< in memory
   TensorLayout layout = TensorLayout::kPlain;
   Init init;
   bool trainable = true;
-  bool product = false;  ///< an operand of convolutions or matrix products: these read `low` where training has a low precision
+  /// An operand of convolutions or matrix products: these read `low` where training has a low
+  /// precision
+  bool product = false;
   Tensor value;
   Tensor grad;
-  Tensor low;      ///< bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or not `product`
+  /// bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or
+  /// not `product`
+  Tensor low;
   int index = -1;  ///< position among the model's parameters, in declaration order
 
   /// What convolutions and matrix products take.
@@ -47,7 +52,8 @@ struct Parameter {
   bool is_weight() const { return shape.rank() >= 2; }
 };
 
-/// A tensor of a model that training does not differentiate: running statistics. Averaged for evaluation.
+/// A tensor of a model that training does not differentiate: running statistics. Averaged for
+/// evaluation.
 struct ModelBuffer {
   std::string name;
   Shape shape;

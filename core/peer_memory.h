@@ -9,7 +9,8 @@
 
 namespace starling {
 
-/// A block of a device's memory as this process sees it. The memory goes with the last process that has mapped it.
+/// A block of a device's memory as this process sees it. The memory goes with the last process that
+/// has mapped it.
 class PeerBlock {
  public:
   virtual ~PeerBlock() = default;
@@ -26,8 +27,8 @@ class PeerBlock {
   std::size_t bytes_;
 };
 
-/// How ranks of one host get at each other's device memory, and tell each other by counters there that they may: see
-/// comm/shared/peer_transport.h. Belongs to a backend; one thread uses it.
+/// How ranks of one host get at each other's device memory, and tell each other by counters there
+/// that they may: see comm/shared/peer_transport.h. Belongs to a backend; one thread uses it.
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
@@ -42,13 +43,14 @@ class PeerMemory {
   /// Why this device cannot read and write memory of the one of that name; empty where it can.
   virtual std::string why_not_reached(const std::string& device) const = 0;
 
-  /// New memory, zeroed, outside the pool. Others map it by the file `descriptor`, which the caller closes. The device is done with a block
-  /// before it is let go. Both throw Error with the reason.
+  /// New memory, zeroed, outside the pool. Others map it by the file `descriptor`, which the caller
+  /// closes. The device is done with a block before it is let go. Both throw Error with the reason.
   virtual std::shared_ptr<PeerBlock> create(std::size_t bytes, int& descriptor) = 0;
   virtual std::shared_ptr<PeerBlock> map(int descriptor, std::size_t bytes) = 0;
 
-  // Issued to the current stream; the host does not wait. Counters lie in blocks and count in a circle. In a capture, `value` is that of
-  // the captured step, and every launch adds the steps in between (StepValues::pass).
+  // Issued to the current stream; the host does not wait. Counters lie in blocks and count in a
+  // circle. In a capture, `value` is that of the captured step, and every launch adds the steps in
+  // between (StepValues::pass).
 
   /// All that the stream did before is seen by whoever finds the counter at `value`.
   virtual void signal(std::uint32_t* counter, std::uint32_t value) = 0;
@@ -60,9 +62,11 @@ class PeerMemory {
   struct Purpose {
     int bucket = 0, kind = 0;
   };
-  /// What the stream does afterwards comes after the counters have reached `value`; or, once one has not for so many seconds, at once, and
-  /// lost() tells of it. After a loss nothing is awaited any more.
-  virtual void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) = 0;
+  /// What the stream does afterwards comes after the counters have reached `value`; or, once one
+  /// has not for so many seconds, at once, and lost() tells of it. After a loss nothing is awaited
+  /// any more.
+  virtual void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
+                     double limit_seconds) = 0;
   struct Loss {
     int rank = 0;
     Purpose purpose;

@@ -15,7 +15,8 @@ std::uint64_t uniform_below(const Philox4x32& bits, std::uint64_t bound) {
   return static_cast<std::uint64_t>((static_cast<Wide>(number) * bound) >> 64);
 }
 
-std::vector<std::int64_t> random_permutation(std::uint64_t seed, RandomStream stream, std::uint32_t epoch, std::int64_t n) {
+std::vector<std::int64_t> random_permutation(std::uint64_t seed, RandomStream stream,
+                                             std::uint32_t epoch, std::int64_t n) {
   require(n >= 0, "random", "a permutation of {} numbers was asked for", n);
   std::vector<std::int64_t> result(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < result.size(); ++i) result[i] = static_cast<std::int64_t>(i);
@@ -25,21 +26,25 @@ std::vector<std::int64_t> random_permutation(std::uint64_t seed, RandomStream st
   return result;
 }
 
-void fill_random(const Init& init, std::uint64_t seed, std::uint32_t tensor, std::int64_t count, double* out) {
+void fill_random(const Init& init, std::uint64_t seed, std::uint32_t tensor, std::int64_t count,
+                 double* out) {
   if (init.kind == Init::Kind::kConstant) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = init.a;
     return;
   }
   for (std::int64_t i = 0; i < count; i += 2) {  // one Philox block gives two numbers of 53 bits
-    const Philox4x32 bits = random_bits(seed, RandomStream::kInit, tensor, static_cast<std::uint64_t>(i / 2));
+    const Philox4x32 bits =
+        random_bits(seed, RandomStream::kInit, tensor, static_cast<std::uint64_t>(i / 2));
     const double u = uniform_double(bits.v[0], bits.v[1]), v = uniform_double(bits.v[2], bits.v[3]);
     double first, second;
     if (init.kind == Init::Kind::kUniform) {
       first = init.a + (init.b - init.a) * u;
       second = init.a + (init.b - init.a) * v;
     } else {
-      // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958; 1 - u is never 0.
-      const double radius = init.b * std::sqrt(-2.0 * std::log(1.0 - u)), angle = 2.0 * std::numbers::pi * v;
+      // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958; 1 - u is never
+      // 0.
+      const double radius = init.b * std::sqrt(-2.0 * std::log(1.0 - u)),
+                   angle = 2.0 * std::numbers::pi * v;
       first = init.a + radius * std::cos(angle);
       second = init.a + radius * std::sin(angle);
     }

@@ -14,7 +14,8 @@
 
 namespace starling {
 
-/// "; did you mean 'x'?" for the known name nearest to `found` (edit distance, without regard to case), or "" if none is near.
+/// "; did you mean 'x'?" for the known name nearest to `found` (edit distance, without regard to
+/// case), or "" if none is near.
 std::string suggestion(std::string_view found, const std::vector<std::string>& known);
 
 /// The plug-in whose parts are being registered on this thread; empty: the program's own.
@@ -31,22 +32,27 @@ class PluginScope {
   std::string before_;
 };
 
-/// Makes objects of one kind by name. Args are what every maker takes. One instance per kind lives in the shared library of
-/// that kind's folder (e.g. `Registry<Topology, …>& topologies()`), so a plug-in adds to the same table.
+/// Makes objects of one kind by name. Args are what every maker takes. One instance per kind lives
+/// in the shared library of that kind's folder (e.g. `Registry<Topology, …>& topologies()`), so a
+/// plug-in adds to the same table.
 template <class Base, class... Args>
 class Registry {
  public:
   using Maker = std::function<Base(Args...)>;
-  /// `kind` as errors name it: "topology", "layer". `may_give_none`: null from a maker says that the config wants none.
-  explicit Registry(std::string kind, bool may_give_none = false) : kind_(std::move(kind)), may_give_none_(may_give_none) {}
+  /// `kind` as errors name it: "topology", "layer". `may_give_none`: null from a maker says that
+  /// the config wants none.
+  explicit Registry(std::string kind, bool may_give_none = false)
+      : kind_(std::move(kind)), may_give_none_(may_give_none) {}
 
   void add(const std::string& name, Maker maker, std::string summary = {}) {
     if (!maker || name.empty())
-      fail(ExitCode::kUsage, kind_, "'{}', from {}, is registered without a {}", name, source_of(registering_plugin()),
-           maker ? "name" : "maker");
-    const auto [entry, added] = entries_.emplace(name, Entry{std::move(maker), std::move(summary), registering_plugin()});
+      fail(ExitCode::kUsage, kind_, "'{}', from {}, is registered without a {}", name,
+           source_of(registering_plugin()), maker ? "name" : "maker");
+    const auto [entry, added] =
+        entries_.emplace(name, Entry{std::move(maker), std::move(summary), registering_plugin()});
     if (added) return;
-    fail(ExitCode::kUsage, kind_, "the name '{}' is registered twice: by {} and by {}; give one of them another name", name,
+    fail(ExitCode::kUsage, kind_,
+         "the name '{}' is registered twice: by {} and by {}; give one of them another name", name,
          source_of(entry->second.plugin), source_of(registering_plugin()));
   }
   bool contains(const std::string& name) const { return entries_.count(name) != 0; }
@@ -62,15 +68,18 @@ class Registry {
     if (it == entries_.end()) {
       std::string known;
       for (const auto& [other, entry] : entries_) known += (known.empty() ? "" : ", ") + other;
-      fail(ExitCode::kUsage, "config", {.key = std::string(where)}, "unknown {} '{}'{}; known: {}", kind_, shown(name),
-           suggestion(name, names()), known);
+      fail(ExitCode::kUsage, "config", {.key = std::string(where)}, "unknown {} '{}'{}; known: {}",
+           kind_, shown(name), suggestion(name, names()), known);
     }
-    const auto whose = [&, &entry = it->second] { return fmt::format("'{}'{}", name, entry.plugin.empty() ? "" : " of " + entry.plugin); };
+    const auto whose = [&, &entry = it->second] {
+      return fmt::format("'{}'{}", name, entry.plugin.empty() ? "" : " of " + entry.plugin);
+    };
     try {
       Base made = it->second.maker(std::forward<Args>(args)...);
       if constexpr (std::is_convertible_v<std::nullptr_t, Base>) {
         if (made == nullptr && !may_give_none_)
-          fail(ExitCode::kUsage, kind_, "the maker of {} gives null; it must give an object", whose());
+          fail(ExitCode::kUsage, kind_, "the maker of {} gives null; it must give an object",
+               whose());
       }
       return made;
     } catch (const Error&) {
@@ -86,7 +95,9 @@ class Registry {
     std::string summary;
     std::string plugin;  ///< its file; empty: the program's own
   };
-  static std::string source_of(const std::string& plugin) { return plugin.empty() ? "the program itself" : plugin; }
+  static std::string source_of(const std::string& plugin) {
+    return plugin.empty() ? "the program itself" : plugin;
+  }
   std::string kind_;
   bool may_give_none_;
   std::map<std::string, Entry> entries_;

@@ -24,19 +24,22 @@ namespace {
 
 using nlohmann::json;
 
-static_assert(std::endian::native == std::endian::little, "the file's numbers are little-endian and copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "the file's numbers are little-endian and copied as they are");
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the format's own reader has it
 constexpr const char* kMetadata = "__metadata__";
-constexpr std::uint64_t kPastCache = 8 << 20;  // bytes of tensors from which on a file goes past the system's cache
+// bytes of tensors from which on a file goes past the system's cache
+constexpr std::uint64_t kPastCache = 8 << 20;
 constexpr std::size_t kPiece = 128 << 10;
 
 struct DTypeName {
   DType dtype;
   const char* name;
 };
-constexpr std::array kDTypes{DTypeName{DType::kFloat64, "F64"},   DTypeName{DType::kFloat32, "F32"}, DTypeName{DType::kFloat16, "F16"},
-                             DTypeName{DType::kBFloat16, "BF16"}, DTypeName{DType::kInt64, "I64"},   DTypeName{DType::kInt32, "I32"},
+constexpr std::array kDTypes{DTypeName{DType::kFloat64, "F64"}, DTypeName{DType::kFloat32, "F32"},
+                             DTypeName{DType::kFloat16, "F16"}, DTypeName{DType::kBFloat16, "BF16"},
+                             DTypeName{DType::kInt64, "I64"},   DTypeName{DType::kInt32, "I32"},
                              DTypeName{DType::kUInt8, "U8"}};
 
 const char* file_name_of(DType dtype) {
@@ -67,16 +70,19 @@ class Reader {
   }
   [[noreturn]] void refuse(const std::string& tensor, const std::string& message) const {
     const std::string name = fmt::format("tensor '{}'", shown(tensor, 100));
-    throw Error(ExitCode::kUsage, {"safetensors", message, {}, {.file = shown(path_, 200), .key = name}});
+    throw Error(ExitCode::kUsage,
+                {"safetensors", message, {}, {.file = shown(path_, 200), .key = name}});
   }
   std::uint64_t size() const { return file_.bytes(); }
   void read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
     char* at = static_cast<char*>(to);
     while (bytes > 0) {
       const ssize_t count =
-          ::pread(file_.descriptor(), at, std::min<std::uint64_t>(bytes, std::uint64_t{1} << 30), static_cast<off_t>(offset));
+          ::pread(file_.descriptor(), at, std::min<std::uint64_t>(bytes, std::uint64_t{1} << 30),
+                  static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0) refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
+      if (count < 0)
+        refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
       if (count == 0) refuse("became shorter while it was read");
       at += count;
       offset += static_cast<std::uint64_t>(count);
@@ -87,10 +93,12 @@ class Reader {
     std::string text(static_cast<std::size_t>(length), '\0');
     read(8, text.data(), length);
     if (written && checksum(text) != written->header) {
-      refuse(fmt::format("its header is not the one that was written (checksum {}, was {}); the file is damaged", checksum(text),
-                         shown(written->header, 16)));
+      refuse(fmt::format(
+          "its header is not the one that was written (checksum {}, was {}); the file is damaged",
+          checksum(text), shown(written->header, 16)));
     }
-    if (!text.starts_with('{')) refuse("the header is not a JSON object; this is not a safetensors file, or it is damaged");
+    if (!text.starts_with('{'))
+      refuse("the header is not a JSON object; this is not a safetensors file, or it is damaged");
     try {
       return parse_json(text, path_ + ": header");
     } catch (const Error& error) {
@@ -110,28 +118,37 @@ struct Extent {
   std::string name;
 };
 
-std::string short_text(const json& value) { return shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60); }
+std::string short_text(const json& value) {
+  return shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60);
+}
 
 /// Where a tensor's bytes lie.
-Extent read_extent(const Reader& reader, const std::string& name, const json& entry, std::uint64_t data_size) {
-  if (!entry.is_object() || !entry.contains("data_offsets")) reader.refuse(name, "its entry has no 'data_offsets'");
+Extent read_extent(const Reader& reader, const std::string& name, const json& entry,
+                   std::uint64_t data_size) {
+  if (!entry.is_object() || !entry.contains("data_offsets"))
+    reader.refuse(name, "its entry has no 'data_offsets'");
   const json& offsets = entry["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
     reader.refuse(name, "data_offsets must be two whole numbers, found " + short_text(offsets));
   }
   Extent extent{offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>(), name};
   if (extent.begin > extent.end || extent.end > data_size) {
-    reader.refuse(name, fmt::format("its bytes {} to {} do not lie in the {} bytes of data; the file is truncated or damaged", extent.begin,
-                                    extent.end, data_size));
+    reader.refuse(name, fmt::format("its bytes {} to {} do not lie in the {} bytes of data; the "
+                                    "file is truncated or damaged",
+                                    extent.begin, extent.end, data_size));
   }
   return extent;
 }
 
 /// Checks one tensor's entry; the bytes are not read yet.
-FileTensor read_entry(const Reader& reader, const std::string& name, const json& entry, std::uint64_t data_size, Extent& extent) {
-  if (!entry.is_object()) reader.refuse(name, "its entry must be an object, found " + short_text(entry));
+FileTensor read_entry(const Reader& reader, const std::string& name, const json& entry,
+                      std::uint64_t data_size, Extent& extent) {
+  if (!entry.is_object())
+    reader.refuse(name, "its entry must be an object, found " + short_text(entry));
   for (const auto& [key, value] : entry.items()) {
-    if (key != "dtype" && key != "shape" && key != "data_offsets") reader.refuse(name, fmt::format("unknown key '{}'", shown(key, 60)));
+    if (key != "dtype" && key != "shape" && key != "data_offsets")
+      reader.refuse(name, fmt::format("unknown key '{}'", shown(key, 60)));
   }
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
     if (!entry.contains(key)) reader.refuse(name, fmt::format("'{}' is missing", key));
@@ -139,10 +156,13 @@ FileTensor read_entry(const Reader& reader, const std::string& name, const json&
 
   FileTensor tensor;
   const json& dtype = entry["dtype"];
-  const auto known = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeName& candidate) { return dtype == candidate.name; });
+  const auto known = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeName& candidate) {
+    return dtype == candidate.name;
+  });
   if (known == kDTypes.end()) {
     std::string names;
-    for (const DTypeName& candidate : kDTypes) names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+    for (const DTypeName& candidate : kDTypes)
+      names += (names.empty() ? "" : ", ") + std::string(candidate.name);
     reader.refuse(name, fmt::format("dtype {} is not among {}", short_text(dtype), names));
   }
   tensor.dtype = known->dtype;
@@ -150,12 +170,15 @@ FileTensor read_entry(const Reader& reader, const std::string& name, const json&
   const json& shape = entry["shape"];
   if (!shape.is_array()) reader.refuse(name, "shape must be a list, found " + short_text(shape));
   if (shape.size() > Shape::kMaxRank) {
-    reader.refuse(name, fmt::format("it has {} dimensions, at most {} are possible", shape.size(), static_cast<int>(Shape::kMaxRank)));
+    reader.refuse(name, fmt::format("it has {} dimensions, at most {} are possible", shape.size(),
+                                    static_cast<int>(Shape::kMaxRank)));
   }
   std::vector<std::int64_t> sizes;
   for (const json& size : shape) {
-    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
-      reader.refuse(name, "a size in its shape is no whole number below 2^63: " + short_text(shape));
+    if (!size.is_number_unsigned() ||
+        size.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
+      reader.refuse(name,
+                    "a size in its shape is no whole number below 2^63: " + short_text(shape));
     }
     sizes.push_back(size.get<std::int64_t>());
   }
@@ -165,25 +188,31 @@ FileTensor read_entry(const Reader& reader, const std::string& name, const json&
 
   extent = read_extent(reader, name, entry, data_size);
   if (extent.end - extent.begin != *bytes) {
-    reader.refuse(name, fmt::format("shape {} of {} takes {} bytes, its offsets say {}", tensor.shape.text(), known->name, *bytes,
-                                    extent.end - extent.begin));
+    reader.refuse(
+        name, fmt::format("shape {} of {} takes {} bytes, its offsets say {}", tensor.shape.text(),
+                          known->name, *bytes, extent.end - extent.begin));
   }
   return tensor;
 }
 
 /// The extents must cover the data exactly, without gaps or overlaps.
 void check_cover(const Reader& reader, std::vector<Extent> extents, std::uint64_t data_size) {
-  std::sort(extents.begin(), extents.end(),
-            [](const Extent& a, const Extent& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
   std::uint64_t at = 0;
   for (const Extent& extent : extents) {
     if (extent.begin < at) reader.refuse(extent.name, "its bytes overlap those of another tensor");
-    if (extent.begin > at) reader.refuse(extent.name, fmt::format("before it {} bytes belong to no tensor", extent.begin - at));
+    if (extent.begin > at)
+      reader.refuse(extent.name,
+                    fmt::format("before it {} bytes belong to no tensor", extent.begin - at));
     at = extent.end;
   }
   if (at != data_size) {
     reader.refuse(
-        fmt::format("{} bytes at its end belong to no tensor; the file is damaged, or not as long as it was written", data_size - at));
+        fmt::format("{} bytes at its end belong to no tensor; the file is damaged, or not as long "
+                    "as it was written",
+                    data_size - at));
   }
 }
 
@@ -196,22 +225,27 @@ std::string metadata_checksum(const SafetensorsFile& file) {
   return checksum(text);
 }
 
-void check_bytes(const Reader& reader, const std::string& name, const FileTensor& tensor, const std::string& written, const char* remedy) {
+void check_bytes(const Reader& reader, const std::string& name, const FileTensor& tensor,
+                 const std::string& written, const char* remedy) {
   const std::string found = checksum(tensor.bytes.data(), tensor.bytes.size());
   if (found == written) return;
   reader.refuse(name,
-                fmt::format("its bytes are not those that were written (checksum {}, was {}); {}", found, shown(written, 16), remedy));
+                fmt::format("its bytes are not those that were written (checksum {}, was {}); {}",
+                            found, shown(written, 16), remedy));
 }
 
 /// By what the file says of itself.
 void check_own(const Reader& reader, const SafetensorsFile& file) {
   constexpr const char* kRemedy =
-      "the file is damaged, or a program that changed it left the metadata's entry starling.checksums as it was, which it should drop";
+      "the file is damaged, or a program that changed it left the metadata's entry "
+      "starling.checksums as it was, which it should drop";
   const auto entry = file.metadata.find(kChecksums);
   if (entry == file.metadata.end()) return;
   const json own = json::parse(entry->second, nullptr, false);
-  if (!own.is_object() || !own.contains("tensors") || !own["tensors"].is_object() || !own.contains("metadata")) {
-    reader.refuse(fmt::format("__metadata__ '{}' is no object of checksums; {}", kChecksums, kRemedy));
+  if (!own.is_object() || !own.contains("tensors") || !own["tensors"].is_object() ||
+      !own.contains("metadata")) {
+    reader.refuse(
+        fmt::format("__metadata__ '{}' is no object of checksums; {}", kChecksums, kRemedy));
   }
   for (const auto& [name, tensor] : file.tensors) {
     const auto written = own["tensors"].find(name);
@@ -220,29 +254,39 @@ void check_own(const Reader& reader, const SafetensorsFile& file) {
     }
     check_bytes(reader, name, tensor, written->get<std::string>(), kRemedy);
   }
-  if (own["metadata"] != metadata_checksum(file)) reader.refuse(fmt::format("__metadata__ are not those that were written; {}", kRemedy));
+  if (own["metadata"] != metadata_checksum(file))
+    reader.refuse(fmt::format("__metadata__ are not those that were written; {}", kRemedy));
 }
 
-SafetensorsFile read_checked(const std::string& path, const FileDigest* written, const std::function<bool(const std::string&)>& left_out) {
+SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
+                             const std::function<bool(const std::string&)>& left_out) {
   const Reader reader(path);
   std::uint64_t header_size = 0;
   if (written && reader.size() != written->bytes) {
-    reader.refuse(fmt::format("has {} bytes, {} were written; the file is damaged", reader.size(), written->bytes));
+    reader.refuse(fmt::format("has {} bytes, {} were written; the file is damaged", reader.size(),
+                              written->bytes));
   }
-  if (reader.size() < 8) reader.refuse(fmt::format("{} bytes are too few for a safetensors file", reader.size()));
+  if (reader.size() < 8)
+    reader.refuse(fmt::format("{} bytes are too few for a safetensors file", reader.size()));
   reader.read(0, &header_size, 8);
   // What users of PyTorch have at hand: torch.save writes a zip archive, and did write a pickle.
   const bool archive = (header_size & 0xffffffff) == 0x04034b50;
-  const bool pickle = (header_size & 0xff) == 0x80 && (header_size >> 8 & 0xff) <= 5 && header_size > kMaxHeader;
+  const bool pickle =
+      (header_size & 0xff) == 0x80 && (header_size >> 8 & 0xff) <= 5 && header_size > kMaxHeader;
   if (archive || pickle) {
-    reader.refuse("is what torch.save writes, not a safetensors file; save it with safetensors.torch.save_file(model.state_dict(), FILE)");
+    reader.refuse(
+        "is what torch.save writes, not a safetensors file; save it with "
+        "safetensors.torch.save_file(model.state_dict(), FILE)");
   }
   if (header_size > reader.size() - 8) {
-    reader.refuse(fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not a safetensors file",
-                              header_size, reader.size() - 8));
+    reader.refuse(
+        fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not "
+                    "a safetensors file",
+                    header_size, reader.size() - 8));
   }
   if (header_size > kMaxHeader)
-    reader.refuse(fmt::format("a header of {} bytes is too long, at most {} are allowed", header_size, kMaxHeader));
+    reader.refuse(fmt::format("a header of {} bytes is too long, at most {} are allowed",
+                              header_size, kMaxHeader));
   const std::uint64_t data_size = reader.size() - 8 - header_size;
   const json header = reader.header(header_size, written);
 
@@ -250,10 +294,12 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
   std::vector<Extent> extents, left;
   for (const auto& [name, entry] : header.items()) {
     if (name == kMetadata) {
-      if (!entry.is_object()) reader.refuse("__metadata__ must be an object of strings, found " + short_text(entry));
+      if (!entry.is_object())
+        reader.refuse("__metadata__ must be an object of strings, found " + short_text(entry));
       for (const auto& [key, value] : entry.items()) {
         if (!value.is_string())
-          reader.refuse(fmt::format("__metadata__ '{}' must be a string, found {}", shown(key, 60), short_text(value)));
+          reader.refuse(fmt::format("__metadata__ '{}' must be a string, found {}", shown(key, 60),
+                                    short_text(value)));
         file.metadata[key] = value.get<std::string>();
       }
       continue;
@@ -275,8 +321,8 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
     reader.read(8 + header_size + extent.begin, bytes.data(), bytes.size());
     if (!written) continue;
     const auto known = written->tensors.find(extent.name);
-    check_bytes(reader, extent.name, file.tensors[extent.name], known == written->tensors.end() ? "" : known->second,
-                "the file is damaged");
+    check_bytes(reader, extent.name, file.tensors[extent.name],
+                known == written->tensors.end() ? "" : known->second, "the file is damaged");
   }
   if (!written) check_own(reader, file);
   return file;
@@ -289,13 +335,15 @@ SafetensorsFile read_safetensors(const std::string& path, const FileDigest* writ
   try {
     return read_checked(path, written, left_out);
   } catch (const std::bad_alloc&) {
-    fail(ExitCode::kMemory, "safetensors", {.file = shown(path, 200)}, "not enough memory to read it; use a machine with more");
+    fail(ExitCode::kMemory, "safetensors", {.file = shown(path, 200)},
+         "not enough memory to read it; use a machine with more");
   }
 }
 
 namespace {
 
-/// An exponent of ones alone is infinity or NaN. Without a branch, so that it is done many at a time.
+/// An exponent of ones alone is infinity or NaN. Without a branch, so that it is done many at a
+/// time.
 template <class Bits>
 bool no_exponent_of_ones(std::span<const std::byte> bytes, Bits ones) {
   unsigned found = 0;
@@ -320,11 +368,13 @@ bool all_finite(DType dtype, std::span<const std::byte> bytes) {
 }
 
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file) {
-  // The format allows no gaps, so aligned tensors must be in order of element size first (as its own writer does it), then of name.
+  // The format allows no gaps, so aligned tensors must be in order of element size first (as its
+  // own writer does it), then of name.
   std::vector<const std::pair<const std::string, FileTensor>*> order;
   for (const auto& entry : file.tensors) order.push_back(&entry);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto* a, const auto* b) { return size_of(a->second.dtype) > size_of(b->second.dtype); });
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return size_of(a->second.dtype) > size_of(b->second.dtype);
+  });
 
   json header = json::object();
   if (!file.metadata.empty()) header[kMetadata] = file.metadata;
@@ -333,35 +383,42 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
     const auto& [name, tensor] = *entry;
     require(name != kMetadata, "safetensors", "a tensor cannot be called {}", kMetadata);
     const std::uint64_t bytes = tensor.bytes.size();
-    require(checked_bytes(tensor.shape.sizes(), tensor.dtype) == bytes, "safetensors", "tensor '{}': shape {} of {} does not take {} bytes",
-            name, tensor.shape.text(), name_of(tensor.dtype), bytes);
-    header[name] = {{"dtype", file_name_of(tensor.dtype)}, {"shape", tensor.shape.sizes()}, {"data_offsets", {offset, offset + bytes}}};
+    require(checked_bytes(tensor.shape.sizes(), tensor.dtype) == bytes, "safetensors",
+            "tensor '{}': shape {} of {} does not take {} bytes", name, tensor.shape.text(),
+            name_of(tensor.dtype), bytes);
+    header[name] = {{"dtype", file_name_of(tensor.dtype)},
+                    {"shape", tensor.shape.sizes()},
+                    {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text;
   try {
     text = header.dump();
   } catch (const json::exception&) {
-    fail(ExitCode::kInternal, "safetensors", {.file = shown(path, 200)}, "a name or a metadata text is not UTF-8");
+    fail(ExitCode::kInternal, "safetensors", {.file = shown(path, 200)},
+         "a name or a metadata text is not UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts 8-byte aligned
   const auto length = static_cast<std::uint64_t>(text.size());
 
   FileDigest digest{sizeof length + text.size(), checksum(text), {}};
-  AtomicFile output(path, offset >= kPastCache ? AtomicFile::Cache::kPast : AtomicFile::Cache::kThrough);
+  AtomicFile output(path,
+                    offset >= kPastCache ? AtomicFile::Cache::kPast : AtomicFile::Cache::kThrough);
   output.write(&length, sizeof length);
   output.write(text.data(), text.size());
   ChecksumOfPieces sum;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
     digest.bytes += tensor.bytes.size();
-    // Piece by piece: what was read for the checksum is still in the processor's cache when it is written.
+    // Piece by piece: what was read for the checksum is still in the processor's cache when it is
+    // written.
     for (std::size_t at = 0; at < tensor.bytes.size(); at += kPiece) {
       const std::size_t count = std::min(kPiece, tensor.bytes.size() - at);
       sum.add(tensor.bytes.data() + at, count);
       if (!all_finite(tensor.dtype, std::span(tensor.bytes).subspan(at, count))) {
         fail(ExitCode::kDiverged, "safetensors", {.file = shown(path, 200)},
-             "is not written: tensor '{}' holds numbers that are not finite; use a smaller learning rate, a longer warm-up or clip_norm",
+             "is not written: tensor '{}' holds numbers that are not finite; use a smaller "
+             "learning rate, a longer warm-up or clip_norm",
              name);
       }
       output.write(tensor.bytes.data() + at, count);
@@ -374,8 +431,10 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
 
 void add_checksums(SafetensorsFile& file) {
   json tensors = json::object();
-  for (const auto& [name, tensor] : file.tensors) tensors[name] = checksum(tensor.bytes.data(), tensor.bytes.size());
-  file.metadata[kChecksums] = json{{"tensors", tensors}, {"metadata", metadata_checksum(file)}}.dump();
+  for (const auto& [name, tensor] : file.tensors)
+    tensors[name] = checksum(tensor.bytes.data(), tensor.bytes.size());
+  file.metadata[kChecksums] =
+      json{{"tensors", tensors}, {"metadata", metadata_checksum(file)}}.dump();
 }
 
 // ---------------------------------------------------------------- layouts
@@ -384,19 +443,22 @@ namespace {
 
 /// [outer][a][b] → [outer][b][a], elements of `size` bytes.
 template <std::size_t kSize>
-void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::int64_t b, std::byte* to) {
+void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::int64_t b,
+                std::byte* to) {
   for (std::int64_t o = 0; o < outer; ++o) {
     const std::byte* source = from + static_cast<std::size_t>(o * a * b) * kSize;
     std::byte* target = to + static_cast<std::size_t>(o * a * b) * kSize;
     for (std::int64_t i = 0; i < a; ++i) {
       for (std::int64_t j = 0; j < b; ++j) {
-        std::memcpy(target + static_cast<std::size_t>(j * a + i) * kSize, source + static_cast<std::size_t>(i * b + j) * kSize, kSize);
+        std::memcpy(target + static_cast<std::size_t>(j * a + i) * kSize,
+                    source + static_cast<std::size_t>(i * b + j) * kSize, kSize);
       }
     }
   }
 }
 
-void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::int64_t b, std::size_t size, std::byte* to) {
+void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::int64_t b,
+                std::size_t size, std::byte* to) {
   switch (size) {
     case 1: return swap_inner<1>(from, outer, a, b, to);
     case 2: return swap_inner<2>(from, outer, a, b, to);
@@ -407,7 +469,8 @@ void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::
 }
 
 void check_rank(const Shape& shape) {
-  require(shape.rank() == 4, "safetensors", "a convolution's weight has 4 dimensions, found {}", shape.text());
+  require(shape.rank() == 4, "safetensors", "a convolution's weight has 4 dimensions, found {}",
+          shape.text());
 }
 
 void copy_plain(const std::byte* from, const Shape& shape, std::size_t size, std::byte* to) {
@@ -420,23 +483,30 @@ void copy_plain(const std::byte* from, const Shape& shape, std::size_t size, std
 Shape file_shape(const Shape& memory_shape, TensorLayout layout) {
   if (layout == TensorLayout::kPlain) return memory_shape;
   if (layout == TensorLayout::kImageScale) {
-    require(memory_shape.rank() == 1, "safetensors", "a scale of channels is {}, not one number a channel", memory_shape.text());
+    require(memory_shape.rank() == 1, "safetensors",
+            "a scale of channels is {}, not one number a channel", memory_shape.text());
     return {memory_shape[0], 1, 1};
   }
   check_rank(memory_shape);
   return {memory_shape[0], memory_shape[3], memory_shape[1], memory_shape[2]};
 }
 
-void to_file_layout(const std::byte* memory, const Shape& memory_shape, TensorLayout layout, std::size_t element_size, std::byte* file) {
-  if (layout != TensorLayout::kConvWeight) return copy_plain(memory, memory_shape, element_size, file);
+void to_file_layout(const std::byte* memory, const Shape& memory_shape, TensorLayout layout,
+                    std::size_t element_size, std::byte* file) {
+  if (layout != TensorLayout::kConvWeight)
+    return copy_plain(memory, memory_shape, element_size, file);
   check_rank(memory_shape);
-  swap_inner(memory, memory_shape[0], memory_shape[1] * memory_shape[2], memory_shape[3], element_size, file);
+  swap_inner(memory, memory_shape[0], memory_shape[1] * memory_shape[2], memory_shape[3],
+             element_size, file);
 }
 
-void to_memory_layout(const std::byte* file, const Shape& memory_shape, TensorLayout layout, std::size_t element_size, std::byte* memory) {
-  if (layout != TensorLayout::kConvWeight) return copy_plain(file, memory_shape, element_size, memory);
+void to_memory_layout(const std::byte* file, const Shape& memory_shape, TensorLayout layout,
+                      std::size_t element_size, std::byte* memory) {
+  if (layout != TensorLayout::kConvWeight)
+    return copy_plain(file, memory_shape, element_size, memory);
   check_rank(memory_shape);
-  swap_inner(file, memory_shape[0], memory_shape[3], memory_shape[1] * memory_shape[2], element_size, memory);
+  swap_inner(file, memory_shape[0], memory_shape[3], memory_shape[1] * memory_shape[2],
+             element_size, memory);
 }
 
 }  // namespace starling

@@ -5,10 +5,11 @@
 namespace starling {
 
 Shape::Shape(std::span<const std::int64_t> sizes) : rank_(static_cast<int>(sizes.size())) {
-  require(sizes.size() <= kMaxRank, "tensor", "a shape has {} dimensions, at most {} are possible", sizes.size(),
-          static_cast<int>(kMaxRank));
+  require(sizes.size() <= kMaxRank, "tensor", "a shape has {} dimensions, at most {} are possible",
+          sizes.size(), static_cast<int>(kMaxRank));
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    require(sizes[i] >= 0, "tensor", "dimension {} of a shape is {}, it must not be negative", i, sizes[i]);
+    require(sizes[i] >= 0, "tensor", "dimension {} of a shape is {}, it must not be negative", i,
+            sizes[i]);
     sizes_[i] = sizes[i];
   }
 }
@@ -19,7 +20,8 @@ std::int64_t Shape::elements() const {
   std::int64_t product = 1;
   for (const std::int64_t size : sizes()) {
     if (__builtin_mul_overflow(product, size, &product) || product > kMaxElements) {
-      fail(ExitCode::kMemory, "tensor", "a {} tensor is larger than any memory; choose smaller sizes", text());
+      fail(ExitCode::kMemory, "tensor",
+           "a {} tensor is larger than any memory; choose smaller sizes", text());
     }
   }
   return product;

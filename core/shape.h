@@ -8,13 +8,15 @@
 
 namespace starling {
 
-/// Sizes of a tensor's dimensions, outermost first; at most kMaxRank of them, held inline. Rank 0 is a scalar.
+/// Sizes of a tensor's dimensions, outermost first; at most kMaxRank of them, held inline. Rank 0
+/// is a scalar.
 class Shape {
  public:
   static constexpr int kMaxRank = 6;
 
   Shape() = default;
-  Shape(std::initializer_list<std::int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
+  Shape(std::initializer_list<std::int64_t> sizes)
+      : Shape(std::span(sizes.begin(), sizes.size())) {}
   explicit Shape(std::span<const std::int64_t> sizes);
 
   int rank() const { return rank_; }
@@ -23,7 +25,9 @@ class Shape {
   std::int64_t back() const { return sizes_[static_cast<std::size_t>(rank_ - 1)]; }
   /// The product of the sizes. Error(kMemory) past 2^59, so that bytes never overflow.
   std::int64_t elements() const;
-  std::span<const std::int64_t> sizes() const { return {sizes_.data(), static_cast<std::size_t>(rank_)}; }
+  std::span<const std::int64_t> sizes() const {
+    return {sizes_.data(), static_cast<std::size_t>(rank_)};
+  }
 
   /// This shape with a batch dimension of size n put in front.
   Shape with_batch(std::int64_t n) const;
@@ -36,7 +40,8 @@ class Shape {
   friend bool operator==(const Shape& a, const Shape& b) = default;
 
  private:
-  std::array<std::int64_t, kMaxRank> sizes_{};  // entries past rank_ stay 0, so that == compares whole objects
+  // entries past rank_ stay 0, so that == compares whole objects
+  std::array<std::int64_t, kMaxRank> sizes_{};
   int rank_ = 0;
 };
 

@@ -10,7 +10,8 @@
 
 namespace starling {
 
-/// Text for a descriptor, in pieces, by means that a signal handler may use: no memory, no locks, no locale.
+/// Text for a descriptor, in pieces, by means that a signal handler may use: no memory, no locks,
+/// no locale.
 class SignalText {
  public:
   explicit SignalText(int descriptor) : descriptor_(descriptor) {}
@@ -23,7 +24,8 @@ class SignalText {
     return *this;
   }
   SignalText& operator<<(std::int64_t value) {
-    std::uint64_t left = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+    std::uint64_t left =
+        value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
     if (value < 0) put('-');
     return digits(left, 10);
   }

@@ -59,24 +59,28 @@ void receive(int signal) {
   stop.compare_exchange_strong(none, signal);
   end_where_nothing_is_saved();
   if (signal == SIGUSR1) return;
-  // A batch system and a launcher may both pass one and the same on: it ends the process only where it comes again later.
+  // A batch system and a launcher may both pass one and the same on: it ends the process only where
+  // it comes again later.
   Clock::rep first = 0;
   const Clock::time_point now = Clock::now();
-  if (!asked.compare_exchange_strong(first, now.time_since_epoch().count()) && now - Clock::time_point(Clock::duration(first)) > kSameWish)
+  if (!asked.compare_exchange_strong(first, now.time_since_epoch().count()) &&
+      now - Clock::time_point(Clock::duration(first)) > kSameWish)
     end_now(128 + signal);
 }
 
 }  // namespace
 
-// No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack pointer as one more register, and a handler
-// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead.
-// Nor do libraries get them that set handlers of their own, as NCCL 2.12.7 to 2.13.4 do for SIGUSR1.
+// No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack
+// pointer as one more register, and a handler that the system starts meanwhile gets its frame
+// written over whatever that register points at. One thread waits for the signals instead. Nor do
+// libraries get them that set handlers of their own, as NCCL 2.12.7 to 2.13.4 do for SIGUSR1.
 void install_stop_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGQUIT}) ::sigaddset(&signals, signal);
   struct sigaction hangup {};
-  const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;  // nohup
+  // nohup
+  const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
   if (!ignored) ::sigaddset(&signals, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals] {

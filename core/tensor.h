@@ -10,11 +10,13 @@
 #include "core/error.h"
 #include "core/shape.h"
 
-// What lives in core: everything that the rest stands on, and nothing that knows of training. tensor, shape, dtype: numbers and where they
-// lie. operations: the one list of what a backend can do, each with what it reads and writes; backend: who carries them out, with streams
-// and events; forwarding_backend and meta_backend: one that hands on, one that has shapes alone. autograd: tape, gradients, the moment a
-// parameter is ready. config, setting, registry, config_doc: JSON with errors that name the key. error, log, trace, device_trace: what a
-// user sees. file_io, json, safetensors, text, random, philox. It uses fmt, spdlog and nlohmann-json, and no other folder.
+// What lives in core: everything that the rest stands on, and nothing that knows of training.
+// tensor, shape, dtype: numbers and where they lie. operations: the one list of what a backend can
+// do, each with what it reads and writes; backend: who carries them out, with streams and events;
+// forwarding_backend and meta_backend: one that hands on, one that has shapes alone. autograd:
+// tape, gradients, the moment a parameter is ready. config, setting, registry, config_doc: JSON
+// with errors that name the key. error, log, trace, device_trace: what a user sees. file_io, json,
+// safetensors, text, random, philox. It uses fmt, spdlog and nlohmann-json, and no other folder.
 
 namespace starling {
 
@@ -35,19 +37,22 @@ constexpr std::string_view name_of(DeviceType device) {
   return "?";
 }
 
-/// A block of memory of one backend. Freed (given back to the backend's caching allocator) with the last handle.
+/// A block of memory of one backend. Freed (given back to the backend's caching allocator) with the
+/// last handle.
 class Storage {
  public:
   virtual ~Storage() = default;
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-  /// First byte, aligned to at least 64 bytes; null on the meta backend, where Tensor::raw() says so by an error.
+  /// First byte, aligned to at least 64 bytes; null on the meta backend, where Tensor::raw() says
+  /// so by an error.
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Backend& backend() const { return *backend_; }
 
  protected:
-  Storage(Backend& backend, std::byte* data, std::size_t bytes) : backend_(&backend), data_(data), bytes_(bytes) {}
+  Storage(Backend& backend, std::byte* data, std::size_t bytes)
+      : backend_(&backend), data_(data), bytes_(bytes) {}
 
  private:
   Backend* backend_;
@@ -55,8 +60,9 @@ class Storage {
   std::size_t bytes_;
 };
 
-/// A shared handle to (storage, offset, shape, dtype). Always contiguous, last dimension fastest. Copying a Tensor
-/// copies the handle, not the numbers. Images are N×H×W×C, convolution weights O×kH×kW×I.
+/// A shared handle to (storage, offset, shape, dtype). Always contiguous, last dimension fastest.
+/// Copying a Tensor copies the handle, not the numbers. Images are N×H×W×C, convolution weights
+/// O×kH×kW×I.
 class Tensor {
  public:
   Tensor() = default;
@@ -74,11 +80,13 @@ class Tensor {
   /// True where no other handle shares the storage, so that it may be overwritten.
   bool exclusive() const { return storage_.use_count() == 1; }
 
-  /// Start of the numbers (device memory on a GPU). T must be the tensor's dtype. On the meta backend, where a layer is traced before
-  /// training, there are no numbers: this, raw() and span() throw Error(kInternal) that says what to do instead.
+  /// Start of the numbers (device memory on a GPU). T must be the tensor's dtype. On the meta
+  /// backend, where a layer is traced before training, there are no numbers: this, raw() and span()
+  /// throw Error(kInternal) that says what to do instead.
   template <class T>
   T* data() const {
-    require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_), name_of(DTypeOf<T>::value));
+    require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_),
+            name_of(DTypeOf<T>::value));
     return reinterpret_cast<T*>(raw());
   }
   /// The same whatever the dtype; null for an empty handle.

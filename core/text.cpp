@@ -11,9 +11,12 @@ namespace starling {
 
 namespace {
 
-/// Bytes of the UTF-8 character at the start of `text`, 0 if there is none (stray, overlong, a surrogate, past U+10FFFF).
+/// Bytes of the UTF-8 character at the start of `text`, 0 if there is none (stray, overlong, a
+/// surrogate, past U+10FFFF).
 std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
   const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
   const unsigned lead = byte(0);
   if (lead < 0x80) return 1;
@@ -40,9 +43,13 @@ std::string escaped(std::string_view text, std::size_t limit, bool keep_bytes) {
     if (characters++ >= limit) return result + "…";
     const auto c = static_cast<unsigned char>(text[i]);
     const std::size_t length = utf8_length(text.substr(i));
-    // C1 controls (U+0080 to U+009F) and the line separators U+2028/9 would break a line or a terminal as C0 ones do.
-    const bool control = c < 0x20 || c == 0x7f || (c == 0xc2 && length == 2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) ||
-                         (length == 3 && (text.substr(i, 3) == "\xe2\x80\xa8" || text.substr(i, 3) == "\xe2\x80\xa9"));
+    // C1 controls (U+0080 to U+009F) and the line separators U+2028/9 would break a line or a
+    // terminal as C0 ones do.
+    const bool control =
+        c < 0x20 || c == 0x7f ||
+        (c == 0xc2 && length == 2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) ||
+        (length == 3 &&
+         (text.substr(i, 3) == "\xe2\x80\xa8" || text.substr(i, 3) == "\xe2\x80\xa9"));
     if (length != 0 && !control) {
       result += text.substr(i, length);
       i += length;
@@ -63,18 +70,22 @@ std::string escaped(std::string_view text, std::size_t limit, bool keep_bytes) {
 using Letter = std::u32string;
 
 bool within(char32_t c, std::initializer_list<std::pair<char32_t, char32_t>> ranges) {
-  return std::any_of(ranges.begin(), ranges.end(), [c](const auto& range) { return c >= range.first && c <= range.second; });
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [c](const auto& range) { return c >= range.first && c <= range.second; });
 }
 
 struct Looks {
   std::vector<Letter> letters;
-  bool odd = false;  ///< whether another name can look the same: it has accents of their own, or what was left out here
+  /// Whether another name can look the same: it has accents of their own, or what was left out here
+  bool odd = false;
 
   explicit Looks(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {
       const std::size_t length = std::max<std::size_t>(utf8_length(text.substr(i)), 1);
-      auto c = static_cast<char32_t>(static_cast<unsigned char>(text[i]) & (length == 1 ? 0xffu : 0x7fu >> length));
-      for (std::size_t k = 1; k < length; ++k) c = c << 6 | (static_cast<unsigned char>(text[i + k]) & 0x3fu);
+      auto c = static_cast<char32_t>(static_cast<unsigned char>(text[i]) &
+                                     (length == 1 ? 0xffu : 0x7fu >> length));
+      for (std::size_t k = 1; k < length; ++k)
+        c = c << 6 | (static_cast<unsigned char>(text[i + k]) & 0x3fu);
       i += length;
       add(c);
     }
@@ -86,16 +97,26 @@ struct Looks {
   /// Equal for any two names that look alike.
   std::string key() const {
     std::string result;
-    for (const Letter& letter : letters) result += letter.size() == 1 && letter[0] < 0x80 ? static_cast<char>(letter[0]) : '\x01';
+    for (const Letter& letter : letters)
+      result += letter.size() == 1 && letter[0] < 0x80 ? static_cast<char>(letter[0]) : '\x01';
     return result;
   }
 
  private:
   void add(char32_t c) {
-    const bool unseen = within(c, {{0xad, 0xad}, {0x200b, 0x200f}, {0x2060, 0x2064}, {0xfe00, 0xfe0f}, {0xfeff, 0xfeff}});
-    const bool blank = c <= 0x20 || c == 0x7f || within(c, {{0x80, 0xa0}, {0x2000, 0x200a}, {0x202f, 0x202f}, {0x3000, 0x3000}});
-    // Of Latin, Greek and Cyrillic letters; of Arabic, Devanagari and Japanese ones; the parts of Korean syllables.
-    const bool accent = within(c, {{0x300, 0x36f}, {0x653, 0x655}, {0x93c, 0x93c}, {0x1dc0, 0x1dff}, {0x3099, 0x309a}, {0x1160, 0x11ff}});
+    const bool unseen = within(
+        c, {{0xad, 0xad}, {0x200b, 0x200f}, {0x2060, 0x2064}, {0xfe00, 0xfe0f}, {0xfeff, 0xfeff}});
+    const bool blank =
+        c <= 0x20 || c == 0x7f ||
+        within(c, {{0x80, 0xa0}, {0x2000, 0x200a}, {0x202f, 0x202f}, {0x3000, 0x3000}});
+    // Of Latin, Greek and Cyrillic letters; of Arabic, Devanagari and Japanese ones; the parts of
+    // Korean syllables.
+    const bool accent = within(c, {{0x300, 0x36f},
+                                   {0x653, 0x655},
+                                   {0x93c, 0x93c},
+                                   {0x1dc0, 0x1dff},
+                                   {0x3099, 0x309a},
+                                   {0x1160, 0x11ff}});
     odd = odd || unseen || accent || (blank && (c != ' ' || letters.empty()));
     if (unseen || (blank && letters.empty())) return;
     if (accent && !letters.empty())
@@ -106,10 +127,12 @@ struct Looks {
 };
 
 bool same_looks(const Looks& a, const Looks& b) {
-  return std::equal(a.letters.begin(), a.letters.end(), b.letters.begin(), b.letters.end(), [](const Letter& one, const Letter& other) {
-    const Letter& shorter = one.size() < other.size() ? one : other;
-    return one == other || (one.size() != other.size() && shorter[0] >= 0x80);  // é as one character, and as two
-  });
+  return std::equal(a.letters.begin(), a.letters.end(), b.letters.begin(), b.letters.end(),
+                    [](const Letter& one, const Letter& other) {
+                      const Letter& shorter = one.size() < other.size() ? one : other;
+                      // é as one character, and as two
+                      return one == other || (one.size() != other.size() && shorter[0] >= 0x80);
+                    });
 }
 
 }  // namespace
@@ -137,9 +160,12 @@ std::string json_text(std::string_view text) {
   return result + '"';
 }
 
-bool look_alike(std::string_view a, std::string_view b) { return a != b && same_looks(Looks(a), Looks(b)); }
+bool look_alike(std::string_view a, std::string_view b) {
+  return a != b && same_looks(Looks(a), Looks(b));
+}
 
-std::optional<std::pair<std::string, std::string>> lookalikes(const std::vector<std::string>& names) {
+std::optional<std::pair<std::string, std::string>> lookalikes(
+    const std::vector<std::string>& names) {
   std::map<std::string, std::vector<std::pair<Looks, const std::string*>>> groups;
   for (const std::string& name : names) {
     Looks looks(name);
@@ -158,7 +184,9 @@ std::string told_apart(std::string_view name) {
   const std::string quoted = "'" + shown(name) + "'";
   if (!blank_ends && std::all_of(name.begin(), name.end(), plain)) return quoted;
   std::string bytes;
-  for (const char c : name) bytes += plain(c) && c != ' ' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  for (const char c : name)
+    bytes += plain(c) && c != ' ' ? std::string(1, c)
+                                  : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return fmt::format("{} ({})", quoted, bytes);
 }
 
@@ -184,9 +212,10 @@ std::string wrapped(std::string_view text, int width, int& column) {
     const std::size_t end = std::min(text.find_first_of(" \n\r", word), text.size());
     const int spaces = static_cast<int>(word - at);
     // Characters, not bytes: those of UTF-8 that continue one do not count.
-    const auto letters =
-        static_cast<int>(std::count_if(text.begin() + static_cast<std::ptrdiff_t>(word), text.begin() + static_cast<std::ptrdiff_t>(end),
-                                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) != 0x80u; }));
+    const auto letters = static_cast<int>(std::count_if(
+        text.begin() + static_cast<std::ptrdiff_t>(word),
+        text.begin() + static_cast<std::ptrdiff_t>(end),
+        [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) != 0x80u; }));
     if (spaces > 0 && letters > 0 && column > kIndent && column + spaces + letters > width) {
       const int indent = kIndent + letters <= width ? kIndent : 0;
       (result += '\n').append(static_cast<std::size_t>(indent), ' ');

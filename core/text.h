@@ -8,32 +8,35 @@
 
 namespace starling {
 
-/// Text that came from outside (a key, a name, a path, a value), fit for one short line of an error: control characters and bytes that are
-/// not UTF-8 are escaped (\n, \x1b), and what is past `limit` characters is replaced by "…".
+/// Text that came from outside (a key, a name, a path, a value), fit for one short line of an
+/// error: control characters and bytes that are not UTF-8 are escaped (\n, \x1b), and what is past
+/// `limit` characters is replaced by "…".
 std::string shown(std::string_view text, std::size_t limit = 80);
 
 /// A name as a part of an output's line: its bytes, but for control characters, which are escaped.
 std::string in_line(std::string_view text);
 
-/// A name as a JSON text, quotes included; bytes that are not UTF-8 as the lone surrogates \udc80 to \udcff, of which Python's
-/// os.fsencode() makes these bytes again.
+/// A name as a JSON text, quotes included; bytes that are not UTF-8 as the lone surrogates \udc80
+/// to \udcff, of which Python's os.fsencode() makes these bytes again.
 std::string json_text(std::string_view text);
 
-/// A name in quotes, so that blanks at its ends are seen; one that another may look the same as, since it has more than ASCII or such
-/// blanks, with its bytes: 'café' (caf\xc3\xa9).
+/// A name in quotes, so that blanks at its ends are seen; one that another may look the same as,
+/// since it has more than ASCII or such blanks, with its bytes: 'café' (caf\xc3\xa9).
 std::string told_apart(std::string_view name);
 
-/// Whether two different names look the same, or nearly: but for blanks at the ends, for characters that are not seen, and for letters that
-/// the one has as one character (é) and the other as a letter and its accents (as file systems take them apart: Unicode's NFC and NFD).
+/// Whether two different names look the same, or nearly: but for blanks at the ends, for characters
+/// that are not seen, and for letters that the one has as one character (é) and the other as a
+/// letter and its accents (as file systems take them apart: Unicode's NFC and NFD).
 bool look_alike(std::string_view a, std::string_view b);
 /// Two of `names` that do, if there are.
-std::optional<std::pair<std::string, std::string>> lookalikes(const std::vector<std::string>& names);
+std::optional<std::pair<std::string, std::string>> lookalikes(
+    const std::vector<std::string>& names);
 
 /// Whether all of it is UTF-8.
 bool is_utf8(std::string_view text);
 
-/// Breaks lines at spaces so that none is wider than `width` characters, but for words that are: what follows a break is set in by two.
-/// `column` is where the text begins, and where it ends.
+/// Breaks lines at spaces so that none is wider than `width` characters, but for words that are:
+/// what follows a break is set in by two. `column` is where the text begins, and where it ends.
 std::string wrapped(std::string_view text, int width, int& column);
 
 }  // namespace starling

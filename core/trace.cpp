@@ -13,8 +13,10 @@ namespace {
 thread_local Tracer* current_tracer = nullptr;
 std::atomic<const TraceHook*> current_hook{nullptr};
 
-constexpr TraceLane kLanes[] = {TraceLane::kCompute,       TraceLane::kUpdate,       TraceLane::kExchange,      TraceLane::kLoader,
-                                TraceLane::kDeviceCompute, TraceLane::kDeviceUpdate, TraceLane::kDeviceExchange};
+constexpr TraceLane kLanes[] = {TraceLane::kCompute,       TraceLane::kUpdate,
+                                TraceLane::kExchange,      TraceLane::kLoader,
+                                TraceLane::kDeviceCompute, TraceLane::kDeviceUpdate,
+                                TraceLane::kDeviceExchange};
 
 constexpr std::string_view name_of(TraceLane lane) {
   switch (lane) {
@@ -47,23 +49,30 @@ void Tracer::add(TraceLane lane, std::string name, Clock::time_point begin, Cloc
 
 std::string Tracer::events(Clock::time_point origin) const {
   const auto microseconds = [](Clock::duration duration) {
-    return static_cast<double>(std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()) / 1e3;
+    return static_cast<double>(
+               std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()) /
+           1e3;
   };
-  std::string result = fmt::format(R"({{"ph":"M","name":"process_name","pid":{0},"tid":0,"args":{{"name":"rank {0}"}}}},)"
-                                   R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})",
-                                   rank_);
+  std::string result = fmt::format(
+      R"({{"ph":"M","name":"process_name","pid":{0},"tid":0,"args":{{"name":"rank {0}"}}}},)"
+      R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})",
+      rank_);
   const std::lock_guard lock(mutex_);
-  const bool device = std::any_of(spans_.begin(), spans_.end(), [](const Span& span) { return span.lane >= TraceLane::kDeviceCompute; });
+  const bool device = std::any_of(spans_.begin(), spans_.end(), [](const Span& span) {
+    return span.lane >= TraceLane::kDeviceCompute;
+  });
   for (const TraceLane lane : kLanes) {
     if (lane >= TraceLane::kDeviceCompute && !device) continue;
-    result += fmt::format(R"(,{{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank_, static_cast<int>(lane),
-                          name_of(lane));
+    result += fmt::format(
+        R"(,{{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank_,
+        static_cast<int>(lane), name_of(lane));
   }
   for (const Span& span : spans_) {
     // Nanoseconds are kept, so that spans which nest in time nest in the file.
-    result += fmt::format(R"(,{{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", label_text(span.name),
-                          name_of(span.lane), rank_, static_cast<int>(span.lane), microseconds(span.begin - origin),
-                          microseconds(span.end - span.begin));
+    result += fmt::format(
+        R"(,{{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+        label_text(span.name), name_of(span.lane), rank_, static_cast<int>(span.lane),
+        microseconds(span.begin - origin), microseconds(span.end - span.begin));
   }
   return result;
 }

@@ -9,11 +9,21 @@
 
 namespace starling {
 
-/// Lanes of the timeline of one rank: what its host does (on a GPU: issues, and waits for), and what the streams of its device do.
-enum class TraceLane : std::uint8_t { kCompute, kUpdate, kExchange, kLoader, kDeviceCompute, kDeviceUpdate, kDeviceExchange };
+/// Lanes of the timeline of one rank: what its host does (on a GPU: issues, and waits for), and
+/// what the streams of its device do.
+enum class TraceLane : std::uint8_t {
+  kCompute,
+  kUpdate,
+  kExchange,
+  kLoader,
+  kDeviceCompute,
+  kDeviceUpdate,
+  kDeviceExchange
+};
 
-/// Collects spans of one rank's work for the file of --trace (Chrome's trace event format: Perfetto, chrome://tracing).
-/// Thread-safe. A thread's spans go to the tracer that was installed on it; with none installed a span costs a branch.
+/// Collects spans of one rank's work for the file of --trace (Chrome's trace event format:
+/// Perfetto, chrome://tracing). Thread-safe. A thread's spans go to the tracer that was installed
+/// on it; with none installed a span costs a branch.
 class Tracer {
  public:
   using Clock = std::chrono::steady_clock;
@@ -42,7 +52,8 @@ class Tracer {
   std::vector<Span> spans_;
 };
 
-/// What else is told of spans of the host as they begin and end, on their thread: a profiler's ranges.
+/// What else is told of spans of the host as they begin and end, on their thread: a profiler's
+/// ranges.
 struct TraceHook {
   void (*begin)(const char* name);
   void (*end)();
@@ -64,7 +75,8 @@ std::string span_name(std::string_view verb, std::string_view what);
 /// A span of the calling thread's work, from construction to destruction.
 class TraceSpan {
  public:
-  explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute)
+  explicit TraceSpan(std::string_view verb, std::string_view what = {},
+                     TraceLane lane = TraceLane::kCompute)
       : tracer_(Tracer::current()), hook_(active_trace_hook()) {
     if (tracer_ || hook_) start(verb, what, lane);
   }
@@ -84,10 +96,12 @@ class TraceSpan {
   Tracer::Clock::time_point begin_;
 };
 
-/// For the hook alone: the calling thread hands work to a device, whose time is a DeviceSpan of the same name.
+/// For the hook alone: the calling thread hands work to a device, whose time is a DeviceSpan of the
+/// same name.
 class TraceRange {
  public:
-  explicit TraceRange(std::string_view verb, std::string_view what = {}) : hook_(active_trace_hook()) {
+  explicit TraceRange(std::string_view verb, std::string_view what = {})
+      : hook_(active_trace_hook()) {
     if (hook_) hook_->begin(span_name(verb, what).c_str());
   }
   ~TraceRange() {

@@ -4,8 +4,8 @@
 
 namespace starling {
 
-void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms, double factor, const Tensor& out,
-                bool accumulate) {
+void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms,
+                double factor, const Tensor& out, bool accumulate) {
   Decode sum{.out = out, .code = terms.code, .block = terms.block, .accumulate = accumulate};
   for (std::size_t k = 0; k < messages.size(); ++k) {
     if (sum.terms == static_cast<int>(sum.messages.size())) {

@@ -39,13 +39,15 @@ bool is_one_of(const OptimizerRule& rule) {
 
 std::string type_name(const OptimizerRule& rule) {
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(typeid(rule).name(), nullptr, nullptr, &status), &std::free);
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(rule).name(), nullptr, nullptr, &status), &std::free);
   return name ? name.get() : typeid(rule).name();
 }
 
 [[noreturn]] void fail_for(std::string_view optimizer) {
   fail(ExitCode::kUsage, "cuda",
-       "the optimizer {} has no GPU kernels: its plug-in needs a .cu file with STARLING_CUDA_RULE in starling_add_plugin, built where nvcc "
+       "the optimizer {} has no GPU kernels: its plug-in needs a .cu file with STARLING_CUDA_RULE "
+       "in starling_add_plugin, built where nvcc "
        "is (docs/extending.md); or use --device cpu",
        optimizer);
 }
@@ -63,9 +65,11 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 }
 
 bool runs_on_gpu(const OptimizerRule& rule) {
-  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
-                   rules::Muon, rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage, rules::AdafactorQuotient>(rule) ||
+  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>,
+                   rules::AccumAdam<true>, rules::Linear, rules::Rmsprop, rules::Adagrad,
+                   rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
+                   rules::Muon, rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage,
+                   rules::AdafactorQuotient>(rule) ||
          find_gpu_update(rule);
 }
 
@@ -73,6 +77,8 @@ void require_gpu_update(const OptimizerRule& rule, std::string_view optimizer) {
   if (!runs_on_gpu(rule)) fail_for(fmt::format("'{}'", optimizer));
 }
 
-void fail_without_gpu_update(const OptimizerRule& rule) { fail_for(fmt::format("of type {}", type_name(rule))); }
+void fail_without_gpu_update(const OptimizerRule& rule) {
+  fail_for(fmt::format("of type {}", type_name(rule)));
+}
 
 }  // namespace starling

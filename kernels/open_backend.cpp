@@ -17,7 +17,8 @@ namespace {
 /// The folder of the library that this function is in, with a slash, or "".
 std::string own_folder() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&kStarlingCudaEntry), &info) == 0 || !info.dli_fname) return {};
+  if (dladdr(reinterpret_cast<const void*>(&kStarlingCudaEntry), &info) == 0 || !info.dli_fname)
+    return {};
   const std::string path = info.dli_fname;
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
@@ -25,7 +26,8 @@ std::string own_folder() {
 
 std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
   std::string why;
-  const auto open = reinterpret_cast<StarlingCudaOpen>(cuda_plugin_function(kStarlingCudaEntry, why));
+  const auto open =
+      reinterpret_cast<StarlingCudaOpen>(cuda_plugin_function(kStarlingCudaEntry, why));
   if (!open) fail(ExitCode::kUsage, "cuda", "the device 'cuda' needs {}", why);
   const char* share = std::getenv("STARLING_SHARE_GPUS");
   StarlingCudaOpening opening{};
@@ -38,7 +40,9 @@ std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
   opening.deterministic = settings.deterministic;
   const std::uint32_t abi = open(&opening);
   if (abi != kStarlingCudaAbi) {
-    fail(ExitCode::kUsage, "cuda", "the plug-in {} speaks version {} of the interface, this program {}; build both from the same source",
+    fail(ExitCode::kUsage, "cuda",
+         "the plug-in {} speaks version {} of the interface, this program {}; build both from the "
+         "same source",
          kStarlingCudaLibrary, abi, kStarlingCudaAbi);
   }
   if (!opening.backend) fail(ExitCode::kUsage, "cuda", "{}; or --device cpu", opening.message);
@@ -50,7 +54,8 @@ std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
 void* cuda_plugin_function(const char* name, std::string& why) {
   void* library = nullptr;
   std::string reason;
-  for (const std::string& path : {own_folder() + kStarlingCudaLibrary, std::string(kStarlingCudaLibrary)}) {
+  for (const std::string& path :
+       {own_folder() + kStarlingCudaLibrary, std::string(kStarlingCudaLibrary)}) {
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library) break;
     const char* error = dlerror();
@@ -63,14 +68,18 @@ void* cuda_plugin_function(const char* name, std::string& why) {
     }
   }
   if (!library) {
-    why = fmt::format("the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use --device cpu or auto",
-                      kStarlingCudaLibrary, reason);
+    why = fmt::format(
+        "the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use "
+        "--device cpu or auto",
+        kStarlingCudaLibrary, reason);
     return nullptr;
   }
   void* function = dlsym(library, name);
   if (!function)
-    why = fmt::format("the plug-in {} with a function {}, which it lacks; build it again from this version's source", kStarlingCudaLibrary,
-                      name);
+    why = fmt::format(
+        "the plug-in {} with a function {}, which it lacks; build it again from this version's "
+        "source",
+        kStarlingCudaLibrary, name);
   return function;
 }
 

@@ -12,13 +12,17 @@ Shape BatchNorm::build(const Shape& input) {
   state_.beta = &add_parameter("bias", channels, Init::constant(0.0));
   state_.running_mean = &add_buffer("running_mean", channels, Init::constant(0.0));
   state_.running_var = &add_buffer("running_var", channels, Init::constant(1.0));
-  state_.batches_tracked = &add_buffer("num_batches_tracked", {}, Init::constant(0.0), DType::kInt64);
+  state_.batches_tracked =
+      &add_buffer("num_batches_tracked", {}, Init::constant(0.0), DType::kInt64);
   return input;
 }
 
-Variable BatchNorm::compute(const Variable& x, Pass& pass) { return functions::batch_norm(x, state_, Activation::kNone, {}, pass); }
+Variable BatchNorm::compute(const Variable& x, Pass& pass) {
+  return functions::batch_norm(x, state_, Activation::kNone, {}, pass);
+}
 
-Variable BatchNorm::forward_fused(const Variable& x, Activation active, const Variable& residual, Pass& pass) {
+Variable BatchNorm::forward_fused(const Variable& x, Activation active, const Variable& residual,
+                                  Pass& pass) {
   return shell(x, pass, [&] { return functions::batch_norm(x, state_, active, residual, pass); });
 }
 
@@ -27,7 +31,8 @@ void builtin::add_batch_norm(LayerRegistry& registry) {
       "batch_norm",
       [](ConfigSection& section) {
         const double eps = section.number("eps", 1e-5, Range::positive(), "added to the variance");
-        const double momentum = section.number("momentum", 0.1, Range::closed(0, 1), "weight of a batch in the running statistics");
+        const double momentum = section.number("momentum", 0.1, Range::closed(0, 1),
+                                               "weight of a batch in the running statistics");
         return std::make_unique<BatchNorm>(eps, momentum);
       },
       "normalises every channel over the batch");

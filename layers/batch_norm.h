@@ -5,18 +5,23 @@
 
 namespace starling {
 
-/// Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167) over all but the last dimension, of images and vectors. Tensors: weight
-/// (1), bias (0), and the buffers running_mean (0), running_var (1), num_batches_tracked (0), which counts passes in training as PyTorch's
-/// does; the kernel that moves the running statistics counts, so that the count lies where the other buffers do.
+/// Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167) over all but the last dimension,
+/// of images and vectors. Tensors: weight (1), bias (0), and the buffers running_mean (0),
+/// running_var (1), num_batches_tracked (0), which counts passes in training as PyTorch's does; the
+/// kernel that moves the running statistics counts, so that the count lies where the other buffers
+/// do.
 class BatchNorm : public Layer {
  public:
   /// Without `trains_scale` the weight stays 1.
-  explicit BatchNorm(double eps = 1e-5, double momentum = 0.1, bool trains_scale = true) : trains_scale_(trains_scale) {
+  explicit BatchNorm(double eps = 1e-5, double momentum = 0.1, bool trains_scale = true)
+      : trains_scale_(trains_scale) {
     state_.eps = eps;
     state_.momentum = momentum;
   }
-  /// forward() with `+ residual` (if it holds a value), then `active`: kNone, kRelu or kRelu6; in one operation.
-  Variable forward_fused(const Variable& x, Activation active, const Variable& residual, Pass& pass);
+  /// forward() with `+ residual` (if it holds a value), then `active`: kNone, kRelu or kRelu6; in
+  /// one operation.
+  Variable forward_fused(const Variable& x, Activation active, const Variable& residual,
+                         Pass& pass);
 
  protected:
   Shape build(const Shape& input) override;

@@ -2,8 +2,9 @@
 
 #include "layers/layer.h"
 
-// The functions by which files of this folder and of models/ add their names to a table; called by register_builtin_layers() and
-// register_builtin_models(), since a library's static initialisers may be dropped.
+// The functions by which files of this folder and of models/ add their names to a table; called by
+// register_builtin_layers() and register_builtin_models(), since a library's static initialisers
+// may be dropped.
 namespace starling::builtin {
 
 void add_batch_norm(LayerRegistry& registry);

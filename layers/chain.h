@@ -12,7 +12,8 @@ namespace starling {
 /// A layer of children that run one after another, under names of their own: build() adds them.
 class Chain : public Layer {
  protected:
-  /// Adds a child behind those before, named "" where it has no tensors of its own; returns the shape that it gives.
+  /// Adds a child behind those before, named "" where it has no tensors of its own; returns the
+  /// shape that it gives.
   Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
     chain_.push_back(&add_child(name, std::move(layer), input));
     return chain_.back()->output_shape();

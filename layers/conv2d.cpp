@@ -24,26 +24,32 @@ Shape Conv2d::build(const Shape& input) {
   const auto fan_out = static_cast<double>(pixels * options_.out_channels);
   Init init = Init::uniform(1.0 / std::sqrt(fan_in));
   // Kaiming normal (He et al. 2015, arXiv 1502.01852) for ReLU: gain sqrt(2).
-  if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanIn) init = Init::normal(std::sqrt(2.0 / fan_in));
-  if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut) init = Init::normal(std::sqrt(2.0 / fan_out));
+  if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanIn)
+    init = Init::normal(std::sqrt(2.0 / fan_in));
+  if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut)
+    init = Init::normal(std::sqrt(2.0 / fan_out));
   if (options_.init == Conv2dOptions::WeightInit::kNormal002) init = Init::normal(0.02);
-  weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,
-                           TensorLayout::kConvWeight);
+  weight_ = &add_parameter(
+      "weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,
+      TensorLayout::kConvWeight);
   weight_->product = true;
-  const Init bias_init = options_.zero_bias ? Init::constant(0.0) : Init::uniform(1.0 / std::sqrt(fan_in));
+  const Init bias_init =
+      options_.zero_bias ? Init::constant(0.0) : Init::uniform(1.0 / std::sqrt(fan_in));
   if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, bias_init);
   return output;
 }
 
 Variable Conv2d::compute(const Variable& x, Pass& pass) {
-  window_output(*this, x.shape().without_batch(), options_.window, options_.out_channels);  // an image of another size may be too small
+  // an image of another size may be too small
+  window_output(*this, x.shape().without_batch(), options_.window, options_.out_channels);
   return functions::conv2d(x, *weight_, bias_, options_.window, pass);
 }
 
 void Conv2d::begin_values(const FirstImages&) {
   if (!options_.dirac) return;
   change_values(*weight_, [&](std::vector<double>& weight) {
-    const std::int64_t inputs = weight_->shape[3], row = weight_->shape[2] * inputs, filter = weight_->shape[1] * row;
+    const std::int64_t inputs = weight_->shape[3], row = weight_->shape[2] * inputs,
+                       filter = weight_->shape[1] * row;
     const std::int64_t centre = weight_->shape[1] / 2 * row + weight_->shape[2] / 2 * inputs;
     for (std::int64_t o = 0; o < std::min(weight_->shape[0], inputs); ++o) {
       std::fill_n(weight.begin() + o * filter, filter, 0.0);
@@ -57,11 +63,13 @@ void builtin::add_conv2d(LayerRegistry& registry) {
       "conv2d",
       [](ConfigSection& section) {
         Conv2dOptions options;
-        options.out_channels = section.required_integer("out_channels", kSizeRange, "channels of the output");
+        options.out_channels =
+            section.required_integer("out_channels", kSizeRange, "channels of the output");
         options.window = read_window(section, WindowKeys::kConvolution);
         options.bias = section.boolean("bias", true, "add a learned constant to every channel");
         if (options.out_channels % options.window.groups != 0) {
-          section.error("groups", "{} groups do not divide {} output channels", options.window.groups, options.out_channels);
+          section.error("groups", "{} groups do not divide {} output channels",
+                        options.window.groups, options.out_channels);
         }
         return std::make_unique<Conv2d>(options);
       },

@@ -8,11 +8,18 @@ struct Conv2dOptions {
   std::int64_t out_channels = 0;
   Window2d window;
   bool bias = true;
-  /// What weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5)) is U(±1/sqrt(fan_in)), biases too. kNormal002: N(0,
-  /// 0.02²).
-  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormalFanIn, kKaimingNormalFanOut, kNormal002 } init = WeightInit::kDefault;
+  /// What weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5)) is
+  /// U(±1/sqrt(fan_in)), biases too. kNormal002: N(0, 0.02²).
+  enum class WeightInit : std::uint8_t {
+    kDefault,
+    kKaimingNormalFanIn,
+    kKaimingNormalFanOut,
+    kNormal002
+  } init = WeightInit::kDefault;
   bool zero_bias = false;  ///< biases begin at 0 instead
-  bool dirac = false;  ///< the first filters, as many as there are input channels, begin as copies of their channel (torch.nn.init.dirac_)
+  /// The first filters, as many as there are input channels, begin as copies of their channel
+  /// (torch.nn.init.dirac_)
+  bool dirac = false;
 };
 
 /// 2-D convolution: {H, W, C} → {P, Q, out_channels}. Tensors: weight (O×kH×kW×C/groups), bias (O).

@@ -9,15 +9,19 @@
 namespace starling::functions {
 
 Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass) {
-  require(tokens && tokens.dtype() == DType::kInt32, "embedding", "the tokens must be an int32 tensor");
-  require(table.shape.rank() == 2, "embedding", "the table is {}, not rows×columns", table.shape.text());
+  require(tokens && tokens.dtype() == DType::kInt32, "embedding",
+          "the tokens must be an int32 tensor");
+  require(table.shape.rank() == 2, "embedding", "the table is {}, not rows×columns",
+          table.shape.text());
   std::vector<std::int64_t> sizes(tokens.shape().sizes().begin(), tokens.shape().sizes().end());
   sizes.push_back(table.shape[1]);
   Tensor y(pass.backend, Shape(std::span<const std::int64_t>(sizes)), table.operand().dtype());
   pass.backend.embedding_forward({.tokens = tokens, .table = table.operand(), .y = y});
   return pass.record("embedding", std::move(y), {}, {&table}, [tokens](Gradients& g) {
     const Gradients::Target d = g.parameter(0);
-    if (d) g.backend().embedding_backward({.tokens = tokens, .dy = g.output(), .dtable = d.tensor, .accumulate = d.accumulate});
+    if (d)
+      g.backend().embedding_backward(
+          {.tokens = tokens, .dy = g.output(), .dtable = d.tensor, .accumulate = d.accumulate});
   });
 }
 

@@ -7,14 +7,18 @@ namespace starling::functions {
 
 namespace {
 
-bool is_softmax(LossKind kind) { return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal; }
+bool is_softmax(LossKind kind) {
+  return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal;
+}
 
-/// Chain rule with the loss's own gradient, a number on the device: a 1×1 by 1×(N·C) product scales without a wait. Low precision goes
-/// through fp32, which is what the loss's gradient is.
+/// Chain rule with the loss's own gradient, a number on the device: a 1×1 by 1×(N·C) product scales
+/// without a wait. Low precision goes through fp32, which is what the loss's gradient is.
 Tensor scaled(Backend& backend, const Tensor& factor, const Tensor& dlogits) {
   const Shape row{1, dlogits.elements()};
-  const Tensor operand = in_format(dlogits, factor.dtype(), backend), product(backend, dlogits.shape(), factor.dtype());
-  backend.matmul({.a = factor.reshaped({1, 1}), .b = operand.reshaped(row), .c = product.reshaped(row)});
+  const Tensor operand = in_format(dlogits, factor.dtype(), backend),
+               product(backend, dlogits.shape(), factor.dtype());
+  backend.matmul(
+      {.a = factor.reshaped({1, 1}), .b = operand.reshaped(row), .c = product.reshaped(row)});
   return in_format(product, dlogits.dtype(), backend);
 }
 
@@ -27,13 +31,17 @@ Tensor in_format(const Tensor& x, DType format, Backend& backend) {
   return y;
 }
 
-Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings, double scale, Pass& pass) {
+Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings,
+                     double scale, Pass& pass) {
   const Shape& shape = x.shape();
   const bool by_number = targets.dtype() == DType::kInt32, softmax = is_softmax(settings.kind);
   if (by_number ? shape.rank() != 2 || targets.shape() != Shape{shape[0]}
-                : targets.shape() != shape || !is_floating(targets.dtype()) || (softmax && shape.rank() != 2)) {
-    fail(ExitCode::kUsage, "loss", "the outputs are {}, the targets {} of {}; needed: as many floating numbers{}", shape.text(),
-         targets.shape().text(), name_of(targets.dtype()), shape.rank() == 2 ? ", or an int32 class for each row" : "");
+                : targets.shape() != shape || !is_floating(targets.dtype()) ||
+                      (softmax && shape.rank() != 2)) {
+    fail(ExitCode::kUsage, "loss",
+         "the outputs are {}, the targets {} of {}; needed: as many floating numbers{}",
+         shape.text(), targets.shape().text(), name_of(targets.dtype()),
+         shape.rank() == 2 ? ", or an int32 class for each row" : "");
   }
   const DType format = is_low_precision(x.dtype()) ? DType::kFloat32 : x.dtype();
   const Shape rows = shape.rank() < 2 ? Shape{shape.elements(), 1} : shape;
@@ -64,18 +72,25 @@ Variable mean_squared_error(const Variable& x, const Tensor& target, double scal
   return target_loss(x, target, {.kind = LossKind::kSquared}, scale, pass);
 }
 
-Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass) {
+Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
+                       double scale, Pass& pass) {
   const Shape& shape = logits.shape();
   if (is_floating(labels.dtype()))
-    return target_loss(logits, labels, {.kind = LossKind::kCrossEntropy, .label_smoothing = label_smoothing}, scale, pass);
-  require(shape.rank() == 2 && labels.shape() == Shape{shape[0]}, "cross_entropy", "the logits are {}, the labels {}", shape.text(),
-          labels.shape().text());
-  SoftmaxCrossEntropy args{.logits = logits.value(), .labels = labels, .label_smoothing = label_smoothing};
+    return target_loss(logits, labels,
+                       {.kind = LossKind::kCrossEntropy, .label_smoothing = label_smoothing}, scale,
+                       pass);
+  require(shape.rank() == 2 && labels.shape() == Shape{shape[0]}, "cross_entropy",
+          "the logits are {}, the labels {}", shape.text(), labels.shape().text());
+  SoftmaxCrossEntropy args{
+      .logits = logits.value(), .labels = labels, .label_smoothing = label_smoothing};
   args.scale = scale / static_cast<double>(shape[0]);
   args.gradient_scale = pass.loss_scale;
-  args.loss = Tensor(pass.backend, Shape{}, is_low_precision(logits.dtype()) ? DType::kFloat32 : logits.dtype());
-  // The gradient comes out of the same pass over the logits, so that neither they nor the softmax need to be kept.
-  if (pass.tape && logits.requires_grad()) args.dlogits = Tensor(pass.backend, shape, logits.dtype());
+  args.loss = Tensor(pass.backend, Shape{},
+                     is_low_precision(logits.dtype()) ? DType::kFloat32 : logits.dtype());
+  // The gradient comes out of the same pass over the logits, so that neither they nor the softmax
+  // need to be kept.
+  if (pass.tape && logits.requires_grad())
+    args.dlogits = Tensor(pass.backend, shape, logits.dtype());
   pass.backend.softmax_cross_entropy(args);
   auto backward = [dlogits = args.dlogits](Gradients& g) mutable {
     if (g.output_is_one()) return g.set(0, std::move(dlogits));

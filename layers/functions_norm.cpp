@@ -22,9 +22,11 @@ Tensor detail::ScaleShiftTargets::scratch(Gradients& g, const Tensor& gamma) con
 }
 
 detail::Rectifier detail::rectifier_of(Activation active) {
-  require(active == Activation::kNone || active == Activation::kRelu || active == Activation::kRelu6, "batch_norm",
-          "only ReLU and ReLU6 run with a batch norm");
-  return {.relu = active != Activation::kNone, .ceiling = active == Activation::kRelu6 ? 6.0 : kNoCeiling};
+  require(
+      active == Activation::kNone || active == Activation::kRelu || active == Activation::kRelu6,
+      "batch_norm", "only ReLU and ReLU6 run with a batch norm");
+  return {.relu = active != Activation::kNone,
+          .ceiling = active == Activation::kRelu6 ? 6.0 : kNoCeiling};
 }
 
 void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
@@ -46,7 +48,8 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
     if (!saved.rectifier.relu && terms.size() == 1) {
       dresidual = terms[0];  // dy goes through as it is
     } else {
-      // Written over a gradient term that nobody else holds, where there is one. A term's second handle is in `back`.
+      // Written over a gradient term that nobody else holds, where there is one. A term's second
+      // handle is in `back`.
       for (const Tensor& term : terms) {
         if (!dresidual && term.storage().use_count() == 2) dresidual = term;
       }
@@ -54,9 +57,11 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
       back.dresidual = dresidual;
     }
   }
-  // dx takes the place of a term or of x where nobody else holds it: less memory, and what is in the cache stays there.
+  // dx takes the place of a term or of x where nobody else holds it: less memory, and what is in
+  // the cache stays there.
   for (const Tensor& term : terms) {
-    if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2) back.dx = term;
+    if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2)
+      back.dx = term;
   }
   if (!back.dx && saved.x.storage().use_count() == 2) back.dx = saved.x;
   if (!back.dx) back.dx = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
@@ -72,19 +77,24 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
   g.set(0, std::move(dx));
 }
 
-Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active, const Variable& residual, Pass& pass) {
+Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active,
+                    const Variable& residual, Pass& pass) {
   const Shape& shape = x.shape();
   const detail::Rectifier rectifier = detail::rectifier_of(active);
   const bool has_residual = residual.has_value(), relu = rectifier.relu;
   if (has_residual) {
-    require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}", shape.text(), residual.shape().text());
+    require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}",
+            shape.text(), residual.shape().text());
   }
   const Shape channels{shape.back()};
   const int ranks = pass.norms_over ? pass.norms_over->ranks() : 1;  // whose batches are one
   if (pass.training && shape.elements() / shape.back() * ranks < 2) {
-    fail(ExitCode::kUsage, "batch_norm", "one value per channel has no variance to train with; batches of 2 samples or more are needed");
+    fail(ExitCode::kUsage, "batch_norm",
+         "one value per channel has no variance to train with; batches of 2 samples or more are "
+         "needed");
   }
-  if (pass.norms_over && pass.training) return detail::synchronized_batch_norm(x, state, rectifier, residual, pass);
+  if (pass.norms_over && pass.training)
+    return detail::synchronized_batch_norm(x, state, rectifier, residual, pass);
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,
@@ -105,7 +115,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
   pass.backend.batch_norm_forward(args);
   if (!pass.tape) return Variable(std::move(args.y));
 
-  // Without a residual, the ReLU's mask is found from x again, so that the output need not be kept or read.
+  // Without a residual, the ReLU's mask is found from x again, so that the output need not be kept
+  // or read.
   detail::BatchNormSaved saved{.x = args.x,
                                .y = relu && has_residual ? args.y : Tensor(),
                                .gamma = args.gamma,
@@ -115,10 +126,14 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                                .rectifier = rectifier,
                                .has_residual = has_residual,
                                .training = pass.training};
-  auto backward = [saved = std::move(saved)](Gradients& g) { detail::batch_norm_backward(saved, g); };
-  // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of its own.
+  auto backward = [saved = std::move(saved)](Gradients& g) {
+    detail::batch_norm_backward(saved, g);
+  };
+  // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of
+  // its own.
   if (has_residual) {
-    return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta}, std::move(backward), 2);
+    return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta},
+                       std::move(backward), 2);
   }
   return pass.record("batch_norm", args.y, {x}, {state.gamma, state.beta}, std::move(backward), 2);
 }
@@ -126,15 +141,16 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass) {
   const std::int64_t features = x.shape().back();
   const Shape rows{x.shape().elements() / features, features};
-  LayerNormForward args{.x = x.value().reshaped(rows), .gamma = gamma.value, .beta = beta.value, .eps = eps};
+  LayerNormForward args{
+      .x = x.value().reshaped(rows), .gamma = gamma.value, .beta = beta.value, .eps = eps};
   Tensor y(pass.backend, x.shape(), x.dtype());
   args.y = y.reshaped(rows);
   args.saved_mean = Tensor(pass.backend, {rows[0]}, gamma.value.dtype());
   args.saved_inv_std = Tensor(pass.backend, {rows[0]}, gamma.value.dtype());
   pass.backend.layer_norm_forward(args);
 
-  auto backward = [x_saved = args.x, shape = x.shape(), weight = gamma.value, mean = args.saved_mean,
-                   inv_std = args.saved_inv_std](Gradients& g) {
+  auto backward = [x_saved = args.x, shape = x.shape(), weight = gamma.value,
+                   mean = args.saved_mean, inv_std = args.saved_inv_std](Gradients& g) {
     const Shape& flat = x_saved.shape();
     Tensor dx(g.backend(), shape, x_saved.dtype());
     const detail::ScaleShiftTargets targets(g, weight);
@@ -153,8 +169,10 @@ Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double
 }
 
 Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass) {
-  // A batch norm whose statistics are constants, the mean 0 and the variance 1, has this value and these gradients.
-  const Tensor zeros(pass.backend, scale.shape, scale.value.dtype()), ones(pass.backend, scale.shape, scale.value.dtype());
+  // A batch norm whose statistics are constants, the mean 0 and the variance 1, has this value and
+  // these gradients.
+  const Tensor zeros(pass.backend, scale.shape, scale.value.dtype()),
+      ones(pass.backend, scale.shape, scale.value.dtype());
   pass.backend.fill(zeros, 0.0);
   pass.backend.fill(ones, 1.0);
   BatchNormForward args{.x = x.value(),
@@ -189,7 +207,9 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
                                      .training = false});
     g.set(0, std::move(dx));
   };
-  if (has_residual) return pass.record("layer_scale", std::move(args.y), {x, residual}, {&scale}, std::move(backward));
+  if (has_residual)
+    return pass.record("layer_scale", std::move(args.y), {x, residual}, {&scale},
+                       std::move(backward));
   return pass.record("layer_scale", std::move(args.y), {x}, {&scale}, std::move(backward));
 }
 

@@ -5,7 +5,8 @@
 // What the files of the normalisations share.
 namespace starling::functions::detail {
 
-/// Where the gradients of a scale and a shift go. Kernels write both, so a frozen one goes to scratch memory.
+/// Where the gradients of a scale and a shift go. Kernels write both, so a frozen one goes to
+/// scratch memory.
 struct ScaleShiftTargets {
   Tensor dgamma, dbeta;
   bool accumulate = false;
@@ -23,17 +24,21 @@ struct Rectifier {
 /// Error(kInternal) where the activation is no ReLU, ReLU6 or kNone.
 Rectifier rectifier_of(Activation active);
 
-/// What a batch norm keeps for its backward pass. y only with a residual: without one the ReLU's mask is found from x and beta again.
+/// What a batch norm keeps for its backward pass. y only with a residual: without one the ReLU's
+/// mask is found from x and beta again.
 struct BatchNormSaved {
   Tensor x, y, gamma, beta, mean, inv_std;
   Rectifier rectifier;
   bool has_residual = false, training = true;
 };
-/// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient terms.
+/// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient
+/// terms.
 void batch_norm_backward(const BatchNormSaved& saved, Gradients& g);
 
-/// A batch norm in training whose statistics are those of all ranks' batches, of one size each (pass.norms_over). As
-/// torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this rank's batch alone.
-Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual, Pass& pass);
+/// A batch norm in training whose statistics are those of all ranks' batches, of one size each
+/// (pass.norms_over). As torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this
+/// rank's batch alone.
+Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
+                                 Rectifier rectifier, const Variable& residual, Pass& pass);
 
 }  // namespace starling::functions::detail

@@ -5,7 +5,8 @@ namespace starling::functions {
 
 namespace {
 
-/// The gradient of the output, or new memory of its shape where somebody else holds it too: for operations that may write in place.
+/// The gradient of the output, or new memory of its shape where somebody else holds it too: for
+/// operations that may write in place.
 Tensor own_gradient_memory(const Tensor& dy) {
   // One handle is here, the caller's; a term that only the pass holds may be overwritten.
   return dy.exclusive() ? dy : Tensor(dy.backend(), dy.shape(), dy.dtype());
@@ -29,7 +30,8 @@ Variable activation(const Variable& x, Activation kind, Pass& pass) {
 }
 
 Variable add(const Variable& a, const Variable& b, Pass& pass) {
-  require(a.shape() == b.shape(), "add", "the terms are {} and {}", a.shape().text(), b.shape().text());
+  require(a.shape() == b.shape(), "add", "the terms are {} and {}", a.shape().text(),
+          b.shape().text());
   Tensor y(pass.backend, a.shape(), a.dtype());
   pass.backend.add({.a = a.value(), .b = b.value(), .y = y});
   return pass.record("add", std::move(y), {a, b}, {}, [](Gradients& g) {
@@ -68,6 +70,8 @@ Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run) {
   return pass.record("dropout", std::move(args.y), {x}, {}, std::move(backward));
 }
 
-Variable stochastic_depth(const Variable& x, double p, Pass& pass) { return dropout(x, p, pass, x.shape().elements() / x.shape()[0]); }
+Variable stochastic_depth(const Variable& x, double p, Pass& pass) {
+  return dropout(x, p, pass, x.shape().elements() / x.shape()[0]);
+}
 
 }  // namespace starling::functions

@@ -9,18 +9,21 @@ namespace {
 void bias_gradient(Backend& backend, const Tensor& dy, const Gradients::Target& target) {
   if (!target) return;
   const std::int64_t channels = dy.shape().back();
-  backend.sum_rows({.x = dy.reshaped({dy.elements() / channels, channels}), .y = target.tensor, .accumulate = target.accumulate});
+  backend.sum_rows({.x = dy.reshaped({dy.elements() / channels, channels}),
+                    .y = target.tensor,
+                    .accumulate = target.accumulate});
 }
 
-Variable record_product(std::string_view name, Tensor y, const Variable& x, Parameter& weight, Parameter* bias, Pass& pass,
-                        BackwardFunction backward) {
+Variable record_product(std::string_view name, Tensor y, const Variable& x, Parameter& weight,
+                        Parameter* bias, Pass& pass, BackwardFunction backward) {
   if (bias) return pass.record(name, std::move(y), {x}, {&weight, bias}, std::move(backward));
   return pass.record(name, std::move(y), {x}, {&weight}, std::move(backward));
 }
 
 }  // namespace
 
-Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window, Pass& pass) {
+Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window,
+                Pass& pass) {
   const Shape& in = x.shape();
   require(in.rank() == 4, "conv2d", "the input is {}, not N×H×W×C", in.text());
   const Shape out{in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]};
@@ -31,7 +34,8 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
                      .window = window};
   pass.backend.conv2d_forward(args);
 
-  auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), in, window,
+  auto backward = [x_saved = weight.trainable ? args.x : Tensor(),
+                   w = x.requires_grad() ? args.weight : Tensor(), in, window,
                    has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
     const Gradients::Target dw = g.parameter(0);
@@ -65,16 +69,22 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
   require(x.shape().rank() == 2, "linear", "the input is {}, not N×F", x.shape().text());
   Tensor y(pass.backend, {x.shape()[0], weight.shape[0]}, x.dtype());
-  pass.backend.matmul(
-      {.a = x.value(), .b = weight.operand(), .bias = bias ? bias->value : Tensor(), .c = y, .transpose_b = true, .relu = relu});
+  pass.backend.matmul({.a = x.value(),
+                       .b = weight.operand(),
+                       .bias = bias ? bias->value : Tensor(),
+                       .c = y,
+                       .transpose_b = true,
+                       .relu = relu});
 
   // ReLU's gradient needs only the output, which the next operation keeps anyway.
-  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
+  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(),
+                   w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
                    y_saved = relu ? y : Tensor(), has_bias = bias != nullptr](Gradients& g) {
     Tensor dy = std::move(g.take_terms().front());
     if (y_saved) {
       const Tensor masked = dy.exclusive() ? dy : Tensor(g.backend(), dy.shape(), dy.dtype());
-      g.backend().activation_backward({.kind = Activation::kRelu, .x = y_saved, .dy = dy, .dx = masked});
+      g.backend().activation_backward(
+          {.kind = Activation::kRelu, .x = y_saved, .dy = dy, .dx = masked});
       dy = masked;
     }
     if (g.wants(0)) {
@@ -83,7 +93,11 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
       g.set(0, std::move(dx));
     }
     if (const Gradients::Target dw = g.parameter(0)) {
-      g.backend().matmul({.a = dy, .b = x_saved, .c = dw.tensor, .transpose_a = true, .accumulate = dw.accumulate});
+      g.backend().matmul({.a = dy,
+                          .b = x_saved,
+                          .c = dw.tensor,
+                          .transpose_a = true,
+                          .accumulate = dw.accumulate});
     }
     if (has_bias) bias_gradient(g.backend(), dy, g.parameter(1));
   };

@@ -5,12 +5,13 @@
 #include "core/error.h"
 #include "layers/functions_norm.h"
 
-// A batch norm over all ranks, put together from the steps of one: what the ranks add up lies between them.
+// A batch norm over all ranks, put together from the steps of one: what the ranks add up lies
+// between them.
 namespace starling::functions::detail {
 namespace {
 
-/// Two sums per channel beside each other, so that one exchange adds up both over the ranks. In fp64, so that a variance which is small
-/// beside the squares is left of their difference.
+/// Two sums per channel beside each other, so that one exchange adds up both over the ranks. In
+/// fp64, so that a variance which is small beside the squares is left of their difference.
 struct SumsOfChannels {
   Tensor both, first, second;
 
@@ -24,7 +25,8 @@ struct SumsOfChannels {
   }
 };
 
-/// dy, and where it goes besides x: masked by what followed the norm, as far as that needs the norm's output.
+/// dy, and where it goes besides x: masked by what followed the norm, as far as that needs the
+/// norm's output.
 struct Incoming {
   Tensor dy, dresidual;
 };
@@ -37,7 +39,8 @@ Incoming incoming_of(const BatchNormSaved& saved, Gradients& g) {
   }
   if (saved.rectifier.relu && saved.has_residual) {
     Tensor masked(g.backend(), saved.x.shape(), saved.x.dtype());
-    const Activation active = saved.rectifier.ceiling == kNoCeiling ? Activation::kRelu : Activation::kRelu6;
+    const Activation active =
+        saved.rectifier.ceiling == kNoCeiling ? Activation::kRelu : Activation::kRelu6;
     g.backend().activation_backward({.kind = active, .x = saved.y, .dy = result.dy, .dx = masked});
     result.dy = std::move(masked);
   }
@@ -68,7 +71,8 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
                                     .sum_dy = own.first,
                                     .sum_dy_xhat = own.second,
                                     .ceiling = masks ? saved.rectifier.ceiling : kNoCeiling});
-  backend.weighted_sum({.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
+  backend.weighted_sum(
+      {.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
   ranks.sum(mean.both);
   Tensor dx(backend, saved.x.shape(), saved.x.dtype());
   BatchNormBackwardApply apply{.x = saved.x,
@@ -92,39 +96,44 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
   g.set(0, std::move(dx));
 }
 
-/// The step from the sums of `count` values per channel to what the batch norm is, in memory of its own.
-BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum, const Tensor& square_sum, std::int64_t count,
-                                  Pass& pass) {
-  const auto vector = [&] { return Tensor(pass.backend, sum.shape(), state.running_mean->value.dtype()); };
-  BatchNormFinish finish{.sum = sum,
-                         .square_sum = square_sum,
-                         .gamma = state.gamma->value,
-                         .beta = state.beta->value,
-                         .running_mean = state.running_mean->value,
-                         .running_var = state.running_var->value,
-                         .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
-                         .saved_mean = vector(),
-                         .saved_inv_std = vector(),
-                         .scale = vector(),
-                         .shift = vector(),
-                         .count = count,
-                         .eps = state.eps,
-                         .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
+/// The step from the sums of `count` values per channel to what the batch norm is, in memory of its
+/// own.
+BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum,
+                                  const Tensor& square_sum, std::int64_t count, Pass& pass) {
+  const auto vector = [&] {
+    return Tensor(pass.backend, sum.shape(), state.running_mean->value.dtype());
+  };
+  BatchNormFinish finish{
+      .sum = sum,
+      .square_sum = square_sum,
+      .gamma = state.gamma->value,
+      .beta = state.beta->value,
+      .running_mean = state.running_mean->value,
+      .running_var = state.running_var->value,
+      .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
+      .saved_mean = vector(),
+      .saved_inv_std = vector(),
+      .scale = vector(),
+      .shift = vector(),
+      .count = count,
+      .eps = state.eps,
+      .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
   pass.backend.batch_norm_finish(finish);
   return finish;
 }
 
 }  // namespace
 
-Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual,
-                                 Pass& pass) {
+Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
+                                 Rectifier rectifier, const Variable& residual, Pass& pass) {
   RankSums& ranks = *pass.norms_over;
   const Tensor& input = x.value();
   const std::int64_t channels = input.shape().back();
   const SumsOfChannels sums(pass.backend, channels);
   pass.backend.channel_sums({.x = input, .sum = sums.first, .square_sum = sums.second});
   ranks.sum(sums.both);
-  const BatchNormFinish finish = finish_batch_norm(state, sums.first, sums.second, input.elements() / channels * ranks.ranks(), pass);
+  const BatchNormFinish finish = finish_batch_norm(
+      state, sums.first, sums.second, input.elements() / channels * ranks.ranks(), pass);
   Tensor y(pass.backend, input.shape(), input.dtype());
   pass.backend.scale_shift({.x = input,
                             .scale = finish.scale,
@@ -143,8 +152,12 @@ Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
                        .inv_std = finish.saved_inv_std,
                        .rectifier = rectifier,
                        .has_residual = has_residual};
-  auto backward = [saved = std::move(saved), &ranks](Gradients& g) { synchronized_backward(saved, ranks, g); };
-  if (has_residual) return pass.record("batch_norm", y, {x, residual}, {state.gamma, state.beta}, std::move(backward), 2);
+  auto backward = [saved = std::move(saved), &ranks](Gradients& g) {
+    synchronized_backward(saved, ranks, g);
+  };
+  if (has_residual)
+    return pass.record("batch_norm", y, {x, residual}, {state.gamma, state.beta},
+                       std::move(backward), 2);
   return pass.record("batch_norm", y, {x}, {state.gamma, state.beta}, std::move(backward), 2);
 }
 

@@ -15,9 +15,10 @@
 #include "core/parameter.h"
 #include "core/registry.h"
 
-// What lives in layers: functions with gradients (functions*.h: one node on the tape each), layers that hold parameters (a file each),
-// models (models/). A layer reads its own section of the config. It uses core alone, and kernels not at all: what it computes goes through
-// operations of whatever backend the tape has. Nothing here knows of buckets or ranks.
+// What lives in layers: functions with gradients (functions*.h: one node on the tape each), layers
+// that hold parameters (a file each), models (models/). A layer reads its own section of the
+// config. It uses core alone, and kernels not at all: what it computes goes through operations of
+// whatever backend the tape has. Nothing here knows of buckets or ranks.
 
 namespace starling {
 
@@ -27,17 +28,21 @@ struct LayerSupport {
   std::vector<DeviceType> devices{DeviceType::kCpu, DeviceType::kCuda};
 };
 
-/// Training images as a model takes them, normalised and not augmented: what some layers' initial values are computed from.
+/// Training images as a model takes them, normalised and not augmented: what some layers' initial
+/// values are computed from.
 struct FirstImages {
   Shape image;  ///< {H, W, C}
   std::vector<double> numbers;
-  std::int64_t count() const { return numbers.empty() ? 0 : static_cast<std::int64_t>(numbers.size()) / image.elements(); }
+  std::int64_t count() const {
+    return numbers.empty() ? 0 : static_cast<std::int64_t>(numbers.size()) / image.elements();
+  }
 };
 
-/// A function with parameters. Authors derive from it and write two functions, build() and compute(); the public shell checks
-/// shapes and names the layer in every error and trace.
+/// A function with parameters. Authors derive from it and write two functions, build() and
+/// compute(); the public shell checks shapes and names the layer in every error and trace.
 ///
-/// Shapes given to build() are of one sample, without the batch dimension: {H, W, C} for images, {F} for vectors.
+/// Shapes given to build() are of one sample, without the batch dimension: {H, W, C} for images,
+/// {F} for vectors.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -45,22 +50,25 @@ class Layer {
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
-  /// Infers sizes from one sample's shape, declares parameters and buffers, and returns the output sample's shape. `name` is the
-  /// layer's path ("layer1.0.conv1"), used in errors and as prefix of its tensors' names. Called once.
+  /// Infers sizes from one sample's shape, declares parameters and buffers, and returns the output
+  /// sample's shape. `name` is the layer's path ("layer1.0.conv1"), used in errors and as prefix of
+  /// its tensors' names. Called once.
   Shape setup(const Shape& input, std::string name);
 
-  /// Runs the layer on a batch (first dimension: samples). Images may be of another height and width than was declared.
+  /// Runs the layer on a batch (first dimension: samples). Images may be of another height and
+  /// width than was declared.
   Variable forward(const Variable& x, Pass& pass);
 
   const std::string& name() const { return name_; }
   const Shape& input_shape() const { return input_; }
   const Shape& output_shape() const { return output_; }
 
-  /// What is wrong with training in `compute` on `device`, the meta backend standing for any: names the layer, or the child, and what it
-  /// can do instead. None where all support it.
+  /// What is wrong with training in `compute` on `device`, the meta backend standing for any: names
+  /// the layer, or the child, and what it can do instead. None where all support it.
   std::optional<Error> unsupported(DType compute, DeviceType device) const;
 
-  /// How many of the first training images the initial values of this layer or its children are computed from; 0: none.
+  /// How many of the first training images the initial values of this layer or its children are
+  /// computed from; 0: none.
   std::int64_t first_images() const;
   /// After all tensors have been drawn: begin_values() of the children, then of this layer.
   void begin(const FirstImages& images);
@@ -73,24 +81,29 @@ class Layer {
   std::vector<ModelBuffer*> buffers();
 
  protected:
-  /// Declares parameters, buffers and children; returns the output shape. Throws through bad_shape() if `input` does not fit.
+  /// Declares parameters, buffers and children; returns the output shape. Throws through
+  /// bad_shape() if `input` does not fit.
   virtual Shape build(const Shape& input) = 0;
   virtual Variable compute(const Variable& x, Pass& pass) = 0;
-  /// Asked before training begins. The default is what the built-in operations can do; a layer with arithmetic of its own that can do less
-  /// says so here, and is refused elsewhere by name.
+  /// Asked before training begins. The default is what the built-in operations can do; a layer with
+  /// arithmetic of its own that can do less says so here, and is refused elsewhere by name.
   virtual LayerSupport support() const { return {}; }
 
   /// Of this layer alone: how many images begin_values() wants.
   virtual std::int64_t wanted_images() const { return 0; }
-  /// Initial values that are no draw: computed from the first training images, or from what was drawn. There may be fewer images than were
-  /// wanted, and none.
+  /// Initial values that are no draw: computed from the first training images, or from what was
+  /// drawn. There may be fewer images than were wanted, and none.
   virtual void begin_values(const FirstImages& images) { (void)images; }
   /// Hands a tensor's numbers, in memory order, to `change` and writes them back.
-  static void change_values(Parameter& parameter, const std::function<void(std::vector<double>&)>& change);
+  static void change_values(Parameter& parameter,
+                            const std::function<void(std::vector<double>&)>& change);
 
-  Parameter& add_parameter(const std::string& name, const Shape& shape, Init init, TensorLayout layout = TensorLayout::kPlain);
-  ModelBuffer& add_buffer(const std::string& name, const Shape& shape, Init init, DType dtype = DType::kFloat32);
-  /// Adds a child and sets it up for `input`; returns it. An empty name puts the child's tensors under this layer's own prefix.
+  Parameter& add_parameter(const std::string& name, const Shape& shape, Init init,
+                           TensorLayout layout = TensorLayout::kPlain);
+  ModelBuffer& add_buffer(const std::string& name, const Shape& shape, Init init,
+                          DType dtype = DType::kFloat32);
+  /// Adds a child and sets it up for `input`; returns it. An empty name puts the child's tensors
+  /// under this layer's own prefix.
   template <class L>
   L& add_child(const std::string& name, std::unique_ptr<L> child, const Shape& input) {
     L* const added = child.get();
@@ -99,8 +112,8 @@ class Layer {
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// What forward() wraps around compute(): checks of `x` and of what comes out, a trace range, the layer's name in errors. For layers with
-  /// a second entry.
+  /// What forward() wraps around compute(): checks of `x` and of what comes out, a trace range, the
+  /// layer's name in errors. For layers with a second entry.
   Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const;
 
  private:
@@ -119,8 +132,9 @@ class Layer {
 using LayerRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&>;
 /// Layers of `sequential` by `type`; a maker reads the layer's keys (all but `type`).
 LayerRegistry& layers();
-/// Models by `model.type`; a model is a layer that takes one input sample to logits {classes}. Makers read all keys but `type` and
-/// `num_classes` (which every model takes as given in ModelOutputs).
+/// Models by `model.type`; a model is a layer that takes one input sample to logits {classes}.
+/// Makers read all keys but `type` and `num_classes` (which every model takes as given in
+/// ModelOutputs).
 struct ModelOutputs {
   std::int64_t num_classes = 10;
 };
@@ -136,7 +150,9 @@ class Model {
   Model(std::unique_ptr<Layer> root, const Shape& input);
   Variable forward(const Variable& x, Pass& pass) { return root_->forward(x, pass); }
   /// See Layer::unsupported.
-  std::optional<Error> unsupported(DType compute, DeviceType device) const { return root_->unsupported(compute, device); }
+  std::optional<Error> unsupported(DType compute, DeviceType device) const {
+    return root_->unsupported(compute, device);
+  }
   const Shape& input_shape() const { return root_->input_shape(); }
   const Shape& output_shape() const { return root_->output_shape(); }
   /// See Layer::for_each.
@@ -145,9 +161,10 @@ class Model {
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;
 
-  /// Gives every tensor memory of its own on `backend` in `dtype` (parameters with gradients, and buffers; counters stay int64),
-  /// uninitialised. Products get a copy in `compute` too, where that is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead;
-  /// this serves tests, evaluation and tracing on the meta backend.
+  /// Gives every tensor memory of its own on `backend` in `dtype` (parameters with gradients, and
+  /// buffers; counters stay int64), uninitialised. Products get a copy in `compute` too, where that
+  /// is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead; this serves tests,
+  /// evaluation and tracing on the meta backend.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
   /// The same for the parameters that training leaves alone, which are in no bucket.
   void allocate_frozen(Backend& backend, DType dtype, DType compute = DType::kFloat32);
@@ -155,14 +172,15 @@ class Model {
   void allocate_buffers(Backend& backend, DType dtype);
   /// Writes the low-precision copies from the parameters: after initial values or loading.
   void refresh_low();
-  /// Error(kUsage) where the model does not take samples of this shape, such as larger images in tests: names the layer. Found on shapes
-  /// alone; the model has no memory afterwards.
+  /// Error(kUsage) where the model does not take samples of this shape, such as larger images in
+  /// tests: names the layer. Found on shapes alone; the model has no memory afterwards.
   void check_takes(const Shape& input);
   /// Takes the memory of all tensors away again.
   void drop_memory();
   /// How many images initialise() wants.
   std::int64_t first_images() const { return root_->first_images(); }
-  /// Writes initial values: number i of tensor k depends on (seed, k, i) alone, and where a layer says so on the images.
+  /// Writes initial values: number i of tensor k depends on (seed, k, i) alone, and where a layer
+  /// says so on the images.
   void initialise(std::uint64_t seed, const FirstImages& images = {});
 
  private:
@@ -171,9 +189,11 @@ class Model {
   std::vector<ModelBuffer*> buffers_;
 };
 
-/// Reads `model` of a config (all its keys: `type`, `num_classes`, and those of the type) and makes it for inputs of one sample's shape.
-/// `classes`: the default of `num_classes`. The model's output must be {num_classes}; Error(kUsage) names both numbers otherwise.
-/// In describe mode only the two common keys are declared and null is returned; makers in models() declare the rest.
-std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input, std::int64_t classes = 10);
+/// Reads `model` of a config (all its keys: `type`, `num_classes`, and those of the type) and makes
+/// it for inputs of one sample's shape. `classes`: the default of `num_classes`. The model's output
+/// must be {num_classes}; Error(kUsage) names both numbers otherwise. In describe mode only the two
+/// common keys are declared and null is returned; makers in models() declare the rest.
+std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
+                                  std::int64_t classes = 10);
 
 }  // namespace starling

@@ -12,13 +12,16 @@ Shape LayerNorm::build(const Shape& input) {
   return input;
 }
 
-Variable LayerNorm::compute(const Variable& x, Pass& pass) { return functions::layer_norm(x, *gamma_, *beta_, eps_, pass); }
+Variable LayerNorm::compute(const Variable& x, Pass& pass) {
+  return functions::layer_norm(x, *gamma_, *beta_, eps_, pass);
+}
 
 void builtin::add_layer_norm(LayerRegistry& registry) {
   registry.add(
       "layer_norm",
       [](ConfigSection& section) {
-        return std::make_unique<LayerNorm>(section.number("eps", 1e-5, Range::positive(), "added to the variance"));
+        return std::make_unique<LayerNorm>(
+            section.number("eps", 1e-5, Range::positive(), "added to the variance"));
       },
       "normalises every sample over its last dimension, every pixel of an image over its channels");
 }

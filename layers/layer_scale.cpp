@@ -12,7 +12,9 @@ Shape LayerScale::build(const Shape& input) {
   return input;
 }
 
-Variable LayerScale::compute(const Variable& x, Pass& pass) { return functions::layer_scale(x, *scale_, {}, pass); }
+Variable LayerScale::compute(const Variable& x, Pass& pass) {
+  return functions::layer_scale(x, *scale_, {}, pass);
+}
 
 Variable LayerScale::forward_residual(const Variable& x, const Variable& residual, Pass& pass) {
   return shell(x, pass, [&] { return functions::layer_scale(x, *scale_, residual, pass); });
@@ -22,7 +24,8 @@ void builtin::add_layer_scale(LayerRegistry& registry) {
   registry.add(
       "layer_scale",
       [](ConfigSection& section) {
-        return std::make_unique<LayerScale>(section.number("init", 1e-6, Range::any(), "initial factor of every channel"));
+        return std::make_unique<LayerScale>(
+            section.number("init", 1e-6, Range::any(), "initial factor of every channel"));
       },
       "a learned factor of every channel; at the end of a residual's layers");
 }

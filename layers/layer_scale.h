@@ -4,12 +4,14 @@
 
 namespace starling {
 
-/// A learned factor of every channel (Touvron et al. 2021, arXiv 2103.17239), at the end of a residual's layers. Tensor: weight (C, or
-/// C×1×1 outside for images, as torchvision's ConvNeXt has it).
+/// A learned factor of every channel (Touvron et al. 2021, arXiv 2103.17239), at the end of a
+/// residual's layers. Tensor: weight (C, or C×1×1 outside for images, as torchvision's ConvNeXt has
+/// it).
 class LayerScale : public Layer {
  public:
   /// `name`: of its tensor.
-  explicit LayerScale(double initial, std::string name = "weight") : initial_(initial), tensor_(std::move(name)) {}
+  explicit LayerScale(double initial, std::string name = "weight")
+      : initial_(initial), tensor_(std::move(name)) {}
   /// forward(), then + residual, in one operation.
   Variable forward_residual(const Variable& x, const Variable& residual, Pass& pass);
 

@@ -18,11 +18,14 @@ Shape Linear::build(const Shape& input) {
   if (init_ == WeightInit::kNormal002) init = Init::normal(0.02);
   weight_ = &add_parameter("weight", {out_features_, input[0]}, init);
   weight_->product = true;
-  if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, zero_bias_ ? Init::constant(0.0) : uniform);
+  if (has_bias_)
+    bias_ = &add_parameter("bias", {out_features_}, zero_bias_ ? Init::constant(0.0) : uniform);
   return {out_features_};
 }
 
-Variable Linear::compute(const Variable& x, Pass& pass) { return functions::linear(x, *weight_, bias_, pass); }
+Variable Linear::compute(const Variable& x, Pass& pass) {
+  return functions::linear(x, *weight_, bias_, pass);
+}
 
 Variable Linear::forward_relu(const Variable& x, Pass& pass) {
   return shell(x, pass, [&] { return functions::linear(x, *weight_, bias_, pass, true); });
@@ -32,7 +35,8 @@ void builtin::add_linear(LayerRegistry& registry) {
   registry.add(
       "linear",
       [](ConfigSection& section) {
-        const std::int64_t out_features = section.required_integer("out_features", kSizeRange, "length of the output vector");
+        const std::int64_t out_features =
+            section.required_integer("out_features", kSizeRange, "length of the output vector");
         const bool bias = section.boolean("bias", true, "add a learned vector");
         return std::make_unique<Linear>(out_features, bias);
       },

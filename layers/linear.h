@@ -4,12 +4,13 @@
 
 namespace starling {
 
-/// x · weightᵀ + bias: {I} → {O}. Tensors: weight (O×I), bias (O), drawn from U(±1/sqrt(I)), PyTorch's default; kSmallNormal draws weights
-/// from N(0, 0.01²), kNormal002 from N(0, 0.02²).
+/// x · weightᵀ + bias: {I} → {O}. Tensors: weight (O×I), bias (O), drawn from U(±1/sqrt(I)),
+/// PyTorch's default; kSmallNormal draws weights from N(0, 0.01²), kNormal002 from N(0, 0.02²).
 class Linear : public Layer {
  public:
   enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal, kSmallNormal, kNormal002 };
-  explicit Linear(std::int64_t out_features, bool bias = true, WeightInit init = WeightInit::kDefault, bool zero_bias = false)
+  explicit Linear(std::int64_t out_features, bool bias = true,
+                  WeightInit init = WeightInit::kDefault, bool zero_bias = false)
       : out_features_(out_features), has_bias_(bias), init_(init), zero_bias_(zero_bias) {}
 
   /// forward(), then ReLU, in one operation.

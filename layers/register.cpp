@@ -46,17 +46,21 @@ void register_builtin_models() {
   });
 }
 
-std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input, std::int64_t classes) {
-  const std::string type = section.required_text("type", "which model; its other keys depend on it");
+std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
+                                  std::int64_t classes) {
+  const std::string type =
+      section.required_text("type", "which model; its other keys depend on it");
   ModelOutputs site;
-  site.num_classes = section.integer("num_classes", classes, Range::closed(1, 1 << 24), "number of classes, that is of logits");
+  site.num_classes = section.integer("num_classes", classes, Range::closed(1, 1 << 24),
+                                     "number of classes, that is of logits");
   if (section.describing()) return nullptr;
   auto root = models().make(type, section.path("type"), section, site);
   section.finish();
   auto model = std::make_unique<Model>(std::move(root), input);
   if (model->output_shape() != Shape{site.num_classes}) {
     section.error("type",
-                  "the last layer of this {} gives {} features, but num_classes is {}; end it with a linear layer of "
+                  "the last layer of this {} gives {} features, but num_classes is {}; end it with "
+                  "a linear layer of "
                   "{} features",
                   type, model->output_shape().text(), site.num_classes, site.num_classes);
   }

@@ -11,7 +11,8 @@ namespace starling {
 
 namespace {
 
-/// The layer as an L, but not as something derived from it, whose compute() a fused call would pass by.
+/// The layer as an L, but not as something derived from it, whose compute() a fused call would pass
+/// by.
 template <class L>
 L* exactly(Layer& layer) {
   return typeid(layer) == typeid(L) ? static_cast<L*>(&layer) : nullptr;
@@ -30,7 +31,8 @@ Shape Sequential::build(const Shape& input) {
       steps_.back().active = activation->kind();
       continue;
     }
-    steps_.push_back({&layer, exactly<BatchNorm>(layer), exactly<Residual>(layer), exactly<Linear>(layer)});
+    steps_.push_back(
+        {&layer, exactly<BatchNorm>(layer), exactly<Residual>(layer), exactly<Linear>(layer)});
   }
   pending_.clear();
   return shape;
@@ -38,7 +40,8 @@ Shape Sequential::build(const Shape& input) {
 
 bool Sequential::Step::takes(Activation next) const {
   if (active != Activation::kNone) return false;
-  return (next == Activation::kRelu && (batch_norm || residual || linear)) || (next == Activation::kRelu6 && (batch_norm || residual));
+  return (next == Activation::kRelu && (batch_norm || residual || linear)) ||
+         (next == Activation::kRelu6 && (batch_norm || residual));
 }
 
 Variable Sequential::Step::run(const Variable& x, Pass& pass) const {
@@ -55,10 +58,13 @@ Variable Sequential::run(const Variable& x, std::size_t count, Pass& pass) const
 
 Variable Sequential::compute(const Variable& x, Pass& pass) { return run(x, steps_.size(), pass); }
 
-Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, Activation active, Pass& pass) {
+Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, Activation active,
+                                      Pass& pass) {
   x.value();  // two read it: a pending norm is written out once
-  const bool fused = !steps_.empty() && steps_.back().batch_norm && steps_.back().active == Activation::kNone;
-  const Variable value = shell(x, pass, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
+  const bool fused =
+      !steps_.empty() && steps_.back().batch_norm && steps_.back().active == Activation::kNone;
+  const Variable value =
+      shell(x, pass, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
   const Variable other = shortcut ? shortcut->forward(x, pass) : x;
   if (fused) return steps_.back().batch_norm->forward_fused(value, active, other, pass);
   return functions::activation(functions::add(value, other, pass), active, pass);
@@ -69,19 +75,23 @@ Shape Residual::build(const Shape& input) {
   if (pending_shortcut_) shortcut_ = &add_child("shortcut", std::move(pending_shortcut_), input);
   const Shape& other = shortcut_ ? shortcut_->output_shape() : input;
   if (body_->output_shape() != other) {
-    fail(ExitCode::kUsage, "layer", {.key = name()}, "layers give {} but the shortcut gives {}; they must agree",
-         body_->output_shape().text(), other.text());
+    fail(ExitCode::kUsage, "layer", {.key = name()},
+         "layers give {} but the shortcut gives {}; they must agree", body_->output_shape().text(),
+         other.text());
   }
   return other;
 }
 
-Variable Residual::compute(const Variable& x, Pass& pass) { return body_->forward_residual(x, shortcut_, Activation::kNone, pass); }
+Variable Residual::compute(const Variable& x, Pass& pass) {
+  return body_->forward_residual(x, shortcut_, Activation::kNone, pass);
+}
 
 Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pass) {
   return shell(x, pass, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
 }
 
-std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key, bool required, const std::string& doc) {
+std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key,
+                                                bool required, const std::string& doc) {
   std::vector<std::unique_ptr<Layer>> result;
   std::vector<ConfigSection> items = section.sections(key, required, doc);
   if (section.describing()) return result;
@@ -97,7 +107,8 @@ void builtin::add_sequential(LayerRegistry& registry) {
   registry.add(
       "sequential",
       [](ConfigSection& section) {
-        return std::make_unique<Sequential>(read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}"));
+        return std::make_unique<Sequential>(
+            read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}"));
       },
       "layers one after the other");
 }
@@ -106,8 +117,9 @@ void builtin::add_sequential_model(ModelRegistry& registry) {
   registry.add(
       "sequential",
       [](ConfigSection& section, const ModelOutputs&) {
-        return std::make_unique<Sequential>(
-            read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}; the last gives num_classes features"));
+        return std::make_unique<Sequential>(read_layers(
+            section, "layers", true,
+            "the layers, in order, each {\"type\": …}; the last gives num_classes features"));
       },
       "any chain of layers");
 }
@@ -116,11 +128,14 @@ void builtin::add_residual(LayerRegistry& registry) {
   registry.add(
       "residual",
       [](ConfigSection& section) {
-        auto body = std::make_unique<Sequential>(read_layers(section, "layers", true, "the layers whose output the shortcut is added to"));
+        auto body = std::make_unique<Sequential>(read_layers(
+            section, "layers", true, "the layers whose output the shortcut is added to"));
         const bool has_shortcut = section.has("shortcut");
-        auto other = read_layers(section, "shortcut", false, "the layers of the shortcut; none: the input itself is added");
+        auto other = read_layers(section, "shortcut", false,
+                                 "the layers of the shortcut; none: the input itself is added");
         std::unique_ptr<Sequential> shortcut;
-        if (has_shortcut && !other.empty()) shortcut = std::make_unique<Sequential>(std::move(other));
+        if (has_shortcut && !other.empty())
+          shortcut = std::make_unique<Sequential>(std::move(other));
         return std::make_unique<Residual>(std::move(body), std::move(shortcut));
       },
       "layers(x) + shortcut(x)");

@@ -12,15 +12,17 @@ class BatchNorm;
 class Linear;
 class Residual;
 
-/// Layers one after the other, named 0, 1, … as torch.nn.Sequential names them. A batch_norm or a residual followed by a relu
-/// or relu6, and a linear followed by a relu, run as one operation: the same numbers (in low precision ReLU6 masks its gradient by what
-/// comes before rounding), and the names stay.
+/// Layers one after the other, named 0, 1, … as torch.nn.Sequential names them. A batch_norm or a
+/// residual followed by a relu or relu6, and a linear followed by a relu, run as one operation: the
+/// same numbers (in low precision ReLU6 masks its gradient by what comes before rounding), and the
+/// names stay.
 class Sequential : public Layer {
  public:
   explicit Sequential(std::vector<std::unique_ptr<Layer>> layers) : pending_(std::move(layers)) {}
 
-  /// All layers, then `+ shortcut(x)`, then `active`, which is kNone, kRelu or kRelu6; a null shortcut adds x itself. A batch norm at the
-  /// end takes the sum and the activation into its own operation.
+  /// All layers, then `+ shortcut(x)`, then `active`, which is kNone, kRelu or kRelu6; a null
+  /// shortcut adds x itself. A batch norm at the end takes the sum and the activation into its own
+  /// operation.
   Variable forward_residual(const Variable& x, Sequential* shortcut, Activation active, Pass& pass);
 
  protected:
@@ -44,7 +46,8 @@ class Sequential : public Layer {
   std::vector<Step> steps_;
 };
 
-/// layers(x) + shortcut(x); without shortcut layers, layers(x) + x. Tensors: layers.0.weight, …, shortcut.0.weight, …
+/// layers(x) + shortcut(x); without shortcut layers, layers(x) + x. Tensors: layers.0.weight, …,
+/// shortcut.0.weight, …
 class Residual : public Layer {
  public:
   Residual(std::unique_ptr<Sequential> body, std::unique_ptr<Sequential> shortcut)
@@ -61,7 +64,9 @@ class Residual : public Layer {
   Sequential* shortcut_ = nullptr;
 };
 
-/// Reads a list of layers under `key` of a config section. In describe mode the list is declared and comes back empty.
-std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key, bool required, const std::string& doc);
+/// Reads a list of layers under `key` of a config section. In describe mode the list is declared
+/// and comes back empty.
+std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key,
+                                                bool required, const std::string& doc);
 
 }  // namespace starling

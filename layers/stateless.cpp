@@ -11,7 +11,8 @@ Shape Pool2d::build(const Shape& input) {
 }
 
 Variable Pool2d::compute(const Variable& x, Pass& pass) {
-  window_output(*this, x.shape().without_batch(), window_, x.shape().back());  // an image of another size may be too small
+  // an image of another size may be too small
+  window_output(*this, x.shape().without_batch(), window_, x.shape().back());
   return functions::pool2d(x, kind_, window_, pass);
 }
 
@@ -27,35 +28,48 @@ void builtin::add_stateless(LayerRegistry& registry) {
   };
   activation("relu", Activation::kRelu, "max(0, x)");
   activation("relu6", Activation::kRelu6, "min(max(0, x), 6)");
-  activation("gelu", Activation::kGelu, "the exact Gaussian error linear unit, x·Φ(x) (arXiv 1606.08415)");
+  activation("gelu", Activation::kGelu,
+             "the exact Gaussian error linear unit, x·Φ(x) (arXiv 1606.08415)");
   activation("silu", Activation::kSilu, "x · sigmoid(x)");
   const auto pooling = [&](const char* name, Pooling kind, const char* doc) {
     registry.add(
-        name, [kind](ConfigSection& section) { return std::make_unique<Pool2d>(kind, read_window(section, WindowKeys::kPooling)); }, doc);
+        name,
+        [kind](ConfigSection& section) {
+          return std::make_unique<Pool2d>(kind, read_window(section, WindowKeys::kPooling));
+        },
+        doc);
   };
   pooling("max_pool2d", Pooling::kMax, "largest value of every window");
   pooling("avg_pool2d", Pooling::kAverage, "mean of every window, padding counted as zeros");
   registry.add(
       "blur_pool2d",
-      [](ConfigSection& section) { return std::make_unique<Pool2d>(Pooling::kBlur, read_window(section, WindowKeys::kBlur)); },
-      "every window weighted by the binomial filter, [1 2 1]⊗[1 2 1]/16 for 3×3; padding counts as zeros");
+      [](ConfigSection& section) {
+        return std::make_unique<Pool2d>(Pooling::kBlur, read_window(section, WindowKeys::kBlur));
+      },
+      "every window weighted by the binomial filter, [1 2 1]⊗[1 2 1]/16 for 3×3; padding counts as "
+      "zeros");
   registry.add(
-      "global_avg_pool", [](ConfigSection&) { return std::make_unique<GlobalAvgPool>(); }, "mean of every channel, as a vector");
+      "global_avg_pool", [](ConfigSection&) { return std::make_unique<GlobalAvgPool>(); },
+      "mean of every channel, as a vector");
   registry.add(
-      "flatten", [](ConfigSection&) { return std::make_unique<Flatten>(); }, "any shape to a vector, in the order C, H, W");
+      "flatten", [](ConfigSection&) { return std::make_unique<Flatten>(); },
+      "any shape to a vector, in the order C, H, W");
   registry.add(
       "dropout",
       [](ConfigSection& section) {
-        return std::make_unique<DropoutLayer>(section.number("p", 0.5, Range::half_open(0, 1), "probability that a value becomes 0"));
+        return std::make_unique<DropoutLayer>(
+            section.number("p", 0.5, Range::half_open(0, 1), "probability that a value becomes 0"));
       },
       "random zeros in training");
   registry.add(
       "stochastic_depth",
       [](ConfigSection& section) {
-        return std::make_unique<StochasticDepth>(
-            section.number("p", 0.1, Range::half_open(0, 1), "probability that a sample becomes 0; the others are scaled by 1/(1 - p)"));
+        return std::make_unique<StochasticDepth>(section.number(
+            "p", 0.1, Range::half_open(0, 1),
+            "probability that a sample becomes 0; the others are scaled by 1/(1 - p)"));
       },
-      "whole samples become 0 in training; at the end of a residual's layers that leaves the block out");
+      "whole samples become 0 in training; at the end of a residual's layers that leaves the block "
+      "out");
 }
 
 }  // namespace starling

@@ -3,7 +3,8 @@
 #include "layers/functions.h"
 #include "layers/layer.h"
 
-// Layers without parameters that models are made with. Flatten and the poolings take images; the others any shape.
+// Layers without parameters that models are made with. Flatten and the poolings take images; the
+// others any shape.
 namespace starling {
 
 /// A function of every value alone.
@@ -14,41 +15,48 @@ class ActivationLayer : public Layer {
 
  protected:
   Shape build(const Shape& input) override { return input; }
-  Variable compute(const Variable& x, Pass& pass) override { return functions::activation(x, kind_, pass); }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::activation(x, kind_, pass);
+  }
 
  private:
   Activation kind_;
 };
 
-/// Zeroes values with probability p in training and scales the others by 1/(1 - p) (Srivastava et al. 2014).
+/// Zeroes values with probability p in training and scales the others by 1/(1 - p) (Srivastava et
+/// al. 2014).
 class DropoutLayer : public Layer {
  public:
   explicit DropoutLayer(double p) : p_(p) {}
 
  protected:
   Shape build(const Shape& input) override { return input; }
-  Variable compute(const Variable& x, Pass& pass) override { return functions::dropout(x, p_, pass); }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::dropout(x, p_, pass);
+  }
 
  private:
   double p_;
 };
 
-/// Zeroes whole samples with probability p in training and scales the others by 1/(1 - p): at the end of a residual's layers, the block is
-/// left out (Huang et al. 2016, arXiv 1603.09382).
+/// Zeroes whole samples with probability p in training and scales the others by 1/(1 - p): at the
+/// end of a residual's layers, the block is left out (Huang et al. 2016, arXiv 1603.09382).
 class StochasticDepth : public Layer {
  public:
   explicit StochasticDepth(double p) : p_(p) {}
 
  protected:
   Shape build(const Shape& input) override { return input; }
-  Variable compute(const Variable& x, Pass& pass) override { return functions::stochastic_depth(x, p_, pass); }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::stochastic_depth(x, p_, pass);
+  }
 
  private:
   double p_;
 };
 
-/// The largest value, the mean or the blur (Pooling::kBlur) of every window, per channel: {H, W, C} → {P, Q, C}. Sizes round down, as in
-/// PyTorch by default.
+/// The largest value, the mean or the blur (Pooling::kBlur) of every window, per channel: {H, W, C}
+/// → {P, Q, C}. Sizes round down, as in PyTorch by default.
 class Pool2d : public Layer {
  public:
   Pool2d(Pooling kind, const Window2d& window) : kind_(kind), window_(window) {}
@@ -66,11 +74,13 @@ class Pool2d : public Layer {
 class GlobalAvgPool : public Layer {
  protected:
   Shape build(const Shape& input) override;
-  Variable compute(const Variable& x, Pass& pass) override { return functions::global_avg_pool(x, pass); }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::global_avg_pool(x, pass);
+  }
 };
 
-/// Any shape → {elements}; images in PyTorch's order C, H, W whatever the memory layout, so that weights of a following linear layer fit
-/// both.
+/// Any shape → {elements}; images in PyTorch's order C, H, W whatever the memory layout, so that
+/// weights of a following linear layer fit both.
 class Flatten : public Layer {
  protected:
   Shape build(const Shape& input) override { return {input.elements()}; }

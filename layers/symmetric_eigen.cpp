@@ -23,7 +23,8 @@ SymmetricEigen symmetric_eigen(std::vector<double> matrix, std::size_t n) {
         if (at(p, q) == 0.0) continue;
         // The rotation that makes element (p, q) zero, by the smaller of two angles.
         const double theta = (at(q, q) - at(p, p)) / (2.0 * at(p, q));
-        const double t = (theta < 0.0 ? -1.0 : 1.0) / (std::abs(theta) + std::sqrt(theta * theta + 1.0));
+        const double t =
+            (theta < 0.0 ? -1.0 : 1.0) / (std::abs(theta) + std::sqrt(theta * theta + 1.0));
         const double c = 1.0 / std::sqrt(t * t + 1.0), s = t * c;
         for (std::size_t k = 0; k < n; ++k) {
           const double a = at(k, p), b = at(k, q);
@@ -43,12 +44,14 @@ SymmetricEigen symmetric_eigen(std::vector<double> matrix, std::size_t n) {
   }
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return at(a, a) > at(b, b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return at(a, a) > at(b, b); });
   SymmetricEigen result;
   for (const std::size_t k : order) {
     result.values.push_back(at(k, k));
     const double* row = rows.data() + k * n;
-    const double* largest = std::max_element(row, row + n, [](double a, double b) { return std::abs(a) < std::abs(b); });
+    const double* largest = std::max_element(
+        row, row + n, [](double a, double b) { return std::abs(a) < std::abs(b); });
     const double sign = n > 0 && *largest < 0.0 ? -1.0 : 1.0;
     for (std::size_t i = 0; i < n; ++i) result.vectors.push_back(sign * row[i]);
   }

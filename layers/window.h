@@ -13,11 +13,14 @@ inline const Range kSizeRange = Range::closed(1, 1 << 24);
 
 enum class WindowKeys : std::uint8_t { kConvolution, kPooling, kBlur };
 
-/// Reads kernel_size, stride, padding (and, for convolutions, dilation and groups) with PyTorch's meanings and defaults. A
-/// blur, which PyTorch lacks, has a kernel of 3, a stride of 2 and half of the kernel as padding.
+/// Reads kernel_size, stride, padding (and, for convolutions, dilation and groups) with PyTorch's
+/// meanings and defaults. A blur, which PyTorch lacks, has a kernel of 3, a stride of 2 and half of
+/// the kernel as padding.
 Window2d read_window(ConfigSection& section, WindowKeys keys);
 
-/// {P, Q, channels} for an image {H, W, C}; Error(kUsage) naming `layer` where the padded image is smaller than the window.
-Shape window_output(const Layer& layer, const Shape& input, const Window2d& window, std::int64_t channels);
+/// {P, Q, channels} for an image {H, W, C}; Error(kUsage) naming `layer` where the padded image is
+/// smaller than the window.
+Shape window_output(const Layer& layer, const Shape& input, const Window2d& window,
+                    std::int64_t channels);
 
 }  // namespace starling

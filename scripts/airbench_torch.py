@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""airbench94's recipe (Jordan 2024, arXiv 2404.00498) in PyTorch, to hold configs/cifar10_airbench.json against: the test accuracy of each epoch.
+"""airbench94's recipe (Jordan 2024, arXiv 2404.00498) in PyTorch, to hold
+configs/cifar10_airbench.json against: the test accuracy of each epoch.
 
     build/bin/starling-train configs/cifar10_airbench.json --set steps=1 --set optimizer.lr=0 --set 'optimizer.groups=[]' --output runs/begin
     python3 scripts/airbench_torch.py build/data/cifar10 --init runs/begin/model.safetensors --epochs 3
 
-Written from the paper's description; the model is Airbench of examples/pytorch. With --init both begin with the same numbers, and samples, crops and
-mirrored images are drawn as Starling draws them, so that what is left between the two is arithmetic and rounding. Needs torch, numpy and safetensors.
-"""
+Written from the paper's description; the model is Airbench of examples/pytorch. With --init both
+begin with the same numbers, and samples, crops and mirrored images are drawn as Starling draws
+them, so that what is left between the two is arithmetic and rounding. Needs torch, numpy and
+safetensors."""
 import argparse
 import json
 import math
@@ -26,7 +28,8 @@ from models import Airbench  # noqa: E402
 
 
 def augmented(images, samples, seed, epoch, pad):
-    """Windows of images that are mirrored at their rim by `pad` pixels; every second epoch an image is turned left to right."""
+    """Windows of images that are mirrored at their rim by `pad` pixels; every second epoch an image
+    is turned left to right."""
     tops, lefts, _ = drawn_windows(samples, seed, epoch, pad)
     parity = drawn_windows(samples, seed, 0, pad)[2]
     wide = F.pad(images[torch.as_tensor(samples)], (pad,) * 4, mode="reflect")
@@ -51,7 +54,8 @@ def make_net(first_images):
 
 
 def six_views(net, x):
-    """The mean of what is said of an image, its mirror image, and both moved by a pixel either way."""
+    """The mean of what is said of an image, its mirror image, and both moved by a pixel either
+    way."""
     mirrored = lambda x: 0.5 * net(x) + 0.5 * net(x.flip(-1))
     wide = F.pad(x, (1,) * 4, mode="reflect")
     return 0.5 * mirrored(x) + 0.25 * mirrored(wide[:, :, :32, :32]) + 0.25 * mirrored(wide[:, :, 2:, 2:])

@@ -1,6 +1,7 @@
 # What .ci/run and scripts/nightly.sh share; sourced after lib.sh.
 
-# The commit by which a part of scripts/nightly.sh was last green, as docs/nightly.md has it; "": none that this checkout knows.
+# The commit by which a part of scripts/nightly.sh was last green, as docs/nightly.md has it; "":
+# none that this checkout knows.
 green_commit() { # PART
   local commit
   commit=$(sed -nE "s/^\| $1 \|.*\| \`([0-9a-f]{7,40})\` \|.*/\1/p" "$root/docs/nightly.md" | head -1)
@@ -13,7 +14,9 @@ changed_since() { # COMMIT
 
 # The files that are compiled as one unit: of a file that includes others (CMAKE_UNITY_BUILD) those.
 files_of_unit() { case $1 in */Unity/*) sed -nE 's/^#include "(.*)"/\1/p' "$1" ;; *) echo "$1" ;; esac; }
-tidy_one() { # END UNIT, in a process of its own; notes units that there was no time for, and those that passed with these headers
+# END UNIT, in a process of its own; notes units that there was no time for, and those that passed
+# with these headers
+tidy_one() {
   local left=$(($1 - $(date +%s))) status=0 key files
   files=$(files_of_unit "$2")
   key=$tidy_passed/$(xargs cat <<<"$files" | cat - <(echo "${files//$root/}") | sha256sum | head -c 20)
@@ -32,8 +35,9 @@ tidy_one() { # END UNIT, in a process of its own; notes units that there was no 
   fi
   return 0
 }
-# tidy SECONDS FILE...: clang-tidy on those of the files that a build without CUDA compiles, and on what is compiled together with them: that reads
-# the headers once. Fails for what it objects to; files that there was no time for are named, and in $tidy_notes/left.
+# tidy SECONDS FILE...: clang-tidy on those of the files that a build without CUDA compiles, and on
+# what is compiled together with them: that reads the headers once. Fails for what it objects to;
+# files that there was no time for are named, and in $tidy_notes/left.
 tidy() {
   local seconds=$1 units build=$root/build-tidy
   shift
@@ -61,12 +65,13 @@ tidy() {
   fi
 }
 
-# Sanitizers want a plain address space layout; where the container forbids that, they usually run all the same.
+# Sanitizers want a plain address space layout; where the container forbids that, they usually run
+# all the same.
 plain_layout() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
 }
-# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and fuzz_NAME for so long each; builds starling-NAME. With
-# $sanitizers in place of the preset's.
+# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and
+# fuzz_NAME for so long each; builds starling-NAME. With $sanitizers in place of the preset's.
 sanitized() {
   local preset=$1 seconds=$2 targets=() pattern=""
   shift 2
@@ -85,7 +90,8 @@ sanitized() {
     --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)(_families)?\$"
 }
 address_sanitizer() { # FUZZ_SECONDS NAME...
-  # MPI, oneDNN and OpenMP keep memory to the end; leaks of our own show in the tests that count allocations.
+  # MPI, oneDNN and OpenMP keep memory to the end; leaks of our own show in the tests that count
+  # allocations.
   export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   sanitized asan "$@"
@@ -112,8 +118,9 @@ slowest() {
   sed -nE 's/.*<testcase name="([^"]*)".* time="([0-9.]*)".*/\2 \1/p' "$@" 2>/dev/null | sort -rn | head -"$count" | awk '{printf "%8.1f s  %s\n", $1, $2}'
 }
 
-# Where nvcc, cuDNN and its headers are, the CUDA plug-in must build: left out, it would go untested. Without a GPU one architecture shows that it
-# compiles, and the look at machine code takes that one.
+# Where nvcc, cuDNN and its headers are, the CUDA plug-in must build: left out, it would go
+# untested. Without a GPU one architecture shows that it compiles, and the look at machine code
+# takes that one.
 insist_on_cuda() {
   if { command -v nvcc || compgen -G '/usr/local/cuda*/bin/nvcc'; } >/dev/null && [ -f "$build/deps/cudnn-frontend/include/cudnn_frontend.h" ] &&
     { ldconfig -p | grep -q 'libcudnn\.so' || compgen -G '/usr/local/cuda*/lib*/libcudnn.so*'; } >/dev/null; then

@@ -1,4 +1,5 @@
-"""What the scripts share that train on CIFAR-10 in PyTorch, to hold Starling against: its images, and the draws that Starling makes of them."""
+"""What the scripts share that train on CIFAR-10 in PyTorch, to hold Starling against: its images,
+and the draws that Starling makes of them."""
 import pathlib
 
 import numpy as np
@@ -31,7 +32,8 @@ def epoch_order(seed, epoch, count):
 
 
 def drawn_windows(samples, seed, epoch, pad):
-    """(rows from the top, columns from the left, 0 or 1 for a mirrored image) of an image that has `pad` pixels more on every side."""
+    """(rows from the top, columns from the left, 0 or 1 for a mirrored image) of an image that has
+    `pad` pixels more on every side."""
     samples = np.asarray(samples, np.uint64)
     words = philox(seed, samples, AUGMENT, epoch)
     tops, lefts = ((word * np.uint64(2 * pad + 1) >> np.uint64(32)).astype(int) for word in words[:2])
@@ -70,7 +72,8 @@ def add_arguments(parser, epochs, threads):
 
 
 def open_data(options, dtype=torch.float32):
-    """Training images and labels, test images and labels; PyTorch is given its threads and its seed."""
+    """Training images and labels, test images and labels; PyTorch is given its threads and its
+    seed."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)], dtype)

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Test accuracy of several algorithms, each at the best of some learning rates, over seeds; as a table.
+"""Test accuracy of several algorithms, each at the best of some learning rates, over seeds; as a
+table.
 
     scripts/compare_algorithms.py configs/fashion_mlp.json --ranks 8 --rates 0.01,0.03,0.1 --seeds 1,2,3,4 \\
         --algorithms allreduce gossip decentlam --set epochs=2 --set 'data.partition={"type": "dirichlet", "alpha": 0.01}'
 
-An algorithm is a type, or NAME=JSON as `sync.algorithm` takes it, or "NAME: KEY=VALUE KEY=VALUE", settings as --set takes them. A seed is also that
-of the partition, so algorithms are compared on the same data, and with the first one by pairs: its last column has the mean difference and its
+An algorithm is a type, or NAME=JSON as `sync.algorithm` takes it, or "NAME: KEY=VALUE KEY=VALUE",
+settings as --set takes them. A seed is also that of the partition, so algorithms are compared on
+the same data, and with the first one by pairs: its last column has the mean difference and its
 standard error. Runs that --keep finds done are not repeated.
 
-With --steps-to-loss a second table says how many steps come to the same test loss, for one of the first algorithm's: the median over the losses
-that this has at 30 even steps, of which those count that the other reaches too. Curves are means over the seeds, of the lowest loss so far. It wants
+With --steps-to-loss a second table says how many steps come to the same test loss, for one of the
+first algorithm's: the median over the losses that this has at 30 even steps, of which those count
+that the other reaches too. Curves are means over the seeds, of the lowest loss so far. It wants
 evaluate.every_steps and a constant rate.
 """
 
@@ -86,7 +89,8 @@ def mean_curve(curves):
 
 
 def step_at(points, loss):
-    """Where a falling curve comes to a loss, straight between its points; None where it does not."""
+    """Where a falling curve comes to a loss, straight between its points; None where it does
+    not."""
     for (step, above), (later, below) in zip(points, points[1:]):
         if above >= loss > below:
             return step + (later - step) * (above - loss) / (above - below)
@@ -101,7 +105,8 @@ def loss_at(points, step):
 
 
 def steps_ratio(first, other, losses=30):
-    """Steps of `other` to a loss, for one of `first`: the median over losses that both reach; nan where there are none."""
+    """Steps of `other` to a loss, for one of `first`: the median over losses that both reach; nan
+    where there are none."""
     if len(first) < 2 or len(other) < 2:
         return math.nan
     begin, end = first[0][0], first[-1][0]

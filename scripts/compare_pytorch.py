@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""Times Starling, PyTorch and decent-dp in one session, taking turns, and prints medians and ratios.
+"""Times Starling, PyTorch and decent-dp in one session, taking turns, and prints medians and
+ratios.
 
   scripts/compare_pytorch.py [--only resnet20,resnet18,mobilenet_v2,convnext_tiny,mlp,exposed] [--repeats 3] [--json]
 
-Needs a built starling-bench and starling-train (scripts/test.sh builds them), torch, and for `mlp` and `exposed` decent-dp:
+Needs a built starling-bench and starling-train (scripts/test.sh builds them), torch, and for
+`mlp` and `exposed` decent-dp:
   python3 -m pip install torch decent-dp==0.2.3
 
-Cases. One thread a rank, fp32, batches that lie ready in memory, medians over steps; each repeat runs every program once, in turn.
-  resnet20, resnet18   a whole training step (forward, backward, AdamW) at CIFAR shape, batch 128, one process; PyTorch in channels_last
-  mobilenet_v2, convnext_tiny   a step of starling-train at batch 8 of 96×96 pixels, one process, against the same in PyTorch, in channels_last
-  mlp                  MLP 3072-512-512-10, batch 64, 2 ranks: gossip on a ring against decent-dp over gloo and PyTorch's DDP over gloo
-  exposed              ResNet-20, batch 64, 2 ranks, ring: the share of a step that waits for communication
+Cases. One thread a rank, fp32, batches that lie ready in memory, medians over steps; each repeat
+runs every program once, in turn.
+  resnet20, resnet18   a whole training step (forward, backward, AdamW) at CIFAR shape, batch 128,
+                       one process; PyTorch in channels_last
+  mobilenet_v2, convnext_tiny   a step of starling-train at batch 8 of 96×96 pixels, one process,
+                                against the same in PyTorch, in channels_last
+  mlp                  MLP 3072-512-512-10, batch 64, 2 ranks: gossip on a ring against decent-dp
+                       over gloo and PyTorch's DDP over gloo
+  exposed              ResNet-20, batch 64, 2 ranks, ring: the share of a step that waits for
+                       communication
 PyTorch's models are those of examples/pytorch.
 """
 
@@ -20,13 +27,15 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "comm_bench"))
-from jobs import ADAMW, Setup, alternate, describe_machine, environment, peer, program, run_all, train, train_alone  # noqa: E402
+# noqa: E402
+from jobs import ADAMW, Setup, alternate, describe_machine, environment, peer, program, run_all, train, train_alone
 
 CASES = ["resnet20", "resnet18", "mobilenet_v2", "convnext_tiny", "mlp", "exposed"]
 
 
 def run_torch(setup, kind, model, batch, ranks, steps):
-    return peer(setup, kind, model, batch, steps + 4, ranks, "ring", optimizer="adamw", every=1)  # 4 steps warm up
+    # 4 steps warm up
+    return peer(setup, kind, model, batch, steps + 4, ranks, "ring", optimizer="adamw", every=1)
 
 
 def run_bench(setup, model, batch, steps, optimizer):

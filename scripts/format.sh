@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the formatting of all C++ files that git tracks.
-#   scripts/format.sh            lists the files that clang-format would change; exit status 2 if there are any
+#   scripts/format.sh            lists the files that clang-format would change; exit status 2 if
+#                                there are any
 #   scripts/format.sh --fix      formats them
 # CLANG_FORMAT names the program (default: clang-format-14 or clang-format).
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fetches CIFAR-10's official binary files (162 MiB) into DEST/cifar-10-batches-bin, checked by their published MD5 sum.
+# Fetches CIFAR-10's official binary files (162 MiB) into DEST/cifar-10-batches-bin, checked by
+# their published MD5 sum.
 #   scripts/get_cifar10.sh DEST       then train with "data": {"type": "cifar10", "path": "DEST"}
 # An archive that lies in DEST already is used instead of a download.
 set -euo pipefail

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Downloads cudnn-frontend, the C++ headers through which the CUDA backend builds cuDNN's graphs (MIT licence, headers only).
-#   scripts/get_cudnn_frontend.sh [DEST]     default: build/deps/cudnn-frontend, where the build looks; the headers land in DEST/include
-# Does nothing where they are. They come in a Python wheel, so python3 with pip is needed; no Python package is installed.
+# Downloads cudnn-frontend, the C++ headers through which the CUDA backend builds cuDNN's graphs
+# (MIT licence, headers only).
+#   scripts/get_cudnn_frontend.sh [DEST]     default: build/deps/cudnn-frontend, where the build
+#                                            looks; the headers land in DEST/include
+# Does nothing where they are. They come in a Python wheel, so python3 with pip is needed; no Python
+# package is installed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Proves and measures the CUDA backend on a machine with a GPU, in stages of 8 minutes at most; scripts/gpu_check.sh --help has all of it.
-# This part finds the libraries; scripts/gpu does the rest. Where an archive of scripts/pack_gpu.sh was unpacked, its gpu_env.sh names
-# everything; in a checkout the stage build compiles first.
+# Proves and measures the CUDA backend on a machine with a GPU, in stages of 8 minutes at most;
+# scripts/gpu_check.sh --help has all of it. This part finds the libraries; scripts/gpu does the
+# rest. Where an archive of scripts/pack_gpu.sh was unpacked, its gpu_env.sh names everything; in a
+# checkout the stage build compiles first.
 set -uo pipefail
 export STARLING_REHEARSAL_BUILD=${STARLING_BUILD:-} # a rehearsal runs what the tests' build has
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}

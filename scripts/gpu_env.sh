@@ -1,8 +1,10 @@
-# Sourced by bash, from anywhere: makes what scripts/pack_gpu.sh has packed usable, wherever it was unpacked, and finds CUDA's libraries, which are not
-# in the archive: in LD_LIBRARY_PATH, the toolkit's folders and the loader's own, or among the Python packages of the python3 in the PATH. They come
-# from one of these two places where it has all. One line on stderr says which were taken, and what is missing.
-# Environment: STARLING_CUDA_FROM=python takes the Python packages first. What is set already of OMPI_MCA_* stays.
-# Sets PATH, LD_LIBRARY_PATH, STARLING_BUILD, STARLING_COMMIT, and what Open MPI needs to run from another folder than its own.
+# Sourced by bash, from anywhere: makes what scripts/pack_gpu.sh has packed usable, wherever it was
+# unpacked, and finds CUDA's libraries, which are not in the archive: in LD_LIBRARY_PATH, the
+# toolkit's folders and the loader's own, or among the Python packages of the python3 in the PATH.
+# They come from one of these two places where it has all. One line on stderr says which were taken,
+# and what is missing. Environment: STARLING_CUDA_FROM=python takes the Python packages first. What
+# is set already of OMPI_MCA_* stays. Sets PATH, LD_LIBRARY_PATH, STARLING_BUILD, STARLING_COMMIT,
+# and what Open MPI needs to run from another folder than its own.
 
 # All that the loader finds without being told.
 starling_system_libraries() {
@@ -34,8 +36,8 @@ for folder in (spec.submodule_search_locations or []) if spec else []:
 ' 2>/dev/null
 }
 
-# starling_look LIST SYSTEM: of the libraries in the file LIST, those that the folders on stdin have, as "LIBRARY FOLDER" lines; else "LIBRARY -" for
-# those that the text SYSTEM names.
+# starling_look LIST SYSTEM: of the libraries in the file LIST, those that the folders on stdin
+# have, as "LIBRARY FOLDER" lines; else "LIBRARY -" for those that the text SYSTEM names.
 starling_look() {
   local folders folder library wheel
   mapfile -t folders
@@ -66,7 +68,8 @@ starling_gpu_env() { # ROOT
   if [ -n "$here" ] && [ "$(printf '%s\n' "$glibc" "$here" | sort -V | head -1)" != "$glibc" ]; then
     echo "error: this system's C library is glibc $here, and the packed programs need $glibc: pack them on an older system, or build here" >&2
   fi
-  # Of GCC's libraries and zlib, those that this system lacks or has older than is needed: its own programs, as Python, keep theirs.
+  # Of GCC's libraries and zlib, those that this system lacks or has older than is needed: its own
+  # programs, as Python, keep theirs.
   paths=$lib
   for folder in "$lib"/base/*/; do
     folder=${folder%/}
@@ -111,7 +114,8 @@ starling_gpu_env() { # ROOT
   # One machine, perhaps without a network.
   export OMPI_MCA_btl=${OMPI_MCA_btl:-self,vader,tcp} OMPI_MCA_btl_tcp_if_include=${OMPI_MCA_btl_tcp_if_include:-lo}
   export OMPI_MCA_oob_tcp_if_include=${OMPI_MCA_oob_tcp_if_include:-lo}
-  # Sandboxes may refuse to let one process read another's memory, which Open MPI notices in the middle of a run only.
+  # Sandboxes may refuse to let one process read another's memory, which Open MPI notices in the
+  # middle of a run only.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
   # Without ssh, mpirun ends instead of doing without other machines.
   command -v ssh >/dev/null || export OMPI_MCA_plm=${OMPI_MCA_plm:-isolated}

@@ -1,21 +1,30 @@
 #!/usr/bin/env bash
-# Starts a program on several ranks with the mpirun options that Starling recommends (docs/clusters.md says why each).
+# Starts a program on several ranks with the mpirun options that Starling recommends
+# (docs/clusters.md says why each).
 #   scripts/launch.sh [OPTION...] PROGRAM ARGUMENT...
 #     -n N                  ranks; default: the slots of the hosts, or of the Slurm job
 #     --hosts A:2,B:2       hosts and the ranks on each
 #     --hostfile FILE       the same from a file with lines "A slots=2"
-#     --cores K             cores that each rank gets for itself; default on this machine: cores / ranks, on other hosts: no binding
-#     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0", "10.0.0.0/24"
-#     --start-timeout S     seconds until all ranks must have come together (default 120); then those that have not are named
-#     --restarts N          after a lost rank or host, start again with --resume latest, N times at most; see docs/reliability.md
-#     --elastic             with --restarts: go on without the hosts that do not answer, on fewer ranks
-#     --requeue             in a job of Slurm: after a stop by a signal that is no scancel, have it queued again; it goes on with --resume latest
+#     --cores K             cores that each rank gets for itself; default on this machine: cores /
+#                           ranks, on other hosts: no binding
+#     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0",
+#                           "10.0.0.0/24"
+#     --start-timeout S     seconds until all ranks must have come together (default 120); then
+#                           those that have not are named
+#     --restarts N          after a lost rank or host, start again with --resume latest, N times at
+#                           most; see docs/reliability.md
+#     --elastic             with --restarts: go on without the hosts that do not answer, on fewer
+#                           ranks
+#     --requeue             in a job of Slurm: after a stop by a signal that is no scancel, have it
+#                           queued again; it goes on with --resume latest
 #     --dry-run             print the command, do not run it
-# OMPI_MCA_* variables win over what this script would set. SIGUSR1, SIGTERM, SIGINT and SIGHUP have the ranks write a checkpoint and end with
-# 75; a second one, SIGUSR1 aside, ends them at once. Exit status: mpirun's; 2 for bad arguments; 3 where mpirun itself had to be ended.
+# OMPI_MCA_* variables win over what this script would set. SIGUSR1, SIGTERM, SIGINT and SIGHUP have
+# the ranks write a checkpoint and end with 75; a second one, SIGUSR1 aside, ends them at once. Exit
+# status: mpirun's; 2 for bad arguments; 3 where mpirun itself had to be ended.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-# A batch script that is ended by a signal takes this one with it: no ranks go on outside of their job.
+# A batch script that is ended by a signal takes this one with it: no ranks go on outside of their
+# job.
 if [ -n "${SLURM_JOB_ID:-}" ] && [ "${LAUNCH_PARENT:-}" != $PPID ] && setpriv --pdeathsig USR1 true 2>/dev/null; then
   LAUNCH_PARENT=$PPID exec setpriv --pdeathsig USR1 "$BASH" "$0" "$@"
 fi
@@ -120,7 +129,8 @@ if [ $one_machine = 1 ]; then slots=$my_cores; fi
 if [ -n "$slots" ] && [ "$ranks" -gt "$slots" ]; then places+=(--oversubscribe); fi
 command=() # the rest
 
-# A rank computes and communicates in threads of its own: bound to a single core (mpirun's default for two ranks) they would share it.
+# A rank computes and communicates in threads of its own: bound to a single core (mpirun's default
+# for two ranks) they would share it.
 if [ -z "$cores" ] && [ $one_machine = 1 ] && [ $((my_cores / ranks)) -ge 2 ]; then cores=$((my_cores / ranks)); fi
 if [ -n "${OMPI_MCA_hwloc_base_binding_policy:-}" ]; then
   :
@@ -135,8 +145,10 @@ setting() { # NAME VALUE: unless the environment has its own
   local name=OMPI_MCA_$1
   if [ -z "${!name+set}" ]; then command+=(--mca "$1" "$2"); fi
 }
-setting btl_tcp_flags send,inplace,need-ack,need-csum,hetero-rdma # without PUT, which makes a pair exchange half-duplex
-setting mpi_yield_when_idle 1                                     # a waiting thread leaves the core to the computation
+# without PUT, which makes a pair exchange half-duplex
+setting btl_tcp_flags send,inplace,need-ack,need-csum,hetero-rdma
+# a waiting thread leaves the core to the computation
+setting mpi_yield_when_idle 1
 # Nor do mpirun's helpers on other nodes heed what Slurm sends to all processes of a step.
 if [ $in_slurm = 1 ] && env --block-signal=TERM true 2>/dev/null; then
   setting orte_launch_agent "env --block-signal=TERM --block-signal=USR1 orted"
@@ -203,11 +215,13 @@ has_ranks() {
   done
   return 1
 }
-# guard PID: ends an mpirun that would wait without an end, and returns 9 then: for hosts where it cannot start ranks, for a host that went, for
-# the end of a rank that was killed while it started. A run that was through is not harmed: it has nothing left.
+# guard PID: ends an mpirun that would wait without an end, and returns 9 then: for hosts where it
+# cannot start ranks, for a host that went, for the end of a rank that was killed while it started.
+# A run that was through is not harmed: it has nothing left.
 guard() {
   local seen="" gone=0 here limit=${STARLING_START_TIMEOUT_S:-120} begin=$SECONDS pause=1
-  local patience=$((10 + 2 * ${OMPI_MCA_odls_base_sigkill_timeout:-1})) # mpirun's own, after a failure
+  # mpirun's own, after a failure
+  local patience=$((10 + 2 * ${OMPI_MCA_odls_base_sigkill_timeout:-1}))
   has_ranks || limit=0
   while sleep $pause >/dev/null 2>&1 && kill -0 "$1" 2>/dev/null; do
     here=$(ps -o pid= --ppid "$1" | sed -E 's|^ *(.*)|/proc/\1/environ|' | xargs -r grep -hoszaE '^OMPI_COMM_WORLD_RANK=[0-9]+' 2>/dev/null |
@@ -238,15 +252,19 @@ waits_for() {
   printf ', on a network that --interface names%s' "$shared"
 }
 
-lost() { # STATUS: a rank or host is gone (3), or a signal has ended one that mpirun reports so; a user's own signals are none
+# STATUS: a rank or host is gone (3), or a signal has ended one that mpirun reports so; a user's own
+# signals are none
+lost() {
   case $1 in 3) return 0 ;; 130 | 143) return 1 ;; *) [ "$1" -gt 128 ] ;; esac
 }
-# queue_again WHY [NOTE]: whether Slurm starts this job again. Its nodes may be the trouble; the next start may get others.
+# queue_again WHY [NOTE]: whether Slurm starts this job again. Its nodes may be the trouble; the
+# next start may get others.
 queue_again() {
   scontrol requeue "$SLURM_JOB_ID" || return 1
   warn "$1; job $SLURM_JOB_ID is queued again${2:+, $2}"
 }
-# Losses that this job of Slurm was queued again for, as a file of its output folder says: Slurm's own count has stops and preemptions, too.
+# Losses that this job of Slurm was queued again for, as a file of its output folder says: Slurm's
+# own count has stops and preemptions, too.
 attempt=0 losses=$output/.restarts
 if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -f "$losses" ]; then
   read -r job count <"$losses" || true
@@ -263,7 +281,8 @@ while true; do
   status=0
   wait_mpi || status=$?
   kill $guarding 2>/dev/null || wait $guarding || [ $? != 9 ] || status=3
-  # A scancel comes as SIGTERM; what goes to the ranks alone, as at a preemption, leaves this script in peace.
+  # A scancel comes as SIGTERM; what goes to the ranks alone, as at a preemption, leaves this script
+  # in peace.
   if [ "$status" = 75 ] && [ $requeue = 1 ] && [ $stopped = 0 ]; then
     queue_again "stopped by a signal after a checkpoint" || warn "Slurm does not queue job $SLURM_JOB_ID again (sbatch --requeue allows it)"
   fi

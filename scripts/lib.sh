@@ -1,6 +1,8 @@
 # Functions that the scripts of this folder share; sourced, not run.
-# Environment: STARLING_BUILD (build folder, default <root>/build), STARLING_JOBS (compile jobs), STARLING_SKIP_SETUP=1 (install nothing),
-#   STARLING_CUDA_ARCHITECTURES (of GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; default: all that docs/gpu.md names).
+# Environment: STARLING_BUILD (build folder, default <root>/build), STARLING_JOBS (compile jobs),
+# STARLING_SKIP_SETUP=1 (install nothing),
+#   STARLING_CUDA_ARCHITECTURES (of GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; default: all
+#   that docs/gpu.md names).
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${STARLING_BUILD:-$root/build}
@@ -31,11 +33,13 @@ compile_jobs() {
 # Tests at a time: more than cores, since most wait for ranks and threads more than they compute.
 test_jobs() { echo $((2 * $(nproc))); }
 
-# configure [CMAKE ARGUMENT...]: configures $build once; a folder that is configured already keeps its generator, and whether files are joined.
+# configure [CMAKE ARGUMENT...]: configures $build once; a folder that is configured already keeps
+# its generator, and whether files are joined.
 configure() {
   local arguments=()
   if [ ! -f "$build/CMakeCache.txt" ]; then
-    arguments+=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON) # files are compiled together: half the time
+    # files are compiled together: half the time
+    arguments+=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON)
     if command -v ninja >/dev/null; then arguments+=(-G Ninja); fi
   fi
   if [ -n "${STARLING_CUDA_ARCHITECTURES:-}" ]; then arguments+=(-DSTARLING_CUDA_ARCHITECTURES="$STARLING_CUDA_ARCHITECTURES"); fi
@@ -56,7 +60,8 @@ compile() {
   cmake --build "$build" --parallel "$jobs" "${targets[@]}" || die "the build failed; the compiler's message stands above"
 }
 
-# What Open MPI needs to be told: that root may run it in a container, and to be quiet about hardware.
+# What Open MPI needs to be told: that root may run it in a container, and to be quiet about
+# hardware.
 mpi_environment() {
   if [ "$(id -u)" = 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -64,9 +69,11 @@ mpi_environment() {
   export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
 }
 
-# mpi_words: hands stdin on to stderr, line by line. Where a rank tells its error, what Open MPI adds to it says nothing more, and goes:
-# blocks between two lines of dashes that begin with a sentence known here. One that comes before any error is kept back: it is shown at the
-# end where no rank has told one. All else stays, such as why a program could not be started. True where a rank has told its error.
+# mpi_words: hands stdin on to stderr, line by line. Where a rank tells its error, what Open MPI
+# adds to it says nothing more, and goes: blocks between two lines of dashes that begin with a
+# sentence known here. One that comes before any error is kept back: it is shown at the end where no
+# rank has told one. All else stays, such as why a program could not be started. True where a rank
+# has told its error.
 mpi_words() {
   local line dashes=0 told=0 dropped=0 held="" rule
   local error='^(rank [0-9]+: |starling-[a-z]+: )?\[[a-z][a-z _-]*\] '
@@ -76,7 +83,8 @@ mpi_words() {
   trap '' INT TERM HUP USR1 USR2 QUIT # it ends with its input, after mpirun's last word
   while IFS= read -r line || [ -n "$line" ]; do
     if [[ $line =~ $error ]]; then told=1 held=""; fi
-    if [ $dropped -gt 0 ]; then # within such a block; one that does not end is not followed for long
+    # within such a block; one that does not end is not followed for long
+    if [ $dropped -gt 0 ]; then
       if [ "$line" = "$rule" ]; then
         keep_back "$line"
         dropped=0
@@ -109,9 +117,11 @@ mpi_words() {
   [ $told = 1 ]
 }
 
-# start_mpi COMMAND...: starts mpirun, as process $mpi_job. It is in a session of its own, so that Ctrl-C in a terminal reaches this script
-# alone, which says what it means for the ranks (stop_mpi); where this script is killed, that is a stop too. mpirun gets no SIGTERM: batch
-# systems send it to all processes of a job, ranks included, and mpirun would end those while they write their checkpoint.
+# start_mpi COMMAND...: starts mpirun, as process $mpi_job. It is in a session of its own, so that
+# Ctrl-C in a terminal reaches this script alone, which says what it means for the ranks (stop_mpi);
+# where this script is killed, that is a stop too. mpirun gets no SIGTERM: batch systems send it to
+# all processes of a job, ranks included, and mpirun would end those while they write their
+# checkpoint.
 mpi_job="" mpi_filter="" signals=0 stopped=0
 start_mpi() {
   local words bound=()
@@ -124,8 +134,9 @@ start_mpi() {
   exec {words}>&-
 }
 
-# stop_mpi SIGNAL, for on_stop: ranks get SIGUSR1, on which they write a checkpoint and end with 75, however long it takes. As for a rank
-# itself, SIGUSR1 and SIGUSR2 may come often, and a second one of the others ends all at once.
+# stop_mpi SIGNAL, for on_stop: ranks get SIGUSR1, on which they write a checkpoint and end with 75,
+# however long it takes. As for a rank itself, SIGUSR1 and SIGUSR2 may come often, and a second one
+# of the others ends all at once.
 stop_mpi() {
   local pass=USR1
   signals=$((signals + 1))
@@ -146,8 +157,8 @@ on_stop() {
   for signal in TERM INT HUP USR1 USR2; do trap "$1 $signal" $signal; done
 }
 
-# wait_mpi: waits for it and its last words; its exit status. told=1: a rank has told its error. Each signal ends a wait too early, which
-# `signals` tells.
+# wait_mpi: waits for it and its last words; its exit status. told=1: a rank has told its error.
+# Each signal ends a wait too early, which `signals` tells.
 told=0
 wait_mpi() {
   local seen status

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The tests that take longer than a change should wait for, in parts of at most 60 minutes on 2 cores.
+# The tests that take longer than a change should wait for, in parts of at most 60 minutes on 2
+# cores.
 #   scripts/nightly.sh [PART...]    these parts (default: all of them)
 #   scripts/nightly.sh --list       the parts, and what each runs
-# What has passed for the present commit is not run again, so a part that was ended goes on where it was. A part that passes on a clean checkout is
-# written into docs/nightly.md with the commit.
+# What has passed for the present commit is not run again, so a part that was ended goes on where it
+# was. A part that passes on a clean checkout is written into docs/nightly.md with the commit.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$root/scripts/checks.sh"

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Packs all that a machine with a GPU needs to run Starling and its checks into one archive, so that nothing is built there: programs, the CUDA
-# plug-in, Open MPI, other libraries, scripts and configs. CUDA's libraries are that machine's own, of its toolkit or of Python wheels.
+# Packs all that a machine with a GPU needs to run Starling and its checks into one archive, so that
+# nothing is built there: programs, the CUDA plug-in, Open MPI, other libraries, scripts and
+# configs. CUDA's libraries are that machine's own, of its toolkit or of Python wheels.
 #   scripts/pack_gpu.sh [--from-build FOLDER] [--level N] [DEST.tar.xz]
 #     DEST          default: <build>/starling-gpu.tar.xz
 #     --from-build  packs what is built in this folder; else all is built, in build-gpu, for sm_90
 #     --level       of xz, 0 (fast) to 9 (default)
-# Environment: STARLING_BUILD (default build-gpu), STARLING_CUDA_ARCHITECTURES (90-real), STARLING_JOBS.
-# The archive must stay below 60 MiB. There, in any folder:
+# Environment: STARLING_BUILD (default build-gpu), STARLING_CUDA_ARCHITECTURES (90-real),
+# STARLING_JOBS. The archive must stay below 60 MiB. There, in any folder:
 #   tar -xJf starling-gpu.tar.xz || python3 -m tarfile -e starling-gpu.tar.xz
 #   source starling-gpu/gpu_env.sh && starling-gpu/scripts/gpu_check.sh
-# Its system must be as new as this one's C library (said at the end), with bash, coreutils, grep, sed and awk.
+# Its system must be as new as this one's C library (said at the end), with bash, coreutils, grep,
+# sed and awk.
 set -euo pipefail
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -22,7 +24,8 @@ of_glibc() {
   return 1
 }
 
-# Most systems have these, and often newer ones: programs of the system, as its Python, must not be given older ones.
+# Most systems have these, and often newer ones: programs of the system, as its Python, must not be
+# given older ones.
 of_base() {
   case $1 in libgcc_s.so.* | libstdc++.so.* | libgomp.so.* | libz.so.*) return 0 ;; esac
   return 1
@@ -34,13 +37,14 @@ of_cuda() {
   return 1
 }
 
-# needed_libraries FILE...: the libraries that they need, all the way down, as "NAME PATH" lines; PATH is "missing" where the loader finds none.
+# needed_libraries FILE...: the libraries that they need, all the way down, as "NAME PATH" lines;
+# PATH is "missing" where the loader finds none.
 needed_libraries() {
   ldd "$@" 2>/dev/null | awk '$2 == "=>" { print $1, ($3 ~ /^\// ? $3 : "missing") }' | sort -u
 }
 
-# copy_needed FOLDER FILE...: copies what these files need into FOLDER, but for glibc's, and for what the functions in $leave_out name. Never one
-# that is there.
+# copy_needed FOLDER FILE...: copies what these files need into FOLDER, but for glibc's, and for
+# what the functions in $leave_out name. Never one that is there.
 leave_out=()
 copy_needed() {
   local folder=$1 name path test
@@ -74,7 +78,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     -h | --help)
-      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     -*) die "unknown option '$1'; see --help" ;;
@@ -112,7 +116,7 @@ top=$work/starling-gpu
 lib=$top/build-gpu/lib
 mkdir -p "$top/build-gpu/bin" "$lib/openmpi" "$lib/pmix" "$top/build-gpu/etc" "$top/build-gpu/share" "$top/docs"
 
-# -------------------------------------------------------------------------------------------------------------- what is ours
+# ------------------------------------------------------------------------------------- what is ours
 
 cp "${programs[@]/#/$build/bin/}" "$top/build-gpu/bin"
 cp -L "$plugin" "$lib"
@@ -127,7 +131,7 @@ find "$top" -name __pycache__ -prune -exec rm -r {} +
 cp "$root/scripts/gpu_env.sh" "$top/gpu_env.sh"
 { git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null || echo "${STARLING_COMMIT:-unknown}"; } >"$top/commit"
 
-# -------------------------------------------------------------------------------------------------------------- Open MPI
+# ----------------------------------------------------------------------------------------- Open MPI
 
 mpi_path() { ompi_info --parsable --path "$1" | sed -n "s/^path:$1://p"; }
 mpirun=$(readlink -f "$(command -v mpirun)")
@@ -136,7 +140,8 @@ cp -L "$(dirname "$mpirun")/orted" "$top/build-gpu/bin/orted"
 for name in mpirun mpiexec; do ln -s orterun "$top/build-gpu/bin/$name"; done
 cp -rL "$(mpi_path pkgdatadir)" "$top/build-gpu/share/openmpi"
 touch "$top/build-gpu/etc/openmpi-mca-params.conf"
-# Plug-ins for networks that are not Ethernet would bring large libraries along, and warnings where there is no such network.
+# Plug-ins for networks that are not Ethernet would bring large libraries along, and warnings where
+# there is no such network.
 fabric='lib(ucp|ucs|uct|ucm|fabric|ibverbs|rdmacm|psm2|psm_infinipath|infinipath|oshmem|nl-3|nl-route-3|mca_common_(ucx|ofi|verbs))\.so'
 for file in "$(mpi_path pkglibdir)"/mca_*.so; do
   if ! readelf -d "$file" | grep -qE "NEEDED.*\[$fabric"; then cp -L "$file" "$lib/openmpi"; fi
@@ -145,7 +150,7 @@ done
 pmix=$(needed_libraries "$lib"/openmpi/mca_pmix_*.so | awk '/^libpmix\.so/ { print $2 }')
 find "$(dirname "$(readlink -f "$pmix")")" -name 'pmix_mca_*.so' -exec cp -L {} "$lib/pmix" \;
 
-# -------------------------------------------------------------------------------------------------------------- libraries
+# ---------------------------------------------------------------------------------------- libraries
 
 leave_out=(of_cuda)
 copy_needed "$lib" "$plugin" "$top"/build-gpu/bin/orte* "${programs[@]/#/$build/bin/}" "$lib"/openmpi/*.so "$lib"/pmix/*.so
@@ -158,7 +163,8 @@ for file in "$lib"/*.so*; do
   fi
 done
 
-# Symbols go, and folders of this machine that the loader would search: each file finds the others by LD_LIBRARY_PATH, or relative to its own place.
+# Symbols go, and folders of this machine that the loader would search: each file finds the others
+# by LD_LIBRARY_PATH, or relative to its own place.
 mapfile -t elf < <(find "$top/build-gpu" -type f | while read -r file; do if is_elf "$file"; then echo "$file"; fi; done)
 chmod u+w "${elf[@]}"
 strip --strip-unneeded "${elf[@]}"
@@ -175,7 +181,7 @@ for file in "${elf[@]}"; do
 done >"$work/rpath.cmake"
 cmake -P "$work/rpath.cmake" >/dev/null
 
-# -------------------------------------------------------------------------------------------------------------- what the other machine must have
+# ----------------------------------------------------------------- what the other machine must have
 
 needed_names() { readelf -d "$@" | sed -nE 's/^.*\(NEEDED\).*\[(.*)\]$/\1/p' | sort -u; }
 for name in $(needed_names "${elf[@]}"); do
@@ -205,7 +211,7 @@ for folder in "$lib"/base/*/; do
 done
 sed -nE 's/^.* GLIBC_([0-9.]+)$/\1/p' "$work/versions" | sort -V | tail -1 >"$lib/needs_glibc"
 
-# -------------------------------------------------------------------------------------------------------------- the archive
+# -------------------------------------------------------------------------------------- the archive
 
 mkdir -p "$(dirname "$archive")"
 tar -C "$work" --owner=0 --group=0 --numeric-owner --sort=name -c starling-gpu | xz -"$level" -T0 >"$archive.part"

@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
 """Reading and changing pictures: Starling against torchvision, in one run on one core a worker.
 
-    python3 scripts/picture_bench.py make DEST CIFAR      2,000 JPEG files of 500×375 for the measurement: DEST/<class>/*.jpg
-    python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's, torchvision's decode_jpeg and loader
-    python3 scripts/picture_bench.py names DEST PICTURE   as many files as ImageNet has, with names like its: links to PICTURE's bytes
-    python3 scripts/picture_bench.py index DEST           what listing these files takes: time, memory of 2 ranks
-    python3 scripts/picture_bench.py augment              random changes, µs an image from bytes in memory to normalised fp32: ours, and torchvision's
-                                                          transforms.v2 on uint8 tensors, and on Pillow's images as its reference scripts take them
+    python3 scripts/picture_bench.py make DEST CIFAR      2,000 JPEG files of 500×375 for the
+                                                          measurement: DEST/<class>/*.jpg
+    python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's,
+                                                          torchvision's decode_jpeg and loader
+    python3 scripts/picture_bench.py names DEST PICTURE   as many files as ImageNet has, with names
+                                                          like its: links to PICTURE's bytes
+    python3 scripts/picture_bench.py index DEST           what listing these files takes: time,
+                                                          memory of 2 ranks
+    python3 scripts/picture_bench.py augment              random changes, µs an image from bytes in
+                                                          memory to normalised fp32: ours, and
+                                                          torchvision's transforms.v2 on uint8
+                                                          tensors, and on Pillow's images as its
+                                                          reference scripts take them
 
-make composes each picture of 12 photographs of CIFAR-10 (its official binary files in the folder CIFAR), enlarged to 125×125 and stored at
-quality 90: an ordinary photograph's size in pixels and bytes. Needs Pillow; run and augment need torch and torchvision, and build/bin/starling-bench.
-index needs build/bin/starling-train, mpirun and strace, and a folder that names has made.
-"""
+make composes each picture of 12 photographs of CIFAR-10 (its official binary files in the folder
+CIFAR), enlarged to 125×125 and stored at quality 90: an ordinary photograph's size in pixels and
+bytes. Needs Pillow; run and augment need torch and torchvision, and build/bin/starling-bench.
+index needs build/bin/starling-train, mpirun and strace, and a folder that names has made."""
 import argparse
 import io
 import json
@@ -40,7 +47,8 @@ def make(destination, cifar, count=2000):
         chosen = rng.integers(0, len(images), 12)
         for k, index in enumerate(chosen):
             tile = np.asarray(Image.fromarray(images[index]).resize((125, 125), Image.BICUBIC)).astype(np.int16)
-            tile = (tile + rng.normal(0, 4, tile.shape)).clip(0, 255).astype(np.uint8)  # a camera's noise
+            # a camera's noise
+            tile = (tile + rng.normal(0, 4, tile.shape)).clip(0, 255).astype(np.uint8)
             picture.paste(Image.fromarray(tile), (125 * (k % 4), 125 * (k // 4)))
         path = pathlib.Path(destination) / str(records[chosen[0], 0]) / f"{number:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,8 +79,8 @@ def starling(folder, count, processes=1):
 
 
 def loader_of(folder, paths, decode, workers=2):
-    """Milliseconds a picture and worker of torchvision's ImageFolder behind PyTorch's DataLoader, as a function. `decode`: of torchvision.io, or
-    None for Pillow's."""
+    """Milliseconds a picture and worker of torchvision's ImageFolder behind PyTorch's DataLoader,
+    as a function. `decode`: of torchvision.io, or None for Pillow's."""
     from torch.utils.data import DataLoader, Subset
     from torchvision import datasets, transforms
     from torchvision.io import ImageReadMode, read_file
@@ -148,7 +156,9 @@ def index(folder, repeats):
             "data": {"type": "image_folder", "path": str(pathlib.Path(folder).resolve()), "image_size": 16, "test_resize": 16,
                      "test_crop": 16}}))
         times = []
-        for _ in range(repeats):  # ms from the first class folder of train/ to val/. Other calls of the system run at full speed.
+        # ms from the first class folder of train/ to val/. Other calls of the system run at full
+        # speed.
+        for _ in range(repeats):
             subprocess.run(["strace", "-f", "--seccomp-bpf", "-ttt", "-e", "trace=openat", "-o", work / "calls", train, config, "--set",
                             "steps=1", "--output", tempfile.mkdtemp(dir=work) + "/run"], check=True, capture_output=True)
             calls = (work / "calls").read_text().splitlines()

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The recipe of configs/cifar10_resnet20_allreduce.json on 4 ranks in PyTorch, to hold it against: the test accuracy of each epoch.
+"""The recipe of configs/cifar10_resnet20_allreduce.json on 4 ranks in PyTorch, to hold it
+against: the test accuracy of each epoch.
 
     build/bin/starling-train configs/cifar10_resnet20_allreduce.json --set steps=1 --set optimizer.lr=0 --output runs/begin
     python3 scripts/resnet20_torch.py build/data/cifar10 --init runs/begin/model.safetensors
 
-One process computes what 4 ranks of DistributedDataParallel would: the mean gradient of 4 batches of 32, each normalised by itself. The
-model is CifarResNet of examples/pytorch. Samples, crops and mirrored images are drawn as Starling draws them, so that with --init what is left
-between the two is arithmetic and rounding. Needs torch and numpy; no GPU.
+One process computes what 4 ranks of DistributedDataParallel would: the mean gradient of 4 batches
+of 32, each normalised by itself. The model is CifarResNet of examples/pytorch. Samples, crops and
+mirrored images are drawn as Starling draws them, so that with --init what is left between the two
+is arithmetic and rounding. Needs torch and numpy; no GPU.
 """
 import argparse
 import json
@@ -70,7 +72,8 @@ def main():
             nn.init.kaiming_normal_(module.weight)
         if isinstance(module, nn.BatchNorm2d):
             module.__class__ = BatchNormOfRanks
-            module.momentum = 1 - 0.9**(1 / RANKS)  # 4 batches a step move the statistics as far as their mean moves them at 0.1
+            # 4 batches a step move the statistics as far as their mean moves them at 0.1
+            module.momentum = 1 - 0.9**(1 / RANKS)
     net = net.to(dtype=dtype, memory_format=torch.channels_last)
     if options.init:
         net.load_state_dict(read_safetensors(options.init)[0], strict=False)
@@ -82,7 +85,8 @@ def main():
         order, losses = epoch_order(options.seed, epoch, len(images)), []
         for k in range(steps_an_epoch):
             chosen = order[k * RANKS * BATCH:(k + 1) * RANKS * BATCH]
-            chosen = [sample for rank in range(RANKS) for sample in chosen[rank::RANKS]]  # samples are dealt to the ranks in turn
+            # samples are dealt to the ranks in turn
+            chosen = [sample for rank in range(RANKS) for sample in chosen[rank::RANKS]]
             inputs = augmented(images, chosen, options.seed, epoch).contiguous(memory_format=torch.channels_last)
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(step, total)

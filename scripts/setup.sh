@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs what Starling needs from Debian's or Ubuntu's packages. Does nothing, and needs no network, where all is there.
+# Installs what Starling needs from Debian's or Ubuntu's packages. Does nothing, and needs no
+# network, where all is there.
 #   scripts/setup.sh [PACKAGE...]     further packages to install with them
-# STARLING_SKIP_SETUP=1 leaves the system alone (for other distributions, where the libraries come from elsewhere).
+# STARLING_SKIP_SETUP=1 leaves the system alone (for other distributions, where the libraries come
+# from elsewhere).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

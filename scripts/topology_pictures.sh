@@ -9,7 +9,7 @@ topo=${STARLING_BUILD:-$root/build}/bin/starling-topo
 case ${1:-} in
   "") folder=$root/docs/pictures ;;
   --check) folder=$(mktemp -d "${TMPDIR:-/tmp}/starling-pictures.XXXXXX") && trap 'rm -rf "$folder"' EXIT ;;
-  *) sed -n '2,4s/^# //p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
 esac
 
 while read -r type arguments; do

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained model: installs what is missing, builds, and trains configs/quickstart.json on 4 ranks.
-#   scripts/train.sh [ARG...]       ARGs go to starling-train: --set epochs=1, --output DIR --resume latest, --dry-run, ...
-# Environment: STARLING_RANKS (4), STARLING_OUTPUT (runs/quickstart-<time>), STARLING_BUILD (build), STARLING_JOBS.
+# From a fresh clone to a trained model: installs what is missing, builds, and trains
+# configs/quickstart.json on 4 ranks.
+#   scripts/train.sh [ARG...]       ARGs go to starling-train: --set epochs=1, --output DIR --resume
+#                                   latest, --dry-run, ...
+# Environment: STARLING_RANKS (4), STARLING_OUTPUT (runs/quickstart-<time>), STARLING_BUILD (build),
+# STARLING_JOBS.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

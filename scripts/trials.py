@@ -1,5 +1,6 @@
-"""What the scripts that try Starling many times share (kill_matrix, corrupt_matrix, link_faults, random_runs, soak): where the programs are,
-how a run's results are read, and the loop over random trials with its report."""
+"""What the scripts that try Starling many times share (kill_matrix, corrupt_matrix, link_faults,
+random_runs, soak): where the programs are, how a run's results are read, and the loop over random
+trials with its report."""
 
 import argparse
 import json
@@ -63,15 +64,16 @@ def until(condition, seconds, pause=0.002):
 
 
 class Ended:
-    """A program that has ended: its status (None: not within the limit), what it said, and the seconds that it took; after the signal, where
-    it was sent one: signalled = (seconds, signal)."""
+    """A program that has ended: its status (None: not within the limit), what it said, and the
+    seconds that it took; after the signal, where it was sent one: signalled = (seconds, signal)."""
 
     def __init__(self, command, folder, limit, cwd=None, signalled=None):
         os.makedirs(folder + "/mpi", exist_ok=True)
         begin = time.monotonic()
         with open(folder + "/stdout", "w") as out, open(folder + "/stderr", "w") as err:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, cwd=cwd,
-                                       env=mpi_environment(OMPI_MCA_orte_tmpdir_base=folder + "/mpi"))  # fmt: skip
+                                       # fmt: skip
+                                       env=mpi_environment(OMPI_MCA_orte_tmpdir_base=folder + "/mpi"))
             try:
                 if signalled:
                     until(lambda: process.poll() is not None, signalled[0])
@@ -95,7 +97,8 @@ def split_safetensors(data):
 
 
 def tensors(path):
-    """The tensors of a .safetensors file, to be compared; its metadata say by what config they were trained."""
+    """The tensors of a .safetensors file, to be compared; its metadata say by what config they were
+    trained."""
     with open(path, "rb") as file:
         data = file.read()
     header, begin = split_safetensors(data)
@@ -120,7 +123,8 @@ def differs(run, reference):
 
 
 def reference(known, key, work, train):
-    """(tensors, losses) of the run of a kind that nothing disturbs. train(folder, log) trains it once, into folder/run; it gives the exit status."""
+    """(tensors, losses) of the run of a kind that nothing disturbs. train(folder, log) trains it
+    once, into folder/run; it gives the exit status."""
     if key not in known:
         folder = os.path.join(work, "straight-" + re.sub(r"\W+", "-", " ".join(map(str, key))))
         os.makedirs(folder + "/mpi")
@@ -169,10 +173,12 @@ def not_plain(path):
 
 
 def run_all(options, draw, attempt, cell_of, hidden=(), jobs=1):
-    """Draws and tries options.trials trials. draw(rng, number) gives a trial, a dict; attempt(trial, folder) what of it does not hold, a list
-    of texts; cell_of(trial) the columns of the table that it counts in; `hidden` are keys of no use to a reader; `jobs` trials run at a time.
-    Returns the counts, and how many failed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a trial has begun is ended
+    """Draws and tries options.trials trials. draw(rng, number) gives a trial, a dict;
+    attempt(trial, folder) what of it does not hold, a list of texts; cell_of(trial) the columns of
+    the table that it counts in; `hidden` are keys of no use to a reader; `jobs` trials run at a
+    time. Returns the counts, and how many failed."""
+    # so that what a trial has begun is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rng = random.Random(options.seed)
     counts, failures = {}, 0
     work = tempfile.mkdtemp(prefix=f"starling-{NAME.replace('_', '-')}.")

@@ -5,9 +5,10 @@
 namespace starling {
 namespace {
 
-/// Rounds A and B for each exponent b: node pairs (j, j + 2^b), formed greedily, take turns (by a counter that runs over all exponents) in
-/// which of the two rounds they use the link between nodes; in the other each node averages inside. So about half of the node pairs load
-/// the network at a time.
+/// Rounds A and B for each exponent b: node pairs (j, j + 2^b), formed greedily, take turns (by a
+/// counter that runs over all exponents) in which of the two rounds they use the link between
+/// nodes; in the other each node averages inside. So about half of the node pairs load the network
+/// at a time.
 std::vector<Round> alternating_rounds(int nodes, int per_node) {
   std::vector<Round> rounds;
   int counter = 0;
@@ -43,12 +44,14 @@ void register_alternating_exp_ring(TopologyRegistry& registry) {
       "alternating-exp-ring",
       [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
-        const int per_node = static_cast<int>(section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
-                                                              "L: consecutive ranks that share a node; default: the ranks on one host"));
+        const int per_node = static_cast<int>(section.integer(
+            "ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
+            "L: consecutive ranks that share a node; default: the ranks on one host"));
         if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         if (n % per_node != 0 || n == per_node || !is_power_of_two(n / per_node)) {
           fail(ExitCode::kUsage, "topology",
-               "alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that is 2, 4, 8, …, not {}/{}; set ranks_per_node, "
+               "alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that is 2, "
+               "4, 8, …, not {}/{}; set ranks_per_node, "
                "or for "
                "{} ranks: {}",
                n, per_node, n, topologies_that_take(site));

@@ -24,16 +24,19 @@ std::vector<Block> binary_blocks(int n) {
   return blocks;
 }
 
-/// Round `step` of a block's own hypercube, repeated: halves of the disagreement in dimension step mod log2(size).
+/// Round `step` of a block's own hypercube, repeated: halves of the disagreement in dimension step
+/// mod log2(size).
 void add_hypercube(const Block& block, int step, Round& round) {
   if (block.size == 1) return;
   const int bit = 1 << (step % block.log_size);
   for (int i = 0; i < block.size; ++i) {
-    if ((i & bit) == 0) round.groups.push_back(pair_group(block.first + i, block.first + (i | bit)));
+    if ((i & bit) == 0)
+      round.groups.push_back(pair_group(block.first + i, block.first + (i | bit)));
   }
 }
 
-/// Simple Base-2 (Takezawa et al. 2023, algorithm 1 for k = 1): blocks agree inside, hand on what the later ones lack, and agree again.
+/// Simple Base-2 (Takezawa et al. 2023, algorithm 1 for k = 1): blocks agree inside, hand on what
+/// the later ones lack, and agree again.
 std::vector<Round> simple_base2(int n) {
   const std::vector<Block> blocks = binary_blocks(n);
   const int count = static_cast<int>(blocks.size());
@@ -46,23 +49,27 @@ std::vector<Round> simple_base2(int n) {
       const Block& block = blocks[static_cast<std::size_t>(b)];
       if (k < p1) {
         add_hypercube(block, k, round);
-      } else if (b < q || q >= count - 1) {  // done with giving: round p1 + b + 1 (the last block: one earlier) is its first again
+      } else if (b < q || q >= count - 1) {
+        // Done with giving: round p1 + b + 1 (the last block: one earlier) is its first again.
         add_hypercube(block, b == count - 1 ? q - b : q - b - 1, round);
       } else if (b == q) {
         const int rest = n - block.first;  // ranks of this and the later blocks
         int free_end = block.first + block.size;
         for (int later = block.first + block.size; later < n; ++later) {
           // Self weight: the complement of |V_q| / rest.
-          round.groups.push_back(pair_group(later, --free_end, static_cast<double>(rest - block.size) / rest));
+          round.groups.push_back(
+              pair_group(later, --free_end, static_cast<double>(rest - block.size) / rest));
         }
-        for (int i = block.first; i + 1 < free_end; i += 2) round.groups.push_back(pair_group(i, i + 1));
+        for (int i = block.first; i + 1 < free_end; i += 2)
+          round.groups.push_back(pair_group(i, i + 1));
       }
     }
   }
   return rounds;
 }
 
-/// The Base-2 graph: Simple Base-2 in p blocks of n/p ranks, p the largest power of two in n, then a hypercube across the blocks.
+/// The Base-2 graph: Simple Base-2 in p blocks of n/p ranks, p the largest power of two in n, then
+/// a hypercube across the blocks.
 std::vector<Round> base2_rounds(int n) {
   int blocks = 1;
   while (n % (2 * blocks) == 0) blocks *= 2;
@@ -80,7 +87,8 @@ std::vector<Round> base2_rounds(int n) {
   for (int bit = 1; bit < blocks; bit *= 2) {
     Round& round = rounds.emplace_back();
     for (int b = 0; b < blocks; ++b) {
-      for (int i = 0; i < size && (b & bit) == 0; ++i) round.groups.push_back(pair_group(b * size + i, (b | bit) * size + i));
+      for (int i = 0; i < size && (b & bit) == 0; ++i)
+        round.groups.push_back(pair_group(b * size + i, (b | bit) * size + i));
     }
   }
   std::vector<Round> plain = simple_base2(n);
@@ -89,8 +97,8 @@ std::vector<Round> base2_rounds(int n) {
 
 }  // namespace
 
-/// Base-2 graph (Takezawa et al. 2023, "Beyond Exponential Graph", arXiv 2305.11420): pairs only, any number of ranks, exact consensus in
-/// at most 2 log2 n + 1 rounds.
+/// Base-2 graph (Takezawa et al. 2023, "Beyond Exponential Graph", arXiv 2305.11420): pairs only,
+/// any number of ranks, exact consensus in at most 2 log2 n + 1 rounds.
 void register_base2(TopologyRegistry& registry) {
   registry.add(
       "base-2",

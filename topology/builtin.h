@@ -24,8 +24,9 @@ void register_shift_one(TopologyRegistry& registry);
 void register_hierarchical(TopologyRegistry& registry);
 void register_custom(TopologyRegistry& registry);
 
-/// Names of the registered topologies that take this site without further keys: "base-2, complete, random-matching". For errors of
-/// makers that do not.
-std::string topologies_that_take(const RankLayout& site, TopologyKind kind = TopologyKind::kDoublyStochastic);
+/// Names of the registered topologies that take this site without further keys: "base-2, complete,
+/// random-matching". For errors of makers that do not.
+std::string topologies_that_take(const RankLayout& site,
+                                 TopologyKind kind = TopologyKind::kDoublyStochastic);
 
 }  // namespace starling

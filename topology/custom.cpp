@@ -11,19 +11,25 @@ namespace {
 
 using nlohmann::json;
 
-/// Turns `rounds` of a config into Rounds. Every error names the place: "topology.rounds[1][0].ranks".
+/// Turns `rounds` of a config into Rounds. Every error names the place:
+/// "topology.rounds[1][0].ranks".
 class CustomReader {
  public:
   /// `unit`: what the rounds number, ranks or the nodes of a hierarchical round.
-  CustomReader(const ConfigSection& section, int ranks, const char* unit = "rank") : section_(section), ranks_(ranks), unit_(unit) {}
+  CustomReader(const ConfigSection& section, int ranks, const char* unit = "rank")
+      : section_(section), ranks_(ranks), unit_(unit) {}
 
   std::vector<Round> read(const json& value) const {
     if (value.is_null()) {
-      section_.error("rounds", "is required for a custom topology: a list of rounds, such as [[{{\"ranks\": [0, 1], \"weight\": 0.5}}]]");
+      section_.error("rounds",
+                     "is required for a custom topology: a list of rounds, such as [[{{\"ranks\": "
+                     "[0, 1], \"weight\": 0.5}}]]");
     }
-    if (!value.is_array() || value.empty()) section_.error("rounds", "must be a list of at least one round, not {}", shown(value));
+    if (!value.is_array() || value.empty())
+      section_.error("rounds", "must be a list of at least one round, not {}", shown(value));
     std::vector<Round> rounds;
-    for (std::size_t k = 0; k < value.size(); ++k) rounds.push_back(read_round(value[k], fmt::format("rounds[{}]", k)));
+    for (std::size_t k = 0; k < value.size(); ++k)
+      rounds.push_back(read_round(value[k], fmt::format("rounds[{}]", k)));
     return rounds;
   }
 
@@ -38,19 +44,27 @@ class CustomReader {
     if (value.is_array()) return read_groups(value, where);
     if (value.is_object()) {
       refuse_other_keys(value, where, {"rows", "groups", "ranks_per_node"});
-      if (value.contains("rows") && value.contains("groups")) section_.error(where, "has groups and rows; give one of them");
+      if (value.contains("rows") && value.contains("groups"))
+        section_.error(where, "has groups and rows; give one of them");
       if (value.contains("ranks_per_node")) return read_hierarchical(value, where);
       if (value.contains("rows")) return read_rows(value["rows"], where + ".rows");
-      if (value.contains("groups") && value["groups"].is_array()) return read_groups(value["groups"], where + ".groups");
+      if (value.contains("groups") && value["groups"].is_array())
+        return read_groups(value["groups"], where + ".groups");
     }
-    section_.error(where, "must be a list of groups {{\"ranks\": [...], \"weight\": w}} or {{\"rows\": [...]}}, not {}", shown(value));
+    section_.error(where,
+                   "must be a list of groups {{\"ranks\": [...], \"weight\": w}} or {{\"rows\": "
+                   "[...]}}, not {}",
+                   shown(value));
   }
 
   Round read_hierarchical(json value, const std::string& where) const {
     const json per_node = value["ranks_per_node"];
-    const bool whole = per_node.is_number_integer() && per_node >= 1 && per_node <= ranks_ && ranks_ % per_node.get<int>() == 0;
+    const bool whole = per_node.is_number_integer() && per_node >= 1 && per_node <= ranks_ &&
+                       ranks_ % per_node.get<int>() == 0;
     if (!whole) {
-      section_.error(where + ".ranks_per_node", "must be a number of ranks that divides the {} there are, not {}", ranks_, shown(per_node));
+      section_.error(where + ".ranks_per_node",
+                     "must be a number of ranks that divides the {} there are, not {}", ranks_,
+                     shown(per_node));
     }
     value.erase("ranks_per_node");
     const int nodes = ranks_ / per_node.get<int>();
@@ -59,27 +73,34 @@ class CustomReader {
     return round;
   }
 
-  void refuse_other_keys(const json& object, const std::string& where, const std::vector<std::string>& known) const {
+  void refuse_other_keys(const json& object, const std::string& where,
+                         const std::vector<std::string>& known) const {
     for (const auto& [key, value] : object.items()) {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       std::string list;
       for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-      section_.error(fmt::format("{}.{}", where, key), "unknown key{}; known: {}", suggestion(key, known), list);
+      section_.error(fmt::format("{}.{}", where, key), "unknown key{}; known: {}",
+                     suggestion(key, known), list);
     }
   }
 
   int read_rank(const json& value, const std::string& where) const {
     if (!value.is_number_integer())
-      section_.error(where, "must be a {} (an integer from 0 to {}), not {}", unit_, ranks_ - 1, shown(value));
-    const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() < static_cast<std::uint64_t>(ranks_)
-                                                 : value.get<std::int64_t>() >= 0 && value.get<std::int64_t>() < ranks_;
-    if (!fits) section_.error(where, "{} {} does not exist: there are {} {}s, 0 to {}", unit_, shown(value), ranks_, unit_, ranks_ - 1);
+      section_.error(where, "must be a {} (an integer from 0 to {}), not {}", unit_, ranks_ - 1,
+                     shown(value));
+    const bool fits = value.is_number_unsigned()
+                          ? value.get<std::uint64_t>() < static_cast<std::uint64_t>(ranks_)
+                          : value.get<std::int64_t>() >= 0 && value.get<std::int64_t>() < ranks_;
+    if (!fits)
+      section_.error(where, "{} {} does not exist: there are {} {}s, 0 to {}", unit_, shown(value),
+                     ranks_, unit_, ranks_ - 1);
     return value.get<int>();
   }
 
   double read_weight(const json& value, const std::string& where) const {
     const double weight = value.is_number() ? value.get<double>() : -1.0;
-    if (!std::isfinite(weight) || weight < 0.0 || weight > 1.0) section_.error(where, "must be a weight, 0 … 1, not {}", shown(value));
+    if (!std::isfinite(weight) || weight < 0.0 || weight > 1.0)
+      section_.error(where, "must be a weight, 0 … 1, not {}", shown(value));
     return weight;
   }
 
@@ -88,24 +109,30 @@ class CustomReader {
     std::vector<char> used(static_cast<std::size_t>(ranks_), 0);
     for (std::size_t g = 0; g < list.size(); ++g) {
       const std::string here = fmt::format("{}[{}]", where, g);
-      if (!list[g].is_object()) section_.error(here, "must be a group {{\"ranks\": [...], \"weight\": w}}, not {}", shown(list[g]));
+      if (!list[g].is_object())
+        section_.error(here, "must be a group {{\"ranks\": [...], \"weight\": w}}, not {}",
+                       shown(list[g]));
       refuse_other_keys(list[g], here, {"ranks", "weight"});
       const json ranks = list[g].value("ranks", json());
-      if (!ranks.is_array() || ranks.empty()) section_.error(here + ".ranks", "must be a list of ranks, not {}", shown(ranks));
+      if (!ranks.is_array() || ranks.empty())
+        section_.error(here + ".ranks", "must be a list of ranks, not {}", shown(ranks));
       Group group;
       for (std::size_t r = 0; r < ranks.size(); ++r) {
         const int rank = read_rank(ranks[r], fmt::format("{}.ranks[{}]", here, r));
         if (used[static_cast<std::size_t>(rank)]++)
-          section_.error(here + ".ranks", "{} {} is twice in this round; a {} belongs to one group", unit_, rank, unit_);
+          section_.error(here + ".ranks", "{} {} is twice in this round; a {} belongs to one group",
+                         unit_, rank, unit_);
         group.ranks.push_back(rank);
       }
       std::sort(group.ranks.begin(), group.ranks.end());
       group.self_weight = 1.0 / static_cast<double>(group.ranks.size());
-      if (list[g].contains("weight")) group.self_weight = read_weight(list[g]["weight"], here + ".weight");
+      if (list[g].contains("weight"))
+        group.self_weight = read_weight(list[g]["weight"], here + ".weight");
       if (group.ranks.size() > 1) {
         round.groups.push_back(std::move(group));
       } else if (group.self_weight != 1.0) {
-        section_.error(here + ".weight", "must be 1 for a group of one rank, not {}", group.self_weight);
+        section_.error(here + ".weight", "must be 1 for a group of one rank, not {}",
+                       group.self_weight);
       }
     }
     return round;
@@ -121,16 +148,19 @@ class CustomReader {
     round.rows.resize(count);
     for (std::size_t i = 0; i < count; ++i) {
       const std::string here = fmt::format("{}[{}]", where, i);
-      if (!list[i].is_array() || list[i].empty()) section_.error(here, "must be a list of [rank, weight] pairs, not {}", shown(list[i]));
+      if (!list[i].is_array() || list[i].empty())
+        section_.error(here, "must be a list of [rank, weight] pairs, not {}", shown(list[i]));
       auto& row = round.rows[i];
       std::vector<char> used(count, 0);
       for (std::size_t e = 0; e < list[i].size(); ++e) {
         const json& entry = list[i][e];
         const std::string place = fmt::format("{}[{}]", here, e);
-        if (!entry.is_array() || entry.size() != 2) section_.error(place, "must be a pair [rank, weight], not {}", shown(entry));
+        if (!entry.is_array() || entry.size() != 2)
+          section_.error(place, "must be a pair [rank, weight], not {}", shown(entry));
         const int rank = read_rank(entry[0], place + "[0]");
         const double weight = read_weight(entry[1], place + "[1]");
-        if (used[static_cast<std::size_t>(rank)]++) section_.error(here, "{} {} is twice in this row", unit_, rank);
+        if (used[static_cast<std::size_t>(rank)]++)
+          section_.error(here, "{} {} is twice in this row", unit_, rank);
         if (weight != 0.0) row.emplace_back(rank, weight);
       }
       std::sort(row.begin(), row.end());
@@ -150,14 +180,20 @@ void register_custom(TopologyRegistry& registry) {
   registry.add(
       "custom",
       [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const json rounds = section.raw(
-            "rounds", "list of rounds",
-            "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: a rank's own, default 1/size), or "
-            "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L beside \"rows\" or \"groups\" these number nodes");
-        // One rank is the identity whatever the list says, so that a config can be tried without mpirun.
-        if (site.ranks == 1 && !rounds.is_null()) return std::make_unique<RoundTable>(1, std::vector<Round>{});
-        if (section.describing()) return std::make_unique<RoundTable>(site.ranks, std::vector<Round>{});
-        return std::make_unique<RoundTable>(site.ranks, CustomReader(section, site.ranks).read(rounds));
+        const json rounds =
+            section.raw("rounds", "list of rounds",
+                        "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: "
+                        "a rank's own, default 1/size), or "
+                        "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
+                        "beside \"rows\" or \"groups\" these number nodes");
+        // One rank is the identity whatever the list says, so that a config can be tried without
+        // mpirun.
+        if (site.ranks == 1 && !rounds.is_null())
+          return std::make_unique<RoundTable>(1, std::vector<Round>{});
+        if (section.describing())
+          return std::make_unique<RoundTable>(site.ranks, std::vector<Round>{});
+        return std::make_unique<RoundTable>(site.ranks,
+                                            CustomReader(section, site.ranks).read(rounds));
       },
       "rounds listed in the config");
 }

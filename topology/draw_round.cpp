@@ -16,7 +16,8 @@ namespace {
 /// Where the ranks lie: clockwise from the top.
 class Circle {
  public:
-  Circle(Point corner, int ranks) : centre{corner.x + kPanel / 2, corner.y + kPanel / 2 + 10}, ranks_(ranks) {}
+  Circle(Point corner, int ranks)
+      : centre{corner.x + kPanel / 2, corner.y + kPanel / 2 + 10}, ranks_(ranks) {}
   Point at(double rank) const {
     const double angle = 2.0 * std::numbers::pi * rank / ranks_ - std::numbers::pi / 2;
     return {centre.x + radius * std::cos(angle), centre.y + radius * std::sin(angle)};
@@ -38,10 +39,11 @@ struct Line {
 };
 
 void draw_line(Picture& picture, const Line& line) {
-  picture.add(R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" stroke="{}" stroke-width="{:.2g}" stroke-opacity="{:.2f}"{}>)"
-              "<title>{}</title></line>",
-              line.from.x, line.from.y, line.to.x, line.to.y, line.colour, line.width, line.opacity,
-              line.arrow ? " marker-end=\"url(#arrow)\"" : "", escaped(line.title));
+  picture.add(
+      R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" stroke="{}" stroke-width="{:.2g}" stroke-opacity="{:.2f}"{}>)"
+      "<title>{}</title></line>",
+      line.from.x, line.from.y, line.to.x, line.to.y, line.colour, line.width, line.opacity,
+      line.arrow ? " marker-end=\"url(#arrow)\"" : "", escaped(line.title));
 }
 
 std::string polygon_points(const std::vector<Point>& points) {
@@ -52,7 +54,8 @@ std::string polygon_points(const std::vector<Point>& points) {
 
 /// Groups of ranks, or of nodes: `place` says where number i lies.
 template <class Place>
-void draw_groups(Picture& picture, const std::vector<Group>& groups, int units, const Place& place, std::vector<const char*>& colour_of) {
+void draw_groups(Picture& picture, const std::vector<Group>& groups, int units, const Place& place,
+                 std::vector<const char*>& colour_of) {
   std::size_t next_colour = 0;
   for (const Group& group : groups) {
     if (group.ranks.size() < 2) continue;
@@ -65,28 +68,33 @@ void draw_groups(Picture& picture, const std::vector<Group>& groups, int units, 
       points.push_back(place(rank));
     }
     if (size > 2) {
-      picture.add(R"(<polygon points="{}" fill="{}" fill-opacity="0.12" stroke="{}" stroke-opacity="0.5"/>)", polygon_points(points),
-                  colour, colour);
+      picture.add(
+          R"(<polygon points="{}" fill="{}" fill-opacity="0.12" stroke="{}" stroke-opacity="0.5"/>)",
+          polygon_points(points), colour, colour);
     }
     const double opacity = size > 2 ? std::max(0.08, 1.0 / static_cast<double>(size - 1)) : 1.0;
     for (std::size_t a = 0; a < size; ++a) {
-      for (std::size_t b = a + 1; b < size; ++b) draw_line(picture, {points[a], points[b], colour, units > 32 ? 1.0 : 2.0, opacity, title});
+      for (std::size_t b = a + 1; b < size; ++b)
+        draw_line(picture, {points[a], points[b], colour, units > 32 ? 1.0 : 2.0, opacity, title});
     }
   }
 }
 
-/// One line for two that take the same from each other, else an arrow from the one that gives; the heavier the darker.
+/// One line for two that take the same from each other, else an arrow from the one that gives; the
+/// heavier the darker.
 template <class Place>
 void draw_rows(Picture& picture, const Round& round, double dot, const Place& place) {
   const int units = static_cast<int>(round.rows.size());
   const auto weight_of = [&](int i, int j) {
     const auto& row = round.rows[static_cast<std::size_t>(i)];
-    const auto at = std::find_if(row.begin(), row.end(), [j](const auto& entry) { return entry.first == j; });
+    const auto at =
+        std::find_if(row.begin(), row.end(), [j](const auto& entry) { return entry.first == j; });
     return at == row.end() ? 0.0 : at->second;
   };
   double heaviest = 0.0;
   for (int i = 0; i < units; ++i) {
-    for (const auto& [j, weight] : round.rows[static_cast<std::size_t>(i)]) heaviest = std::max(heaviest, j == i ? 0.0 : weight);
+    for (const auto& [j, weight] : round.rows[static_cast<std::size_t>(i)])
+      heaviest = std::max(heaviest, j == i ? 0.0 : weight);
   }
   for (int i = 0; i < units; ++i) {
     for (const auto& [j, weight] : round.rows[static_cast<std::size_t>(i)]) {
@@ -98,8 +106,9 @@ void draw_rows(Picture& picture, const Round& round, double dot, const Place& pl
         to.x -= (to.x - from.x) * dot / length;
         to.y -= (to.y - from.y) * dot / length;
       }
-      draw_line(picture, {from, to, kColours[0], units > 32 ? 1.0 : 1.5, 0.25 + 0.6 * weight / heaviest,
-                          fmt::format("{} from {}: {}", i, j, weight_text(weight)), !mutual});
+      draw_line(picture,
+                {from, to, kColours[0], units > 32 ? 1.0 : 1.5, 0.25 + 0.6 * weight / heaviest,
+                 fmt::format("{} from {}: {}", i, j, weight_text(weight)), !mutual});
     }
   }
 }
@@ -116,26 +125,29 @@ void draw_graph(Picture& picture, const Round& round, int ranks, const Circle& c
     }
     return units == 1 ? circle.centre : middle;
   };
-  picture.add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="none" stroke="#e2e8f0"/>)", circle.centre.x, circle.centre.y,
-              Circle::radius);
-  std::vector<const char*> colour_of(static_cast<std::size_t>(units), round.rows.empty() ? "#94a3b8" : kColours[0]);
+  picture.add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="none" stroke="#e2e8f0"/>)",
+              circle.centre.x, circle.centre.y, Circle::radius);
+  std::vector<const char*> colour_of(static_cast<std::size_t>(units),
+                                     round.rows.empty() ? "#94a3b8" : kColours[0]);
   draw_groups(picture, round.groups, units, place, colour_of);
   if (!round.rows.empty()) draw_rows(picture, round, per_node == 1 ? circle.dot() : 2.0, place);
   if (per_node > 1) {
-    for (int node = 0; node < units; ++node) {  // an outline around the node's ranks, that mix inside
+    // an outline around the node's ranks, that mix inside
+    for (int node = 0; node < units; ++node) {
       std::vector<Point> points;
       for (int r = 0; r < per_node; ++r) points.push_back(circle.at(node * per_node + r));
       picture.add(
           R"(<polygon points="{}" fill="{}" fill-opacity="0.15" stroke="{}" stroke-width="{:.1f}" stroke-opacity="0.35" stroke-linejoin="round">)"
           "<title>node {}</title></polygon>",
-          polygon_points(points), colour_of[static_cast<std::size_t>(node)], colour_of[static_cast<std::size_t>(node)], 2.0 * circle.dot(),
-          node);
+          polygon_points(points), colour_of[static_cast<std::size_t>(node)],
+          colour_of[static_cast<std::size_t>(node)], 2.0 * circle.dot(), node);
     }
   }
   for (int i = 0; i < ranks; ++i) {
     const Point p = circle.at(i);
-    picture.add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="{}"><title>rank {}</title></circle>)", p.x, p.y, circle.dot(),
-                colour_of[static_cast<std::size_t>(i / per_node)], i);
+    picture.add(
+        R"(<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="{}"><title>rank {}</title></circle>)",
+        p.x, p.y, circle.dot(), colour_of[static_cast<std::size_t>(i / per_node)], i);
     if (ranks <= 16) picture.text(p.x, p.y + 3, "middle", 9, "#ffffff", fmt::format("{}", i));
   }
 }
@@ -146,16 +158,21 @@ void draw_matrix(Picture& picture, const Round& round, int ranks, Point corner) 
   constexpr double kSide = kPanel - 32;
   std::vector<double> cells(static_cast<std::size_t>(kCells) * kCells, 0.0);
   const MixingMatrix matrix(round, ranks);
-  const auto cell_of = [&](int rank) { return static_cast<std::size_t>(static_cast<std::int64_t>(rank) * kCells / ranks); };
+  const auto cell_of = [&](int rank) {
+    return static_cast<std::size_t>(static_cast<std::int64_t>(rank) * kCells / ranks);
+  };
   for (int i = 0; i < ranks; ++i) {
-    matrix.for_row(i, [&](int j, double weight) { cells[cell_of(i) * kCells + cell_of(j)] += weight; });
+    matrix.for_row(
+        i, [&](int j, double weight) { cells[cell_of(i) * kCells + cell_of(j)] += weight; });
   }
   const double heaviest = *std::max_element(cells.begin(), cells.end());
   const Point origin{corner.x + 16, corner.y + 22};
-  picture.add(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="#f8fafc" stroke="#e2e8f0"/>)", origin.x, origin.y, kSide,
-              kSide);
+  picture.add(
+      R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="#f8fafc" stroke="#e2e8f0"/>)",
+      origin.x, origin.y, kSide, kSide);
   const auto level_of = [&](int row, int column) {
-    const double share = cells[static_cast<std::size_t>(row) * kCells + static_cast<std::size_t>(column)] / heaviest;
+    const double share =
+        cells[static_cast<std::size_t>(row) * kCells + static_cast<std::size_t>(column)] / heaviest;
     return static_cast<int>(std::ceil(kLevels * std::sqrt(share) - 1e-9));
   };
   constexpr double kCell = kSide / kCells;
@@ -166,21 +183,23 @@ void draw_matrix(Picture& picture, const Round& round, int ranks, Point corner) 
       const int level = level_of(row, column);
       while (end < kCells && level_of(row, end) == level) ++end;
       strokes[static_cast<std::size_t>(level)] +=
-          fmt::format("M{:.1f},{:.1f}h{:.1f}", origin.x + column * kCell, origin.y + (row + 0.5) * kCell, (end - column) * kCell);
+          fmt::format("M{:.1f},{:.1f}h{:.1f}", origin.x + column * kCell,
+                      origin.y + (row + 0.5) * kCell, (end - column) * kCell);
       column = end;
     }
   }
   for (std::size_t level = 1; level < strokes.size(); ++level) {
     if (strokes[level].empty()) continue;
-    picture.add(R"(<path d="{}" stroke="{}" stroke-width="{:.2f}" stroke-opacity="{:.2f}"/>)", strokes[level], kColours[0], kCell,
-                static_cast<double>(level) / kLevels);
+    picture.add(R"(<path d="{}" stroke="{}" stroke-width="{:.2f}" stroke-opacity="{:.2f}"/>)",
+                strokes[level], kColours[0], kCell, static_cast<double>(level) / kLevels);
   }
 }
 
 }  // namespace
 
 void draw_round(Picture& picture, const Round& round, int ranks, std::int64_t k, Point corner) {
-  picture.text(corner.x + kPanel / 2, corner.y + 14, "middle", 12, "#334155", fmt::format("round {}", k));
+  picture.text(corner.x + kPanel / 2, corner.y + 14, "middle", 12, "#334155",
+               fmt::format("round {}", k));
   if (ranks > kGraphRanks) {
     draw_matrix(picture, round, ranks, corner);
   } else {

@@ -83,16 +83,20 @@ double period_work(const std::vector<MixingMatrix>& rounds) {
   return work;
 }
 
-/// ρ(P - J/n) by Arnoldi's method on P^s: the spectral radius of the small matrix that P^s is on the space of a vector v, P^s v, P^2s v, …,
-/// where v was random and s is as many periods as left a tenth of it, or as `budget` multiplications allow: slowly mixing schedules have
-/// their large eigenvalues close together, and the power sets them apart. `settled`: three quarters of the space gave the same 1 - ρ^(1/s)
-/// within 1e-3.
+/// ρ(P - J/n) by Arnoldi's method on P^s: the spectral radius of the small matrix that P^s is on
+/// the space of a vector v, P^s v, P^2s v, …, where v was random and s is as many periods as left a
+/// tenth of it, or as `budget` multiplications allow: slowly mixing schedules have their large
+/// eigenvalues close together, and the power sets them apart. `settled`: three quarters of the
+/// space gave the same 1 - ρ^(1/s) within 1e-3.
 double krylov_radius(const std::vector<MixingMatrix>& rounds, double budget, bool& settled) {
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
   const double work_per_period = period_work(rounds);
-  // The larger the space, the closer eigenvalues it tells apart: a large one serves better than many periods in a small one.
-  const auto space = std::min(n - 1, static_cast<std::size_t>(std::clamp(4.0 * budget / work_per_period, 24.0, 128.0)));
-  const int most = static_cast<int>(std::clamp(budget / static_cast<double>(space) / work_per_period, 1.0, 1e6));
+  // The larger the space, the closer eigenvalues it tells apart: a large one serves better than
+  // many periods in a small one.
+  const auto space = std::min(
+      n - 1, static_cast<std::size_t>(std::clamp(4.0 * budget / work_per_period, 24.0, 128.0)));
+  const int most =
+      static_cast<int>(std::clamp(budget / static_cast<double>(space) / work_per_period, 1.0, 1e6));
   const auto apply = [&](std::vector<double>& x, int periods) {
     for (int s = 0; s < periods; ++s) {
       for (const MixingMatrix& round : rounds) round.apply(x, 1);
@@ -131,22 +135,25 @@ double krylov_radius(const std::vector<MixingMatrix>& rounds, double budget, boo
     }
     const double rest = norm(x);
     ++size;
-    if (size == space || rest <= 1e-12 * before) break;  // an invariant space: its eigenvalues are exact
+    // an invariant space: its eigenvalues are exact
+    if (size == space || rest <= 1e-12 * before) break;
     small[size * space + size - 1] = rest;
     scale(x, 1.0 / rest);
     basis.push_back(x);
   }
   const std::size_t most_of_it = space * 3 / 4;
   std::vector<double> part(most_of_it * most_of_it);
-  for (std::size_t i = 0; i < most_of_it; ++i) std::copy_n(&small[i * space], most_of_it, &part[i * most_of_it]);
+  for (std::size_t i = 0; i < most_of_it; ++i)
+    std::copy_n(&small[i * space], most_of_it, &part[i * most_of_it]);
   const double radius = std::pow(dense_radius(std::move(small), space), 1.0 / periods);
   const double coarse = std::pow(dense_radius(std::move(part), most_of_it), 1.0 / periods);
   settled = size < space || std::fabs(radius - coarse) <= 1e-3 * (1.0 - radius);
   return radius;
 }
 
-/// Where every rank keeps some of its own value in every round, the product over a period has an edge for each edge of a round and a loop
-/// for each rank: it is primitive if all ranks reach each other over the rounds' edges together.
+/// Where every rank keeps some of its own value in every round, the product over a period has an
+/// edge for each edge of a round and a loop for each rank: it is primitive if all ranks reach each
+/// other over the rounds' edges together.
 std::string reach_fault(const std::vector<MixingMatrix>& rounds) {
   for (const bool forward : {true, false}) {
     std::vector<char> marked(static_cast<std::size_t>(rounds[0].ranks()), 0);
@@ -159,15 +166,17 @@ std::string reach_fault(const std::vector<MixingMatrix>& rounds) {
     const auto missing = std::find(marked.begin(), marked.end(), 0);
     if (missing == marked.end()) continue;
     const auto rank = missing - marked.begin();
-    return forward ? fmt::format("rank {} never hears from rank 0", rank) : fmt::format("rank 0 never hears from rank {}", rank);
+    return forward ? fmt::format("rank {} never hears from rank 0", rank)
+                   : fmt::format("rank 0 never hears from rank {}", rank);
   }
   return {};
 }
 
 std::string primitive_fault(const std::vector<MixingMatrix>& rounds) {
-  // A graph with one node for each (round, rank) and an edge from (k, j) to (k + 1 mod T, i) where W(k)_ij ≠ 0. The product is primitive if
-  // all ranks of round 0 reach each other and the lengths of all cycles have T as greatest common divisor. This takes time linear in the
-  // number of weights.
+  // A graph with one node for each (round, rank) and an edge from (k, j) to (k + 1 mod T, i) where
+  // W(k)_ij ≠ 0. The product is primitive if all ranks of round 0 reach each other and the lengths
+  // of all cycles have T as greatest common divisor. This takes time linear in the number of
+  // weights.
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
   const std::size_t length = rounds.size();
   const auto search = [&](bool forward) {
@@ -220,7 +229,9 @@ std::vector<MixingMatrix> one_period(const Topology& topology) {
 }
 
 std::string mixing_fault(const std::vector<MixingMatrix>& rounds) {
-  const bool kept = std::all_of(rounds.begin(), rounds.end(), [](const MixingMatrix& round) { return round.positive_diagonal(); });
+  const bool kept = std::all_of(rounds.begin(), rounds.end(), [](const MixingMatrix& round) {
+    return round.positive_diagonal();
+  });
   return kept ? reach_fault(rounds) : primitive_fault(rounds);
 }
 
@@ -229,7 +240,8 @@ double disagreement_radius(const std::vector<MixingMatrix>& rounds) {
   if (rounds[0].ranks() > kDenseRanks) {
     bool settled = false;
     double radius = 1.0;
-    for (double budget = 1e8; !settled && budget < 2e9; budget *= 4) radius = krylov_radius(rounds, budget, settled);
+    for (double budget = 1e8; !settled && budget < 2e9; budget *= 4)
+      radius = krylov_radius(rounds, budget, settled);
     return std::min(1.0, radius);
   }
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
@@ -244,7 +256,8 @@ ProductDeviation product_deviation(const std::vector<MixingMatrix>& rounds) {
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
   const double affordable = 1e9 / period_work(rounds);
   std::size_t columns = n;
-  if (static_cast<double>(n) > affordable) columns = std::clamp(static_cast<std::size_t>(affordable), std::size_t{16}, n);
+  if (static_cast<double>(n) > affordable)
+    columns = std::clamp(static_cast<std::size_t>(affordable), std::size_t{16}, n);
   ProductDeviation result;
   result.columns = static_cast<int>(columns);
   for (std::size_t first = 0; first < columns; first += kBlock) {
@@ -252,7 +265,8 @@ ProductDeviation product_deviation(const std::vector<MixingMatrix>& rounds) {
     std::vector<double> x(n * width, 0.0);
     for (std::size_t c = 0; c < width; ++c) x[(first + c) * n / columns * width + c] = 1.0;
     for (const MixingMatrix& round : rounds) round.apply(x, width);
-    for (const double entry : x) result.largest = std::max(result.largest, std::fabs(entry - 1.0 / static_cast<double>(n)));
+    for (const double entry : x)
+      result.largest = std::max(result.largest, std::fabs(entry - 1.0 / static_cast<double>(n)));
   }
   return result;
 }

@@ -9,17 +9,20 @@
 
 namespace starling {
 
-/// "" if the round is well formed for `ranks` ranks (groups disjoint, ascending and in range, self weights 0 … 1; rows complete,
-/// ascending and in range, weights ≥ 0 and finite), else what is wrong.
+/// "" if the round is well formed for `ranks` ranks (groups disjoint, ascending and in range, self
+/// weights 0 … 1; rows complete, ascending and in range, weights ≥ 0 and finite), else what is
+/// wrong.
 std::string structural_fault(const Round& round, int ranks);
 
-/// A round as a sparse matrix that never becomes dense: a group of m costs m, not m²; a round of pairs costs one number a rank; a
-/// hierarchical round costs what it does between nodes. The round must be well formed.
+/// A round as a sparse matrix that never becomes dense: a group of m costs m, not m²; a round of
+/// pairs costs one number a rank; a hierarchical round costs what it does between nodes. The round
+/// must be well formed.
 class MixingMatrix {
  public:
   MixingMatrix(Round round, int ranks);
   int ranks() const { return units_ * per_unit_; }
-  bool by_rows() const { return !rows_.empty(); }  ///< else by groups, which are doubly stochastic by definition
+  /// Else by groups, which are doubly stochastic by definition
+  bool by_rows() const { return !rows_.empty(); }
 
   /// Calls f(j, W_ij) for every W_ij ≠ 0 of row i.
   template <class F>
@@ -34,10 +37,11 @@ class MixingMatrix {
   /// x = W x for `width` values a rank; x holds ranks × width numbers.
   void apply(std::vector<double>& x, std::size_t width) const;
 
-  /// Whether every rank keeps some of its own value (of its node's, where the round is hierarchical).
+  /// Whether every rank keeps some of its own value (of its node's, where the round is
+  /// hierarchical).
   bool positive_diagonal() const;
-  /// Marks every rank that hears from a marked one (`forward`), or that a marked one hears from; for matrices of positive diagonal. May go
-  /// several edges at once.
+  /// Marks every rank that hears from a marked one (`forward`), or that a marked one hears from;
+  /// for matrices of positive diagonal. May go several edges at once.
   void mark(std::vector<char>& marked, bool forward) const;
   /// Multiplications that apply() takes for one number a rank, about.
   double work() const;
@@ -83,12 +87,16 @@ class MixingMatrix {
       if (weight != 0.0) f(j, weight);
     }
   }
-  double pair_weight(std::size_t i) const { return pair_weights_.empty() ? self_weight_ : pair_weights_[i]; }
+  double pair_weight(std::size_t i) const {
+    return pair_weights_.empty() ? self_weight_ : pair_weights_[i];
+  }
   void mark_units(std::vector<char>& marked, bool forward) const;
   void apply_units(std::vector<double>& x, std::size_t width) const;
 
-  int units_, per_unit_;      ///< nodes and ranks per node of a hierarchical round, else ranks and 1
-  std::vector<int> partner_;  ///< where no group has more than two: the other, or oneself; then groups_ and group_of_ are empty
+  /// Nodes and ranks per node of a hierarchical round, else ranks and 1
+  int units_, per_unit_;
+  /// Where no group has more than two: the other, or oneself; then groups_ and group_of_ are empty
+  std::vector<int> partner_;
   double self_weight_ = 1.0;  ///< of all pairs, unless they differ:
   std::vector<double> pair_weights_;
   std::vector<Group> groups_;
@@ -101,19 +109,21 @@ inline constexpr std::int64_t kRoundsWithoutPeriod = 64;
 /// One period of a topology, or its first 64 rounds.
 std::vector<MixingMatrix> one_period(const Topology& topology);
 
-/// Whether the product of the rounds, repeated, mixes all ranks: each hears from each, and not only at every d-th period. "" if so, else
-/// why not.
+/// Whether the product of the rounds, repeated, mixes all ranks: each hears from each, and not only
+/// at every d-th period. "" if so, else why not.
 std::string mixing_fault(const std::vector<MixingMatrix>& rounds);
 
-/// ρ(A) of a dense n × n matrix, by rows: A is squared 40 times (ρ = lim ‖A^m‖^(1/m)), with its size taken out and kept as a logarithm.
+/// ρ(A) of a dense n × n matrix, by rows: A is squared 40 times (ρ = lim ‖A^m‖^(1/m)), with its
+/// size taken out and kept as a logarithm.
 double dense_radius(std::vector<double> a, std::size_t n);
 
-/// ρ(P - J/n), P the product of the rounds: how much disagreement one period leaves. Up to 64 ranks by repeated squaring of the dense
-/// matrix (ρ = lim ‖A^m‖^(1/m), m = 2^40), above by Arnoldi's method from a random vector. The rounds must be doubly stochastic.
+/// ρ(P - J/n), P the product of the rounds: how much disagreement one period leaves. Up to 64 ranks
+/// by repeated squaring of the dense matrix (ρ = lim ‖A^m‖^(1/m), m = 2^40), above by Arnoldi's
+/// method from a random vector. The rounds must be doubly stochastic.
 double disagreement_radius(const std::vector<MixingMatrix>& rounds);
 
-/// How far the product of the rounds is from J/n: the largest |P_ij - 1/n|. All columns where that is some 1e9 multiplications or less,
-/// else some of them, evenly spaced.
+/// How far the product of the rounds is from J/n: the largest |P_ij - 1/n|. All columns where that
+/// is some 1e9 multiplications or less, else some of them, evenly spaced.
 struct ProductDeviation {
   double largest = 0.0;
   int columns = 0;  ///< looked at
@@ -124,8 +134,8 @@ std::vector<std::vector<double>> dense_product(const std::vector<MixingMatrix>& 
 /// A matrix as n rows of n numbers.
 std::vector<std::vector<double>> dense_matrix(const MixingMatrix& matrix);
 
-/// Disagreement left after 0, 1, … `rounds` rounds of a random start: the root mean square of x - mean, relative to that before round 0.
-/// Exact (a Frobenius norm) up to 256 ranks, a sample above.
+/// Disagreement left after 0, 1, … `rounds` rounds of a random start: the root mean square of x -
+/// mean, relative to that before round 0. Exact (a Frobenius norm) up to 256 ranks, a sample above.
 std::vector<double> disagreement_curve(const Topology& topology, std::int64_t rounds);
 
 }  // namespace starling

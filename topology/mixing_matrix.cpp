@@ -10,21 +10,25 @@ namespace starling {
 
 std::string structural_fault(const Round& round, int ranks) {
   if (round.ranks_per_node < 1 || ranks % round.ranks_per_node != 0)
-    return fmt::format("is over nodes of {} ranks, which do not divide {}", round.ranks_per_node, ranks);
+    return fmt::format("is over nodes of {} ranks, which do not divide {}", round.ranks_per_node,
+                       ranks);
   const int units = ranks / round.ranks_per_node;
   const bool hierarchical = round.ranks_per_node > 1;
   const char* unit = hierarchical ? "node" : "rank";
   const auto n = static_cast<std::size_t>(units);
   if (!round.rows.empty()) {
     if (!round.groups.empty()) return "has groups and rows; give one of them";
-    if (round.rows.size() != n) return fmt::format("has {} rows for {} {}s", round.rows.size(), units, unit);
+    if (round.rows.size() != n)
+      return fmt::format("has {} rows for {} {}s", round.rows.size(), units, unit);
     for (std::size_t i = 0; i < n; ++i) {
       int before = -1;
       for (const auto& [j, weight] : round.rows[i]) {
         if (j <= before || j >= units)
-          return fmt::format("row {} names {} {}: {}s 0 to {} in ascending order are right", i, unit, j, unit, units - 1);
+          return fmt::format("row {} names {} {}: {}s 0 to {} in ascending order are right", i,
+                             unit, j, unit, units - 1);
         if (!std::isfinite(weight) || weight < 0.0)
-          return fmt::format("row {} has the weight {} for {} {}: weights are 0 or more", i, weight, unit, j);
+          return fmt::format("row {} has the weight {} for {} {}: weights are 0 or more", i, weight,
+                             unit, j);
         before = j;
       }
     }
@@ -35,8 +39,10 @@ std::string structural_fault(const Round& round, int ranks) {
     int before = -1;
     for (const int rank : group.ranks) {
       if (rank <= before || rank >= units)
-        return fmt::format("a group names {} {}: {}s 0 to {} in ascending order are right", unit, rank, unit, units - 1);
-      if (used[static_cast<std::size_t>(rank)]++) return fmt::format("{} {} is in two groups", unit, rank);
+        return fmt::format("a group names {} {}: {}s 0 to {} in ascending order are right", unit,
+                           rank, unit, units - 1);
+      if (used[static_cast<std::size_t>(rank)]++)
+        return fmt::format("{} {} is in two groups", unit, rank);
       before = rank;
     }
     if (!std::isfinite(group.self_weight) || group.self_weight < 0.0 || group.self_weight > 1.0) {
@@ -45,38 +51,46 @@ std::string structural_fault(const Round& round, int ranks) {
   }
   const auto left_out = std::find(used.begin(), used.end(), 0);
   if (hierarchical && left_out != used.end())
-    return fmt::format("names no node {}: a hierarchical round names every node, one alone as a group of one", left_out - used.begin());
+    return fmt::format(
+        "names no node {}: a hierarchical round names every node, one alone as a group of one",
+        left_out - used.begin());
   return {};
 }
 
-MixingMatrix::MixingMatrix(Round round, int ranks) : units_(ranks / round.ranks_per_node), per_unit_(round.ranks_per_node) {
+MixingMatrix::MixingMatrix(Round round, int ranks)
+    : units_(ranks / round.ranks_per_node), per_unit_(round.ranks_per_node) {
   const auto n = static_cast<std::size_t>(units_);
   if (!round.rows.empty()) {
     rows_ = std::move(round.rows);
     columns_.resize(n);
     for (std::size_t i = 0; i < n; ++i) {
       for (const auto& [j, weight] : rows_[i]) {
-        if (weight != 0.0) columns_[static_cast<std::size_t>(j)].emplace_back(static_cast<int>(i), weight);
+        if (weight != 0.0)
+          columns_[static_cast<std::size_t>(j)].emplace_back(static_cast<int>(i), weight);
       }
     }
     return;
   }
   std::erase_if(round.groups, [](const Group& group) { return group.ranks.size() < 2; });
-  if (std::any_of(round.groups.begin(), round.groups.end(), [](const Group& group) { return group.ranks.size() > 2; })) {
+  if (std::any_of(round.groups.begin(), round.groups.end(),
+                  [](const Group& group) { return group.ranks.size() > 2; })) {
     groups_ = std::move(round.groups);
     group_of_.assign(n, -1);
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-      for (const int rank : groups_[g].ranks) group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(g);
+      for (const int rank : groups_[g].ranks)
+        group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(g);
     }
     return;
   }
   partner_.resize(n);
   std::iota(partner_.begin(), partner_.end(), 0);
   if (!round.groups.empty()) self_weight_ = round.groups[0].self_weight;
-  const bool alike = std::all_of(round.groups.begin(), round.groups.end(), [&](const Group& g) { return g.self_weight == self_weight_; });
+  const bool alike = std::all_of(round.groups.begin(), round.groups.end(),
+                                 [&](const Group& g) { return g.self_weight == self_weight_; });
   if (!alike) pair_weights_.assign(n, 1.0);
   for (const Group& group : round.groups) {
-    const auto a = static_cast<std::size_t>(group.ranks[0]), b = static_cast<std::size_t>(group.ranks[1]);
+    const auto a = static_cast<std::size_t>(group.ranks[0]),
+               b = static_cast<std::size_t>(group.ranks[1]);
     std::swap(partner_[a], partner_[b]);
     if (!alike) pair_weights_[a] = pair_weights_[b] = group.self_weight;
   }
@@ -88,7 +102,8 @@ bool MixingMatrix::positive_diagonal() const {
     if (by_rows()) {
       unit_row(i, [&](int j, double) { positive |= j == i; });
     } else if (!partner_.empty()) {
-      positive = partner_[static_cast<std::size_t>(i)] == i || pair_weight(static_cast<std::size_t>(i)) > 0.0;
+      positive = partner_[static_cast<std::size_t>(i)] == i ||
+                 pair_weight(static_cast<std::size_t>(i)) > 0.0;
     } else {
       const int group = group_of_[static_cast<std::size_t>(i)];
       positive = group < 0 || groups_[static_cast<std::size_t>(group)].self_weight > 0.0;
@@ -130,7 +145,8 @@ void MixingMatrix::mark_units(std::vector<char>& marked, bool forward) const {
     }
   } else {
     for (const Group& group : groups_) {
-      if (group.self_weight >= 1.0 || std::none_of(group.ranks.begin(), group.ranks.end(), at)) continue;
+      if (group.self_weight >= 1.0 || std::none_of(group.ranks.begin(), group.ranks.end(), at))
+        continue;
       for (const int rank : group.ranks) at(rank) = 1;
     }
   }
@@ -190,7 +206,8 @@ void MixingMatrix::apply_units(std::vector<double>& x, std::size_t width) const 
     }
     for (const int rank : group.ranks) {
       double* row = &x[static_cast<std::size_t>(rank) * width];
-      for (std::size_t c = 0; c < width; ++c) row[c] = (group.self_weight - other) * row[c] + other * sum[c];
+      for (std::size_t c = 0; c < width; ++c)
+        row[c] = (group.self_weight - other) * row[c] + other * sum[c];
     }
   }
 }
@@ -199,7 +216,8 @@ std::vector<std::vector<double>> dense_matrix(const MixingMatrix& matrix) {
   const auto n = static_cast<std::size_t>(matrix.ranks());
   std::vector<std::vector<double>> result(n, std::vector<double>(n, 0.0));
   for (std::size_t i = 0; i < n; ++i) {
-    matrix.for_row(static_cast<int>(i), [&](int j, double weight) { result[i][static_cast<std::size_t>(j)] = weight; });
+    matrix.for_row(static_cast<int>(i),
+                   [&](int j, double weight) { result[i][static_cast<std::size_t>(j)] = weight; });
   }
   return result;
 }

@@ -15,28 +15,34 @@ using Rule = NeighbourWeights::Rule;
 
 const char* rule_name(Rule rule) { return rule == Rule::kUniform ? "uniform" : "metropolis"; }
 
-/// 1 - Σ of 1/(1 + max(d_i, d_j)), summed by denominators so that a weight like 1/63 comes out to the last bit or two.
+/// 1 - Σ of 1/(1 + max(d_i, d_j)), summed by denominators so that a weight like 1/63 comes out to
+/// the last bit or two.
 double metropolis_rest(const std::map<int, int>& denominators) {
   double rest = 1.0;
-  for (const auto& [denominator, count] : denominators) rest -= static_cast<double>(count) / denominator;
+  for (const auto& [denominator, count] : denominators)
+    rest -= static_cast<double>(count) / denominator;
   return std::max(rest, 0.0);
 }
 
 }  // namespace
 
-NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::string& order, int ranks, int numbers) {
-  const std::string doc =
-      fmt::format("\"uniform\": 1/(neighbours + 1); \"metropolis\": 1/(1 + the larger number of neighbours){}; default {}",
-                  order.empty() ? "" : "; or a list: " + order, rule_name(fallback));
-  const nlohmann::json value = section.raw("weights", order.empty() ? "text" : "text or list of numbers", doc);
+NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::string& order,
+                              int ranks, int numbers) {
+  const std::string doc = fmt::format(
+      "\"uniform\": 1/(neighbours + 1); \"metropolis\": 1/(1 + the larger number of neighbours){}; "
+      "default {}",
+      order.empty() ? "" : "; or a list: " + order, rule_name(fallback));
+  const nlohmann::json value =
+      section.raw("weights", order.empty() ? "text" : "text or list of numbers", doc);
   NeighbourWeights weights;
   weights.rule = fallback;
   if (value.is_null()) {
     if (!section.describing()) section.resolve("weights", rule_name(fallback));
     return weights;
   }
-  const std::string allowed = fmt::format("\"uniform\"{} \"metropolis\"{}", order.empty() ? " or" : ",",
-                                          order.empty() ? "" : fmt::format(" or a list of weights ({})", order));
+  const std::string allowed =
+      fmt::format("\"uniform\"{} \"metropolis\"{}", order.empty() ? " or" : ",",
+                  order.empty() ? "" : fmt::format(" or a list of weights ({})", order));
   std::string found = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (found.size() > 40) found.replace(37, std::string::npos, 3, '.');
   if (value.is_string()) {
@@ -46,29 +52,34 @@ NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::
     } else if (name == "metropolis") {
       weights.rule = Rule::kMetropolis;
     } else {
-      section.error("weights", "unknown weights {}{}; allowed: {}", found, suggestion(name, {"uniform", "metropolis"}), allowed);
+      section.error("weights", "unknown weights {}{}; allowed: {}", found,
+                    suggestion(name, {"uniform", "metropolis"}), allowed);
     }
     return weights;
   }
-  if (order.empty() || !value.is_array()) section.error("weights", "expected {}, found {}", allowed, found);
+  if (order.empty() || !value.is_array())
+    section.error("weights", "expected {}, found {}", allowed, found);
   for (const nlohmann::json& item : value) {
     const double weight = item.is_number() ? item.get<double>() : -1.0;
     if (!std::isfinite(weight) || weight < 0.0 || weight > 1.0) {
-      section.error("weights", "expected weights 0 … 1, found {} as item {} of {}", item.dump(), weights.given.size() + 1, value.size());
+      section.error("weights", "expected weights 0 … 1, found {} as item {} of {}", item.dump(),
+                    weights.given.size() + 1, value.size());
     }
     weights.given.push_back(weight);
   }
   weights.rule = Rule::kGiven;
   // One rank is the identity whatever the list says, so that a config can be tried without mpirun.
   if (ranks > 1 && static_cast<int>(weights.given.size()) != numbers) {
-    section.error("weights", "expected {} weights for {} ranks ({}), found {}", numbers, ranks, order, weights.given.size());
+    section.error("weights", "expected {} weights for {} ranks ({}), found {}", numbers, ranks,
+                  order, weights.given.size());
   }
   const double sum = std::accumulate(weights.given.begin(), weights.given.end(), 0.0);
   if (std::fabs(sum - 1.0) > 1e-12) section.error("weights", "must sum to 1, not {:.15g}", sum);
   return weights;
 }
 
-Round neighbour_round(const std::vector<std::vector<int>>& neighbours, const NeighbourWeights& weights) {
+Round neighbour_round(const std::vector<std::vector<int>>& neighbours,
+                      const NeighbourWeights& weights) {
   const std::size_t n = neighbours.size();
   Round round;
   if (n == 1) return round;
@@ -91,7 +102,8 @@ Round neighbour_round(const std::vector<std::vector<int>>& neighbours, const Nei
       case Rule::kMetropolis: {
         std::map<int, int> denominators;
         for (const int j : distinct[i]) {
-          const int denominator = 1 + std::max(degree, static_cast<int>(distinct[static_cast<std::size_t>(j)].size()));
+          const int denominator =
+              1 + std::max(degree, static_cast<int>(distinct[static_cast<std::size_t>(j)].size()));
           row[j] = 1.0 / denominator;
           ++denominators[denominator];
         }
@@ -100,7 +112,8 @@ Round neighbour_round(const std::vector<std::vector<int>>& neighbours, const Nei
       }
       case Rule::kGiven:
         row[self] = weights.given[0];
-        for (std::size_t k = 0; k < neighbours[i].size(); ++k) row[neighbours[i][k]] += weights.given[k + 1];
+        for (std::size_t k = 0; k < neighbours[i].size(); ++k)
+          row[neighbours[i][k]] += weights.given[k + 1];
         break;
     }
     for (const auto& [j, weight] : row) {

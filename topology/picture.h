@@ -42,15 +42,20 @@ class Picture {
     fmt::format_to(std::back_inserter(body_), format, std::forward<Args>(args)...);
     body_ += '\n';
   }
-  void text(double x, double y, const char* anchor, int size, const char* colour, const std::string& content) {
-    add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}" fill="{}">{}</text>)", x, y, anchor, size, colour, escaped(content));
+  void text(double x, double y, const char* anchor, int size, const char* colour,
+            const std::string& content) {
+    add(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}" fill="{}">{}</text>)", x, y,
+        anchor, size, colour, escaped(content));
   }
   std::string finish(double width, double height) const {
     return fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-        "font-family=\"Helvetica, Arial, sans-serif\">\n<defs><marker id=\"arrow\" viewBox=\"0 0 6 6\" refX=\"6\" refY=\"3\" "
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+        "viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+        "font-family=\"Helvetica, Arial, sans-serif\">\n<defs><marker id=\"arrow\" viewBox=\"0 0 6 "
+        "6\" refX=\"6\" refY=\"3\" "
         "markerWidth=\"6\" "
-        "markerHeight=\"6\" orient=\"auto\"><path d=\"M0,0 L6,3 L0,6 z\" fill=\"{3}\"/></marker></defs>\n<rect width=\"100%\" "
+        "markerHeight=\"6\" orient=\"auto\"><path d=\"M0,0 L6,3 L0,6 z\" "
+        "fill=\"{3}\"/></marker></defs>\n<rect width=\"100%\" "
         "height=\"100%\" fill=\"#ffffff\"/>\n{2}</svg>\n",
         width, height, body_, kColours[0]);
   }
@@ -59,7 +64,8 @@ class Picture {
   std::string body_;
 };
 
-/// Draws round k into the square below and right of `corner`: up to 64 ranks as a graph on a circle, more as a picture of the matrix.
+/// Draws round k into the square below and right of `corner`: up to 64 ranks as a graph on a
+/// circle, more as a picture of the matrix.
 void draw_round(Picture& picture, const Round& round, int ranks, std::int64_t k, Point corner);
 
 }  // namespace starling

@@ -7,8 +7,8 @@
 namespace starling {
 namespace {
 
-/// Round k pairs neighbours of random_permutation(seed, kTopology, epoch = k mod 2^32, n): a function of seed and round alone, so that
-/// every rank draws the same one.
+/// Round k pairs neighbours of random_permutation(seed, kTopology, epoch = k mod 2^32, n): a
+/// function of seed and round alone, so that every rank draws the same one.
 class RandomMatching : public Topology {
  public:
   RandomMatching(int ranks, std::uint64_t seed) : Topology(ranks), seed_(seed) {}
@@ -17,12 +17,15 @@ class RandomMatching : public Topology {
  protected:
   Round make_round(std::int64_t k) const override {
     const std::vector<std::int64_t> order =
-        random_permutation(seed_, RandomStream::kTopology, static_cast<std::uint32_t>(k), static_cast<std::int64_t>(ranks()));
+        random_permutation(seed_, RandomStream::kTopology, static_cast<std::uint32_t>(k),
+                           static_cast<std::int64_t>(ranks()));
     Round round;
     for (std::size_t i = 0; i + 1 < order.size(); i += 2) {
-      round.groups.push_back(pair_group(static_cast<int>(order[i]), static_cast<int>(order[i + 1])));
+      round.groups.push_back(
+          pair_group(static_cast<int>(order[i]), static_cast<int>(order[i + 1])));
     }
-    std::sort(round.groups.begin(), round.groups.end(), [](const Group& a, const Group& b) { return a.ranks < b.ranks; });
+    std::sort(round.groups.begin(), round.groups.end(),
+              [](const Group& a, const Group& b) { return a.ranks < b.ranks; });
     return round;
   }
 
@@ -37,7 +40,8 @@ void register_random_matching(TopologyRegistry& registry) {
   registry.add(
       "random-matching",
       [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const std::int64_t seed = section.integer("seed", 0, Range::closed(0, 0x1p53), "what the pairs of every round are drawn from");
+        const std::int64_t seed = section.integer("seed", 0, Range::closed(0, 0x1p53),
+                                                  "what the pairs of every round are drawn from");
         if (site.ranks == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         return std::make_unique<RandomMatching>(site.ranks, static_cast<std::uint64_t>(seed));
       },

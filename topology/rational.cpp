@@ -80,7 +80,8 @@ bool is_mean(const PrimeField& field, const std::vector<std::uint64_t>& matrix, 
 }  // namespace
 
 std::optional<Rational> nearest_fraction(double value) {
-  if (!std::isfinite(value) || std::fabs(value) > static_cast<double>(kMaxDenominator)) return std::nullopt;
+  if (!std::isfinite(value) || std::fabs(value) > static_cast<double>(kMaxDenominator))
+    return std::nullopt;
   // Convergents p/q of the continued fraction: p and q stay below 2^42.
   std::int64_t p = 1, q = 0, p_before = 0, q_before = 1;
   double rest = std::fabs(value);
@@ -92,7 +93,8 @@ std::optional<Rational> nearest_fraction(double value) {
     if (q_next > kMaxDenominator) break;
     p_before = p, q_before = q, p = p_next, q = q_next;
     const auto divisor = static_cast<double>(q);
-    if (std::fabs(std::fma(divisor, std::fabs(value), -static_cast<double>(p))) <= kRoundingError * divisor) {
+    if (std::fabs(std::fma(divisor, std::fabs(value), -static_cast<double>(p))) <=
+        kRoundingError * divisor) {
       return Rational{value < 0 ? -p : p, q};
     }
     if (rest == whole) break;
@@ -125,7 +127,8 @@ std::optional<ExactRows> exact_rows(const Round& round, int ranks) {
     if (group.ranks.size() < 2) continue;
     const std::optional<Rational> self = nearest_fraction(group.self_weight);
     if (!self) return std::nullopt;
-    Rational other{self->denominator - self->numerator, self->denominator * static_cast<std::int64_t>(group.ranks.size() - 1)};
+    Rational other{self->denominator - self->numerator,
+                   self->denominator * static_cast<std::int64_t>(group.ranks.size() - 1)};
     const std::int64_t divisor = std::gcd(other.numerator, other.denominator);
     other.numerator /= divisor;
     other.denominator /= divisor;
@@ -136,27 +139,35 @@ std::optional<ExactRows> exact_rows(const Round& round, int ranks) {
       }
     }
   }
-  // Ranks in no group. (Every row of a group has an entry, for w and (1 - w)/(m - 1) are not both 0.)
+  // Ranks in no group. (Every row of a group has an entry, for w and (1 - w)/(m - 1) are not both
+  // 0.)
   for (int i = 0; i < ranks; ++i) {
-    if (result[static_cast<std::size_t>(i)].empty()) result[static_cast<std::size_t>(i)].emplace_back(i, Rational{1, 1});
+    if (result[static_cast<std::size_t>(i)].empty())
+      result[static_cast<std::size_t>(i)].emplace_back(i, Rational{1, 1});
   }
   return result;
 }
 
 PrimeField::PrimeField(int index) : prime_(prime_number(index)) {}
 
-std::uint64_t PrimeField::multiply(std::uint64_t a, std::uint64_t b) const { return multiply_modulo(a, b, prime_); }
+std::uint64_t PrimeField::multiply(std::uint64_t a, std::uint64_t b) const {
+  return multiply_modulo(a, b, prime_);
+}
 
-std::uint64_t PrimeField::inverse(std::uint64_t a) const { return power_modulo(a, prime_ - 2, prime_); }
+std::uint64_t PrimeField::inverse(std::uint64_t a) const {
+  return power_modulo(a, prime_ - 2, prime_);
+}
 
 std::uint64_t PrimeField::from(const Rational& value) const {
   // Denominators here are far below the prime, so never divisible by it.
-  const std::uint64_t numerator = value.numerator >= 0 ? static_cast<std::uint64_t>(value.numerator) % prime_
-                                                       : prime_ - static_cast<std::uint64_t>(-value.numerator) % prime_;
+  const std::uint64_t numerator =
+      value.numerator >= 0 ? static_cast<std::uint64_t>(value.numerator) % prime_
+                           : prime_ - static_cast<std::uint64_t>(-value.numerator) % prime_;
   return multiply(numerator, inverse(static_cast<std::uint64_t>(value.denominator)));
 }
 
-std::vector<std::uint64_t> PrimeField::product(const ExactRows& rows, const std::vector<std::uint64_t>& matrix) const {
+std::vector<std::uint64_t> PrimeField::product(const ExactRows& rows,
+                                               const std::vector<std::uint64_t>& matrix) const {
   const std::size_t n = rows.size();
   std::vector<std::uint64_t> result(n * n);
   std::vector<Wide> sums(n);
@@ -173,7 +184,8 @@ std::vector<std::uint64_t> PrimeField::product(const ExactRows& rows, const std:
         for (Wide& sum : sums) sum %= prime_;
       }
     }
-    for (std::size_t k = 0; k < n; ++k) result[i * n + k] = static_cast<std::uint64_t>(sums[k] % prime_);
+    for (std::size_t k = 0; k < n; ++k)
+      result[i * n + k] = static_cast<std::uint64_t>(sums[k] % prime_);
   }
   return result;
 }
@@ -184,15 +196,19 @@ bool sums_to_one(const std::vector<Rational>& terms) {
   for (const Rational& term : terms) {
     const auto [it, added] = by_denominator.try_emplace(term.denominator, 0);
     if (added) bits += std::log2(static_cast<double>(term.denominator));
-    require(!__builtin_add_overflow(it->second, term.numerator, &it->second), "topology", "a sum of weights overflowed");
-    largest = std::max(largest, std::fabs(static_cast<double>(term.numerator) / static_cast<double>(term.denominator)));
+    require(!__builtin_add_overflow(it->second, term.numerator, &it->second), "topology",
+            "a sum of weights overflowed");
+    largest = std::max(largest, std::fabs(static_cast<double>(term.numerator) /
+                                          static_cast<double>(term.denominator)));
   }
-  // (sum - 1) times the common denominator is an integer of at most (terms · largest + 1) times that denominator.
+  // (sum - 1) times the common denominator is an integer of at most (terms · largest + 1) times
+  // that denominator.
   bits += std::log2(static_cast<double>(terms.size()) * largest + 1.0);
   for (int index = 0; index * PrimeField::kBits < bits; ++index) {
     const PrimeField field(index);
     std::uint64_t sum = 0;
-    for (const auto& [denominator, numerator] : by_denominator) sum = field.add(sum, field.from({numerator, denominator}));
+    for (const auto& [denominator, numerator] : by_denominator)
+      sum = field.add(sum, field.from({numerator, denominator}));
     if (sum != 1) return false;
   }
   return true;
@@ -203,7 +219,8 @@ double denominator_bits(const ExactRows& rows) {
   double bits = 0.0;
   for (const auto& row : rows) {
     for (const auto& [column, weight] : row) {
-      if (seen.emplace(weight.denominator, true).second) bits += std::log2(static_cast<double>(weight.denominator));
+      if (seen.emplace(weight.denominator, true).second)
+        bits += std::log2(static_cast<double>(weight.denominator));
     }
   }
   return bits;
@@ -212,24 +229,28 @@ double denominator_bits(const ExactRows& rows) {
 std::optional<bool> product_is_mean(const std::vector<ExactRows>& rounds, std::int64_t count) {
   const std::size_t n = rounds.at(0).size();
   double bits = std::log2(static_cast<double>(n)) + 2.0;
-  for (std::int64_t k = 0; k < count; ++k) bits += denominator_bits(rounds[static_cast<std::size_t>(k) % rounds.size()]);
+  for (std::int64_t k = 0; k < count; ++k)
+    bits += denominator_bits(rounds[static_cast<std::size_t>(k) % rounds.size()]);
   if (bits > 256 * PrimeField::kBits) return std::nullopt;
   for (int index = 0; index * PrimeField::kBits < bits; ++index) {
     const PrimeField field(index);
     std::vector<std::uint64_t> matrix = identity(n);
-    for (std::int64_t k = 0; k < count; ++k) matrix = field.product(rounds[static_cast<std::size_t>(k) % rounds.size()], matrix);
+    for (std::int64_t k = 0; k < count; ++k)
+      matrix = field.product(rounds[static_cast<std::size_t>(k) % rounds.size()], matrix);
     if (!is_mean(field, matrix, n)) return false;
   }
   return true;
 }
 
-std::int64_t first_mean_candidate(const std::vector<ExactRows>& rounds, std::int64_t first, std::int64_t last) {
+std::int64_t first_mean_candidate(const std::vector<ExactRows>& rounds, std::int64_t first,
+                                  std::int64_t last) {
   const std::size_t n = rounds.at(0).size();
   const PrimeField field(0);
   std::vector<std::uint64_t> matrix = identity(n);
   for (std::int64_t k = 0; k <= last; ++k) {
     if (k >= first && is_mean(field, matrix, n)) return k;
-    if (k < last) matrix = field.product(rounds[static_cast<std::size_t>(k) % rounds.size()], matrix);
+    if (k < last)
+      matrix = field.product(rounds[static_cast<std::size_t>(k) % rounds.size()], matrix);
   }
   return -1;
 }

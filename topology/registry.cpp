@@ -37,7 +37,8 @@ void register_builtin_topologies() {
 }
 
 std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
-  // Asks every maker. Makers that refuse come back here for their own error's text: the flag ends that at the first level.
+  // Asks every maker. Makers that refuse come back here for their own error's text: the flag ends
+  // that at the first level.
   static thread_local bool asking = false;
   if (asking) return {};
   asking = true;
@@ -55,24 +56,32 @@ std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
   return result;
 }
 
-std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site, const std::string& standard) {
-  require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology", "a site of {} ranks, {} per node", site.ranks, site.ranks_per_node);
-  const std::string type = section.text("type", standard, "the schedule of mixing matrices: see docs/topologies.md");
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site,
+                                                  const std::string& standard) {
+  require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology",
+          "a site of {} ranks, {} per node", site.ranks, site.ranks_per_node);
+  const std::string type =
+      section.text("type", standard, "the schedule of mixing matrices: see docs/topologies.md");
   RankLayout actual = site;
-  // Every type may be given it, so that a config can change its type alone; those that use it also note the default.
+  // Every type may be given it, so that a config can change its type alone; those that use it also
+  // note the default.
   if (section.has("ranks_per_node")) {
     actual.ranks_per_node = static_cast<int>(
-        section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30), "L: consecutive ranks that share a node"));
+        section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
+                        "L: consecutive ranks that share a node"));
   }
-  std::unique_ptr<Topology> topology = topologies().make(type, section.path("type"), section, actual);
+  std::unique_ptr<Topology> topology =
+      topologies().make(type, section.path("type"), section, actual);
   section.finish();
   return topology;
 }
 
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind, const std::string& standard) {
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site,
+                                        TopologyKind kind, const std::string& standard) {
   std::unique_ptr<Topology> topology = make_unchecked_topology(section, site, standard);
   const std::string type = section.resolved().value("type", "");
-  if (!section.describing()) named("topology", type, [&] { check_topology(*topology, type, kind); });
+  if (!section.describing())
+    named("topology", type, [&] { check_topology(*topology, type, kind); });
   return topology;
 }
 

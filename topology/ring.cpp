@@ -4,8 +4,8 @@
 
 namespace starling {
 
-/// Neighbours on a ring, in pairs: rank i even with i + 1 in even rounds, with i - 1 in odd ones. Disagreement shrinks by cos(2π/n) a
-/// round.
+/// Neighbours on a ring, in pairs: rank i even with i + 1 in even rounds, with i - 1 in odd ones.
+/// Disagreement shrinks by cos(2π/n) a round.
 void register_ring(TopologyRegistry& registry) {
   registry.add(
       "ring",
@@ -13,7 +13,8 @@ void register_ring(TopologyRegistry& registry) {
         const int n = site.ranks;
         if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         if (n % 2 != 0) {
-          fail(ExitCode::kUsage, "topology", "ring needs an even number of ranks, not {}; for {} ranks: {}", n, n,
+          fail(ExitCode::kUsage, "topology",
+               "ring needs an even number of ranks, not {}; for {} ranks: {}", n, n,
                topologies_that_take(site));
         }
         std::vector<Round> rounds(2);

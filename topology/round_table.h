@@ -10,7 +10,8 @@
 
 namespace starling {
 
-/// A topology whose rounds are all known beforehand, and repeat. An empty list is the identity, as for one rank.
+/// A topology whose rounds are all known beforehand, and repeat. An empty list is the identity, as
+/// for one rank.
 class RoundTable : public Topology {
  public:
   RoundTable(int ranks, std::vector<Round> rounds) : Topology(ranks), rounds_(std::move(rounds)) {
@@ -26,7 +27,9 @@ class RoundTable : public Topology {
 };
 
 /// Two ranks, in either order, that each keep `self_weight` of their own value.
-inline Group pair_group(int a, int b, double self_weight = 0.5) { return {{std::min(a, b), std::max(a, b)}, self_weight}; }
+inline Group pair_group(int a, int b, double self_weight = 0.5) {
+  return {{std::min(a, b), std::max(a, b)}, self_weight};
+}
 
 /// The mean of `count` ranks from `first` on.
 inline Group mean_group(int first, int count) {
@@ -45,7 +48,8 @@ inline int log2_up(int n) {
   return log;
 }
 
-/// Makes a round over `nodes` nodes a hierarchical one of `per_node` ranks each: every node is named, also those that keep their value.
+/// Makes a round over `nodes` nodes a hierarchical one of `per_node` ranks each: every node is
+/// named, also those that keep their value.
 inline void make_hierarchical(Round& round, int nodes, int per_node) {
   if (round.rows.empty()) {
     std::vector<char> named(static_cast<std::size_t>(nodes), 0);

@@ -16,15 +16,16 @@ class ShiftOne : public Topology {
     const int half = ranks() / 2;
     Round round;
     round.groups.reserve(static_cast<std::size_t>(half));
-    for (int r = 0; r < half; ++r) round.groups.push_back(pair_group(r, half + static_cast<int>((k + r) % half)));
+    for (int r = 0; r < half; ++r)
+      round.groups.push_back(pair_group(r, half + static_cast<int>((k + r) % half)));
     return round;
   }
 };
 
 }  // namespace
 
-/// Bagua's shift_one (Gan et al. 2021, arXiv 2107.01499): in round k rank r of the first half pairs with n/2 + (k + r mod n/2) of the
-/// second. It mixes at a ring's rate, cos(2π/n) a round.
+/// Bagua's shift_one (Gan et al. 2021, arXiv 2107.01499): in round k rank r of the first half pairs
+/// with n/2 + (k + r mod n/2) of the second. It mixes at a ring's rate, cos(2π/n) a round.
 void register_shift_one(TopologyRegistry& registry) {
   registry.add(
       "shift-one",
@@ -32,12 +33,14 @@ void register_shift_one(TopologyRegistry& registry) {
         const int n = site.ranks;
         if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         if (n % 2 != 0) {
-          fail(ExitCode::kUsage, "topology", "shift-one needs an even number of ranks, not {}; for {} ranks: {}", n, n,
+          fail(ExitCode::kUsage, "topology",
+               "shift-one needs an even number of ranks, not {}; for {} ranks: {}", n, n,
                topologies_that_take(site));
         }
         return std::make_unique<ShiftOne>(n);
       },
-      "the first half of the ranks against the second, shifted by one each round, an even number of ranks");
+      "the first half of the ranks against the second, shifted by one each round, an even number "
+      "of ranks");
 }
 
 }  // namespace starling

@@ -24,13 +24,18 @@ Simulation::Simulation(const Topology& topology, const SimulationOptions& option
     : topology_(topology), options_(options), width_(static_cast<std::size_t>(options.dimension)) {
   const auto n = static_cast<std::size_t>(topology.ranks());
   for (std::size_t d = 0; d < width_; ++d)
-    curvature_.push_back(width_ == 1 ? 1.0 : std::pow(10.0, -static_cast<double>(d) / static_cast<double>(width_ - 1)));
+    curvature_.push_back(
+        width_ == 1 ? 1.0
+                    : std::pow(10.0, -static_cast<double>(d) / static_cast<double>(width_ - 1)));
   for (std::size_t i = 0; i < n * width_; ++i) {
     const Philox4x32 bits = philox(options.seed, i, 0x53494DULL);
-    targets_.push_back(1.0 + options.heterogeneity * std::sqrt(3.0) * (2.0 * uniform_double(bits.v[0], bits.v[1]) - 1.0));
+    targets_.push_back(1.0 + options.heterogeneity * std::sqrt(3.0) *
+                                 (2.0 * uniform_double(bits.v[0], bits.v[1]) - 1.0));
   }
   optimum_ = mean_of(targets_, width_);
-  if (topology.period() > 0 && static_cast<double>(topology.period()) * static_cast<double>(n) <= kMostKept) period_ = one_period(topology);
+  if (topology.period() > 0 &&
+      static_cast<double>(topology.period()) * static_cast<double>(n) <= kMostKept)
+    period_ = one_period(topology);
   x_ = options.lr == 0.0 ? targets_ : std::vector<double>(n * width_, 0.0);
   update(x_);
 }
@@ -48,7 +53,8 @@ void Simulation::advance() {
 }
 
 void Simulation::update(std::vector<double> mixed) {
-  for (std::size_t i = 0; i < x_.size(); ++i) mixed[i] -= options_.lr * curvature_[i % width_] * (x_[i] - targets_[i]);
+  for (std::size_t i = 0; i < x_.size(); ++i)
+    mixed[i] -= options_.lr * curvature_[i % width_] * (x_[i] - targets_[i]);
   x_ = std::move(mixed);
 }
 
@@ -57,14 +63,16 @@ std::vector<double> Simulation::mean() const { return mean_of(x_, width_); }
 double Simulation::consensus_error() const {
   const std::vector<double> centre = mean();
   double sum = 0.0;
-  for (std::size_t i = 0; i < x_.size(); ++i) sum += (x_[i] - centre[i % width_]) * (x_[i] - centre[i % width_]);
+  for (std::size_t i = 0; i < x_.size(); ++i)
+    sum += (x_[i] - centre[i % width_]) * (x_[i] - centre[i % width_]);
   return std::sqrt(sum / static_cast<double>(topology_.ranks()));
 }
 
 double Simulation::distance() const {
   const std::vector<double> centre = mean();
   double sum = 0.0;
-  for (std::size_t d = 0; d < width_; ++d) sum += (centre[d] - optimum_[d]) * (centre[d] - optimum_[d]);
+  for (std::size_t d = 0; d < width_; ++d)
+    sum += (centre[d] - optimum_[d]) * (centre[d] - optimum_[d]);
   return std::sqrt(sum);
 }
 

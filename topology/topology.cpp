@@ -12,7 +12,8 @@ using Row = std::vector<std::pair<int, double>>;
 /// Row i of what groups and rows say, be their numbers ranks or nodes.
 Row unit_row(const Round& round, int i) {
   if (!round.rows.empty()) {
-    require(i >= 0 && static_cast<std::size_t>(i) < round.rows.size(), "topology", "row {} of {} asked for", i, round.rows.size());
+    require(i >= 0 && static_cast<std::size_t>(i) < round.rows.size(), "topology",
+            "row {} of {} asked for", i, round.rows.size());
     return round.rows[static_cast<std::size_t>(i)];
   }
   for (const Group& group : round.groups) {
@@ -41,8 +42,10 @@ Round over_ranks(const Round& round) {
   const int per_node = round.ranks_per_node;
   if (per_node == 1) return round;
   Round result;
-  const bool means = round.rows.empty() && std::all_of(round.groups.begin(), round.groups.end(), [](const Group& group) {
-                       return group.ranks.size() == 1 || group.self_weight == 1.0 / static_cast<double>(group.ranks.size());
+  const bool means = round.rows.empty() &&
+                     std::all_of(round.groups.begin(), round.groups.end(), [](const Group& group) {
+                       return group.ranks.size() == 1 ||
+                              group.self_weight == 1.0 / static_cast<double>(group.ranks.size());
                      });
   if (means) {
     for (const Group& group : round.groups) {

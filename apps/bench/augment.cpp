@@ -17,10 +17,12 @@ constexpr std::int64_t kBenchBatch = 128, kBenchClasses = 100;
 /// Smooth images with noise on them, in memory.
 class MemoryImages final : public ImageDataset {
  public:
-  explicit MemoryImages(std::int64_t size) : size_(size), bytes_(static_cast<std::size_t>(kBenchBatch * size * size * 3)) {
+  explicit MemoryImages(std::int64_t size)
+      : size_(size), bytes_(static_cast<std::size_t>(kBenchBatch * size * size * 3)) {
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
       const std::uint32_t noise = random_bits(1, RandomStream::kSynthetic, 0, i).v[0] >> 28;
-      bytes_[i] = static_cast<std::uint8_t>((i / 7 + i / static_cast<std::size_t>(3 * size)) % 200 + noise);
+      bytes_[i] =
+          static_cast<std::uint8_t>((i / 7 + i / static_cast<std::size_t>(3 * size)) % 200 + noise);
     }
   }
   ImageInfo images() const override {
@@ -54,22 +56,25 @@ struct AugmentRow {
 int bench_augment(const AugmentBench& settings) {
   const MemoryImages images(settings.size);
   CpuBackend backend(1);
-  const nlohmann::json crop{{"crop_padding", std::min<std::int64_t>(4, settings.size - 1)}, {"flip", true}};
+  const nlohmann::json crop{{"crop_padding", std::min<std::int64_t>(4, settings.size - 1)},
+                            {"flip", true}};
   const auto more = [&](nlohmann::json keys) {
     keys.update(crop);
     return keys;
   };
-  const nlohmann::json jitter{{"brightness", 0.4}, {"contrast", 0.4}, {"saturation", 0.4}, {"hue", 0.1}};
-  std::vector<AugmentRow> rows{{"none", nlohmann::json::object()},
-                               {"crop_padding, flip", crop},
-                               {"the same, reflected", more({{"padding_mode", "reflect"}})},
-                               {"+ color_jitter", more({{"color_jitter", jitter}})},
-                               {"+ rand_augment", more({{"rand_augment", nlohmann::json::object()}})},
-                               {"+ trivial_augment", more({{"trivial_augment", true}})},
-                               {"+ random_erasing", more({{"random_erasing", {{"p", 1.0}}}})},
-                               {"+ cutout", more({{"cutout", settings.size / 4}})},
-                               {"+ mixup", more({{"mixup", 0.2}})},
-                               {"+ cutmix", more({{"cutmix", 1.0}})}};
+  const nlohmann::json jitter{
+      {"brightness", 0.4}, {"contrast", 0.4}, {"saturation", 0.4}, {"hue", 0.1}};
+  std::vector<AugmentRow> rows{
+      {"none", nlohmann::json::object()},
+      {"crop_padding, flip", crop},
+      {"the same, reflected", more({{"padding_mode", "reflect"}})},
+      {"+ color_jitter", more({{"color_jitter", jitter}})},
+      {"+ rand_augment", more({{"rand_augment", nlohmann::json::object()}})},
+      {"+ trivial_augment", more({{"trivial_augment", true}})},
+      {"+ random_erasing", more({{"random_erasing", {{"p", 1.0}}}})},
+      {"+ cutout", more({{"cutout", settings.size / 4}})},
+      {"+ mixup", more({{"mixup", 0.2}})},
+      {"+ cutmix", more({{"cutmix", 1.0}})}};
   std::vector<std::int64_t> samples(static_cast<std::size_t>(kBenchBatch));
   std::iota(samples.begin(), samples.end(), 0);
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
@@ -77,18 +82,20 @@ int bench_augment(const AugmentBench& settings) {
       ConfigSection section(row.keys, "bench");
       const Augmenters augment = read_augmenters(section, images.images().image);
       const bool mixed = !mixing_key(augment).empty();
-      const auto maker = make_batch_maker(images,
-                                          {.batch_size = kBenchBatch,
-                                           .crop_padding = padding_of(augment),
-                                           .erased = erased_values(augment),
-                                           .mix = mixed,
-                                           .soft_target = mixed ? SoftTarget{"label", kBenchClasses} : SoftTarget{}},
-                                          backend);
+      const auto maker = make_batch_maker(
+          images,
+          {.batch_size = kBenchBatch,
+           .crop_padding = padding_of(augment),
+           .erased = erased_values(augment),
+           .mix = mixed,
+           .soft_target = mixed ? SoftTarget{"label", kBenchClasses} : SoftTarget{}},
+          backend);
       BatchMaker::Slot slot = maker->make_slot();
       maker->fill(slot, samples, image_change(augment, 1, 0));
       constexpr int kEpochs = 4;  // other operations are drawn in each
       const double seconds = seconds_of([&] {
-        for (int epoch = 0; epoch < kEpochs; ++epoch) maker->fill(slot, samples, image_change(augment, 1, 1 + repeat * kEpochs + epoch));
+        for (int epoch = 0; epoch < kEpochs; ++epoch)
+          maker->fill(slot, samples, image_change(augment, 1, 1 + repeat * kEpochs + epoch));
       });
       row.microseconds.push_back(1e6 * seconds / (kEpochs * kBenchBatch));
     }
@@ -99,9 +106,10 @@ int bench_augment(const AugmentBench& settings) {
     answer("{}\n", json.dump());
     return 0;
   }
-  answer("images of {}×{}×3 to normalised fp32, one core, batches of {}, medians of {} rounds\n", settings.size, settings.size, kBenchBatch,
-         settings.repeats);
-  for (const AugmentRow& row : rows) answer("{:<24} {:>8.2f} µs an image\n", row.name, median(row.microseconds));
+  answer("images of {}×{}×3 to normalised fp32, one core, batches of {}, medians of {} rounds\n",
+         settings.size, settings.size, kBenchBatch, settings.repeats);
+  for (const AugmentRow& row : rows)
+    answer("{:<24} {:>8.2f} µs an image\n", row.name, median(row.microseconds));
   return 0;
 }
 

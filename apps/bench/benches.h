@@ -9,7 +9,8 @@
 // starling-bench's benchmarks, a source file each.
 namespace starling {
 
-/// Times whole training steps (forward, backward, fused update) of a model on one rank with a batch that lies in memory.
+/// Times whole training steps (forward, backward, fused update) of a model on one rank with a batch
+/// that lies in memory.
 struct StepBench {
   std::string model = "resnet20", optimizer = "accum_adamw", stem, precision = "fp32";
   std::int64_t batch = 128, image = 32, classes = 10, steps = 20;
@@ -17,9 +18,9 @@ struct StepBench {
   bool json = false;
 };
 
-/// Prints median step time, images/s, the convolution-only bound of the same run (the model's convolutions alone, as bare oneDNN primitives
-/// on resident data, alternating with the steps), the ratio to it, the share of each operation, allocations in steady state, and peak
-/// memory.
+/// Prints median step time, images/s, the convolution-only bound of the same run (the model's
+/// convolutions alone, as bare oneDNN primitives on resident data, alternating with the steps), the
+/// ratio to it, the share of each operation, allocations in steady state, and peak memory.
 int bench_step(const StepBench& settings);
 
 struct KernelsBench {
@@ -29,14 +30,16 @@ struct KernelsBench {
   bool json = false;
 };
 
-/// `starling-bench kernels`: the rows of the operation table (tests/operations/operation_table.h) at ResNet-20's shapes, forward and
-/// backward. Operations that only move memory are set against a copy in the same run, convolutions and matrix products against the fastest
-/// product of the run. Prints a table, or one JSON object. Returns the exit status.
+/// `starling-bench kernels`: the rows of the operation table (tests/operations/operation_table.h)
+/// at ResNet-20's shapes, forward and backward. Operations that only move memory are set against a
+/// copy in the same run, convolutions and matrix products against the fastest product of the run.
+/// Prints a table, or one JSON object. Returns the exit status.
 int bench_kernels(const KernelsBench& settings);
 
-/// `starling-bench update`: the fused update kernel (mix + scale + decay + rule) of one bucket of `parameters` fp32 numbers on `threads`
-/// cores, against plain copies that move as many bytes as AdamW with mixing does (32 per parameter), measured alternately in the same run.
-/// Prints a table, or one JSON object. Returns the exit status.
+/// `starling-bench update`: the fused update kernel (mix + scale + decay + rule) of one bucket of
+/// `parameters` fp32 numbers on `threads` cores, against plain copies that move as many bytes as
+/// AdamW with mixing does (32 per parameter), measured alternately in the same run. Prints a table,
+/// or one JSON object. Returns the exit status.
 int bench_update(std::int64_t parameters, int threads, int repeats, bool json);
 
 struct ExchangeBench {
@@ -47,12 +50,15 @@ struct ExchangeBench {
   bool json = false;
 };
 
-/// `mpirun -n 2 starling-bench exchange`: one pair's exchange and mixed update of a bucket, alternating in one run: by reading the
-/// neighbour's parameters where they lie, by MPI_Sendrecv and the same update kernel, by our own transport over MPI; and the update alone,
-/// and with a local buffer mixed in. Times are the slowest rank's. Prints a table, or one JSON object. Returns the exit status.
+/// `mpirun -n 2 starling-bench exchange`: one pair's exchange and mixed update of a bucket,
+/// alternating in one run: by reading the neighbour's parameters where they lie, by MPI_Sendrecv
+/// and the same update kernel, by our own transport over MPI; and the update alone, and with a
+/// local buffer mixed in. Times are the slowest rank's. Prints a table, or one JSON object. Returns
+/// the exit status.
 int bench_exchange(const ExchangeBench& settings);
 
-/// What the bucket scheduler and the algorithms cost the host: everything that they call does nothing.
+/// What the bucket scheduler and the algorithms cost the host: everything that they call does
+/// nothing.
 struct SchedulerBench {
   std::string model = "resnet50", stem, optimizer = "accum_adamw", topology;
   double bucket_mb = 25.0;
@@ -61,29 +67,37 @@ struct SchedulerBench {
   bool json = false;
 };
 
-/// Prints for gossip and all-reduce the microseconds of host time that BucketScheduler and Algorithm take in a step over the model's
-/// buckets (median, and where they go), against the goal, with warm caches and after other memory has been read; and how often they ask the
-/// backend and the heap for memory. The backend's operations do nothing, and the transport's exchanges are done at once.
+/// Prints for gossip and all-reduce the microseconds of host time that BucketScheduler and
+/// Algorithm take in a step over the model's buckets (median, and where they go), against the goal,
+/// with warm caches and after other memory has been read; and how often they ask the backend and
+/// the heap for memory. The backend's operations do nothing, and the transport's exchanges are done
+/// at once.
 int bench_scheduler(const SchedulerBench& settings);
 
-/// Whole training steps (forward, backward, fused update) of a model on one GPU, on a batch that lies in its memory.
+/// Whole training steps (forward, backward, fused update) of a model on one GPU, on a batch that
+/// lies in its memory.
 struct GpuStepBench {
   std::string model = "resnet50", optimizer = "adamw", stem, precision = "bf16";
   std::int64_t batch = 256, image = 224, classes = 1000, steps = 40;
   bool tf32 = false, cudnn_benchmark = false, json = false;
-  bool plain = false;  ///< without scheduler and gossip: one update of each bucket after the backward pass, on the compute stream
+  /// Without scheduler and gossip: one update of each bucket after the backward pass, on the
+  /// compute stream
+  bool plain = false;
 };
-/// Prints median step time, images/s, the share of the floor (`starling-bench floor`), peak memory, allocations in steady state, and
-/// the time of each kind of operation (from steps in which the host waits after each).
+/// Prints median step time, images/s, the share of the floor (`starling-bench floor`), peak memory,
+/// allocations in steady state, and the time of each kind of operation (from steps in which the
+/// host waits after each).
 int bench_gpu_step(const GpuStepBench& settings);
 
-/// The fused update of one bucket of fp32 parameters with one neighbour mixed in, AdamW and AccumAdamW, against copies that move as many
-/// bytes, 32 a parameter, in turns.
+/// The fused update of one bucket of fp32 parameters with one neighbour mixed in, AdamW and
+/// AccumAdamW, against copies that move as many bytes, 32 a parameter, in turns.
 int bench_gpu_update(std::int64_t parameters, int repeats, bool json);
 
-/// `starling-bench floor`: the bytes and the arithmetic of a training step, from shapes alone, over a device's ceilings. Runs anywhere.
+/// `starling-bench floor`: the bytes and the arithmetic of a training step, from shapes alone, over
+/// a device's ceilings. Runs anywhere.
 struct FloorBench {
-  std::string config;                    ///< a config's path; empty: the rows that docs/gpu.md sets goals for
+  /// A config's path; empty: the rows that docs/gpu.md sets goals for
+  std::string config;
   std::vector<std::string> settings;     ///< as starling-train --set
   std::int64_t batch = 0;                ///< 0: the config's
   std::string precision;                 ///< empty: the config's
@@ -104,10 +118,11 @@ struct PicturesBench {
   bool json = false;
 };
 
-/// Prints the time of a random crop of 224×224 against that in which the library decodes the whole picture, in turns. Returns the exit
-/// status.
+/// Prints the time of a random crop of 224×224 against that in which the library decodes the whole
+/// picture, in turns. Returns the exit status.
 int bench_pictures(const PicturesBench& settings);
-/// The same of a folder of shards: opening it, crops, and of raw pixels how far they are from copying as many bytes.
+/// The same of a folder of shards: opening it, crops, and of raw pixels how far they are from
+/// copying as many bytes.
 int bench_shards(const PicturesBench& settings);
 
 /// Random changes of images that lie in memory, on one core.
@@ -117,7 +132,8 @@ struct AugmentBench {
   bool json = false;
 };
 
-/// Prints the microseconds an image from its bytes to its place in a batch, for ways to augment, in turns. Returns the exit status.
+/// Prints the microseconds an image from its bytes to its place in a batch, for ways to augment, in
+/// turns. Returns the exit status.
 int bench_augment(const AugmentBench& settings);
 
 }  // namespace starling

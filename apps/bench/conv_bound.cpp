@@ -32,8 +32,10 @@ compat::ConvolutionDescs describe(const ConvShape& c, memory::format_tag activat
   compat::ConvolutionDescs d;
   d.src = memory::desc({c.x[0], c.x[3], c.x[1], c.x[2]}, f32, activations);
   const memory::dims weights{c.weight[0], c.weight[3], c.weight[1], c.weight[2]};
-  d.weights = groups == 1 ? memory::desc(weights, f32, memory::format_tag::any)
-                          : memory::desc({groups, weights[0] / groups, weights[1], weights[2], weights[3]}, f32, memory::format_tag::any);
+  d.weights = groups == 1
+                  ? memory::desc(weights, f32, memory::format_tag::any)
+                  : memory::desc({groups, weights[0] / groups, weights[1], weights[2], weights[3]},
+                                 f32, memory::format_tag::any);
   d.dst = memory::desc({c.y[0], c.y[3], c.y[1], c.y[2]}, f32, activations);
   d.strides = {c.window.stride[0], c.window.stride[1]};
   d.dilates = {c.window.dilation[0] - 1, c.window.dilation[1] - 1};
@@ -51,7 +53,8 @@ struct ConvBound::State {
   memory filled(const memory::desc& desc) const {
     memory m(desc, engine);
     float* data = static_cast<float*>(m.get_data_handle());
-    for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i) data[i] = 0.01f * static_cast<float>(i % 89) - 0.4f;
+    for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i)
+      data[i] = 0.01f * static_cast<float>(i % 89) - 0.4f;
     return m;
   }
 
@@ -94,7 +97,8 @@ struct ConvBound::State {
   }
 };
 
-ConvBound::ConvBound(const std::vector<ConvShape>& convolutions) : state_(std::make_unique<State>()) {
+ConvBound::ConvBound(const std::vector<ConvShape>& convolutions)
+    : state_(std::make_unique<State>()) {
   for (const ConvShape& shape : convolutions) {
     state_->add(shape, State::kForward);
     if (shape.backward_data) state_->add(shape, State::kData);

@@ -14,8 +14,9 @@ struct ConvShape {
   bool backward_data = false;  ///< the first layer's is not needed
 };
 
-/// What a training step would take if it were nothing but its convolutions: forward, backward data and backward weights as bare oneDNN
-/// primitives in the formats that oneDNN likes best, data resident, nothing reordered.
+/// What a training step would take if it were nothing but its convolutions: forward, backward data
+/// and backward weights as bare oneDNN primitives in the formats that oneDNN likes best, data
+/// resident, nothing reordered.
 class ConvBound {
  public:
   /// On the threads of the backend that this thread used last.

@@ -39,8 +39,12 @@ namespace {
 class AverageRule : public OptimizerRule {
  public:
   std::vector<std::string> state_names() const override { return {}; }
-  void update(const UpdateSpan<float>& span, double, std::int64_t) const override { cpu::IsaLaunch::run(rules::MixStep<float>{}, span); }
-  void update(const UpdateSpan<double>& span, double, std::int64_t) const override { cpu::IsaLaunch::run(rules::MixStep<double>{}, span); }
+  void update(const UpdateSpan<float>& span, double, std::int64_t) const override {
+    cpu::IsaLaunch::run(rules::MixStep<float>{}, span);
+  }
+  void update(const UpdateSpan<double>& span, double, std::int64_t) const override {
+    cpu::IsaLaunch::run(rules::MixStep<double>{}, span);
+  }
   int bytes_per_parameter(int element_size) const override { return 2 * element_size; }
 };
 
@@ -91,23 +95,29 @@ class ExchangeTimer {
       : settings_(settings),
         backend_(open_backend(DeviceType::kCpu, settings.threads)),
         rule_(make_rule(settings.optimizer)),
-        transport_(make_direct_transport(session.make_transport(60.0), {60.0, usable_cores() >= session.size() * settings.threads})) {}
+        transport_(
+            make_direct_transport(session.make_transport(60.0),
+                                  {60.0, usable_cores() >= session.size() * settings.threads})) {}
 
   int run() {
     const int size = transport_->size(), rank = transport_->rank();
     if (size < 2 || size % 2 != 0) {
-      fail(ExitCode::kUsage, "bench", "exchange measures pairs of ranks; start it with mpirun -n 2 (here: {} rank{})", size,
+      fail(ExitCode::kUsage, "bench",
+           "exchange measures pairs of ranks; start it with mpirun -n 2 (here: {} rank{})", size,
            size == 1 ? "" : "s");
     }
     const auto elements = static_cast<std::int64_t>(settings_.mb * 1024 * 1024 / 4);
-    ExchangeSubject direct(*backend_, *rule_, elements, settings_.buckets), plain(*backend_, *rule_, elements, settings_.buckets);
+    ExchangeSubject direct(*backend_, *rule_, elements, settings_.buckets),
+        plain(*backend_, *rule_, elements, settings_.buckets);
     const std::unique_ptr<Mixer> mixer = transport_->make_mixer(*backend_);
     mixer->share(direct.buckets);
     const int peer = rank ^ 1;
     Exchange pair;
     pair.kind = Exchange::Kind::kNeighbours;
     pair.send_to = pair.receive_from = {peer};
-    std::vector<Tensor> buffers(direct.received.begin(), direct.received.begin() + static_cast<std::ptrdiff_t>(mixer->buffers_for(pair)));
+    std::vector<Tensor> buffers(
+        direct.received.begin(),
+        direct.received.begin() + static_cast<std::ptrdiff_t>(mixer->buffers_for(pair)));
     std::vector<Tensor> places;
 
     std::int64_t step = 0;
@@ -119,16 +129,18 @@ class ExchangeTimer {
       const auto index = static_cast<std::size_t>(at);
       work(subject.buckets[index], subject.received[index], at);
     };
-    lines.push_back({!direct.buckets[0].spare ? "exchange + update (not direct)" : "direct exchange + update", [&] {
-                       on_next(direct, [&](Bucket& bucket, const Tensor&, int at) {
-                         const ExchangeLabel label{step++, at, step};
-                         const Ticket ticket = mixer->start(pair, bucket, buffers, places, label);
-                         waits.push_back(seconds_of([&] { mixer->wait(ticket); }));
-                         mixer->wait_until_writable(bucket, label);
-                         update(bucket, places);
-                         mixer->release(label);
-                       });
-                     }});
+    lines.push_back(
+        {!direct.buckets[0].spare ? "exchange + update (not direct)" : "direct exchange + update",
+         [&] {
+           on_next(direct, [&](Bucket& bucket, const Tensor&, int at) {
+             const ExchangeLabel label{step++, at, step};
+             const Ticket ticket = mixer->start(pair, bucket, buffers, places, label);
+             waits.push_back(seconds_of([&] { mixer->wait(ticket); }));
+             mixer->wait_until_writable(bucket, label);
+             update(bucket, places);
+             mixer->release(label);
+           });
+         }});
     lines.push_back({"MPI_Sendrecv + update", [&] {
                        on_next(plain, [&](Bucket& bucket, const Tensor& received, int) {
                          sendrecv(bucket.parameters, received, peer);
@@ -137,19 +149,27 @@ class ExchangeTimer {
                      }});
     lines.push_back({"our MPI transport + update", [&] {
                        on_next(plain, [&](Bucket& bucket, const Tensor& received, int at) {
-                         transport_->wait(transport_->start_exchange(pair, bucket.parameters, {received}, {step, at, step}));
+                         transport_->wait(transport_->start_exchange(pair, bucket.parameters,
+                                                                     {received}, {step, at, step}));
                          update(bucket, {received});
                        });
                      }});
-    lines.push_back({"update alone", [&] { on_next(plain, [&](Bucket& bucket, const Tensor&, int) { update(bucket, {}); }); }});
-    lines.push_back({"update + local mixing",
-                     [&] { on_next(plain, [&](Bucket& bucket, const Tensor& received, int) { update(bucket, {received}); }); }});
+    lines.push_back(
+        {"update alone",
+         [&] { on_next(plain, [&](Bucket& bucket, const Tensor&, int) { update(bucket, {}); }); }});
+    lines.push_back({"update + local mixing", [&] {
+                       on_next(plain, [&](Bucket& bucket, const Tensor& received, int) {
+                         update(bucket, {received});
+                       });
+                     }});
     for (int repeat = -2; repeat < settings_.repeats; ++repeat) {  // the first two warm up
       for (Line& line : lines) {
-        // All buckets once before, so that each finds the caches as it leaves them itself and not as another line did.
+        // All buckets once before, so that each finds the caches as it leaves them itself and not
+        // as another line did.
         for (int i = 0; i < settings_.buckets; ++i) line.work();
         waits.clear();
-        MPI_Barrier(MPI_COMM_WORLD);  // the tightest there is: what ranks start apart counts as waiting
+        // the tightest there is: what ranks start apart counts as waiting
+        MPI_Barrier(MPI_COMM_WORLD);
         const double took = seconds_of(line.work);
         if (!waits.empty()) waited.push_back(waits.back());
         if (repeat >= 0) line.seconds.push_back(took);
@@ -184,22 +204,25 @@ class ExchangeTimer {
     constexpr std::size_t kMost = INT_MAX / 2;
     for (std::size_t first = 0; first < from.bytes(); first += kMost) {
       const int count = static_cast<int>(std::min(kMost, from.bytes() - first));
-      MPI_Sendrecv(from.raw() + first, count, MPI_BYTE, peer, 77, to.raw() + first, count, MPI_BYTE, peer, 77, MPI_COMM_WORLD,
-                   MPI_STATUS_IGNORE);
+      MPI_Sendrecv(from.raw() + first, count, MPI_BYTE, peer, 77, to.raw() + first, count, MPI_BYTE,
+                   peer, 77, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
   }
 
   /// The median over repeats of a's time over b's.
   static double ratio(const Line& a, const Line& b) {
     std::vector<double> ratios;
-    for (std::size_t i = 0; i < a.seconds.size(); ++i) ratios.push_back(a.seconds[i] / b.seconds[i]);
+    for (std::size_t i = 0; i < a.seconds.size(); ++i)
+      ratios.push_back(a.seconds[i] / b.seconds[i]);
     return median(ratios);
   }
 
-  void report(const std::vector<Line>& lines, std::int64_t elements, double waited, const std::string& transport) const {
+  void report(const std::vector<Line>& lines, std::int64_t elements, double waited,
+              const std::string& transport) const {
     const double alone = rule_->bytes_per_parameter(4), bytes = (alone + 4.0) / alone;
     const double faster = ratio(lines[1], lines[0]), own = ratio(lines[2], lines[0]);
-    const double extra = ratio(lines[0], lines[3]) / bytes, against_local = ratio(lines[0], lines[4]);
+    const double extra = ratio(lines[0], lines[3]) / bytes,
+                 against_local = ratio(lines[0], lines[4]);
     if (settings_.json) {
       nlohmann::json document = {{"ranks", transport_->size()},
                                  {"transport", transport},
@@ -215,14 +238,20 @@ class ExchangeTimer {
                                  {"waited_ms", 1e3 * waited}};
       for (const Line& line : lines) {
         document["ms"][line.name] = 1e3 * median(line.seconds);
-        document["least_ms"][line.name] = 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
+        document["least_ms"][line.name] =
+            1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
       }
       answer("{}\n", document.dump());
       return;
     }
-    answer("{}, {} ranks, {} of {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n", backend_->description(),
-           transport_->size(), settings_.buckets == 1 ? std::string("a bucket") : fmt::format("{} buckets in turn", settings_.buckets),
-           settings_.mb, settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s", transport, settings_.repeats);
+    answer(
+        "{}, {} ranks, {} of {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, "
+        "median of {}\n\n",
+        backend_->description(), transport_->size(),
+        settings_.buckets == 1 ? std::string("a bucket")
+                               : fmt::format("{} buckets in turn", settings_.buckets),
+        settings_.mb, settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s",
+        transport, settings_.repeats);
     answer("{:<32}{:>9}{:>10}\n", "ms", "median", "least");
     for (const Line& line : lines) {
       answer("{:<32}{:>9.3f}{:>10.3f}\n", line.name, 1e3 * median(line.seconds),
@@ -231,7 +260,10 @@ class ExchangeTimer {
     answer("\nof the first, waiting for the neighbour {:>7.3f} ms (rank 0)\n", 1e3 * waited);
     answer("direct against MPI_Sendrecv + update    {:>6.2f} x faster\n", faster);
     answer("direct against our MPI transport        {:>6.2f} x faster\n", own);
-    answer("direct / update alone / bytes' ratio    {:>6.2f}   (mixing moves {:.3g} times the bytes)\n", extra, bytes);
+    answer(
+        "direct / update alone / bytes' ratio    {:>6.2f}   (mixing moves {:.3g} times the "
+        "bytes)\n",
+        extra, bytes);
     answer("direct / update with a local buffer     {:>6.2f}\n", against_local);
   }
 

@@ -35,10 +35,13 @@ Ceilings ceilings_of(const FloorBench& settings) {
 }
 
 std::string whose_ceilings(const FloorBench& settings) {
-  return fmt::format("{}of one {}", settings.bandwidth > 0.0 || settings.tflops > 0.0 ? "as given, else " : "", settings.on);
+  return fmt::format("{}of one {}",
+                     settings.bandwidth > 0.0 || settings.tflops > 0.0 ? "as given, else " : "",
+                     settings.on);
 }
 
-StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings) {
+StepFloor step_floor(const nlohmann::json& given, const std::string& source,
+                     const FloorBench& settings) {
   const RankLayout site{settings.ranks, settings.ranks};
   TrainConfig config = read_train_config(given, source, site);
   const ShapeTrace trace = trace_shapes(config);
@@ -46,17 +49,22 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   step.compute = config.compute;
   step.memory = memory_need(config, site, trace);
   // One neighbour to mix in, as pair exchanges have it.
-  const double received = config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
+  const double received =
+      config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
-  const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
-  for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
+  const std::vector<OperationWork> pass =
+      count_pass(*config.task, *config.model, config.pass_shape());
+  for (std::int64_t i = 0; i < config.accumulate; ++i)
+    step.work.insert(step.work.end(), pass.begin(), pass.end());
   const Ceilings device = ceilings_of(settings);
   for (OperationWork& operation : count_step_update(config, parameters, received, device)) {
-    if (settings.tflops > 0.0 && config.compute == config.dtype) operation.flops_per_second = 0.0;  // the ceiling that is given
+    // the ceiling that is given
+    if (settings.tflops > 0.0 && config.compute == config.dtype) operation.flops_per_second = 0.0;
     step.work.push_back(std::move(operation));
   }
   step.images = static_cast<double>(config.batch_size * config.accumulate);
-  step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
+  step.flops_per_second =
+      settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
   step.bytes_per_second = device.bytes_per_second;
   return step;
 }
@@ -76,15 +84,20 @@ nlohmann::json floor_json(const Floor& floor, double images) {
 std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const StepFloor& step) {
   std::map<std::string, std::vector<OperationWork>> kinds;
   for (const OperationWork& operation : step.work) kinds[operation.name].push_back(operation);
-  std::vector<std::pair<std::string, std::vector<OperationWork>>> sorted(kinds.begin(), kinds.end());
-  const auto seconds = [&](const auto& kind) { return floor_of(kind.second, step.flops_per_second, step.bytes_per_second).seconds; };
-  std::stable_sort(sorted.begin(), sorted.end(), [&](const auto& a, const auto& b) { return seconds(a) > seconds(b); });
+  std::vector<std::pair<std::string, std::vector<OperationWork>>> sorted(kinds.begin(),
+                                                                         kinds.end());
+  const auto seconds = [&](const auto& kind) {
+    return floor_of(kind.second, step.flops_per_second, step.bytes_per_second).seconds;
+  };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const auto& a, const auto& b) { return seconds(a) > seconds(b); });
   return sorted;
 }
 
 void print_line(const std::string& name, std::size_t calls, const Floor& floor, double images) {
-  answer("  {:<26} {:5}  {:10.2f}  {:10.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls, 1e-6 * floor.bytes / images,
-         1e-9 * floor.flops / images, 1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds, 1e3 * floor.seconds,
+  answer("  {:<26} {:5}  {:10.2f}  {:10.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls,
+         1e-6 * floor.bytes / images, 1e-9 * floor.flops / images, 1e3 * floor.memory_seconds,
+         1e3 * floor.arithmetic_seconds, 1e3 * floor.seconds,
          floor.memory_bound() ? "memory" : "arithmetic");
 }
 
@@ -106,35 +119,40 @@ int config_floor(const FloorBench& settings) {
                           {"memory_bytes", step.memory.total()},
                           {"issued", floor_json(issued, step.images)}};
     for (const auto& [name, work] : by_kind(step)) {
-      result["operations"][name] = floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
+      result["operations"][name] =
+          floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
       result["operations"][name]["calls"] = work.size();
     }
     answer("{}\n", result.dump());
     return 0;
   }
-  answer("{}, {} images a step, {}; ceilings {}: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n", settings.config, step.images,
-         name_of(step.compute), whose_ceilings(settings), 1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second,
+  answer("{}, {} images a step, {}; ceilings {}: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n",
+         settings.config, step.images, name_of(step.compute), whose_ceilings(settings),
+         1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second,
          size_text(step.memory.total()));
-  answer("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls", "MB/image", "GFLOP/img", "bytes ms",
-         "arith ms", "floor ms");
+  answer("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls",
+         "MB/image", "GFLOP/img", "bytes ms", "arith ms", "floor ms");
   for (const auto& [name, work] : by_kind(step)) {
-    print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
+    print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second),
+               step.images);
   }
   print_line("all", step.work.size(), issued, step.images);
   answer("floor: {:.0f} images/s\n", step.images / issued.seconds);
   return 0;
 }
 
-nlohmann::json image_config(const std::string& model, std::int64_t size, std::int64_t classes, std::int64_t batch,
-                            const std::string& precision) {
-  nlohmann::json config{{"model", {{"type", model}, {"num_classes", classes}}},
-                        {"data", {{"type", "synthetic"}, {"image_size", size}, {"classes", classes}, {"limit", 1 << 20}}},
-                        {"batch_size", batch},
-                        {"epochs", 1},
-                        {"optimizer", {{"type", "adamw"}}},
-                        {"sync", {{"topology", {{"type", "ring"}}}}},
-                        {"device", "cuda"},
-                        {"precision", precision}};
+nlohmann::json image_config(const std::string& model, std::int64_t size, std::int64_t classes,
+                            std::int64_t batch, const std::string& precision) {
+  nlohmann::json config{
+      {"model", {{"type", model}, {"num_classes", classes}}},
+      {"data",
+       {{"type", "synthetic"}, {"image_size", size}, {"classes", classes}, {"limit", 1 << 20}}},
+      {"batch_size", batch},
+      {"epochs", 1},
+      {"optimizer", {{"type", "adamw"}}},
+      {"sync", {{"topology", {{"type", "ring"}}}}},
+      {"device", "cuda"},
+      {"precision", precision}};
   if (model == "resnet18") config["model"]["stem"] = "cifar";
   return config;
 }
@@ -144,15 +162,21 @@ int goal_floors(const FloorBench& settings) {
   const Ceilings device = ceilings_of(settings);
   nlohmann::json rows = nlohmann::json::array();
   const auto row = [&](const std::string& name, const Floor& floor, double images, double memory) {
-    rows.push_back({{"row", name}, {"ms", 1e3 * floor.seconds}, {"bytes", floor.bytes}, {"flops", floor.flops}});
+    rows.push_back({{"row", name},
+                    {"ms", 1e3 * floor.seconds},
+                    {"bytes", floor.bytes},
+                    {"flops", floor.flops}});
     if (images > 0.0) rows.back().update(floor_json(floor, images));
     if (memory > 0.0) rows.back()["memory_bytes"] = memory;
   };
   constexpr double kParameters = 25.6e6;
   constexpr double kBytes = 32.0;  // of each
   for (const char* rule : {"adamw", "accum_adamw"}) {
-    row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, {:.0f} B each", rule, kBytes),
-        floor_of({{"update", kParameters * kBytes, 0.0}}, device.fp32_flops, device.bytes_per_second), 0.0, 0.0);
+    row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, {:.0f} B each", rule,
+                    kBytes),
+        floor_of({{"update", kParameters * kBytes, 0.0}}, device.fp32_flops,
+                 device.bytes_per_second),
+        0.0, 0.0);
   }
   struct Case {
     const char *name, *model;
@@ -164,7 +188,8 @@ int goal_floors(const FloorBench& settings) {
                         {"CIFAR ResNet-18, batch 512", "resnet18", 32, 10, 512, "bf16"}};
   for (const Case& one : cases) {
     const std::string name = fmt::format("{}, {}", one.name, one.precision);
-    const nlohmann::json config = image_config(one.model, one.size, one.classes, one.batch, one.precision);
+    const nlohmann::json config =
+        image_config(one.model, one.size, one.classes, one.batch, one.precision);
     const StepFloor step = step_floor(config, name, settings);
     row(name, step.floor(), step.images, step.memory.total());
   }
@@ -172,14 +197,18 @@ int goal_floors(const FloorBench& settings) {
     answer("{}\n", rows.dump());
     return 0;
   }
-  answer("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), {}, from shapes alone\n", 1e-12 * device.bytes_per_second,
-         settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops, whose_ceilings(settings));
+  answer("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), {}, from shapes alone\n",
+         1e-12 * device.bytes_per_second,
+         settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops,
+         whose_ceilings(settings));
   for (const nlohmann::json& one : rows) {
-    std::string line = fmt::format("  {:<72} {:8.3f} ms", one["row"].get<std::string>(), one["ms"].get<double>());
+    std::string line =
+        fmt::format("  {:<72} {:8.3f} ms", one["row"].get<std::string>(), one["ms"].get<double>());
     if (one.contains("images_per_second")) {
-      line +=
-          fmt::format("  {:8.0f} images/s  {:6.1f} MB an image  bound by {}  memory {}", one["images_per_second"].get<double>(),
-                      one["mb_per_image"].get<double>(), one["bound_by"].get<std::string>(), size_text(one["memory_bytes"].get<double>()));
+      line += fmt::format("  {:8.0f} images/s  {:6.1f} MB an image  bound by {}  memory {}",
+                          one["images_per_second"].get<double>(), one["mb_per_image"].get<double>(),
+                          one["bound_by"].get<std::string>(),
+                          size_text(one["memory_bytes"].get<double>()));
     }
     answer("{}\n", line);
   }
@@ -188,6 +217,8 @@ int goal_floors(const FloorBench& settings) {
 
 }  // namespace
 
-int bench_floor(const FloorBench& settings) { return settings.config.empty() ? goal_floors(settings) : config_floor(settings); }
+int bench_floor(const FloorBench& settings) {
+  return settings.config.empty() ? goal_floors(settings) : config_floor(settings);
+}
 
 }  // namespace starling

@@ -42,23 +42,29 @@ class KernelBench {
   void time(const Operation& op) {
     std::vector<Tensor> in, out, saved, gradients;
     // Numbers that must be valid are drawn one by one; for all others a pattern will do.
-    const bool drawn = op.fit || std::any_of(op.input_roles.begin(), op.input_roles.end(), tests::is_integer);
-    const std::vector<tests::Numbers> numbers = drawn ? tests::random_inputs(op, dtype_) : std::vector<tests::Numbers>{};
+    const bool drawn =
+        op.fit || std::any_of(op.input_roles.begin(), op.input_roles.end(), tests::is_integer);
+    const std::vector<tests::Numbers> numbers =
+        drawn ? tests::random_inputs(op, dtype_) : std::vector<tests::Numbers>{};
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       const DType type = op.input_dtype(i, dtype_);
-      in.push_back(drawn ? tests::to_tensor(backend_, numbers[i], op.inputs[i], type) : tensor(op.inputs[i], type));
+      in.push_back(drawn ? tests::to_tensor(backend_, numbers[i], op.inputs[i], type)
+                         : tensor(op.inputs[i], type));
     }
-    for (std::size_t i = 0; i < op.outputs.size(); ++i) out.push_back(tensor(op.outputs[i], op.output_dtype(i, dtype_)));
+    for (std::size_t i = 0; i < op.outputs.size(); ++i)
+      out.push_back(tensor(op.outputs[i], op.output_dtype(i, dtype_)));
     const auto forward = [&] { op.forward(backend_, in, out, saved); };
     forward();
     const tests::PassWork work = tests::work_of(op, dtype_);
     time(row(op.name + ", forward", work.forward), forward);
     if (!op.backward) return;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      gradients.push_back(op.differentiable(i) ? tensor(op.inputs[i], op.gradient_dtype(i, dtype_)) : Tensor());
+      gradients.push_back(op.differentiable(i) ? tensor(op.inputs[i], op.gradient_dtype(i, dtype_))
+                                               : Tensor());
     }
     const Tensor dy = tensor(op.outputs[0], op.output_dtype(0, dtype_));
-    time(row(op.name + ", backward", work.backward), [&] { op.backward(backend_, in, out, saved, dy, gradients); });
+    time(row(op.name + ", backward", work.backward),
+         [&] { op.backward(backend_, in, out, saved, dy, gradients); });
   }
 
   std::vector<Row> rows;
@@ -66,13 +72,15 @@ class KernelBench {
  private:
   /// Arithmetic bounds what has products, memory the others.
   static Row row(std::string name, const tests::Work& work) {
-    return {.name = std::move(name), .bytes = work.flops > 0.0 ? 0.0 : work.bytes, .flops = work.flops};
+    return {
+        .name = std::move(name), .bytes = work.flops > 0.0 ? 0.0 : work.bytes, .flops = work.flops};
   }
   /// A repeating pattern, whose upload costs less than random numbers.
   Tensor tensor(const Shape& shape, DType dtype) {
     if (!is_floating(dtype)) return {backend_, shape, dtype};  // an output, which is written over
     const auto n = static_cast<std::size_t>(shape.elements());
-    for (std::size_t i = pattern_.size(); i < n; ++i) pattern_.push_back(0.01f * static_cast<float>(i % 97) - 0.5f);
+    for (std::size_t i = pattern_.size(); i < n; ++i)
+      pattern_.push_back(0.01f * static_cast<float>(i % 97) - 0.5f);
     Tensor wide(backend_, shape, DType::kFloat32);
     backend_.copy_from_host(pattern_.data(), wide);
     if (dtype == DType::kFloat32) return wide;
@@ -81,7 +89,8 @@ class KernelBench {
     return result;
   }
 
-  /// Seconds of a call, over as many as last a few milliseconds: launches and the wait at the end are not what is measured.
+  /// Seconds of a call, over as many as last a few milliseconds: launches and the wait at the end
+  /// are not what is measured.
   double seconds_each(const std::function<void()>& work, int calls) {
     backend_.synchronize();
     return seconds_of([&] {
@@ -117,14 +126,17 @@ class KernelBench {
 };
 
 DType dtype_of(const std::string& precision) {
-  return precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
+  return precision == "bf16"   ? DType::kBFloat16
+         : precision == "fp16" ? DType::kFloat16
+                               : DType::kFloat32;
 }
 
 }  // namespace
 
 int bench_kernels(const KernelsBench& settings) {
   const bool gpu = settings.device == "cuda";
-  const std::unique_ptr<Backend> backend = open_backend(gpu ? DeviceType::kCuda : DeviceType::kCpu, settings.threads);
+  const std::unique_ptr<Backend> backend =
+      open_backend(gpu ? DeviceType::kCuda : DeviceType::kCpu, settings.threads);
   const std::int64_t batch = settings.batch > 0 ? settings.batch : gpu ? 2048 : 128;
   KernelBench bench(*backend, dtype_of(settings.precision), batch, settings.repeats);
   for (const Operation& op : tests::timing_table(batch)) bench.time(op);
@@ -141,17 +153,22 @@ int bench_kernels(const KernelsBench& settings) {
                         {"copy_gb_per_second", median(copy_rates) / 1e9},
                         {"peak_gflops", peak / 1e9}};
   if (!settings.json) {
-    answer("{}, {}, batch {}; copy {:.1f} GB/s, fastest product {:.0f} GFLOP/s\n", backend->description(), settings.precision, batch,
-           median(copy_rates) / 1e9, peak / 1e9);
+    answer("{}, {}, batch {}; copy {:.1f} GB/s, fastest product {:.0f} GFLOP/s\n",
+           backend->description(), settings.precision, batch, median(copy_rates) / 1e9, peak / 1e9);
   }
   for (const Row& row : bench.rows) {
     const bool memory = row.flops == 0.0;
-    const double rate = (memory ? row.bytes : row.flops) / row.seconds, ratio = rate / (memory ? row.copy_rate : peak);
+    const double rate = (memory ? row.bytes : row.flops) / row.seconds,
+                 ratio = rate / (memory ? row.copy_rate : peak);
     const char* unit = memory ? "GB/s" : "GFLOP/s";
-    result["rows"].push_back({{"operation", row.name}, {"ms", 1e3 * row.seconds}, {"rate", rate / 1e9}, {"unit", unit}, {"ratio", ratio}});
+    result["rows"].push_back({{"operation", row.name},
+                              {"ms", 1e3 * row.seconds},
+                              {"rate", rate / 1e9},
+                              {"unit", unit},
+                              {"ratio", ratio}});
     if (!settings.json) {
-      answer("  {:<98} {:8.3f} ms {:8.1f} {:<8} {:5.2f} of the {}\n", row.name, 1e3 * row.seconds, rate / 1e9, unit, ratio,
-             memory ? "copy" : "fastest product");
+      answer("  {:<98} {:8.3f} ms {:8.1f} {:<8} {:5.2f} of the {}\n", row.name, 1e3 * row.seconds,
+             rate / 1e9, unit, ratio, memory ? "copy" : "fastest product");
     }
   }
   if (settings.json) answer("{}\n", result.dump());

@@ -6,7 +6,8 @@
 
 namespace starling {
 
-std::unique_ptr<Model> bench_model(const std::string& type, const std::string& stem, std::int64_t image, std::int64_t classes) {
+std::unique_ptr<Model> bench_model(const std::string& type, const std::string& stem,
+                                   std::int64_t image, std::int64_t classes) {
   nlohmann::json config{{"type", type}, {"num_classes", classes}};
   if (!stem.empty()) config["stem"] = stem;
   if (type == "mlp") config["hidden"] = {512, 512};
@@ -14,7 +15,9 @@ std::unique_ptr<Model> bench_model(const std::string& type, const std::string& s
   return make_model(section, Shape{image, image, 3});
 }
 
-std::unique_ptr<Task> bench_task(std::int64_t image, std::int64_t classes) { return classification_task(Shape{image, image, 3}, classes); }
+std::unique_ptr<Task> bench_task(std::int64_t image, std::int64_t classes) {
+  return classification_task(Shape{image, image, 3}, classes);
+}
 
 std::unique_ptr<OptimizerRule> bench_rule(const std::string& type) {
   const nlohmann::json config = nlohmann::json::object();

@@ -26,7 +26,9 @@ std::vector<PictureBytes> load(const PicturesBench& settings) {
   const PictureIndex index(settings.folder);
   std::vector<PictureBytes> pictures;
   const std::int64_t step = std::max<std::int64_t>(1, index.size() / settings.pictures);
-  for (std::int64_t i = 0; i < index.size() && static_cast<std::int64_t>(pictures.size()) < settings.pictures; i += step) {
+  for (std::int64_t i = 0;
+       i < index.size() && static_cast<std::int64_t>(pictures.size()) < settings.pictures;
+       i += step) {
     pictures.push_back({index.path(i), read_picture_file(index.path(i))});
   }
   return pictures;
@@ -60,10 +62,14 @@ int bench_pictures(const PicturesBench& settings) {
         return *change.part(static_cast<std::int64_t>(i), size);
       };
       const PictureSize size = scaled.size(bytes, path);
-      const auto decode = [&](PictureDecoder& decoder) { decoder.decode(bytes, path, part, kSide, kSide, 3, image.data()); };
+      const auto decode = [&](PictureDecoder& decoder) {
+        decoder.decode(bytes, path, part, kSide, kSide, 3, image.data());
+      };
       seconds[0] += seconds_of([&] {
         if (is_jpeg(bytes)) {
-          decode_jpeg(bytes, path, {0, 0, jpeg_header(bytes, path).height, jpeg_header(bytes, path).width, 1}, whole);
+          decode_jpeg(bytes, path,
+                      {0, 0, jpeg_header(bytes, path).height, jpeg_header(bytes, path).width, 1},
+                      whole);
         } else {
           decode_png(bytes, path, {0, 0, size.height, size.width, 1}, whole);
         }
@@ -76,8 +82,10 @@ int bench_pictures(const PicturesBench& settings) {
     crop_times.push_back(1e3 * seconds[1] / count);
     unscaled_times.push_back(1e3 * seconds[2] / count);
   }
-  const double whole_ms = median(whole_times), crop_ms = median(crop_times), unscaled_ms = median(unscaled_times);
-  const double megapixels = pixels / 2e6 / static_cast<double>(pictures.size());  // asked for twice in the first round
+  const double whole_ms = median(whole_times), crop_ms = median(crop_times),
+               unscaled_ms = median(unscaled_times);
+  // asked for twice in the first round
+  const double megapixels = pixels / 2e6 / static_cast<double>(pictures.size());
   if (settings.json) {
     answer("{}\n", nlohmann::json{{"pictures", pictures.size()},
                                   {"megapixels", megapixels},
@@ -88,9 +96,12 @@ int bench_pictures(const PicturesBench& settings) {
                        .dump());
     return 0;
   }
-  answer("{} pictures of {:.2f} megapixels on average, one core, medians of {} rounds\n", pictures.size(), megapixels, settings.repeats);
+  answer("{} pictures of {:.2f} megapixels on average, one core, medians of {} rounds\n",
+         pictures.size(), megapixels, settings.repeats);
   answer("{:<46} {:>8} {:>10}\n", "", "ms", "pictures/s");
-  const auto row = [](const char* name, double ms) { answer("{:<46} {:>8.3f} {:>10.0f}\n", name, ms, 1e3 / ms); };
+  const auto row = [](const char* name, double ms) {
+    answer("{:<46} {:>8.3f} {:>10.0f}\n", name, ms, 1e3 / ms);
+  };
   row("the library decodes the whole picture", whole_ms);
   row("random_resized_crop to 224×224", crop_ms);
   row("the same, decoded at full scale", unscaled_ms);

@@ -22,15 +22,17 @@
 namespace starling {
 namespace {
 
-constexpr double kGoal = 20.0;                                       // µs of a step
-constexpr std::int64_t kWarmUp = 50, kColdSteps = 100;               // steps
-constexpr std::size_t kOtherMemory = std::size_t{64} * 1024 * 1024;  // bytes read between two steps "after other memory"
+constexpr double kGoal = 20.0;                          // µs of a step
+constexpr std::int64_t kWarmUp = 50, kColdSteps = 100;  // steps
+// bytes read between two steps "after other memory"
+constexpr std::size_t kOtherMemory = std::size_t{64} * 1024 * 1024;
 
 enum class Part : std::size_t { kBegin, kReady, kChoose, kWait, kUpdate, kStart, kEnd, kCount };
-constexpr std::array<const char*, static_cast<std::size_t>(Part::kCount)> kPartNames{"begin",  "ready", "bucket_ready", "wait",
-                                                                                     "update", "start", "end"};
+constexpr std::array<const char*, static_cast<std::size_t>(Part::kCount)> kPartNames{
+    "begin", "ready", "bucket_ready", "wait", "update", "start", "end"};
 
-/// Shares the time between the parts of a step: each call gives the time since the one before to a part.
+/// Shares the time between the parts of a step: each call gives the time since the one before to a
+/// part.
 class PartClock {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,7 +52,8 @@ class PartClock {
   void took(Part part) {
     if (!enabled_) return;
     const Clock::time_point now = Clock::now();
-    seconds_[static_cast<std::size_t>(part)] += std::max(0.0, std::chrono::duration<double>(now - last_).count() - look_);
+    seconds_[static_cast<std::size_t>(part)] +=
+        std::max(0.0, std::chrono::duration<double>(now - last_).count() - look_);
     last_ = Clock::now();
   }
   double seconds(std::size_t part) const { return seconds_[part]; }
@@ -73,7 +76,8 @@ class IdleBackend final : public ForwardingBackend {
     }
     return ForwardingBackend::record();
   }
-  /// What ran up to now was an update's issue, where one had begun, else the algorithm's own decisions.
+  /// What ran up to now was an update's issue, where one had begun, else the algorithm's own
+  /// decisions.
   void issued() {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
     updating_ = false;
@@ -110,8 +114,8 @@ class IdleMixer final : public MessageMixer {
  public:
   IdleMixer(IdleBackend& backend, Transport& transport, PartClock& clock)
       : MessageMixer(backend, transport), idle_(backend), clock_(clock) {}
-  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
-               const ExchangeLabel& label) override {
+  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
+               std::vector<Tensor>& received, const ExchangeLabel& label) override {
     const Ticket ticket = MessageMixer::start(exchange, bucket, buffers, received, label);
     clock_.took(Part::kStart);
     return ticket;
@@ -126,13 +130,16 @@ class IdleMixer final : public MessageMixer {
 /// The exchanges of rank 0, which are done as soon as they are started.
 class IdleTransport final : public Transport {
  public:
-  IdleTransport(int ranks, IdleBackend& backend, PartClock& clock) : Transport(world_), world_(ranks), backend_(backend), clock_(clock) {}
+  IdleTransport(int ranks, IdleBackend& backend, PartClock& clock)
+      : Transport(world_), world_(ranks), backend_(backend), clock_(clock) {}
   std::string name() const override { return "idle"; }
 
-  Ticket start_exchange(const Exchange&, const Tensor&, const std::vector<Tensor>&, const ExchangeLabel&, std::shared_ptr<Flow>) override {
+  Ticket start_exchange(const Exchange&, const Tensor&, const std::vector<Tensor>&,
+                        const ExchangeLabel&, std::shared_ptr<Flow>) override {
     return ++tickets_;
   }
-  Ticket start_sum(const Tensor&, const Tensor&, const ExchangeLabel&, std::shared_ptr<Flow>) override {
+  Ticket start_sum(const Tensor&, const Tensor&, const ExchangeLabel&,
+                   std::shared_ptr<Flow>) override {
     clock_.took(Part::kStart);
     return ++tickets_;
   }
@@ -145,7 +152,9 @@ class IdleTransport final : public Transport {
     clock_.took(Part::kWait);
   }
   void prepare(const std::vector<std::vector<int>>&) override {}
-  std::unique_ptr<Mixer> make_mixer(Backend&) override { return std::make_unique<IdleMixer>(backend_, *this, clock_); }
+  std::unique_ptr<Mixer> make_mixer(Backend&) override {
+    return std::make_unique<IdleMixer>(backend_, *this, clock_);
+  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
@@ -159,7 +168,8 @@ class IdleTransport final : public Transport {
 /// Hands on, and tells the clock where the scheduler ends and the algorithm begins.
 class TimedAlgorithm final : public Algorithm {
  public:
-  TimedAlgorithm(const AlgorithmSite& site, Algorithm& inner, IdleBackend& backend, PartClock& clock)
+  TimedAlgorithm(const AlgorithmSite& site, Algorithm& inner, IdleBackend& backend,
+                 PartClock& clock)
       : Algorithm(site), inner_(inner), backend_(backend), clock_(clock) {}
   void begin(const StepInfo& info) override { inner_.begin(info); }
   void bucket_ready(int bucket) override {
@@ -188,16 +198,21 @@ struct Cost {
   bool reached() const { return step <= kGoal; }
 };
 
-Cost cost_of(const std::string& name, const SchedulerBench& settings, const BucketPlan& plan, const std::vector<Parameter*>& order,
-             const OptimizerRule& rule, const Topology& topology) {
+Cost cost_of(const std::string& name, const SchedulerBench& settings, const BucketPlan& plan,
+             const std::vector<Parameter*>& order, const OptimizerRule& rule,
+             const Topology& topology) {
   const std::unique_ptr<Backend> shapes = make_meta_backend();
   PartClock clock;
   IdleBackend backend(*shapes, clock);
   IdleTransport transport(settings.ranks, backend, clock);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, rule, false);
   const std::unique_ptr<Mixer> mixer = transport.make_mixer(backend);
-  const AlgorithmSite site{
-      .backend = backend, .transport = transport, .mixer = *mixer, .rule = rule, .buckets = buckets, .topology = &topology};
+  const AlgorithmSite site{.backend = backend,
+                           .transport = transport,
+                           .mixer = *mixer,
+                           .rule = rule,
+                           .buckets = buckets,
+                           .topology = &topology};
   const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of(name), site);
   BucketScheduler plain(plan, buckets, *algorithm, false);
   std::int64_t t = 0;
@@ -219,10 +234,13 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
   std::vector<double> steps;
   steps.reserve(static_cast<std::size_t>(settings.steps));
   for (std::int64_t i = 0; i < kWarmUp; ++i) run(plain);
-  const std::uint64_t backend_before = backend.memory_stats().allocations, heap_before = heap_requests();
+  const std::uint64_t backend_before = backend.memory_stats().allocations,
+                      heap_before = heap_requests();
   for (std::int64_t i = 0; i < settings.steps; ++i) steps.push_back(timed());
-  cost.heap_requests = static_cast<double>(heap_requests() - heap_before) / static_cast<double>(settings.steps);
-  cost.backend_requests = static_cast<double>(backend.memory_stats().allocations - backend_before) / static_cast<double>(settings.steps);
+  cost.heap_requests =
+      static_cast<double>(heap_requests() - heap_before) / static_cast<double>(settings.steps);
+  cost.backend_requests = static_cast<double>(backend.memory_stats().allocations - backend_before) /
+                          static_cast<double>(settings.steps);
   cost.step = median(steps);
 
   // A real step computes between two calls, and what the scheduler keeps leaves the nearest caches.
@@ -250,15 +268,19 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
 }  // namespace
 
 int bench_scheduler(const SchedulerBench& settings) {
-  const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
+  const std::unique_ptr<Model> model =
+      bench_model(settings.model, settings.stem, settings.image, settings.classes);
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
   const std::unique_ptr<Topology> topology = bench_topology(settings.topology, settings.ranks);
 
-  const ShapeTrace trace = trace_shapes(*bench_task(settings.image, settings.classes), *model, {.batch_size = 2});
-  const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, settings.bucket_mb * 1024 * 1024);
+  const ShapeTrace trace =
+      trace_shapes(*bench_task(settings.image, settings.classes), *model, {.batch_size = 2});
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, {}, DType::kFloat32, settings.bucket_mb * 1024 * 1024);
   const std::array<const char*, 2> names{"gossip", "allreduce"};
   std::vector<Cost> costs;
-  for (const char* name : names) costs.push_back(cost_of(name, settings, plan, trace.ready_order, *rule, *topology));
+  for (const char* name : names)
+    costs.push_back(cost_of(name, settings, plan, trace.ready_order, *rule, *topology));
 
   const std::string topology_name = settings.topology.empty() ? "base-2" : settings.topology;
   if (settings.json) {
@@ -279,24 +301,36 @@ int bench_scheduler(const SchedulerBench& settings) {
              {"backend_allocations", cost.backend_requests},
              {"heap_allocations", cost.heap_requests},
              {"reached", cost.reached()}};
-      for (std::size_t p = 0; p < kPartNames.size(); ++p) row["parts_us"][kPartNames[p]] = cost.parts[p];
+      for (std::size_t p = 0; p < kPartNames.size(); ++p)
+        row["parts_us"][kPartNames[p]] = cost.parts[p];
     }
     answer("{}\n", result.dump());
     return 0;
   }
 
-  answer("{}: {} parameters in {} bucket{} of {:.6g} MiB, {} rank{}, {}, {}; operations and exchanges that do nothing\n", settings.model,
-         trace.ready_order.size(), plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s", settings.bucket_mb, settings.ranks,
-         settings.ranks == 1 ? "" : "s", topology_name, settings.optimizer);
-  answer("µs of host time a step, median of {}\n\n{:<34}{:>10}{:>11}\n", settings.steps, "", names[0], names[1]);
-  const std::array<const char*, kPartNames.size()> titles{"begin_step",   "ready, of all parameters", "bucket_ready: what to do", "wait",
-                                                          "update issue", "start of exchanges",       "end of the pass"};
-  for (std::size_t p = 0; p < titles.size(); ++p) answer("  {:<32}{:>10.2f}{:>11.2f}\n", titles[p], costs[0].parts[p], costs[1].parts[p]);
-  answer("{:<34}{:>10.2f}{:>11.2f}   goal: at most {:.0f}\n", "whole step", costs[0].step, costs[1].step, kGoal);
-  answer("{:<34}{:>10.2f}{:>11.2f}\n", "after 64 MiB of other memory", costs[0].cold, costs[1].cold);
-  answer("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, backend's", costs[0].backend_requests, costs[1].backend_requests);
-  answer("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, on the heap", costs[0].heap_requests, costs[1].heap_requests);
-  for (std::size_t a = 0; a < names.size(); ++a) answer("{}: the goal is {}\n", names[a], costs[a].reached() ? "reached" : "missed");
+  answer(
+      "{}: {} parameters in {} bucket{} of {:.6g} MiB, {} rank{}, {}, {}; operations and exchanges "
+      "that do nothing\n",
+      settings.model, trace.ready_order.size(), plan.buckets.size(),
+      plan.buckets.size() == 1 ? "" : "s", settings.bucket_mb, settings.ranks,
+      settings.ranks == 1 ? "" : "s", topology_name, settings.optimizer);
+  answer("µs of host time a step, median of {}\n\n{:<34}{:>10}{:>11}\n", settings.steps, "",
+         names[0], names[1]);
+  const std::array<const char*, kPartNames.size()> titles{
+      "begin_step",   "ready, of all parameters", "bucket_ready: what to do", "wait",
+      "update issue", "start of exchanges",       "end of the pass"};
+  for (std::size_t p = 0; p < titles.size(); ++p)
+    answer("  {:<32}{:>10.2f}{:>11.2f}\n", titles[p], costs[0].parts[p], costs[1].parts[p]);
+  answer("{:<34}{:>10.2f}{:>11.2f}   goal: at most {:.0f}\n", "whole step", costs[0].step,
+         costs[1].step, kGoal);
+  answer("{:<34}{:>10.2f}{:>11.2f}\n", "after 64 MiB of other memory", costs[0].cold,
+         costs[1].cold);
+  answer("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, backend's", costs[0].backend_requests,
+         costs[1].backend_requests);
+  answer("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, on the heap", costs[0].heap_requests,
+         costs[1].heap_requests);
+  for (std::size_t a = 0; a < names.size(); ++a)
+    answer("{}: the goal is {}\n", names[a], costs[a].reached() ? "reached" : "missed");
   return 0;
 }
 

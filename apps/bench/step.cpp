@@ -25,12 +25,15 @@ class ProfilingBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void conv2d_forward(const Conv2dForward& args) override {
-    if (recording) convolutions.push_back({args.x.shape(), args.weight.shape(), args.y.shape(), args.window, false});
+    if (recording)
+      convolutions.push_back(
+          {args.x.shape(), args.weight.shape(), args.y.shape(), args.window, false});
     ForwardingBackend::conv2d_forward(args);
   }
   void conv2d_backward_data(const Conv2dBackwardData& args) override {
     if (recording) {
-      for (ConvShape& shape : convolutions) shape.backward_data |= shape.x == args.dx.shape() && shape.weight == args.weight.shape();
+      for (ConvShape& shape : convolutions)
+        shape.backward_data |= shape.x == args.dx.shape() && shape.weight == args.weight.shape();
     }
     ForwardingBackend::conv2d_backward_data(args);
   }
@@ -50,7 +53,8 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<Backend> device = open_backend(DeviceType::kCpu, settings.threads);
   ProfilingBackend backend(*device);
   const DType compute = expected_compute(settings.precision, "cpu");
-  const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
+  const std::unique_ptr<Model> model =
+      bench_model(settings.model, settings.stem, settings.image, settings.classes);
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
   const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
@@ -63,9 +67,13 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<Transport> transport = make_single_transport();
   const std::unique_ptr<Mixer> mixer = transport->make_mixer(backend);
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
-  const std::unique_ptr<Algorithm> algorithm = make_algorithm(
-      algorithm_of({}),
-      {.backend = backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets, .topology = topology.get()});
+  const std::unique_ptr<Algorithm> algorithm =
+      make_algorithm(algorithm_of({}), {.backend = backend,
+                                        .transport = *transport,
+                                        .mixer = *mixer,
+                                        .rule = *rule,
+                                        .buckets = buckets,
+                                        .topology = topology.get()});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
@@ -73,21 +81,26 @@ int bench_step(const StepBench& settings) {
   const Tensor images(backend, model->input_shape().with_batch(settings.batch), DType::kFloat32);
   std::vector<double> pixels(static_cast<std::size_t>(images.elements()));
   fill_random(Init::normal(1.0), 7, 0, images.elements(), pixels.data());
-  for (std::size_t i = 0; i < pixels.size(); ++i) images.data<float>()[i] = static_cast<float>(pixels[i]);
+  for (std::size_t i = 0; i < pixels.size(); ++i)
+    images.data<float>()[i] = static_cast<float>(pixels[i]);
   Tensor input = images;
   if (is_low_precision(compute)) {
     input = Tensor(backend, images.shape(), compute);
     backend.cast({.x = images, .y = input});
   }
   const Tensor labels(backend, Shape{settings.batch}, DType::kInt32);
-  for (std::int64_t i = 0; i < settings.batch; ++i) labels.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % settings.classes);
+  for (std::int64_t i = 0; i < settings.batch; ++i)
+    labels.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % settings.classes);
 
   const Batch batch{{{"image", input}, {"label", labels}}, settings.batch, input.dtype()};
   std::int64_t done = 0;
   const auto step = [&] {
     scheduler.begin_step({.step = done, .optimizer_step = done + 1, .lr = 1e-3});
-    Pass pass{
-        .backend = backend, .tape = &tape, .training = true, .dropout_key = 1, .dropout_counter = static_cast<std::uint64_t>(done) << 24};
+    Pass pass{.backend = backend,
+              .tape = &tape,
+              .training = true,
+              .dropout_key = 1,
+              .dropout_counter = static_cast<std::uint64_t>(done) << 24};
     training_pass(*task, *model, batch, pass);
     scheduler.end_backward();
     ++done;
@@ -98,7 +111,8 @@ int bench_step(const StepBench& settings) {
   backend.recording = false;
   step();
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
-  const std::uint64_t peak = peak_resident_bytes();             // before the bound takes memory of its own
+  // before the bound takes memory of its own
+  const std::uint64_t peak = peak_resident_bytes();
   if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is one of fp32
   ConvBound bound(backend.convolutions);
   backend.seconds.clear();
@@ -124,22 +138,29 @@ int bench_step(const StepBench& settings) {
                           {"ratio_to_bound", ratio},
                           {"steady_state_allocations", steady},
                           {"peak_memory_bytes", peak}};
-    for (const auto& [name, seconds] : backend.seconds) result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
+    for (const auto& [name, seconds] : backend.seconds)
+      result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
     answer("{}\n", result.dump());
     return 0;
   }
-  answer("{}, {}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.precision, settings.batch, settings.threads,
-         settings.threads == 1 ? "" : "s", settings.optimizer, device->description());
-  answer("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n",
-         step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
-  if (bound_ms > 0.0) answer("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms, ratio);
+  answer("{}, {}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.precision,
+         settings.batch, settings.threads, settings.threads == 1 ? "" : "s", settings.optimizer,
+         device->description());
+  answer(
+      "step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from "
+      "the system in steady state\n",
+      step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
+  if (bound_ms > 0.0)
+    answer("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms,
+           ratio);
   double total = 0.0;
   for (const auto& [name, seconds] : backend.seconds) {
     const double ms = 1e3 * seconds / static_cast<double>(settings.steps);
     total += ms;
     answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", name, ms, 100.0 * ms / step_ms);
   }
-  answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", "everything else", step_ms - total, 100.0 * (step_ms - total) / step_ms);
+  answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", "everything else", step_ms - total,
+         100.0 * (step_ms - total) / step_ms);
   return 0;
 }
 

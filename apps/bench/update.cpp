@@ -27,7 +27,8 @@
 namespace starling {
 namespace {
 
-/// Copies instead of updating, so that the copy runs on the same threads over the same spans as the kernels.
+/// Copies instead of updating, so that the copy runs on the same threads over the same spans as the
+/// kernels.
 class CopyRule : public OptimizerRule {
  public:
   explicit CopyRule(bool library) : library_(library) {}
@@ -57,7 +58,8 @@ struct UpdateSubject {
   std::string name;
   std::unique_ptr<OptimizerRule> rule;
   UpdateArgs args;
-  int updates = 1;                    ///< timed as one: a whole group where the traffic depends on the step
+  /// Timed as one: a whole group where the traffic depends on the step
+  int updates = 1;
   double bytes = 0.0;                 ///< that one update moves
   std::function<void()> before = {};  ///< is timed with it
   std::vector<double> seconds;        ///< of one update, per repeat
@@ -76,7 +78,9 @@ Tensor filled(Backend& backend, std::int64_t n, double value) {
   return result;
 }
 
-double gigabytes_per_second(const UpdateSubject& subject, double seconds) { return subject.bytes / seconds * 1e-9; }
+double gigabytes_per_second(const UpdateSubject& subject, double seconds) {
+  return subject.bytes / seconds * 1e-9;
+}
 
 }  // namespace
 
@@ -108,38 +112,48 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   const std::vector<std::uint8_t> zeros(static_cast<std::size_t>(n / 8), 0);
   backend->copy_from_host(zeros.data(), copy.decay);
   for (const bool library : {true, false}) {
-    subjects.push_back(
-        {library ? "copy (memcpy)" : "copy (loop)", std::make_unique<CopyRule>(library), copy, 1, 32.0 * static_cast<double>(n)});
+    subjects.push_back({library ? "copy (memcpy)" : "copy (loop)",
+                        std::make_unique<CopyRule>(library), copy, 1,
+                        32.0 * static_cast<double>(n)});
   }
   // As many layers as ResNet-50 has weights, all of one size.
   std::vector<LayerExtent> extents;
   const std::int64_t each = (n / 54 + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
-  for (std::int64_t first = 0; first < n; first += each) extents.push_back({first, std::min(each, n - first)});
+  for (std::int64_t first = 0; first < n; first += each)
+    extents.push_back({first, std::min(each, n - first)});
   const UpdateLayers layers = make_update_layers(*backend, extents, n);
   const auto add = [&](const std::string& type, const nlohmann::json& config, int updates) {
     for (const bool mixing : {false, true}) {
-      UpdateSubject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base, updates};
+      UpdateSubject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base,
+                            updates};
       const std::size_t state_count = subject.rule->state_names().size();
-      subject.args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(state_count));
+      subject.args.states.assign(states.begin(),
+                                 states.begin() + static_cast<std::ptrdiff_t>(state_count));
       if (mixing) {
         subject.args.received = {received};
         subject.args.weights = {0.5};
         subject.args.self_weight = 0.5;
       }
       if (subject.rule->measures_layers()) subject.args.layers = layers;
-      subject.bytes = (subject.rule->bytes_per_parameter(4) + (mixing ? 4 : 0)) * static_cast<double>(n);
+      subject.bytes =
+          (subject.rule->bytes_per_parameter(4) + (mixing ? 4 : 0)) * static_cast<double>(n);
       subjects.push_back(std::move(subject));
     }
   };
   // A neighbour's message and the rank's own, decoded as the update goes and before it.
-  const Tensor message(*backend, Shape{message_bytes(Code::kInt8, DType::kFloat32, n, 256)}, DType::kUInt8);
+  const Tensor message(*backend, Shape{message_bytes(Code::kInt8, DType::kFloat32, n, 256)},
+                       DType::kUInt8);
   backend->encode({.x = received, .message = message, .code = Code::kInt8, .block = 256});
-  const Decode decode{
-      .messages = {message, message}, .weight = {-0.5, 0.5}, .terms = 2, .out = received, .code = Code::kInt8, .block = 256};
+  const Decode decode{.messages = {message, message},
+                      .weight = {-0.5, 0.5},
+                      .terms = 2,
+                      .out = received,
+                      .code = Code::kInt8,
+                      .block = 256};
   const auto add_decoding = [&] {
     for (const bool before : {false, true}) {
-      UpdateSubject subject{before ? "adamw, 8 bits, in two passes" : "adamw + mixing 8 bits", make_rule("adamw", nlohmann::json::object()),
-                            base};
+      UpdateSubject subject{before ? "adamw, 8 bits, in two passes" : "adamw + mixing 8 bits",
+                            make_rule("adamw", nlohmann::json::object()), base};
       subject.args.states.assign(states.begin(), states.begin() + 2);
       subject.args.weights = {1.0};
       subject.args.received = {message, message};
@@ -155,20 +169,36 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       subjects.push_back(std::move(subject));
     }
   };
-  // What sender and receiver do to a bucket whose numbers travel in 8 bits. Encoding looks at the numbers, so they are unlike.
-  const Tensor unlike(*backend, Shape{n}, DType::kFloat32), decoded(*backend, Shape{n}, DType::kFloat32);
+  // What sender and receiver do to a bucket whose numbers travel in 8 bits. Encoding looks at the
+  // numbers, so they are unlike.
+  const Tensor unlike(*backend, Shape{n}, DType::kFloat32),
+      decoded(*backend, Shape{n}, DType::kFloat32);
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint32_t bits = random_bits(1, RandomStream::kInit, 0, static_cast<std::uint64_t>(i)).v[0];
+    const std::uint32_t bits =
+        random_bits(1, RandomStream::kInit, 0, static_cast<std::uint64_t>(i)).v[0];
     unlike.data<float>()[i] = static_cast<float>(bits) * 0x1p-32f - 0.5f;
   }
   const auto add_codec = [&](const char* name, Code code) {
-    const Tensor codes(*backend, Shape{message_bytes(code, DType::kFloat32, n, 256)}, DType::kUInt8);
+    const Tensor codes(*backend, Shape{message_bytes(code, DType::kFloat32, n, 256)},
+                       DType::kUInt8);
     const auto part = [&](const char* what, double bytes, std::function<void()> work) {
-      subjects.push_back({fmt::format("{}: {}", name, what), nullptr, {}, 1, bytes * static_cast<double>(n), std::move(work)});
+      subjects.push_back({fmt::format("{}: {}", name, what),
+                          nullptr,
+                          {},
+                          1,
+                          bytes * static_cast<double>(n),
+                          std::move(work)});
     };
-    const auto encode = [&, code, codes] { backend->encode({.x = unlike, .message = codes, .code = code, .block = 256}); };
+    const auto encode = [&, code, codes] {
+      backend->encode({.x = unlike, .message = codes, .code = code, .block = 256});
+    };
     const auto decode = [&, code, codes] {
-      backend->decode({.messages = {codes}, .weight = {1.0}, .terms = 1, .out = decoded, .code = code, .block = 256});
+      backend->decode({.messages = {codes},
+                       .weight = {1.0},
+                       .terms = 1,
+                       .out = decoded,
+                       .code = code,
+                       .block = 256});
     };
     part("encode", 5.0, encode);
     part("decode", 5.0, decode);
@@ -200,30 +230,43 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
     }
   }
 
-  const UpdateSubject& fastest_copy = median(subjects[0].seconds) <= median(subjects[1].seconds) ? subjects[0] : subjects[1];
+  const UpdateSubject& fastest_copy =
+      median(subjects[0].seconds) <= median(subjects[1].seconds) ? subjects[0] : subjects[1];
   nlohmann::json rows = nlohmann::json::array();
   if (!json) {
-    answer("{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster copy\n\n", backend->description(), n, threads,
-           threads == 1 ? "" : "s", repeats);
+    answer(
+        "{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster "
+        "copy\n\n",
+        backend->description(), n, threads, threads == 1 ? "" : "s", repeats);
     answer("{:<30}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
   }
   for (const UpdateSubject& subject : subjects) {
     const double seconds = median(subject.seconds);
     std::vector<double> ratios;  // per repeat, so that a slow moment of the machine hits both
     for (std::size_t r = 0; r < subject.seconds.size(); ++r) {
-      ratios.push_back(gigabytes_per_second(subject, subject.seconds[r]) / gigabytes_per_second(fastest_copy, fastest_copy.seconds[r]));
+      ratios.push_back(gigabytes_per_second(subject, subject.seconds[r]) /
+                       gigabytes_per_second(fastest_copy, fastest_copy.seconds[r]));
     }
-    const double rate = gigabytes_per_second(subject, seconds), ratio = median(ratios), bytes = subject.bytes / static_cast<double>(n);
+    const double rate = gigabytes_per_second(subject, seconds), ratio = median(ratios),
+                 bytes = subject.bytes / static_cast<double>(n);
     if (json) {
-      rows.push_back(
-          {{"name", subject.name}, {"bytes_per_parameter", bytes}, {"ms", seconds * 1e3}, {"gb_per_s", rate}, {"ratio_to_copy", ratio}});
+      rows.push_back({{"name", subject.name},
+                      {"bytes_per_parameter", bytes},
+                      {"ms", seconds * 1e3},
+                      {"gb_per_s", rate},
+                      {"ratio_to_copy", ratio}});
     } else {
-      answer("{:<30}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3, rate, ratio);
+      answer("{:<30}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3,
+             rate, ratio);
     }
   }
   if (json) {
-    const nlohmann::json document = {{"device", backend->description()}, {"parameters", n}, {"threads", threads}, {"repeats", repeats},
-                                     {"faster_copy", fastest_copy.name}, {"results", rows}};
+    const nlohmann::json document = {{"device", backend->description()},
+                                     {"parameters", n},
+                                     {"threads", threads},
+                                     {"repeats", repeats},
+                                     {"faster_copy", fastest_copy.name},
+                                     {"results", rows}};
     answer("{}\n", document.dump());
   }
   return 0;

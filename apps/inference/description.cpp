@@ -19,17 +19,21 @@ constexpr const char* kInput = "starling.input";
 /// One metadata text as JSON, whose faults name file and key.
 class Metadatum {
  public:
-  Metadatum(const SafetensorsFile& file, const std::string& source, const char* key) : place_(source + ": metadata " + key) {
+  Metadatum(const SafetensorsFile& file, const std::string& source, const char* key)
+      : place_(source + ": metadata " + key) {
     const auto it = file.metadata.find(key);
     if (it == file.metadata.end()) {
       fail(ExitCode::kUsage, "model file",
-           "{}: has no metadata {}, so it does not say what model it holds; needed: a model.safetensors that starling-train wrote", source,
-           key);
+           "{}: has no metadata {}, so it does not say what model it holds; needed: a "
+           "model.safetensors that starling-train wrote",
+           source, key);
     }
     value_ = parse_json(it->second, place_);
   }
   const json& value() const { return value_; }
-  [[noreturn]] void wrong(const char* needed) const { fail(ExitCode::kUsage, "model file", "{}: needed: {}", place_, needed); }
+  [[noreturn]] void wrong(const char* needed) const {
+    fail(ExitCode::kUsage, "model file", "{}: needed: {}", place_, needed);
+  }
 
  private:
   std::string place_;
@@ -50,7 +54,8 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
   file.metadata[kConfigMetadata] = description.config;
   file.metadata[kClasses] = json(description.classes).dump();
   json input{{"shape", json::array()}};
-  for (int axis = 0; axis < description.image.rank(); ++axis) input["shape"].push_back(description.image[axis]);
+  for (int axis = 0; axis < description.image.rank(); ++axis)
+    input["shape"].push_back(description.image[axis]);
   if (description.pictures) {
     const auto channels = static_cast<std::ptrdiff_t>(description.image[2]);
     json mean = json::array(), deviation = json::array();
@@ -58,7 +63,8 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
       mean.push_back(description.scale.mean[static_cast<std::size_t>(c)]);
       deviation.push_back(description.scale.std[static_cast<std::size_t>(c)]);
     }
-    file.metadata[kNormalize] = json{{"mean", std::move(mean)}, {"std", std::move(deviation)}}.dump();
+    file.metadata[kNormalize] =
+        json{{"mean", std::move(mean)}, {"std", std::move(deviation)}}.dump();
     input["resize"] = description.resize;
     input["interpolation"] = description.interpolation;
   }
@@ -68,7 +74,8 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
 ModelDescription description_of(const SafetensorsFile& file, const std::string& source) {
   ModelDescription result;
   const Metadatum config(file, source, kConfigMetadata);
-  if (!config.value().is_object() || !config.value().contains("model")) config.wrong("a JSON object with the key model");
+  if (!config.value().is_object() || !config.value().contains("model"))
+    config.wrong("a JSON object with the key model");
   result.config = config.value().dump();
   const Metadatum classes(file, source, kClasses);
   if (!classes.value().is_array()) classes.wrong("a JSON list of names");
@@ -77,8 +84,11 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
     result.classes.push_back(name.get<std::string>());
   }
   const Metadatum input(file, source, kInput);
-  constexpr const char* kInputForm = R"({"shape": [H, W, C], "resize": pixels, "interpolation": name})";
-  if (!input.value().is_object() || !is_numbers(input.value().value("shape", json()), Shape::kMaxRank)) input.wrong(kInputForm);
+  constexpr const char* kInputForm =
+      R"({"shape": [H, W, C], "resize": pixels, "interpolation": name})";
+  if (!input.value().is_object() ||
+      !is_numbers(input.value().value("shape", json()), Shape::kMaxRank))
+    input.wrong(kInputForm);
   std::vector<std::int64_t> sizes;
   for (const json& size : input.value()["shape"]) {
     if (!size.is_number_integer() || size < 1 || size > (1 << 24)) input.wrong(kInputForm);
@@ -88,9 +98,11 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
   result.pictures = file.metadata.count(kNormalize) != 0;
   if (!result.pictures) return result;
   const Metadatum normalize(file, source, kNormalize);
-  const std::size_t channels = result.image.rank() == 3 ? static_cast<std::size_t>(result.image[2]) : 0;
+  const std::size_t channels =
+      result.image.rank() == 3 ? static_cast<std::size_t>(result.image[2]) : 0;
   constexpr const char* kScaleForm = R"({"mean": [...], "std": [...]}, a number for each channel)";
-  if (channels == 0 || channels > result.scale.mean.size() || !normalize.value().is_object()) normalize.wrong(kScaleForm);
+  if (channels == 0 || channels > result.scale.mean.size() || !normalize.value().is_object())
+    normalize.wrong(kScaleForm);
   const auto read = [&](const char* key, std::array<double, 4>& to) {
     const json numbers = normalize.value().value(key, json());
     if (!is_numbers(numbers, channels) || numbers.size() != channels) normalize.wrong(kScaleForm);
@@ -98,8 +110,10 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
   };
   read("mean", result.scale.mean);
   read("std", result.scale.std);
-  const json resize = input.value().value("resize", json(0)), interpolation = input.value().value("interpolation", json("bilinear"));
-  if (!resize.is_number_integer() || resize < 0 || resize > (1 << 24) || !interpolation.is_string()) input.wrong(kInputForm);
+  const json resize = input.value().value("resize", json(0)),
+             interpolation = input.value().value("interpolation", json("bilinear"));
+  if (!resize.is_number_integer() || resize < 0 || resize > (1 << 24) || !interpolation.is_string())
+    input.wrong(kInputForm);
   result.resize = resize.get<std::int64_t>();
   result.interpolation = interpolation.get<std::string>();
   return result;

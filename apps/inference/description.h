@@ -10,15 +10,16 @@
 
 namespace starling {
 
-/// What a model file says of itself, so that the file alone is enough to use the model: the metadata starling.config, .classes, .normalize
-/// and .input of `model.safetensors`.
+/// What a model file says of itself, so that the file alone is enough to use the model: the
+/// metadata starling.config, .classes, .normalize and .input of `model.safetensors`.
 struct ModelDescription {
   std::string config;                ///< the resolved config of the run, JSON
   std::vector<std::string> classes;  ///< names by index; empty: not known
   Shape image;                       ///< one input, {H, W, C}; or whatever the model takes
   PixelScale scale;                  ///< how bytes become numbers, per channel
   bool pictures = false;             ///< whether inputs are made of bytes at all
-  std::int64_t resize = 0;           ///< a picture's shorter side becomes so long before its centre is taken; 0: the image's
+  /// A picture's shorter side becomes so long before its centre is taken; 0: the image's
+  std::int64_t resize = 0;
   std::string interpolation = "bilinear";
 };
 
@@ -26,7 +27,8 @@ inline constexpr const char* kConfigMetadata = "starling.config";
 
 /// Adds the metadata to a file that is about to be written.
 void describe(const ModelDescription& description, SafetensorsFile& file);
-/// Reads it. A file of another program, or one whose metadata are damaged, is Error(kUsage) that names the file and the key.
+/// Reads it. A file of another program, or one whose metadata are damaged, is Error(kUsage) that
+/// names the file and the key.
 ModelDescription description_of(const SafetensorsFile& file, const std::string& source);
 
 }  // namespace starling

@@ -32,14 +32,17 @@ Formats formats_of(const InferenceOptions& options) {
   if (options.precision == "fp32") return {};
   if (options.precision == "fp64") return {DType::kFloat64, DType::kFloat64};
   if (options.precision == "bf16") return {DType::kFloat32, DType::kBFloat16};
-  if (options.precision == "fp16" && options.device == "cuda") return {DType::kFloat32, DType::kFloat16};
-  fail(ExitCode::kUsage, "inference", "precision is {}; allowed: fp32, fp64, bf16, and fp16 on a GPU", options.precision);
+  if (options.precision == "fp16" && options.device == "cuda")
+    return {DType::kFloat32, DType::kFloat16};
+  fail(ExitCode::kUsage, "inference",
+       "precision is {}; allowed: fp32, fp64, bf16, and fp16 on a GPU", options.precision);
 }
 
 std::unique_ptr<Backend> backend_of(const InferenceOptions& options) {
   if (options.device != "cpu" && options.device != "cuda")
     fail(ExitCode::kUsage, "inference", "device is {}; allowed: cpu, cuda", options.device);
-  if (options.threads < 0) fail(ExitCode::kUsage, "inference", "threads is {}; allowed: >= 0", options.threads);
+  if (options.threads < 0)
+    fail(ExitCode::kUsage, "inference", "threads is {}; allowed: >= 0", options.threads);
   const int threads = options.threads > 0 ? options.threads : usable_cores();
   return open_backend(options.device == "cuda" ? DeviceType::kCuda : DeviceType::kCpu, threads);
 }
@@ -50,46 +53,58 @@ std::string model_path(const std::string& path) {
   const std::string file = (fs::path(path) / "model.safetensors").string();
   if (!fs::exists(file, error)) {
     fail(ExitCode::kUsage, "model file",
-         "{} has no model.safetensors, which a run writes at its end; needed: a finished run's folder, or a file", path);
+         "{} has no model.safetensors, which a run writes at its end; needed: a finished run's "
+         "folder, or a file",
+         path);
   }
   return file;
 }
 
 /// The model that a file describes, without memory.
-std::unique_ptr<Model> described_model(const ModelDescription& description, const std::string& source) {
+std::unique_ptr<Model> described_model(const ModelDescription& description,
+                                       const std::string& source) {
   const nlohmann::json config = parse_json(description.config, source);
   const std::string place = source + ": starling.config";
   ConfigSection root(config, place);
   ConfigSection section = root.section("model", "");
   const std::string type = section.required_text("type", "");
   const std::vector<std::string> known = models().names();
-  if (std::find(known.begin(), known.end(), type) == known.end() && config.contains("plugins") && !config["plugins"].empty()) {
+  if (std::find(known.begin(), known.end(), type) == known.end() && config.contains("plugins") &&
+      !config["plugins"].empty()) {
     fail(ExitCode::kUsage, "model file",
-         "{}: the model {} is not built in; it was trained with the plug-ins {}, which must be given here too", source, type,
-         config["plugins"].dump());
+         "{}: the model {} is not built in; it was trained with the plug-ins {}, which must be "
+         "given here too",
+         source, type, config["plugins"].dump());
   }
-  return make_model(section, description.image, std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
+  return make_model(
+      section, description.image,
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
 }
 
 /// evaluate.tta of the run; models of before that key were tested without.
-std::vector<TestView> described_views(const ModelDescription& description, const std::string& source) {
+std::vector<TestView> described_views(const ModelDescription& description,
+                                      const std::string& source) {
   const nlohmann::json config = parse_json(description.config, source);
   const auto evaluate = config.find("evaluate");
-  if (evaluate == config.end() || !evaluate->is_object() || !evaluate->contains("tta")) return test_views("none");
+  if (evaluate == config.end() || !evaluate->is_object() || !evaluate->contains("tta"))
+    return test_views("none");
   ConfigSection section(*evaluate, source + ": starling.config: evaluate");
   return test_views(section.choice("tta", "none", test_view_names(), ""));
 }
 
-/// Whether the run's loss took each output by itself, as a yes or no; files of before that key were trained with cross entropy.
+/// Whether the run's loss took each output by itself, as a yes or no; files of before that key were
+/// trained with cross entropy.
 bool has_separate_outputs(const ModelDescription& description, const std::string& source) {
   const nlohmann::json config = parse_json(description.config, source);
   const auto loss = config.find("loss");
-  return loss != config.end() && loss->is_object() && loss->value("type", nlohmann::json()) == "bce_with_logits";
+  return loss != config.end() && loss->is_object() &&
+         loss->value("type", nlohmann::json()) == "bce_with_logits";
 }
 
 class LoadedModel final : public InferenceModel {
  public:
-  LoadedModel(const std::string& path, const InferenceOptions& options) : source_(model_path(path)), formats_(formats_of(options)) {
+  LoadedModel(const std::string& path, const InferenceOptions& options)
+      : source_(model_path(path)), formats_(formats_of(options)) {
     register_builtin_layers();
     register_builtin_models();
     load_plugins(options.plugins);
@@ -98,21 +113,27 @@ class LoadedModel final : public InferenceModel {
     model_ = described_model(description_, source_);
     views_ = described_views(description_, source_);
     separate_outputs_ = has_separate_outputs(description_, source_);
-    // A model may have more outputs than its data had classes (model.num_classes): programs index the names by output.
-    for (auto i = static_cast<std::int64_t>(classes().size()); i < output().back(); ++i) description_.classes.push_back(std::to_string(i));
+    // A model may have more outputs than its data had classes (model.num_classes): programs index
+    // the names by output.
+    for (auto i = static_cast<std::int64_t>(classes().size()); i < output().back(); ++i)
+      description_.classes.push_back(std::to_string(i));
     check_model_tensors(file, source_, *model_);
     backend_ = backend_of(options);
-    if (const auto refusal = model_->unsupported(formats_.activations, backend_->device())) throw Error(*refusal);
+    if (const auto refusal = model_->unsupported(formats_.activations, backend_->device()))
+      throw Error(*refusal);
     model_->allocate(*backend_, formats_.parameters, formats_.activations);
     load_model_tensors(file, source_, "", *model_);
     model_->refresh_low();
-    for (std::size_t c = 0; description_.pictures && c < static_cast<std::size_t>(description_.image[2]); ++c) {
+    for (std::size_t c = 0;
+         description_.pictures && c < static_cast<std::size_t>(description_.image[2]); ++c) {
       for (std::size_t v = 0; v < 256; ++v) {
-        numbers_[c][v] = math::normalized_pixel<float>(static_cast<std::uint8_t>(v), description_.scale.mean[c], description_.scale.std[c]);
+        numbers_[c][v] = math::normalized_pixel<float>(
+            static_cast<std::uint8_t>(v), description_.scale.mean[c], description_.scale.std[c]);
       }
     }
   }
-  ~LoadedModel() override { model_.reset(); }  // its tensors before the backend that holds their memory
+  // its tensors before the backend that holds their memory
+  ~LoadedModel() override { model_.reset(); }
 
   const Shape& input() const override { return model_->input_shape(); }
   const Shape& output() const override { return model_->output_shape(); }
@@ -126,7 +147,9 @@ class LoadedModel final : public InferenceModel {
     Tensor numbers(*backend_, input().with_batch(samples), DType::kFloat32);
     backend_->copy_from_host(batch.data(), numbers);
     Pass pass{*backend_};
-    const Tensor outputs = as(DType::kFloat32, model_->forward(Variable(as(formats_.activations, numbers)), pass).value());
+    const Tensor outputs =
+        as(DType::kFloat32,
+           model_->forward(Variable(as(formats_.activations, numbers)), pass).value());
     std::vector<float> result(static_cast<std::size_t>(outputs.elements()));
     backend_->copy_to_host(outputs, result.data());
     return result;
@@ -148,9 +171,11 @@ class LoadedModel final : public InferenceModel {
     std::vector<float> mean(static_cast<std::size_t>(samples * output().elements()), 0.0F);
     for (const TestView& view : views_) {
       std::vector<std::uint8_t> shown(images.begin(), images.end());
-      for (std::int64_t i = 0; i < samples; ++i) show(view, {shown.data() + i * input().elements(), input()[0], input()[1], input()[2]});
+      for (std::int64_t i = 0; i < samples; ++i)
+        show(view, {shown.data() + i * input().elements(), input()[0], input()[1], input()[2]});
       const std::vector<float> of_view = logits(std::span<const std::uint8_t>(shown));
-      for (std::size_t k = 0; k < mean.size(); ++k) mean[k] += static_cast<float>(view.weight) * of_view[k];
+      for (std::size_t k = 0; k < mean.size(); ++k)
+        mean[k] += static_cast<float>(view.weight) * of_view[k];
     }
     return mean;
   }
@@ -158,7 +183,8 @@ class LoadedModel final : public InferenceModel {
   std::vector<double> probabilities(std::span<const float> logits) const override {
     if (!separate_outputs_) return starling::probabilities(logits);
     std::vector<double> result;
-    for (const float logit : logits) result.push_back(1.0 / (1.0 + std::exp(-static_cast<double>(logit))));
+    for (const float logit : logits)
+      result.push_back(1.0 / (1.0 + std::exp(-static_cast<double>(logit))));
     return result;
   }
 
@@ -166,25 +192,33 @@ class LoadedModel final : public InferenceModel {
     need_pictures();
     const Shape& image = input();
     if (image.rank() != 3 || (image[2] != 1 && image[2] != 3))
-      fail(ExitCode::kUsage, "inference", "{}: its inputs are {}, and pictures have 1 or 3 channels", source_, image.text());
-    PictureDecoder decoder({.interpolation = interpolation_of(description_.interpolation), .scaled_decoding = false});
+      fail(ExitCode::kUsage, "inference",
+           "{}: its inputs are {}, and pictures have 1 or 3 channels", source_, image.text());
+    PictureDecoder decoder(
+        {.interpolation = interpolation_of(description_.interpolation), .scaled_decoding = false});
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(image.elements()));
-    const std::int64_t resize = description_.resize > 0 ? description_.resize : std::min(image[0], image[1]);
-    const auto centre = [&](const PictureSize& size) { return PicturePart::centre(size, resize, image[0], image[1]); };
-    decoder.decode(read_picture_file(file), file, centre, image[0], image[1], image[2], pixels.data());
+    const std::int64_t resize =
+        description_.resize > 0 ? description_.resize : std::min(image[0], image[1]);
+    const auto centre = [&](const PictureSize& size) {
+      return PicturePart::centre(size, resize, image[0], image[1]);
+    };
+    decoder.decode(read_picture_file(file), file, centre, image[0], image[1], image[2],
+                   pixels.data());
     return pixels;
   }
 
  private:
   void need_pictures() const {
     if (description_.pictures) return;
-    fail(ExitCode::kUsage, "inference", "{}: its inputs are no images but {} numbers", source_, input().text());
+    fail(ExitCode::kUsage, "inference", "{}: its inputs are no images but {} numbers", source_,
+         input().text());
   }
 
   std::int64_t samples_of(std::size_t count, const char* what) const {
     const auto own = static_cast<std::size_t>(input().elements());
     if (count % own == 0) return static_cast<std::int64_t>(count / own);
-    fail(ExitCode::kUsage, "inference", "{} {} are no whole samples of {} = {}", count, what, input().text(), own);
+    fail(ExitCode::kUsage, "inference", "{} {} are no whole samples of {} = {}", count, what,
+         input().text(), own);
   }
 
   Tensor as(DType dtype, const Tensor& from) const {
@@ -219,7 +253,8 @@ std::vector<double> probabilities(std::span<const float> logits) {
 std::vector<std::int64_t> largest(std::span<const float> logits, std::int64_t count) {
   std::vector<std::int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto end = order.begin() + std::clamp<std::int64_t>(count, 0, static_cast<std::int64_t>(order.size()));
+  const auto end =
+      order.begin() + std::clamp<std::int64_t>(count, 0, static_cast<std::int64_t>(order.size()));
   std::partial_sort(order.begin(), end, order.end(), [&](std::int64_t a, std::int64_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
@@ -228,7 +263,8 @@ std::vector<std::int64_t> largest(std::span<const float> logits, std::int64_t co
   return order;
 }
 
-std::unique_ptr<InferenceModel> load_model(const std::string& path, const InferenceOptions& options) {
+std::unique_ptr<InferenceModel> load_model(const std::string& path,
+                                           const InferenceOptions& options) {
   return std::make_unique<LoadedModel>(path, options);
 }
 

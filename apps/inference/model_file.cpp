@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::string_view kCounterSuffix = "num_batches_tracked";
 
-bool optional_tensor(const std::string& name) { return name.size() >= kCounterSuffix.size() && name.ends_with(kCounterSuffix); }
+bool optional_tensor(const std::string& name) {
+  return name.size() >= kCounterSuffix.size() && name.ends_with(kCounterSuffix);
+}
 
 template <class From, class To>
 void convert(const std::byte* from, std::byte* to, std::size_t count) {
@@ -23,7 +25,8 @@ void convert(const std::byte* from, std::byte* to, std::size_t count) {
     std::memcpy(&value, from + i * sizeof(From), sizeof value);
     To result;
     if constexpr (std::is_class_v<From> || std::is_class_v<To>) {
-      result = static_cast<To>(static_cast<float>(value));  // bf16 and fp16 convert from and to float alone
+      // bf16 and fp16 convert from and to float alone
+      result = static_cast<To>(static_cast<float>(value));
     } else {
       result = static_cast<To>(value);
     }
@@ -35,7 +38,9 @@ std::vector<std::byte> converted(const FileTensor& file, DType to) {
   const auto count = static_cast<std::size_t>(file.shape.elements());
   std::vector<std::byte> result(count * size_of(to));
   dispatch(file.dtype, [&](auto from_value) {
-    dispatch(to, [&](auto to_value) { convert<decltype(from_value), decltype(to_value)>(file.bytes.data(), result.data(), count); });
+    dispatch(to, [&](auto to_value) {
+      convert<decltype(from_value), decltype(to_value)>(file.bytes.data(), result.data(), count);
+    });
   });
   return result;
 }
@@ -66,16 +71,21 @@ void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file)
   to_file_layout(memory, tensor.shape(), layout, size_of(tensor.dtype()), file.bytes.data());
 }
 
-void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout, const std::string& what) {
+void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
+                      const std::string& what) {
   const Shape wanted = file_shape(tensor.shape(), layout);
   if (file.shape != wanted) {
-    fail(ExitCode::kUsage, "model file", "{} has shape {}, needed: {}", what, file.shape.text(), wanted.text());
+    fail(ExitCode::kUsage, "model file", "{} has shape {}, needed: {}", what, file.shape.text(),
+         wanted.text());
   }
   if (is_floating(file.dtype) != is_floating(tensor.dtype())) {
-    fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype), name_of(tensor.dtype()));
+    fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype),
+         name_of(tensor.dtype()));
   }
   if (!all_finite(file.dtype, file.bytes)) {
-    fail(ExitCode::kUsage, "model file", "{} holds numbers that are not finite: the file is of a model that diverged; use another", what);
+    fail(ExitCode::kUsage, "model file",
+         "{} holds numbers that are not finite: the file is of a model that diverged; use another",
+         what);
   }
   const std::vector<std::byte> bytes = converted(file, tensor.dtype());
   std::vector<std::byte> memory(tensor.bytes());
@@ -90,7 +100,8 @@ void add_model_tensors(const Model& model, const std::string& prefix, Safetensor
     to_file_tensor(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
 }
 
-void load_model_tensors(const SafetensorsFile& file, const std::string& source, const std::string& prefix, Model& model) {
+void load_model_tensors(const SafetensorsFile& file, const std::string& source,
+                        const std::string& prefix, Model& model) {
   std::set<std::string> known;
   const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
     known.insert(prefix + name);
@@ -101,34 +112,43 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source, 
       for (const auto& [other, value] : file.tensors) names.push_back(other);
       // Where most are missing no single name was misspelt.
       const std::vector<Parameter*>& parameters = model.parameters();
-      const auto missing = static_cast<std::size_t>(std::count_if(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
-        return file.tensors.count(prefix + parameter->name) == 0;
-      }));
+      const auto missing = static_cast<std::size_t>(
+          std::count_if(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+            return file.tensors.count(prefix + parameter->name) == 0;
+          }));
       // Other tools put something before each name.
       const std::string end = "." + prefix + name;
       for (const std::string& other : names) {
         if (!other.ends_with(end)) continue;
         const std::string front = other.substr(0, other.size() - end.size() + 1);
-        const auto behind = [&](const Parameter* parameter) { return file.tensors.count(front + prefix + parameter->name) != 0; };
+        const auto behind = [&](const Parameter* parameter) {
+          return file.tensors.count(front + prefix + parameter->name) != 0;
+        };
         if (!std::all_of(parameters.begin(), parameters.end(), behind)) continue;
-        fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing, but {} is there, as the others are; take '{}' off the file's names",
+        fail(ExitCode::kUsage, "model file",
+             "{}: tensor {} is missing, but {} is there, as the others are; take '{}' off the "
+             "file's names",
              source, prefix + name, other, front);
       }
       if (2 * missing > parameters.size()) {
-        fail(
-            ExitCode::kUsage, "model file",
-            "{}: has {} of the model's {} parameters (tensor {} is missing); the file is of another model than model.type and its keys say",
-            source, parameters.size() - missing, parameters.size(), prefix + name);
+        fail(ExitCode::kUsage, "model file",
+             "{}: has {} of the model's {} parameters (tensor {} is missing); the file is of "
+             "another model than model.type and its keys say",
+             source, parameters.size() - missing, parameters.size(), prefix + name);
       }
-      fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing{}", source, prefix + name, suggestion(prefix + name, names));
+      fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing{}", source, prefix + name,
+           suggestion(prefix + name, names));
     }
     from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name);
   };
-  for (Parameter* parameter : model.parameters()) load(parameter->name, parameter->value, parameter->layout);
-  for (ModelBuffer* buffer : model.buffers()) load(buffer->name, buffer->value, TensorLayout::kPlain);
+  for (Parameter* parameter : model.parameters())
+    load(parameter->name, parameter->value, parameter->layout);
+  for (ModelBuffer* buffer : model.buffers())
+    load(buffer->name, buffer->value, TensorLayout::kPlain);
   for (const auto& [name, tensor] : file.tensors) {
     if (name.rfind(prefix, 0) == 0 && known.count(name) == 0) {
-      fail(ExitCode::kUsage, "model file", "{}: tensor {} does not belong to the model", source, name);
+      fail(ExitCode::kUsage, "model file", "{}: tensor {} does not belong to the model", source,
+           name);
     }
   }
 }

@@ -9,20 +9,25 @@ namespace starling {
 
 /// A tensor of the model as a file's tensor: PyTorch's shape, read from its device.
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout);
-/// The same into one that may be there already, whose memory is used again: new memory costs more than the copy.
+/// The same into one that may be there already, whose memory is used again: new memory costs more
+/// than the copy.
 void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file);
-/// Writes a file's tensor into `tensor`, converting between floating dtypes. `what` names file and tensor for the error of a wrong shape.
-void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout, const std::string& what);
+/// Writes a file's tensor into `tensor`, converting between floating dtypes. `what` names file and
+/// tensor for the error of a wrong shape.
+void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
+                      const std::string& what);
 
 /// All parameters and buffers of a model, names prefixed.
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file);
 
-/// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that names it; batch norm's
-/// num_batches_tracked is optional. With a prefix, tensors under other names are left alone.
-void load_model_tensors(const SafetensorsFile& file, const std::string& source, const std::string& prefix, Model& model);
+/// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that
+/// names it; batch norm's num_batches_tracked is optional. With a prefix, tensors under other names
+/// are left alone.
+void load_model_tensors(const SafetensorsFile& file, const std::string& source,
+                        const std::string& prefix, Model& model);
 
-/// Whether load_model_tensors() would take the file, found on shapes alone: before a run makes its output folder. The model has no memory
-/// afterwards.
+/// Whether load_model_tensors() would take the file, found on shapes alone: before a run makes its
+/// output folder. The model has no memory afterwards.
 void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model);
 
 }  // namespace starling

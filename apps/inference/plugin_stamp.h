@@ -4,13 +4,16 @@
 
 #include "starling_build.h"  // made by the build, and installed with the headers
 
-// What a file was compiled with, as a text that both a program and the plug-ins that it opens have in them. starling_add_plugin() compiles
-// cmake/plugin_stamp.cpp into each; load_plugins() looks for it in the file, before any code of it runs.
+// What a file was compiled with, as a text that both a program and the plug-ins that it opens have
+// in them. starling_add_plugin() compiles cmake/plugin_stamp.cpp into each; load_plugins() looks
+// for it in the file, before any code of it runs.
 //
-// The first two lines must be alike. Classes, templates and inline functions of the public headers are compiled into both, so a digest of
-// the headers, without their comments and spaces, stands for all that a plug-in takes for granted; a commit that changes other files
-// refuses nothing. Of the standard library its kind and mode count: releases of one kind, and compilers, keep to one another's ABI. fmt and
-// nlohmann_json have their version in their symbols, so that others do not link. The lines after these are for people.
+// The first two lines must be alike. Classes, templates and inline functions of the public headers
+// are compiled into both, so a digest of the headers, without their comments and spaces, stands for
+// all that a plug-in takes for granted; a commit that changes other files refuses nothing. Of the
+// standard library its kind and mode count: releases of one kind, and compilers, keep to one
+// another's ABI. fmt and nlohmann_json have their version in their symbols, so that others do not
+// link. The lines after these are for people.
 
 #define STARLING_TEXT_OF(text) #text
 #define STARLING_TEXT(text) STARLING_TEXT_OF(text)
@@ -31,6 +34,6 @@
 #endif
 
 #define STARLING_STAMP_BEGIN "\x01starling: what this file was compiled with\n"
-#define STARLING_STAMP                                                                                              \
-  STARLING_STAMP_BEGIN STARLING_INTERFACE "\n" STARLING_STANDARD_LIBRARY "\n" STARLING_VERSION "\n" STARLING_COMMIT \
-                                          "\n" STARLING_COMPILED_BY "\n"
+#define STARLING_STAMP                                                                         \
+  STARLING_STAMP_BEGIN STARLING_INTERFACE "\n" STARLING_STANDARD_LIBRARY "\n" STARLING_VERSION \
+                                          "\n" STARLING_COMMIT "\n" STARLING_COMPILED_BY "\n"

@@ -22,7 +22,8 @@ namespace {
 struct Stamp {
   std::string interface, library, version, commit, compiler;
   std::string text() const {
-    return fmt::format("starling {} (commit {}, headers {}), {}, {}", version, commit, interface, compiler, library);
+    return fmt::format("starling {} (commit {}, headers {}), {}, {}", version, commit, interface,
+                       compiler, library);
   }
 };
 
@@ -31,10 +32,12 @@ Stamp stamp_in(std::string_view bytes) {
   constexpr std::string_view kBegin = STARLING_STAMP_BEGIN;
   constexpr std::size_t kLongest = 100;  // characters of a line
   Stamp stamp;
-  const auto found = std::search(bytes.begin(), bytes.end(), std::boyer_moore_horspool_searcher(kBegin.begin(), kBegin.end()));
+  const auto found = std::search(bytes.begin(), bytes.end(),
+                                 std::boyer_moore_horspool_searcher(kBegin.begin(), kBegin.end()));
   if (found == bytes.end()) return stamp;
   bytes.remove_prefix(static_cast<std::size_t>(found - bytes.begin()) + kBegin.size());
-  for (std::string* line : {&stamp.interface, &stamp.library, &stamp.version, &stamp.commit, &stamp.compiler}) {
+  for (std::string* line :
+       {&stamp.interface, &stamp.library, &stamp.version, &stamp.commit, &stamp.compiler}) {
     const std::size_t end = bytes.find('\n');
     if (end == std::string_view::npos) break;
     *line = shown(bytes.substr(0, end), kLongest);
@@ -52,15 +55,18 @@ void check_stamp(const std::string& path, const std::string& file) {
   const Stamp theirs = stamp_in(bytes), ours = stamp_in(STARLING_STAMP);
   if (theirs.compiler.empty()) {
     fail(ExitCode::kUsage, "plugin", {.key = "plugins"},
-         "{} does not say what it was compiled with, as files of starling_add_plugin() do; build it with that, against this program", path);
+         "{} does not say what it was compiled with, as files of starling_add_plugin() do; build "
+         "it with that, against this program",
+         path);
   }
   const char* other = theirs.interface != ours.interface ? "headers"
                       : theirs.library != ours.library   ? "rules of the standard library"
                                                          : nullptr;
   if (!other) return;
   fail(ExitCode::kUsage, "plugin", {.key = "plugins"},
-       "{} was compiled with other {} than this program: {}, and this is {}; build it again, against this program", path, other,
-       theirs.text(), ours.text());
+       "{} was compiled with other {} than this program: {}, and this is {}; build it again, "
+       "against this program",
+       path, other, theirs.text(), ours.text());
 }
 
 }  // namespace
@@ -73,7 +79,8 @@ void load_plugins(const std::vector<std::string>& paths) {
     std::error_code error;
     const std::string file = std::filesystem::weakly_canonical(path, error).string();
     if (!std::filesystem::is_regular_file(file, error)) {
-      fail(ExitCode::kUsage, "plugin", "plugins: there is no file {} (looked in {})", path, std::filesystem::current_path(error).string());
+      fail(ExitCode::kUsage, "plugin", "plugins: there is no file {} (looked in {})", path,
+           std::filesystem::current_path(error).string());
     }
     if (loaded.count(file) != 0) continue;
     check_stamp(path, file);
@@ -86,7 +93,9 @@ void load_plugins(const std::vector<std::string>& paths) {
       if (!enter) {
         dlclose(handle);
         fail(ExitCode::kUsage, "plugin",
-             "plugins: {} has no function starling_register_plugin; needed: extern \"C\" void starling_register_plugin()", path);
+             "plugins: {} has no function starling_register_plugin; needed: extern \"C\" void "
+             "starling_register_plugin()",
+             path);
       }
       enter();  // the library stays open to the program's end: its makers and objects live in it
     });

@@ -11,20 +11,22 @@ namespace starling {
 
 /// A way of showing a test image; outputs are summed with these weights (test-time augmentation).
 struct TestView {
-  std::int32_t down = 0, right = 0;  ///< the image's window begins so many pixels further; beyond its rim it is mirrored
-  bool mirrored = false;             ///< left to right
+  /// The image's window begins so many pixels further; beyond its rim it is mirrored
+  std::int32_t down = 0, right = 0;
+  bool mirrored = false;  ///< left to right
   double weight = 1.0;
 };
 
-/// "none", "mirror" and "mirror_translate", which is the paper's of arXiv 2404.00498, section 3.5: the image with weight 1/2, moved by one
-/// pixel up and left, and down and right, with 1/4 each; all of it half as it is and half mirrored. Their weights add up to 1.
+/// "none", "mirror" and "mirror_translate", which is the paper's of arXiv 2404.00498, section 3.5:
+/// the image with weight 1/2, moved by one pixel up and left, and down and right, with 1/4 each;
+/// all of it half as it is and half mirrored. Their weights add up to 1.
 std::vector<std::string> test_view_names();
 /// Error(kInternal) where there are none of that name.
 std::vector<TestView> test_views(std::string_view name);
 /// What makes an image of that size what is seen; kNone for the view without shift or mirror.
 PixelStep step_of(const TestView& view, std::int64_t height, std::int64_t width);
-/// Changes the image's bytes to what is seen; for the view without shift or mirror this does nothing. An image of one pixel a side is not
-/// moved.
+/// Changes the image's bytes to what is seen; for the view without shift or mirror this does
+/// nothing. An image of one pixel a side is not moved.
 void show(const TestView& view, const ImageBytes& image);
 
 }  // namespace starling

@@ -1,4 +1,5 @@
-// JPEG by libjpeg-turbo. Its errors leave through longjmp, so the functions that it may leave hold no objects with destructors.
+// JPEG by libjpeg-turbo. Its errors leave through longjmp, so the functions that it may leave hold
+// no objects with destructors.
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
@@ -15,8 +16,10 @@
 namespace starling {
 namespace {
 
-constexpr int kMostScans = 500;  // a progressive picture of thousands of scans takes minutes, and nobody makes one
-constexpr JDIMENSION kRim = 16;  // decoded beside a crop: upsampled colours of the last pixels look beyond it
+// a progressive picture of thousands of scans takes minutes, and nobody makes one
+constexpr int kMostScans = 500;
+// decoded beside a crop: upsampled colours of the last pixels look beyond it
+constexpr JDIMENSION kRim = 16;
 constexpr unsigned kExifMarker = JPEG_APP0 + 1;
 using namespace std::string_view_literals;
 constexpr std::string_view kExifName = "Exif\0\0"sv, kXmpName = "http://ns.adobe.com/xap/1.0/\0"sv;
@@ -36,7 +39,8 @@ struct JpegReader {
   std::longjmp(reader->failed, 1);
 }
 
-/// Warnings about data that are missing or damaged are errors; these are about oddities that all programs put up with.
+/// Warnings about data that are missing or damaged are errors; these are about oddities that all
+/// programs put up with.
 void hear(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -71,7 +75,8 @@ void begin(JpegReader& reader, const std::uint8_t* data, std::size_t bytes) {
 }
 
 /// False where libjpeg gave up; reader.text says why.
-bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes, StoredPicture* picture) {
+bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes,
+                 StoredPicture* picture) {
   if (setjmp(reader.failed)) return false;
   begin(reader, data, bytes);
   jpeg_save_markers(&reader.info, static_cast<int>(kExifMarker), 0xFFFF);
@@ -82,7 +87,8 @@ bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes
   for (jpeg_saved_marker_ptr marker = reader.info.marker_list; marker; marker = marker->next) {
     if (marker->marker != kExifMarker) continue;
     const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
-    if (exif == 0 && text.starts_with(kExifName)) exif = exif_orientation({marker->data, marker->data_length});
+    if (exif == 0 && text.starts_with(kExifName))
+      exif = exif_orientation({marker->data, marker->data_length});
     if (xmp == 0 && text.starts_with(kXmpName)) xmp = xmp_orientation(text);
   }
   picture->orientation = exif != 0 ? exif : xmp != 0 ? xmp : 1;
@@ -94,18 +100,22 @@ struct ScaledRegion {
   JDIMENSION top, left, height, width;
 };
 
-/// Sets the scale, and tells which rows and columns of the scaled picture will be read: columns begin where libjpeg can.
-bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t bytes, const StoredRegion* wanted, ScaledRegion* region) {
+/// Sets the scale, and tells which rows and columns of the scaled picture will be read: columns
+/// begin where libjpeg can.
+bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t bytes,
+                  const StoredRegion* wanted, ScaledRegion* region) {
   if (setjmp(reader.failed)) return false;
   begin(reader, data, bytes);
   jpeg_read_header(&reader.info, TRUE);
-  const bool four_colours = reader.info.jpeg_color_space == JCS_CMYK || reader.info.jpeg_color_space == JCS_YCCK;
+  const bool four_colours =
+      reader.info.jpeg_color_space == JCS_CMYK || reader.info.jpeg_color_space == JCS_YCCK;
   reader.info.out_color_space = four_colours ? JCS_CMYK : JCS_EXT_RGBX;
   reader.info.scale_num = 1;
   reader.info.scale_denom = static_cast<unsigned>(wanted->denominator);
   jpeg_start_decompress(&reader.info);
   const auto scale = static_cast<JDIMENSION>(wanted->denominator);
-  const auto part = [&](std::int64_t begin_at, std::int64_t length, JDIMENSION size, JDIMENSION* from, JDIMENSION* count) {
+  const auto part = [&](std::int64_t begin_at, std::int64_t length, JDIMENSION size,
+                        JDIMENSION* from, JDIMENSION* count) {
     const auto first = static_cast<JDIMENSION>(begin_at) / scale;
     JDIMENSION end = (static_cast<JDIMENSION>(begin_at + length) + scale - 1) / scale;
     if (end > size) end = size;
@@ -116,7 +126,8 @@ bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t byte
   };
   part(wanted->top, wanted->height, reader.info.output_height, &region->top, &region->height);
   part(wanted->left, wanted->width, reader.info.output_width, &region->left, &region->width);
-  if (region->width < reader.info.output_width) jpeg_crop_scanline(&reader.info, &region->left, &region->width);
+  if (region->width < reader.info.output_width)
+    jpeg_crop_scanline(&reader.info, &region->left, &region->width);
   return true;
 }
 
@@ -156,7 +167,9 @@ struct ReaderGuard {
 
 }  // namespace
 
-bool is_jpeg(std::span<const std::uint8_t> file) { return file.size() >= 3 && file[0] == 0xFF && file[1] == 0xD8 && file[2] == 0xFF; }
+bool is_jpeg(std::span<const std::uint8_t> file) {
+  return file.size() >= 3 && file[0] == 0xFF && file[1] == 0xD8 && file[2] == 0xFF;
+}
 
 StoredPicture jpeg_header(std::span<const std::uint8_t> file, const std::string& source) {
   JpegReader reader;
@@ -167,12 +180,14 @@ StoredPicture jpeg_header(std::span<const std::uint8_t> file, const std::string&
   return picture;
 }
 
-void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source, const StoredRegion& region, DecodedRegion& out) {
+void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source,
+                 const StoredRegion& region, DecodedRegion& out) {
   JpegReader reader;
   std::memset(&reader.info, 0, sizeof reader.info);
   const ReaderGuard guard{&reader};
   ScaledRegion scaled{};
-  if (!begin_region(reader, file.data(), file.size(), &region, &scaled)) damaged(source, reader.text);
+  if (!begin_region(reader, file.data(), file.size(), &region, &scaled))
+    damaged(source, reader.text);
   out.top = scaled.top;
   out.left = scaled.left;
   out.height = scaled.height;

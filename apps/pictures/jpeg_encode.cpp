@@ -1,4 +1,5 @@
-// JPEG files by libjpeg-turbo. Its errors leave through longjmp, so the function that it may leave holds no objects with destructors.
+// JPEG files by libjpeg-turbo. Its errors leave through longjmp, so the function that it may leave
+// holds no objects with destructors.
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +46,8 @@ bool write_jpeg(JpegWriter& writer, const PixelRows& picture, int quality) {
   writer.info.optimize_coding = TRUE;  // some percent fewer bytes, which every epoch reads
   jpeg_start_compress(&writer.info, TRUE);
   while (writer.info.next_scanline < writer.info.image_height) {
-    JSAMPROW row = const_cast<std::uint8_t*>(picture.pixels) + std::size_t{3} * writer.info.next_scanline * writer.info.image_width;
+    JSAMPROW row = const_cast<std::uint8_t*>(picture.pixels) +
+                   std::size_t{3} * writer.info.next_scanline * writer.info.image_width;
     jpeg_write_scanlines(&writer.info, &row, 1);
   }
   jpeg_finish_compress(&writer.info);
@@ -62,14 +64,16 @@ struct WriterGuard {
 
 }  // namespace
 
-std::vector<std::uint8_t> encode_jpeg(const PixelRows& picture, const std::string& source, int quality) {
+std::vector<std::uint8_t> encode_jpeg(const PixelRows& picture, const std::string& source,
+                                      int quality) {
   JpegWriter writer;
   std::memset(&writer.info, 0, sizeof writer.info);
   writer.bytes = nullptr;
   writer.count = 0;
   const WriterGuard guard{&writer};
   if (!write_jpeg(writer, picture, quality))
-    fail(ExitCode::kUsage, "picture", "{}: {}×{} pixels cannot be written as JPEG: {}", source, picture.height, picture.width, writer.text);
+    fail(ExitCode::kUsage, "picture", "{}: {}×{} pixels cannot be written as JPEG: {}", source,
+         picture.height, picture.width, writer.text);
   return {writer.bytes, writer.bytes + writer.count};
 }
 

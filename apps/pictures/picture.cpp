@@ -22,9 +22,12 @@ namespace starling {
 namespace {
 
 constexpr std::array<std::pair<const char*, Interpolation>, 3> kFilters{
-    {{"nearest", Interpolation::kNearest}, {"bilinear", Interpolation::kBilinear}, {"bicubic", Interpolation::kBicubic}}};
+    {{"nearest", Interpolation::kNearest},
+     {"bilinear", Interpolation::kBilinear},
+     {"bicubic", Interpolation::kBicubic}}};
 
-/// What an orientation does to a stored picture to show it: first rows and columns are swapped, then each is mirrored.
+/// What an orientation does to a stored picture to show it: first rows and columns are swapped,
+/// then each is mirrored.
 struct Turn {
   bool transposed = false, mirror_y = false, mirror_x = false;
 };
@@ -43,11 +46,12 @@ Turn turn_of(int orientation) {
 }
 
 std::int32_t bits_of(const Turn& turn) {
-  return (turn.transposed ? CutPicture::kTransposed : 0) | (turn.mirror_y ? CutPicture::kMirrorY : 0) |
-         (turn.mirror_x ? CutPicture::kMirrorX : 0);
+  return (turn.transposed ? CutPicture::kTransposed : 0) |
+         (turn.mirror_y ? CutPicture::kMirrorY : 0) | (turn.mirror_x ? CutPicture::kMirrorX : 0);
 }
 Turn turn_of_bits(std::int32_t bits) {
-  return {(bits & CutPicture::kTransposed) != 0, (bits & CutPicture::kMirrorY) != 0, (bits & CutPicture::kMirrorX) != 0};
+  return {(bits & CutPicture::kTransposed) != 0, (bits & CutPicture::kMirrorY) != 0,
+          (bits & CutPicture::kMirrorX) != 0};
 }
 
 /// A part of the picture as it is seen, as it lies in the file.
@@ -71,10 +75,11 @@ PicturePart stored_part(PicturePart part, const PictureSize& seen, const Turn& t
 
 void check_part(const PicturePart& part, const PictureSize& seen, const std::string& source) {
   constexpr double kSlack = 1e-6;  // of a box that is computed
-  const bool window = part.top >= 0 && part.left >= 0 && part.height > 0 && part.width > 0 && part.top + part.height <= seen.height &&
-                      part.left + part.width <= seen.width;
+  const bool window = part.top >= 0 && part.left >= 0 && part.height > 0 && part.width > 0 &&
+                      part.top + part.height <= seen.height && part.left + part.width <= seen.width;
   const auto inside = [&](double begin, double length, std::int64_t from, std::int64_t size) {
-    return length > 0 && begin >= static_cast<double>(from) - kSlack && begin + length <= static_cast<double>(from + size) + kSlack;
+    return length > 0 && begin >= static_cast<double>(from) - kSlack &&
+           begin + length <= static_cast<double>(from + size) + kSlack;
   };
   require(window && inside(part.box_top, part.box_height, part.top, part.height) &&
               inside(part.box_left, part.box_width, part.left, part.width),
@@ -82,10 +87,12 @@ void check_part(const PicturePart& part, const PictureSize& seen, const std::str
 }
 
 /// One row of the image: `step` bytes from a pixel of 4 bytes to the next.
-void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels, std::int64_t channels, std::uint8_t* out) {
+void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels,
+               std::int64_t channels, std::uint8_t* out) {
   if (channels == 1) {  // ITU-R 601, in Pillow's rounding
     for (std::int64_t x = 0; x < pixels; ++x, from += step)
-      out[x] = static_cast<std::uint8_t>((19595 * from[0] + 38470 * from[1] + 7471 * from[2] + 0x8000) >> 16);
+      out[x] = static_cast<std::uint8_t>(
+          (19595 * from[0] + 38470 * from[1] + 7471 * from[2] + 0x8000) >> 16);
     return;
   }
   if (step == 4) return cpu::resize_kernels().narrow(from, pixels, out);
@@ -99,30 +106,35 @@ struct ImageSize {
 };
 
 /// Writes an image of pixels of 4 bytes, `stride` to a row, which lie as the file has them.
-void show(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride, const ImageSize& image, std::uint8_t* out) {
+void show(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride, const ImageSize& image,
+          std::uint8_t* out) {
   const auto& [height, width, channels] = image;
   const std::int64_t next = 4 * (turn.transposed ? stride : 1) * (turn.mirror_x ? -1 : 1);
   for (std::int64_t y = 0; y < height; ++y) {
-    const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y, from_x = turn.mirror_x ? width - 1 : 0;
-    const std::uint8_t* from = pixels + 4 * (turn.transposed ? from_x * stride + from_y : from_y * stride + from_x);
+    const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y,
+                       from_x = turn.mirror_x ? width - 1 : 0;
+    const std::uint8_t* from =
+        pixels + 4 * (turn.transposed ? from_x * stride + from_y : from_y * stride + from_x);
     write_row(from, next, width, channels, out + y * width * channels);
   }
 }
 
 PictureSize seen_size(const StoredPicture& stored) {
-  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
+  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height}
+                                                : PictureSize{stored.height, stored.width};
 }
 
 /// How an image is made of a picture: which part of it, as it lies in the file.
 class Plan {
  public:
-  Plan(const PictureSize& seen, const Turn& turn, const PartChoice& choose, const std::string& source, const ImageSize& image)
+  Plan(const PictureSize& seen, const Turn& turn, const PartChoice& choose,
+       const std::string& source, const ImageSize& image)
       : turn_(turn),
         image_(image),
         rows_(turn.transposed ? image.width : image.height),
         columns_(turn.transposed ? image.height : image.width) {
-    require((image.channels == 1 || image.channels == 3) && image.height > 0 && image.width > 0, "picture", "{}×{}×{} was asked for",
-            image.height, image.width, image.channels);
+    require((image.channels == 1 || image.channels == 3) && image.height > 0 && image.width > 0,
+            "picture", "{}×{}×{} was asked for", image.height, image.width, image.channels);
     const PicturePart asked = choose(seen);
     check_part(asked, seen, source);
     part_ = stored_part(asked, seen, turn);
@@ -134,27 +146,40 @@ class Plan {
   std::int64_t columns() const { return columns_; }  ///< the same
 
   /// How many pixels of the picture become one.
-  double shrink() const { return std::min(part_.box_height / static_cast<double>(rows_), part_.box_width / static_cast<double>(columns_)); }
+  double shrink() const {
+    return std::min(part_.box_height / static_cast<double>(rows_),
+                    part_.box_width / static_cast<double>(columns_));
+  }
 
-  /// Which pixels the filter looks at: those of the box, and as far around it as it reaches, within the window.
+  /// Which pixels the filter looks at: those of the box, and as far around it as it reaches, within
+  /// the window.
   StoredRegion wanted() const {
-    const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from, std::int64_t size) {
+    const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from,
+                             std::int64_t size) {
       const double reach = 2.0 * std::max(1.0, length / static_cast<double>(outputs)) + 1.0;
-      const std::int64_t first = std::max(from, static_cast<std::int64_t>(std::floor(begin - reach)));
-      const std::int64_t end = std::min(from + size, static_cast<std::int64_t>(std::ceil(begin + length + reach)));
+      const std::int64_t first =
+          std::max(from, static_cast<std::int64_t>(std::floor(begin - reach)));
+      const std::int64_t end =
+          std::min(from + size, static_cast<std::int64_t>(std::ceil(begin + length + reach)));
       return std::pair{first, end - first};
     };
     StoredRegion region;
-    std::tie(region.top, region.height) = span_of(part_.box_top, part_.box_height, rows_, part_.top, part_.height);
-    std::tie(region.left, region.width) = span_of(part_.box_left, part_.box_width, columns_, part_.left, part_.width);
+    std::tie(region.top, region.height) =
+        span_of(part_.box_top, part_.box_height, rows_, part_.top, part_.height);
+    std::tie(region.left, region.width) =
+        span_of(part_.box_left, part_.box_width, columns_, part_.left, part_.width);
     return region;
   }
 
   /// The top and left of a part whose pixels are the image's, so that there is nothing to resize.
   std::optional<std::pair<std::int64_t, std::int64_t>> whole_pixels() const {
-    if (part_.box_height != static_cast<double>(rows_) || part_.box_width != static_cast<double>(columns_)) return std::nullopt;
-    const auto top = static_cast<std::int64_t>(part_.box_top), left = static_cast<std::int64_t>(part_.box_left);
-    if (static_cast<double>(top) != part_.box_top || static_cast<double>(left) != part_.box_left) return std::nullopt;
+    if (part_.box_height != static_cast<double>(rows_) ||
+        part_.box_width != static_cast<double>(columns_))
+      return std::nullopt;
+    const auto top = static_cast<std::int64_t>(part_.box_top),
+               left = static_cast<std::int64_t>(part_.box_left);
+    if (static_cast<double>(top) != part_.box_top || static_cast<double>(left) != part_.box_left)
+      return std::nullopt;
     return std::pair{top, left};
   }
 
@@ -167,7 +192,8 @@ class Plan {
 
 }  // namespace
 
-PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_t height, std::int64_t width) {
+PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_t height,
+                                std::int64_t width) {
   return {top,
           left,
           height,
@@ -178,14 +204,16 @@ PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_
           static_cast<double>(width)};
 }
 
-PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize, std::int64_t height, std::int64_t width) {
+PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize,
+                                std::int64_t height, std::int64_t width) {
   const std::int64_t shorter = std::min(picture.height, picture.width);
   // Its sides once resized: never less than what is cut out.
   std::int64_t tall = resize * picture.height / shorter, wide = resize * picture.width / shorter;
   if (tall < height || wide < width) {
-    const double more =
-        std::max(static_cast<double>(height) / static_cast<double>(tall), static_cast<double>(width) / static_cast<double>(wide));
-    tall = std::max(height, static_cast<std::int64_t>(std::floor(static_cast<double>(tall) * more)));
+    const double more = std::max(static_cast<double>(height) / static_cast<double>(tall),
+                                 static_cast<double>(width) / static_cast<double>(wide));
+    tall =
+        std::max(height, static_cast<std::int64_t>(std::floor(static_cast<double>(tall) * more)));
     wide = std::max(width, static_cast<std::int64_t>(std::floor(static_cast<double>(wide) * more)));
   }
   PicturePart part = window(0, 0, picture.height, picture.width);
@@ -209,7 +237,8 @@ Interpolation interpolation_of(std::string_view name) {
   for (const auto& [known, filter] : kFilters) {
     if (known == name) return filter;
   }
-  fail(ExitCode::kUsage, "picture", "there is no interpolation '{}'{}; known: nearest, bilinear, bicubic", name,
+  fail(ExitCode::kUsage, "picture",
+       "there is no interpolation '{}'{}; known: nearest, bilinear, bicubic", name,
        suggestion(std::string(name), interpolation_names()));
 }
 
@@ -222,10 +251,12 @@ struct PictureDecoder::State {
   StoredPicture header(std::span<const std::uint8_t> file, const std::string& source) const {
     if (file.empty()) fail(ExitCode::kUsage, "picture", "{}: is empty", source);
     const bool jpeg = is_jpeg(file);
-    if (!jpeg && !is_png(file)) fail(ExitCode::kUsage, "picture", "{}: is neither JPEG nor PNG by its first bytes", source);
+    if (!jpeg && !is_png(file))
+      fail(ExitCode::kUsage, "picture", "{}: is neither JPEG nor PNG by its first bytes", source);
     const StoredPicture picture = jpeg ? jpeg_header(file, source) : png_header(file, source);
     if (picture.height * picture.width > settings.max_pixels) {
-      fail(ExitCode::kUsage, "picture", "{}: is {}×{} pixels, more than the {} that max_pixels allows", source, picture.height,
+      fail(ExitCode::kUsage, "picture",
+           "{}: is {}×{} pixels, more than the {} that max_pixels allows", source, picture.height,
            picture.width, settings.max_pixels);
     }
     return picture;
@@ -252,7 +283,9 @@ struct PictureDecoder::State {
   void deliver(const Plan& plan, std::int64_t denominator, std::uint8_t* out) {
     const std::int64_t rows = plan.rows(), columns = plan.columns();
     if (const auto corner = plan.whole_pixels(); corner && denominator == 1) {
-      const std::uint8_t* pixels = region.pixels.data() + 4 * ((corner->first - region.top) * region.width + corner->second - region.left);
+      const std::uint8_t* pixels =
+          region.pixels.data() +
+          4 * ((corner->first - region.top) * region.width + corner->second - region.left);
       return show(plan.turn(), pixels, region.width, plan.image(), out);
     }
     resized.resize(static_cast<std::size_t>(4 * rows * columns));
@@ -260,23 +293,31 @@ struct PictureDecoder::State {
     show(plan.turn(), resized.data(), columns, plan.image(), out);
   }
 
-  void resize(const PicturePart& part, const PartPixels& from, std::int64_t rows, std::int64_t columns, std::uint8_t* out) {
+  void resize(const PicturePart& part, const PartPixels& from, std::int64_t rows,
+              std::int64_t columns, std::uint8_t* out) {
     const auto [window, box] = window_of(part, from);
     resizer.resize(window, box, settings.interpolation, rows, columns, out);
   }
 
-  /// Leaves the part's pixels as they are. False: they shrink too much, or there is no room for them.
+  /// Leaves the part's pixels as they are. False: they shrink too much, or there is no room for
+  /// them.
   bool leave(const Plan& plan, const PartPixels& from, CutTarget& target) const {
     const auto [window, box] = window_of(plan.part(), from);
-    const auto shrinks = [](double length, std::int64_t outputs) { return length / static_cast<double>(outputs); };
-    if (std::max(shrinks(box.height, plan.rows()), shrinks(box.width, plan.columns())) > CutPicture::kMostShrink) return false;
+    const auto shrinks = [](double length, std::int64_t outputs) {
+      return length / static_cast<double>(outputs);
+    };
+    if (std::max(shrinks(box.height, plan.rows()), shrinks(box.width, plan.columns())) >
+        CutPicture::kMostShrink)
+      return false;
     std::uint8_t* to = target.take(3 * window.height * window.width);
     if (!to) return false;
     if (window.channels == 3) {
-      cpu::resize_kernels().copy_rows(window.pixels, window.stride, 3 * window.width, window.height, to);
+      cpu::resize_kernels().copy_rows(window.pixels, window.stride, 3 * window.width, window.height,
+                                      to);
     } else {
       for (std::int64_t y = 0; y < window.height; ++y) {
-        cpu::resize_kernels().narrow(window.pixels + y * window.stride, window.width, to + 3 * y * window.width);
+        cpu::resize_kernels().narrow(window.pixels + y * window.stride, window.width,
+                                     to + 3 * y * window.width);
       }
     }
     target.cut = {.box_top = box.top,
@@ -291,41 +332,49 @@ struct PictureDecoder::State {
   }
   /// Calls deliver(memory for the image) where the pixels are not left.
   template <class Deliver>
-  void leave_or(const Plan& plan, const PartPixels& from, CutTarget& target, const Deliver& deliver) const {
+  void leave_or(const Plan& plan, const PartPixels& from, CutTarget& target,
+                const Deliver& deliver) const {
     if (leave(plan, from, target)) return;
     const auto& [height, width, channels] = plan.image();
     deliver(target.take(height * width * channels));
     target.cut = CutPicture::whole(height, width);
   }
 
-  /// The window among the pixels, and the box in it. Of a scaled picture the window ends in the midst of pixels, which belong to it.
-  static std::pair<PixelWindow, PixelBox> window_of(const PicturePart& part, const PartPixels& from) {
+  /// The window among the pixels, and the box in it. Of a scaled picture the window ends in the
+  /// midst of pixels, which belong to it.
+  static std::pair<PixelWindow, PixelBox> window_of(const PicturePart& part,
+                                                    const PartPixels& from) {
     const std::int64_t denominator = from.denominator;
     const auto scale = static_cast<double>(denominator);
-    const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin, std::int64_t region_length) {
+    const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin,
+                           std::int64_t region_length) {
       const std::int64_t first = std::max(begin / denominator, region_begin);
-      const std::int64_t end = std::min((begin + length + denominator - 1) / denominator, region_begin + region_length);
+      const std::int64_t end =
+          std::min((begin + length + denominator - 1) / denominator, region_begin + region_length);
       return std::pair{first, std::max<std::int64_t>(end - first, 1)};
     };
     const auto [top, tall] = place(part.top, part.height, from.top, from.height);
     const auto [left, wide] = place(part.left, part.width, from.left, from.width);
-    return {{.pixels = from.first + (top - from.top) * from.stride + from.channels * (left - from.left),
-             .stride = from.stride,
-             .height = tall,
-             .width = wide,
-             .channels = from.channels},
-            {.top = part.box_top / scale - static_cast<double>(top),
-             .left = part.box_left / scale - static_cast<double>(left),
-             .height = part.box_height / scale,
-             .width = part.box_width / scale}};
+    return {
+        {.pixels = from.first + (top - from.top) * from.stride + from.channels * (left - from.left),
+         .stride = from.stride,
+         .height = tall,
+         .width = wide,
+         .channels = from.channels},
+        {.top = part.box_top / scale - static_cast<double>(top),
+         .left = part.box_left / scale - static_cast<double>(left),
+         .height = part.box_height / scale,
+         .width = part.box_width / scale}};
   }
 
   /// Decodes what the image needs. Returns at which scale.
-  std::int64_t read(std::span<const std::uint8_t> file, const std::string& source, const Plan& plan) {
+  std::int64_t read(std::span<const std::uint8_t> file, const std::string& source,
+                    const Plan& plan) {
     StoredRegion wanted = plan.wanted();
     const bool jpeg = is_jpeg(file);
     if (jpeg && settings.scaled_decoding && settings.interpolation != Interpolation::kNearest) {
-      while (wanted.denominator < 8 && plan.shrink() >= 2.0 * wanted.denominator) wanted.denominator *= 2;
+      while (wanted.denominator < 8 && plan.shrink() >= 2.0 * wanted.denominator)
+        wanted.denominator *= 2;
     }
     if (jpeg) {
       decode_jpeg(file, source, wanted, region);
@@ -334,7 +383,8 @@ struct PictureDecoder::State {
     }
     return wanted.denominator;
   }
-  Plan plan_of(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, const ImageSize& image) const {
+  Plan plan_of(std::span<const std::uint8_t> file, const std::string& source,
+               const PartChoice& choose, const ImageSize& image) const {
     const StoredPicture stored = header(file, source);
     return {seen_size(stored), turn_of(stored.orientation), choose, source, image};
   }
@@ -355,14 +405,18 @@ struct PictureDecoder::State {
     const auto& [height, width, channels] = plan.image();
     const std::int64_t stride = 3 * picture.width;
     if (const auto corner = plan.whole_pixels()) {
-      cpu::resize_kernels().copy_rows(picture.pixels + corner->first * stride + 3 * corner->second, stride, 3 * width, height, out);
+      cpu::resize_kernels().copy_rows(picture.pixels + corner->first * stride + 3 * corner->second,
+                                      stride, 3 * width, height, out);
     } else {
       resize(plan.part(), in_memory(picture, plan), height, width, out);
     }
   }
 };
 
-PictureDecoder::PictureDecoder(const PictureSettings& settings) : state_(std::make_unique<State>()) { state_->settings = settings; }
+PictureDecoder::PictureDecoder(const PictureSettings& settings)
+    : state_(std::make_unique<State>()) {
+  state_->settings = settings;
+}
 PictureDecoder::~PictureDecoder() = default;
 PictureDecoder::PictureDecoder(PictureDecoder&&) noexcept = default;
 PictureDecoder& PictureDecoder::operator=(PictureDecoder&&) noexcept = default;
@@ -373,34 +427,43 @@ PictureSize PictureDecoder::size(std::span<const std::uint8_t> file, const std::
   return seen_size(state_->header(file, source));
 }
 
-void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
-                            std::int64_t width, std::int64_t channels, std::uint8_t* out) {
+void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source,
+                            const PartChoice& choose, std::int64_t height, std::int64_t width,
+                            std::int64_t channels, std::uint8_t* out) {
   const Plan plan = state_->plan_of(file, source, choose, {height, width, channels});
   const std::int64_t denominator = state_->read(file, source, plan);
   state_->deliver(plan, denominator, out);
 }
 
-void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
-                            std::int64_t width, CutTarget& target) {
+void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source,
+                            const PartChoice& choose, std::int64_t height, std::int64_t width,
+                            CutTarget& target) {
   const Plan plan = state_->plan_of(file, source, choose, {height, width, 3});
   const std::int64_t denominator = state_->read(file, source, plan);
-  state_->leave_or(plan, state_->decoded(denominator), target, [&](std::uint8_t* out) { state_->deliver(plan, denominator, out); });
+  state_->leave_or(plan, state_->decoded(denominator), target,
+                   [&](std::uint8_t* out) { state_->deliver(plan, denominator, out); });
 }
 
-void PictureDecoder::cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height,
-                         std::int64_t width, std::uint8_t* out) {
-  state_->cut(picture, {{picture.height, picture.width}, Turn{}, choose, source, {height, width, 3}}, out);
+void PictureDecoder::cut(const PixelRows& picture, const std::string& source,
+                         const PartChoice& choose, std::int64_t height, std::int64_t width,
+                         std::uint8_t* out) {
+  state_->cut(picture,
+              {{picture.height, picture.width}, Turn{}, choose, source, {height, width, 3}}, out);
 }
 
-void PictureDecoder::cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height,
-                         std::int64_t width, CutTarget& target) {
+void PictureDecoder::cut(const PixelRows& picture, const std::string& source,
+                         const PartChoice& choose, std::int64_t height, std::int64_t width,
+                         CutTarget& target) {
   const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
-  state_->leave_or(plan, State::in_memory(picture, plan), target, [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
+  state_->leave_or(plan, State::in_memory(picture, plan), target,
+                   [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
 }
 
-void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height, std::int64_t width, std::uint8_t* out) {
+void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height,
+                std::int64_t width, std::uint8_t* out) {
   const Turn turn = turn_of_bits(cut.turn);
-  const std::int64_t rows = turn.transposed ? width : height, columns = turn.transposed ? height : width;
+  const std::int64_t rows = turn.transposed ? width : height,
+                     columns = turn.transposed ? height : width;
   thread_local Resizer resizer;
   thread_local std::vector<std::uint8_t> wide, resized;
   // show() takes pixels of 4 bytes.
@@ -408,9 +471,13 @@ void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t 
   wide.resize(4 * count);
   for (std::size_t i = 0; i < count; ++i) std::memcpy(wide.data() + 4 * i, pixels + 3 * i, 3);
   resized.resize(static_cast<std::size_t>(4 * rows * columns));
-  resizer.resize({.pixels = wide.data(), .stride = 4 * std::int64_t{cut.width}, .height = cut.height, .width = cut.width},
-                 {.top = cut.box_top, .left = cut.box_left, .height = cut.box_height, .width = cut.box_width},
-                 static_cast<Interpolation>(cut.interpolation), rows, columns, resized.data());
+  resizer.resize(
+      {.pixels = wide.data(),
+       .stride = 4 * std::int64_t{cut.width},
+       .height = cut.height,
+       .width = cut.width},
+      {.top = cut.box_top, .left = cut.box_left, .height = cut.box_height, .width = cut.box_width},
+      static_cast<Interpolation>(cut.interpolation), rows, columns, resized.data());
   show(turn, resized.data(), columns, {height, width, 3}, out);
 }
 
@@ -425,10 +492,15 @@ void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string
 }
 
 std::vector<std::uint8_t> read_picture_file(const std::string& path, std::int64_t max_bytes) {
-  const auto refuse = [&](const std::string& reason) { fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, reason); };
+  const auto refuse = [&](const std::string& reason) {
+    fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, reason);
+  };
   const RegularFile file(path);
   if (!file.fault().empty()) refuse(file.fault());
-  const auto too_large = [&] { fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path, max_bytes); };
+  const auto too_large = [&] {
+    fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path,
+         max_bytes);
+  };
   if (file.bytes() > static_cast<std::uint64_t>(max_bytes)) too_large();
   // One byte more shows the end; some file systems tell another size than they have bytes.
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.bytes()) + 1);

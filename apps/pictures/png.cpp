@@ -1,4 +1,5 @@
-// PNG by libpng. Its errors leave through longjmp, so the functions that it may leave hold no objects with destructors.
+// PNG by libpng. Its errors leave through longjmp, so the functions that it may leave hold no
+// objects with destructors.
 #include <png.h>
 #include <zlib.h>
 
@@ -15,7 +16,8 @@ namespace starling {
 namespace {
 
 constexpr png_uint_32 kMostSide = 1 << 24;
-constexpr png_alloc_size_t kMostChunk = 64 << 20;  // of an ancillary chunk; a bomb unpacks to far more
+// of an ancillary chunk; a bomb unpacks to far more
+constexpr png_alloc_size_t kMostChunk = 64 << 20;
 
 struct PngReader {
   png_structp png = nullptr;
@@ -59,7 +61,8 @@ bool open_png(PngReader& reader, StoredPicture* picture) {
   return true;
 }
 
-/// After it each row is 4 bytes a pixel. False with the text, or sets whether all rows must be read at once.
+/// After it each row is 4 bytes a pixel. False with the text, or sets whether all rows must be read
+/// at once.
 bool prepare_rows(PngReader& reader, bool* interlaced) {
   if (setjmp(reader.failed)) return false;
   png_set_strip_16(reader.png);
@@ -70,18 +73,22 @@ bool prepare_rows(PngReader& reader, bool* interlaced) {
   png_set_filler(reader.png, 255, PNG_FILLER_AFTER);
   *interlaced = png_set_interlace_handling(reader.png) > 1;
   png_read_update_info(reader.png, reader.info);
-  if (png_get_rowbytes(reader.png, reader.info) != std::size_t{4} * png_get_image_width(reader.png, reader.info))
+  if (png_get_rowbytes(reader.png, reader.info) !=
+      std::size_t{4} * png_get_image_width(reader.png, reader.info))
     png_error(reader.png, "its colours are of an unknown kind");
   return true;
 }
 
 /// `row`: one of the picture's; `pixels`: the region.
-bool read_rows(PngReader& reader, const StoredRegion* region, std::uint8_t* row, std::uint8_t* pixels) {
+bool read_rows(PngReader& reader, const StoredRegion* region, std::uint8_t* row,
+               std::uint8_t* pixels) {
   if (setjmp(reader.failed)) return false;
   const auto stride = static_cast<std::size_t>(4 * region->width);
   for (std::int64_t y = 0; y < region->top + region->height; ++y) {
     png_read_row(reader.png, row, nullptr);
-    if (y >= region->top) std::memcpy(pixels + static_cast<std::size_t>(y - region->top) * stride, row + 4 * region->left, stride);
+    if (y >= region->top)
+      std::memcpy(pixels + static_cast<std::size_t>(y - region->top) * stride,
+                  row + 4 * region->left, stride);
   }
   return true;
 }
@@ -95,7 +102,8 @@ bool read_interlaced(PngReader& reader, png_bytepp rows) {
 struct PngGuard {
   PngReader* reader;
   ~PngGuard() {
-    if (reader->png) png_destroy_read_struct(&reader->png, reader->info ? &reader->info : nullptr, nullptr);
+    if (reader->png)
+      png_destroy_read_struct(&reader->png, reader->info ? &reader->info : nullptr, nullptr);
   }
 };
 
@@ -107,7 +115,8 @@ struct PngGuard {
 
 namespace {
 
-/// Up to a mebibyte of what zlib has packed, which is where texts say what is looked for; what comes before damage.
+/// Up to a mebibyte of what zlib has packed, which is where texts say what is looked for; what
+/// comes before damage.
 std::string unpacked(std::string_view packed) {
   std::string text(std::size_t{1} << 20, '\0');
   z_stream stream{};
@@ -129,9 +138,12 @@ std::string_view until_zero(std::string_view& rest) {
   return part;
 }
 
-/// ImageMagick's way of keeping EXIF data: a line that is empty, the profile's name, its length, then lines of hexadecimal digits.
+/// ImageMagick's way of keeping EXIF data: a line that is empty, the profile's name, its length,
+/// then lines of hexadecimal digits.
 std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
-  for (int line = 0; line < 3; ++line) text.remove_prefix(std::min(text.size(), text.find('\n')) + (text.find('\n') < text.size() ? 1 : 0));
+  for (int line = 0; line < 3; ++line)
+    text.remove_prefix(std::min(text.size(), text.find('\n')) +
+                       (text.find('\n') < text.size() ? 1 : 0));
   std::vector<std::uint8_t> bytes;
   std::string digits;
   for (const char c : text) {
@@ -148,7 +160,8 @@ std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
 /// From chunks before and after the pixels; libpng would have to read these to come to the latter.
 int png_orientation(std::span<const std::uint8_t> file) {
   const auto number = [&](std::size_t at) {
-    return std::size_t{file[at]} << 24 | std::size_t{file[at + 1]} << 16 | std::size_t{file[at + 2]} << 8 | file[at + 3];
+    return std::size_t{file[at]} << 24 | std::size_t{file[at + 1]} << 16 |
+           std::size_t{file[at + 2]} << 8 | file[at + 3];
   };
   int exif = 0, profile = 0, xmp = 0;
   bool has_exif = false;
@@ -166,7 +179,8 @@ int png_orientation(std::span<const std::uint8_t> file) {
       } else {
         const std::string_view keyword = until_zero(rest);
         bool packed = type == "zTXt";
-        if (packed) rest.remove_prefix(std::min<std::size_t>(rest.size(), 1));  // the method, which is zlib's
+        // the method, which is zlib's
+        if (packed) rest.remove_prefix(std::min<std::size_t>(rest.size(), 1));
         if (type == "iTXt") {
           packed = !rest.empty() && rest[0] == 1;
           rest.remove_prefix(std::min<std::size_t>(rest.size(), 2));
@@ -191,7 +205,9 @@ int png_orientation(std::span<const std::uint8_t> file) {
 
 }  // namespace
 
-bool is_png(std::span<const std::uint8_t> file) { return file.size() >= 8 && png_sig_cmp(file.data(), 0, 8) == 0; }
+bool is_png(std::span<const std::uint8_t> file) {
+  return file.size() >= 8 && png_sig_cmp(file.data(), 0, 8) == 0;
+}
 
 StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& source) {
   PngReader reader;
@@ -204,14 +220,16 @@ StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& 
   return picture;
 }
 
-void decode_png(std::span<const std::uint8_t> file, const std::string& source, const StoredRegion& region, DecodedRegion& out) {
+void decode_png(std::span<const std::uint8_t> file, const std::string& source,
+                const StoredRegion& region, DecodedRegion& out) {
   PngReader reader;
   reader.data = file.data();
   reader.left = file.size();
   const PngGuard guard{&reader};
   StoredPicture picture;
   bool interlaced = false;
-  if (!open_png(reader, &picture) || !prepare_rows(reader, &interlaced)) damaged_png(source, reader.text);
+  if (!open_png(reader, &picture) || !prepare_rows(reader, &interlaced))
+    damaged_png(source, reader.text);
   out.top = region.top;
   out.left = region.left;
   out.height = region.height;
@@ -220,7 +238,8 @@ void decode_png(std::span<const std::uint8_t> file, const std::string& source, c
   if (!interlaced) {
     out.pixels.resize(static_cast<std::size_t>(4 * region.height * region.width));
     std::vector<std::uint8_t> row(stride);
-    if (!read_rows(reader, &region, row.data(), out.pixels.data())) damaged_png(source, reader.text);
+    if (!read_rows(reader, &region, row.data(), out.pixels.data()))
+      damaged_png(source, reader.text);
     return;
   }
   // The passes of an interlaced picture each go over all of it.
@@ -229,7 +248,8 @@ void decode_png(std::span<const std::uint8_t> file, const std::string& source, c
   out.width = picture.width;
   out.pixels.resize(stride * static_cast<std::size_t>(picture.height));
   std::vector<png_bytep> rows;
-  for (std::int64_t y = 0; y < picture.height; ++y) rows.push_back(out.pixels.data() + stride * static_cast<std::size_t>(y));
+  for (std::int64_t y = 0; y < picture.height; ++y)
+    rows.push_back(out.pixels.data() + stride * static_cast<std::size_t>(y));
   if (!read_interlaced(reader, rows.data())) damaged_png(source, reader.text);
 }
 

@@ -19,15 +19,16 @@ struct PixelBox {
   double top = 0, left = 0, height = 0, width = 0;
 };
 
-/// Resizes by Pillow's filters in two passes of integers, rows first. Keeps its memory. The bits are the same on every instruction set, and
-/// within one grey level of Pillow's.
+/// Resizes by Pillow's filters in two passes of integers, rows first. Keeps its memory. The bits
+/// are the same on every instruction set, and within one grey level of Pillow's.
 class Resizer {
  public:
   /// Writes height × width pixels of as many bytes as the window's have; the fourth is anything.
-  void resize(const PixelWindow& window, const PixelBox& box, Interpolation interpolation, std::int64_t height, std::int64_t width,
-              std::uint8_t* out);
+  void resize(const PixelWindow& window, const PixelBox& box, Interpolation interpolation,
+              std::int64_t height, std::int64_t width, std::uint8_t* out);
 
-  /// What one pass needs: of each output the first input and the weights, in 1/16384 and of sum 16384.
+  /// What one pass needs: of each output the first input and the weights, in 1/16384 and of sum
+  /// 16384.
   struct Taps {
     std::int64_t most = 0;  ///< weights an output, those beyond its last being 0
     std::vector<std::int32_t> first, count;

@@ -10,12 +10,19 @@
 namespace starling {
 
 void add_topology_options(CLI::App& command, TopologyChoice& choice) {
-  command.add_option("TYPE", choice.type, "the topology's name: complete, ring, one-peer-exp, base-2, …")->required();
-  command.add_option("-n,--ranks", choice.ranks, "number of ranks")->required()->check(CLI::Range(1, 65536));
-  command.add_option("--ranks-per-node", choice.ranks_per_node, "consecutive ranks that share a node")
+  command
+      .add_option("TYPE", choice.type,
+                  "the topology's name: complete, ring, one-peer-exp, base-2, …")
+      ->required();
+  command.add_option("-n,--ranks", choice.ranks, "number of ranks")
+      ->required()
+      ->check(CLI::Range(1, 65536));
+  command
+      .add_option("--ranks-per-node", choice.ranks_per_node, "consecutive ranks that share a node")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command.add_option("--set", choice.settings, "a key of the topology, as KEY=VALUE (repeatable)")->allow_extra_args(false);
+  command.add_option("--set", choice.settings, "a key of the topology, as KEY=VALUE (repeatable)")
+      ->allow_extra_args(false);
 }
 
 ChosenTopology choose_topology(const TopologyChoice& choice) {
@@ -31,8 +38,10 @@ ChosenTopology choose_topology(const TopologyChoice& choice) {
 }
 
 void write_all(std::FILE* file, const std::string& text, const std::string& name) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  if (!written) fail(ExitCode::kOutput, "output", "{} could not be written: {}", name, std::strerror(errno));
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  if (!written)
+    fail(ExitCode::kOutput, "output", "{} could not be written: {}", name, std::strerror(errno));
 }
 
 }  // namespace starling

@@ -14,7 +14,8 @@
 // starling-topo's subcommands, a source file each, and what they share.
 namespace starling {
 
-/// The arguments with which a subcommand names a topology: TYPE -n N [--ranks-per-node L] [--set KEY=VALUE]...
+/// The arguments with which a subcommand names a topology: TYPE -n N [--ranks-per-node L] [--set
+/// KEY=VALUE]...
 struct TopologyChoice {
   std::string type;
   int ranks = 0;
@@ -33,7 +34,9 @@ ChosenTopology choose_topology(const TopologyChoice& choice);
 
 /// Writes all of `text`; Error(kOutput) names `name` if that fails.
 void write_all(std::FILE* file, const std::string& text, const std::string& name);
-inline void write_standard_output(const std::string& text) { write_all(stdout, text, "standard output"); }
+inline void write_standard_output(const std::string& text) {
+  write_all(stdout, text, "standard output");
+}
 
 struct ShowOptions {
   TopologyChoice choice;
@@ -66,7 +69,8 @@ struct MeasureOptions {
   std::string output;
 };
 
-/// `starling-topo measure`, under mpirun: latency and bandwidth inside a host, between hosts, and of memory, on the real ranks.
+/// `starling-topo measure`, under mpirun: latency and bandwidth inside a host, between hosts, and
+/// of memory, on the real ranks.
 CLI::App* add_measure(CLI::App& app, MeasureOptions& options);
 /// Returns the exit status; every rank calls it.
 int measure(const MeasureOptions& options);
@@ -86,7 +90,8 @@ struct PlanOptions {
   bool all = false, json = false;
 };
 
-/// `starling-topo plan`: what each topology and bucket size would cost on a network that was measured or is given.
+/// `starling-topo plan`: what each topology and bucket size would cost on a network that was
+/// measured or is given.
 CLI::App* add_plan(CLI::App& app, PlanOptions& options);
 void plan(const PlanOptions& options);
 

@@ -18,14 +18,23 @@
 namespace starling {
 
 CLI::App* add_measure(CLI::App& app, MeasureOptions& options) {
-  CLI::App* command = app.add_subcommand("measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
-  command->add_option("--seconds", options.seconds, "about how long it may take")->check(CLI::Range(0.1, 600.0))->capture_default_str();
-  command->add_option("--timeout", options.timeout, "seconds after which a wait for another rank is an error")
+  CLI::App* command = app.add_subcommand(
+      "measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
+  command->add_option("--seconds", options.seconds, "about how long it may take")
+      ->check(CLI::Range(0.1, 600.0))
+      ->capture_default_str();
+  command
+      ->add_option("--timeout", options.timeout,
+                   "seconds after which a wait for another rank is an error")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
-  command->add_option("--threads", options.threads, "compute threads of each rank in training (default: an equal share of the cores)")
+  command
+      ->add_option(
+          "--threads", options.threads,
+          "compute threads of each rank in training (default: an equal share of the cores)")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--output", options.output, "write the figures into this file, for `plan --measured`");
+  command->add_option("--output", options.output,
+                      "write the figures into this file, for `plan --measured`");
   return command;
 }
 
@@ -35,11 +44,14 @@ int measure(const MeasureOptions& options) {
     const std::unique_ptr<Transport> transport = session.make_transport(options.timeout);
     if (transport->size() < 2) {
       fail(ExitCode::kUsage, "measure",
-           "there is one rank and nothing between ranks to measure; start it as mpirun -n 2 starling-topo measure");
+           "there is one rank and nothing between ranks to measure; start it as mpirun -n 2 "
+           "starling-topo measure");
     }
     MeasureSettings settings;
     settings.seconds = options.seconds;
-    const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cores() / transport->world().local_size());
+    const int threads = options.threads > 0
+                            ? options.threads
+                            : std::max(1, usable_cores() / transport->world().local_size());
     settings.spare_cores = cores_of_rank(transport->world().local_size()) > threads;
     const auto backend = open_backend(DeviceType::kCpu, threads);
     const NetworkModel network = measure_network(*transport, *backend, settings);
@@ -48,7 +60,8 @@ int measure(const MeasureOptions& options) {
       const std::string text = to_json(network);
       if (!options.output.empty()) write_file_atomically(options.output, text.data(), text.size());
       write_standard_output(text);
-      if (const std::string warning = half_duplex_warning(network); !warning.empty()) complain("warning: {}", warning);
+      if (const std::string warning = half_duplex_warning(network); !warning.empty())
+        complain("warning: {}", warning);
     });
     return 0;
   } catch (const AgreedError& error) {
@@ -56,7 +69,8 @@ int measure(const MeasureOptions& options) {
     return static_cast<int>(error.code());
   } catch (...) {
     const Error failure = as_error(std::current_exception());
-    if (session.size() > 1) session.abort(failure.code(), fmt::format("starling-topo: {}", failure.what()));
+    if (session.size() > 1)
+      session.abort(failure.code(), fmt::format("starling-topo: {}", failure.what()));
     complain("starling-topo: {}", failure.what());
     return static_cast<int>(failure.code());
   }

@@ -25,21 +25,26 @@ NetworkModel network_of(const PlanOptions& options) {
   if (!options.measured.empty()) {
     network = network_from_json(read_json_file(options.measured).dump(), options.measured);
   } else if (options.ranks == 0) {
-    fail(ExitCode::kUsage, "arguments", "plan needs --measured FILE, or --ranks N (and --ranks-per-node, --bandwidth, --latency)");
+    fail(ExitCode::kUsage, "arguments",
+         "plan needs --measured FILE, or --ranks N (and --ranks-per-node, --bandwidth, --latency)");
   }
   const double link = network.typical_link();
-  if (options.ranks > 0 && (options.ranks != network.ranks || options.ranks_per_node != network.ranks_per_host)) {
+  if (options.ranks > 0 &&
+      (options.ranks != network.ranks || options.ranks_per_node != network.ranks_per_host)) {
     network.ranks = options.ranks;
     network.ranks_per_host = std::min(options.ranks_per_node, options.ranks);
-    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), link);  // another number of hosts than was measured
+    // another number of hosts than was measured
+    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), link);
   }
   if (options.bandwidth_gbits > 0.0) {
-    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), options.bandwidth_gbits * 1.25e8);
+    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()),
+                                  options.bandwidth_gbits * 1.25e8);
     network.sum_bandwidth = 0.0;
     network.between_measured = true;  // the user knows it
   }
   if (options.latency_us > 0.0) network.between.latency = options.latency_us * 1e-6;
-  if (options.bandwidth_gbits > 0.0 || options.latency_us > 0.0 || options.measured.empty()) network.derive_pair();
+  if (options.bandwidth_gbits > 0.0 || options.latency_us > 0.0 || options.measured.empty())
+    network.derive_pair();
   if (options.inside_gbytes > 0.0) network.inside.bandwidth = options.inside_gbytes * 1e9;
   if (options.inside_latency_us > 0.0) network.inside.latency = options.inside_latency_us * 1e-6;
   if (options.memory_gbytes > 0.0) network.memory_bandwidth = options.memory_gbytes * 1e9;
@@ -47,17 +52,20 @@ NetworkModel network_of(const PlanOptions& options) {
   return network;
 }
 
-/// The model of a config: its tensors, and how long a step takes on this machine unless that is given.
+/// The model of a config: its tensors, and how long a step takes on this machine unless that is
+/// given.
 StepModel step_of_config(const PlanOptions& options, const NetworkModel& network) {
   register_builtins();
   nlohmann::json json = read_json_file(options.model);
   apply_settings(json, options.settings);
   // The ranks of the plan are not here: sizes and times are of one.
-  if (json.is_object() && json.contains("sync") && json["sync"].is_object()) json["sync"].erase("topology");
+  if (json.is_object() && json.contains("sync") && json["sync"].is_object())
+    json["sync"].erase("topology");
   TrainConfig config = read_train_config(json, options.model, {1, 1});
   const ShapeTrace trace = trace_shapes(config);
   if (options.step_ms <= 0.0) {
-    const int threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / network.ranks_per_host);
+    const int threads =
+        config.threads > 0 ? config.threads : std::max(1, usable_cores() / network.ranks_per_host);
     const auto backend = open_backend(DeviceType::kCpu, threads);
     StepModel step = time_passes(config, trace, *backend);
     if (options.update_gflops > 0.0) step.matrix_flops_per_second = options.update_gflops * 1e9;
@@ -75,30 +83,39 @@ std::string matrices_text(const PlanOptions& options, const StepModel& step) {
   const double flops = step.matrix_flops();
   if (flops == 0.0) return {};
   const bool assumed = options.update_gflops <= 0.0 && options.step_ms > 0.0;
-  return fmt::format("an update's products of whole matrices: {:.4g} GFLOP, {:.4g} ms at {:.4g} GFLOP/s{}\n", flops * 1e-9,
-                     step.matrix_seconds(flops) * 1e3, step.matrix_flops_per_second * 1e-9,
-                     assumed ? " (assumed; --update-gflops says it)" : "");
+  return fmt::format(
+      "an update's products of whole matrices: {:.4g} GFLOP, {:.4g} ms at {:.4g} GFLOP/s{}\n",
+      flops * 1e-9, step.matrix_seconds(flops) * 1e3, step.matrix_flops_per_second * 1e-9,
+      assumed ? " (assumed; --update-gflops says it)" : "");
 }
 
 std::string network_text(const NetworkModel& network) {
   std::string text =
-      fmt::format("{} rank{} on {} host{}", network.ranks, network.ranks == 1 ? "" : "s", network.hosts(), network.hosts() == 1 ? "" : "s");
+      fmt::format("{} rank{} on {} host{}", network.ranks, network.ranks == 1 ? "" : "s",
+                  network.hosts(), network.hosts() == 1 ? "" : "s");
   if (network.hosts() > 1) {
     const double typical = network.typical_link();
     text += fmt::format(
         "; between hosts {:.4g} Gbit/s{}, {:.4g} us{}", typical / 1.25e8,
-        network.between.bandwidth < 0.95 * typical ? fmt::format(" (one pair: {:.4g})", network.between.bandwidth / 1.25e8) : "",
+        network.between.bandwidth < 0.95 * typical
+            ? fmt::format(" (one pair: {:.4g})", network.between.bandwidth / 1.25e8)
+            : "",
         network.between.latency * 1e6,
-        network.between_measured ? "" : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
-    const auto slowest = std::min_element(network.host_bandwidth.begin(), network.host_bandwidth.end());
+        network.between_measured
+            ? ""
+            : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
+    const auto slowest =
+        std::min_element(network.host_bandwidth.begin(), network.host_bandwidth.end());
     if (slowest != network.host_bandwidth.end() && *slowest < 0.8 * typical) {
-      text += fmt::format(" (host {}: {:.4g} Gbit/s)", slowest - network.host_bandwidth.begin(), *slowest / 1.25e8);
+      text += fmt::format(" (host {}: {:.4g} Gbit/s)", slowest - network.host_bandwidth.begin(),
+                          *slowest / 1.25e8);
     }
   }
   if (network.ranks_per_host > 1 && network.ranks > 1) {
     text += network.direct
                 ? "; parameters read in place inside a host"
-                : fmt::format("; inside a host {:.4g} GB/s, {:.4g} us", network.inside.bandwidth * 1e-9, network.inside.latency * 1e6);
+                : fmt::format("; inside a host {:.4g} GB/s, {:.4g} us",
+                              network.inside.bandwidth * 1e-9, network.inside.latency * 1e6);
   }
   return text + fmt::format("; updates move {:.4g} GB/s\n", network.memory_bandwidth * 1e-9);
 }
@@ -106,49 +123,84 @@ std::string network_text(const NetworkModel& network) {
 }  // namespace
 
 CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
-  CLI::App* command = app.add_subcommand("plan", "predict the step time of every topology and bucket size, and recommend one");
-  command->add_option("-n,--ranks", options.ranks, "number of ranks (default: as measured)")->check(CLI::Range(1, 65536));
-  command->add_option("--ranks-per-node", options.ranks_per_node, "consecutive ranks that share a host and its link")
+  CLI::App* command = app.add_subcommand(
+      "plan", "predict the step time of every topology and bucket size, and recommend one");
+  command->add_option("-n,--ranks", options.ranks, "number of ranks (default: as measured)")
+      ->check(CLI::Range(1, 65536));
+  command
+      ->add_option("--ranks-per-node", options.ranks_per_node,
+                   "consecutive ranks that share a host and its link")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
-  command->add_option("--bandwidth", options.bandwidth_gbits, "of a host's link, Gbit/s each way (default: measured, or 1)")
+  command
+      ->add_option("--bandwidth", options.bandwidth_gbits,
+                   "of a host's link, Gbit/s each way (default: measured, or 1)")
       ->check(positive_number);
-  command->add_option("--latency", options.latency_us, "between hosts, microseconds (default: measured, or 50)")->check(positive_number);
-  command->add_option("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s")->check(positive_number);
-  command->add_option("--inside-latency", options.inside_latency_us, "of messages inside a host, microseconds")->check(positive_number);
-  command->add_option("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s")->check(positive_number);
+  command
+      ->add_option("--latency", options.latency_us,
+                   "between hosts, microseconds (default: measured, or 50)")
+      ->check(positive_number);
+  command
+      ->add_option("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s")
+      ->check(positive_number);
+  command
+      ->add_option("--inside-latency", options.inside_latency_us,
+                   "of messages inside a host, microseconds")
+      ->check(positive_number);
+  command
+      ->add_option("--memory-bandwidth", options.memory_gbytes,
+                   "that a rank's update reaches, GB/s")
+      ->check(positive_number);
   command
       ->add_option("--update-gflops", options.update_gflops,
-                   "that the products of an update reach (muon's), GFLOP/s (default: measured here; with --step-ms assumed: 100, or an "
+                   "that the products of an update reach (muon's), GFLOP/s (default: measured "
+                   "here; with --step-ms assumed: 100, or an "
                    "H200's for a config of device cuda)")
       ->check(positive_number);
-  command->add_flag("--no-direct", options.no_direct, "ranks of one host send messages instead of reading each other's parameters");
-  command->add_option("--exchange", options.exchange, "gossip's numbers on the wire (default: the config's, or fp32)")
+  command->add_flag("--no-direct", options.no_direct,
+                    "ranks of one host send messages instead of reading each other's parameters");
+  command
+      ->add_option("--exchange", options.exchange,
+                   "gossip's numbers on the wire (default: the config's, or fp32)")
       ->check(CLI::IsMember(mixers().names()));
-  command->add_option("--model", options.model, "a trainer's config: its tensors, and the time of a step measured here");
-  command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")->allow_extra_args(false);
-  command->add_option("--step-ms", options.step_ms, "time of one rank's forward and backward pass (default: measured here, or 100)")
+  command->add_option("--model", options.model,
+                      "a trainer's config: its tensors, and the time of a step measured here");
+  command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--step-ms", options.step_ms,
+                   "time of one rank's forward and backward pass (default: measured here, or 100)")
       ->check(positive_number);
   command
       ->add_option("--parameters", options.parameters_millions,
-                   "millions of parameters, without --model (default: 25.6); of no known shape: updated as by adamw")
+                   "millions of parameters, without --model (default: 25.6); of no known shape: "
+                   "updated as by adamw")
       ->check(positive_number);
-  command->add_option("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)")->check(positive_number);
-  command->add_flag("--all", options.all, "every bucket size of every topology, not the best alone");
+  command
+      ->add_option("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)")
+      ->check(positive_number);
+  command->add_flag("--all", options.all,
+                    "every bucket size of every topology, not the best alone");
   command->add_flag("--json", options.json, "print every choice as JSON");
   return command;
 }
 
 void plan(const PlanOptions& options) {
   const NetworkModel network = network_of(options);
-  StepModel step = !options.model.empty() ? step_of_config(options, network)
-                                          : even_step(1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
-                                                      1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
+  StepModel step =
+      !options.model.empty()
+          ? step_of_config(options, network)
+          : even_step(
+                1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
+                1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
   if (!options.exchange.empty()) step.exchange_by(mixers().make(options.exchange, "--exchange"));
-  const Advice advice = advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb, nullptr, true);
-  const std::string text =
-      options.json ? advice_json(advice) : network_text(network) + matrices_text(options, step) + advice_text(advice, options.all);
+  const Advice advice =
+      advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb,
+             nullptr, true);
+  const std::string text = options.json ? advice_json(advice)
+                                        : network_text(network) + matrices_text(options, step) +
+                                              advice_text(advice, options.all);
   write_standard_output(text);
 }
 

@@ -40,7 +40,8 @@ std::string ranks_text(const std::vector<int>& ranks) {
     result += (result.empty() ? "" : " ") + std::to_string(ranks[i]);
     if (end > i + 1) result += "-" + std::to_string(ranks[end - 1]);
     i = end;
-    if (parts + 1 == kNumbersPerGroup && i < ranks.size()) result += fmt::format(" … ({} ranks)", ranks.size());
+    if (parts + 1 == kNumbersPerGroup && i < ranks.size())
+      result += fmt::format(" … ({} ranks)", ranks.size());
   }
   return result;
 }
@@ -52,11 +53,15 @@ std::string groups_text(const std::vector<Group>& groups) {
     const Group& group = groups[g];
     result += (result.empty() ? "[" : " [") + ranks_text(group.ranks) + "]";
     // The weights once after the last of several groups that share them.
-    const bool last = g + 1 == shown || groups[g + 1].self_weight != group.self_weight || groups[g + 1].ranks.size() != group.ranks.size();
+    const bool last = g + 1 == shown || groups[g + 1].self_weight != group.self_weight ||
+                      groups[g + 1].ranks.size() != group.ranks.size();
     if (!last) continue;
-    const double other = group.ranks.size() > 1 ? (1.0 - group.self_weight) / static_cast<double>(group.ranks.size() - 1) : 0.0;
+    const double other = group.ranks.size() > 1 ? (1.0 - group.self_weight) /
+                                                      static_cast<double>(group.ranks.size() - 1)
+                                                : 0.0;
     const std::string self_text = weight_text(group.self_weight), other_text = weight_text(other);
-    result += self_text == other_text ? fmt::format(" weight {}", self_text) : fmt::format(" self {}, other {}", self_text, other_text);
+    result += self_text == other_text ? fmt::format(" weight {}", self_text)
+                                      : fmt::format(" self {}, other {}", self_text, other_text);
     if (g + 1 < shown) result += ";";
   }
   if (groups.size() > shown) result += fmt::format("; … and {} more groups", groups.size() - shown);
@@ -71,7 +76,8 @@ std::string rows_text(const Round& round) {
     const auto& row = round.rows[i];
     terms += row.size();
     for (std::size_t e = 0; e < std::min(row.size(), kNumbersPerGroup); ++e) {
-      result += fmt::format("{} {}·x{}", e == 0 ? "" : " +", weight_text(row[e].second), row[e].first);
+      result +=
+          fmt::format("{} {}·x{}", e == 0 ? "" : " +", weight_text(row[e].second), row[e].first);
     }
     if (row.size() > kNumbersPerGroup) result += fmt::format(" + … ({} terms)", row.size());
   }
@@ -81,10 +87,12 @@ std::string rows_text(const Round& round) {
 
 std::string round_text(Round round) {
   if (round.identity()) return "every rank keeps its value";
-  if (round.ranks_per_node == 1) return round.rows.empty() ? groups_text(round.groups) : rows_text(round);
+  if (round.ranks_per_node == 1)
+    return round.rows.empty() ? groups_text(round.groups) : rows_text(round);
   std::erase_if(round.groups, [](const Group& group) { return group.ranks.size() < 2; });
   const std::string nodes = round.rows.empty() ? groups_text(round.groups) : rows_text(round);
-  return fmt::format("mean inside each node of {} ranks{}{}", round.ranks_per_node, nodes.empty() ? "" : "; nodes ", nodes);
+  return fmt::format("mean inside each node of {} ranks{}{}", round.ranks_per_node,
+                     nodes.empty() ? "" : "; nodes ", nodes);
 }
 
 std::string product_text(const std::vector<MixingMatrix>& rounds, const char* over) {
@@ -102,21 +110,28 @@ std::string product_text(const std::vector<MixingMatrix>& rounds, const char* ov
     for (const std::string& cell : cells) width = std::max(width, cell.size());
     text = fmt::format("product over {}:\n", over);
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      text += fmt::format("  {:>{}}{}", cells[i], width, (i + 1) % static_cast<std::size_t>(n) == 0 ? "\n" : "");
+      text += fmt::format("  {:>{}}{}", cells[i], width,
+                          (i + 1) % static_cast<std::size_t>(n) == 0 ? "\n" : "");
     }
     return text;
   }
   const ProductDeviation deviation = product_deviation(rounds);
   text = fmt::format("product over {}: ", over);
-  text += deviation.largest <= kRounding ? "J/n" : fmt::format("not J/n, largest deviation {:.3g}", deviation.largest);
-  if (deviation.columns < n) text += fmt::format(" ({} of its columns computed)", deviation.columns);
+  text += deviation.largest <= kRounding
+              ? "J/n"
+              : fmt::format("not J/n, largest deviation {:.3g}", deviation.largest);
+  if (deviation.columns < n)
+    text += fmt::format(" ({} of its columns computed)", deviation.columns);
   return text + "\n";
 }
 
 std::string curve_text(const std::vector<double>& curve) {
-  const std::size_t stride = std::max<std::size_t>(1, (curve.size() + kCurvePoints - 1) / kCurvePoints);
-  std::string text = fmt::format("consensus curve, disagreement left{}:", stride == 1 ? "" : fmt::format(", every {} rounds", stride));
-  for (std::size_t k = 0; k < curve.size(); k += stride) text += curve[k] <= kRounding ? " 0" : fmt::format(" {:.4g}", curve[k]);
+  const std::size_t stride =
+      std::max<std::size_t>(1, (curve.size() + kCurvePoints - 1) / kCurvePoints);
+  std::string text = fmt::format("consensus curve, disagreement left{}:",
+                                 stride == 1 ? "" : fmt::format(", every {} rounds", stride));
+  for (std::size_t k = 0; k < curve.size(); k += stride)
+    text += curve[k] <= kRounding ? " 0" : fmt::format(" {:.4g}", curve[k]);
   return text + "\n";
 }
 
@@ -124,19 +139,24 @@ std::string report_text(const ChosenTopology& chosen) {
   const Topology& topology = *chosen.topology;
   const TopologyReport& report = chosen.report;
   const std::int64_t period = topology.period(), count = period > 0 ? period : kRoundsWithoutPeriod;
-  std::string text = fmt::format("{}, {} rank{}, {}\n", chosen.name, topology.ranks(), topology.ranks() == 1 ? "" : "s",
-                                 period > 0 ? fmt::format("period {}", period) : fmt::format("no period (figures over {} rounds)", count));
+  std::string text = fmt::format(
+      "{}, {} rank{}, {}\n", chosen.name, topology.ranks(), topology.ranks() == 1 ? "" : "s",
+      period > 0 ? fmt::format("period {}", period)
+                 : fmt::format("no period (figures over {} rounds)", count));
   const std::int64_t shown = std::min<std::int64_t>(count, kRoundsWithoutPeriod);
-  for (std::int64_t k = 0; k < shown; ++k) text += fmt::format("round {}: {}\n", k, round_text(topology.round(k)));
+  for (std::int64_t k = 0; k < shown; ++k)
+    text += fmt::format("round {}: {}\n", k, round_text(topology.round(k)));
   if (shown < count) text += fmt::format("… and {} more rounds\n", count - shown);
   text += product_text(one_period(topology), period > 0 ? "the period" : "64 rounds");
   text += fmt::format("spectral gap: {:.12g}\n", report.spectral_gap);
   if (report.rounds_to_consensus) {
-    text += fmt::format("consensus: exact after {} round{}{}\n", *report.rounds_to_consensus, *report.rounds_to_consensus == 1 ? "" : "s",
+    text += fmt::format("consensus: exact after {} round{}{}\n", *report.rounds_to_consensus,
+                        *report.rounds_to_consensus == 1 ? "" : "s",
                         report.exact ? "" : " (within 1e-12)");
   } else {
     const double rate = 1.0 - report.spectral_gap;
-    text += fmt::format("consensus: disagreement × {:.6g} a round (a tenth after {:.3g} rounds)\n", rate, std::log(0.1) / std::log(rate));
+    text += fmt::format("consensus: disagreement × {:.6g} a round (a tenth after {:.3g} rounds)\n",
+                        rate, std::log(0.1) / std::log(rate));
   }
   return text + curve_text(disagreement_curve(topology, curve_length(report)));
 }
@@ -144,7 +164,8 @@ std::string report_text(const ChosenTopology& chosen) {
 /// A round as `custom` takes it.
 nlohmann::ordered_json round_json(const Round& round) {
   auto groups = nlohmann::ordered_json::array();
-  for (const Group& group : round.groups) groups.push_back({{"ranks", group.ranks}, {"weight", group.self_weight}});
+  for (const Group& group : round.groups)
+    groups.push_back({{"ranks", group.ranks}, {"weight", group.self_weight}});
   if (round.ranks_per_node == 1 && round.rows.empty()) return groups;
   nlohmann::ordered_json result;
   if (round.ranks_per_node > 1) result["ranks_per_node"] = round.ranks_per_node;
@@ -178,15 +199,20 @@ void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string
     if (dense) {
       auto matrices = nlohmann::ordered_json::array();
       for (const MixingMatrix& matrix : rounds) matrices.push_back(dense_matrix(matrix));
-      text += ",\"matrices\":" + matrices.dump() + ",\"product\":" + nlohmann::ordered_json(dense_product(rounds)).dump();
+      text += ",\"matrices\":" + matrices.dump() +
+              ",\"product\":" + nlohmann::ordered_json(dense_product(rounds)).dump();
     }
     const ProductDeviation deviation = product_deviation(rounds);
-    text += fmt::format(",\"product_deviation\":{},\"product_columns\":{}", nlohmann::json(deviation.largest).dump(), deviation.columns);
+    text += fmt::format(",\"product_deviation\":{},\"product_columns\":{}",
+                        nlohmann::json(deviation.largest).dump(), deviation.columns);
   }
-  text += ",\"consensus_curve\":" + nlohmann::json(disagreement_curve(topology, curve_length(report))).dump();
-  text += fmt::format(",\"ranks\":{},\"period\":{},\"rounds\":[", topology.ranks(), topology.period());
+  text += ",\"consensus_curve\":" +
+          nlohmann::json(disagreement_curve(topology, curve_length(report))).dump();
+  text +=
+      fmt::format(",\"ranks\":{},\"period\":{},\"rounds\":[", topology.ranks(), topology.period());
   write(text);
-  for (std::int64_t k = 0; k < count; ++k) write((k == 0 ? "" : ",") + round_json(topology.round(k)).dump());
+  for (std::int64_t k = 0; k < count; ++k)
+    write((k == 0 ? "" : ",") + round_json(topology.round(k)).dump());
   write("]}\n");
 }
 
@@ -195,19 +221,24 @@ void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string
 namespace {
 
 /// How ranks agree again by what they encode; nothing where numbers travel as they are.
-std::string encoded_text(const AlgorithmPlan& plan, const ShowOptions& options, const Topology& topology) {
+std::string encoded_text(const AlgorithmPlan& plan, const ShowOptions& options,
+                         const Topology& topology) {
   const MixerKind mixer = mixers().make(options.exchange, "--exchange");
   if (!encodes(plan, mixer)) {
-    if (mixer.encodes) fail(ExitCode::kUsage, "arguments", "--exchange: {} does not encode its exchanges; allowed: fp32", plan.label());
+    if (mixer.encodes)
+      fail(ExitCode::kUsage, "arguments",
+           "--exchange: {} does not encode its exchanges; allowed: fp32", plan.label());
     return "";
   }
   constexpr int kMost = 256;
-  if (topology.ranks() > kMost) return fmt::format("with what it encodes: not computed above {} ranks\n", kMost);
+  if (topology.ranks() > kMost)
+    return fmt::format("with what it encodes: not computed above {} ranks\n", kMost);
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const EncodedConsensus consensus = encoded_consensus(plan, mixer, topology, *backend);
-  return fmt::format(
-      "with what it encodes: disagreement × {:.4g} a round, {}\n", consensus.rate,
-      consensus.floor > 0.0 ? fmt::format("down to {:.2g} of the parameters' size", consensus.floor) : "down to fp32's own rounding");
+  return fmt::format("with what it encodes: disagreement × {:.4g} a round, {}\n", consensus.rate,
+                     consensus.floor > 0.0
+                         ? fmt::format("down to {:.2g} of the parameters' size", consensus.floor)
+                         : "down to fp32's own rounding");
 }
 
 /// How the algorithm moves what ranks disagree in, here.
@@ -215,8 +246,9 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
   register_builtin_algorithms();
   register_builtin_optimizers();
   const bool object = options.algorithm.starts_with('{');
-  const AlgorithmPlan plan =
-      algorithm_of(object ? parse_json(options.algorithm, "--algorithm") : nlohmann::json(options.algorithm), nullptr, "--algorithm");
+  const AlgorithmPlan plan = algorithm_of(
+      object ? parse_json(options.algorithm, "--algorithm") : nlohmann::json(options.algorithm),
+      nullptr, "--algorithm");
   const nlohmann::json config{{"momentum", options.momentum}};
   ConfigSection section(config, "--momentum");
   const std::unique_ptr<OptimizerRule> rule = optimizers().make("sgd", "optimizer.type", section);
@@ -224,9 +256,12 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
   if (fault.empty() && plan.rule_fault) fault = plan.rule_fault(*rule);
   if (!fault.empty()) return fmt::format("{}: not for this, {}\n", plan.label(), fault);
   const std::string encoded = encoded_text(plan, options, topology);
-  if (!plan.growth) return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label()) + encoded;
+  if (!plan.growth)
+    return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label()) +
+           encoded;
   const Growth growth = growth_per_step(plan, *rule, topology);
-  return fmt::format("{} with sgd, momentum {}: disagreement × {:.4g} a step{}\n", plan.label(), options.momentum, growth.per_step,
+  return fmt::format("{} with sgd, momentum {}: disagreement × {:.4g} a step{}\n", plan.label(),
+                     options.momentum, growth.per_step,
                      !growth.grows() ? "" : ", which training refuses") +
          encoded;
 }
@@ -236,27 +271,37 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
 void show(const ShowOptions& options) {
   const ChosenTopology chosen = choose_topology(options.choice);
   if (options.json) return write_json(chosen, stdout, "standard output");
-  const std::string growth = options.algorithm.empty() ? "" : growth_text(options, *chosen.topology);
+  const std::string growth =
+      options.algorithm.empty() ? "" : growth_text(options, *chosen.topology);
   if (options.svg.empty()) return write_standard_output(report_text(chosen) + growth);
   if (!growth.empty()) write_standard_output(growth);
-  const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks, options.choice.ranks == 1 ? "" : "s");
+  const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks,
+                                        options.choice.ranks == 1 ? "" : "s");
   const std::string picture = topology_svg(*chosen.topology, chosen.report, title);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.svg.c_str(), "wb"), &std::fclose);
-  if (!file) fail(ExitCode::kUsage, "output", "--svg: {} cannot be opened for writing: {}", options.svg, std::strerror(errno));
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.svg.c_str(), "wb"),
+                                                             &std::fclose);
+  if (!file)
+    fail(ExitCode::kUsage, "output", "--svg: {} cannot be opened for writing: {}", options.svg,
+         std::strerror(errno));
   write_all(file.get(), picture, options.svg);
 }
 
 CLI::App* add_show(CLI::App& app, ShowOptions& options) {
-  CLI::App* command = app.add_subcommand("show", "print a topology's rounds, weights, product, spectral gap and consensus curve");
+  CLI::App* command = app.add_subcommand(
+      "show", "print a topology's rounds, weights, product, spectral gap and consensus curve");
   add_topology_options(*command, options.choice);
-  CLI::Option* json =
-      command->add_flag("--json", options.json, "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
+  CLI::Option* json = command->add_flag(
+      "--json", options.json,
+      "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
   command
-      ->add_option("--algorithm", options.algorithm,
-                   "also print how this algorithm (a type, or an object with its keys) moves disagreement")
+      ->add_option(
+          "--algorithm", options.algorithm,
+          "also print how this algorithm (a type, or an object with its keys) moves disagreement")
       ->excludes(json);
-  command->add_option("--exchange", options.exchange, "sync.exchange of that algorithm")->check(CLI::IsMember(mixers().names()));
-  command->add_option("--momentum", options.momentum, "of the sgd beside it")->check(CLI::Range(0.0, 0.999999));
+  command->add_option("--exchange", options.exchange, "sync.exchange of that algorithm")
+      ->check(CLI::IsMember(mixers().names()));
+  command->add_option("--momentum", options.momentum, "of the sgd beside it")
+      ->check(CLI::Range(0.0, 0.999999));
   command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
   return command;
 }

@@ -20,7 +20,9 @@ void simulate(const SimulateOptions& options) {
     errors.push_back(simulation.consensus_error());
     distances.push_back(simulation.distance());
     if (!std::isfinite(errors.back()) || !std::isfinite(distances.back())) {
-      fail(ExitCode::kDiverged, "simulate", "the values became infinite in round {}; use a smaller --lr than {}", k, options.simulation.lr);
+      fail(ExitCode::kDiverged, "simulate",
+           "the values became infinite in round {}; use a smaller --lr than {}", k,
+           options.simulation.lr);
     }
     if (k == options.rounds) break;
     simulation.advance();
@@ -38,27 +40,37 @@ void simulate(const SimulateOptions& options) {
   }
   const SimulationOptions& s = options.simulation;
   std::string text =
-      fmt::format("{}, {} rank{}, {} dimension{}, lr {}, heterogeneity {}, seed {}\n", chosen.name, options.choice.ranks,
-                  options.choice.ranks == 1 ? "" : "s", s.dimension, s.dimension == 1 ? "" : "s", s.lr, s.heterogeneity, s.seed);
+      fmt::format("{}, {} rank{}, {} dimension{}, lr {}, heterogeneity {}, seed {}\n", chosen.name,
+                  options.choice.ranks, options.choice.ranks == 1 ? "" : "s", s.dimension,
+                  s.dimension == 1 ? "" : "s", s.lr, s.heterogeneity, s.seed);
   text += " rounds  consensus error  mean to optimum\n";
-  for (std::size_t k = 0; k < errors.size(); ++k) text += fmt::format("{:7}  {:15.6e}  {:15.6e}\n", k, errors[k], distances[k]);
+  for (std::size_t k = 0; k < errors.size(); ++k)
+    text += fmt::format("{:7}  {:15.6e}  {:15.6e}\n", k, errors[k], distances[k]);
   write_standard_output(text);
 }
 
 CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
-  CLI::App* command = app.add_subcommand("simulate", "run gossip on quadratics and print the consensus error after each round");
+  CLI::App* command = app.add_subcommand(
+      "simulate", "run gossip on quadratics and print the consensus error after each round");
   add_topology_options(*command, options.choice);
-  command->add_option("--rounds", options.rounds, "exchanges")->check(CLI::Range(0, 1000000))->capture_default_str();
-  command->add_option("--lr", options.simulation.lr, "learning rate; 0: averaging alone, of what the ranks' optima are")
+  command->add_option("--rounds", options.rounds, "exchanges")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--lr", options.simulation.lr,
+                   "learning rate; 0: averaging alone, of what the ranks' optima are")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--dimension", options.simulation.dimension, "numbers a rank holds")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_option("--heterogeneity", options.simulation.heterogeneity, "standard deviation of the ranks' optima")
+  command
+      ->add_option("--heterogeneity", options.simulation.heterogeneity,
+                   "standard deviation of the ranks' optima")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  command->add_option("--seed", options.simulation.seed, "what the optima are drawn from")->capture_default_str();
+  command->add_option("--seed", options.simulation.seed, "what the optima are drawn from")
+      ->capture_default_str();
   command->add_flag("--json", options.json, "print the figures as JSON");
   return command;
 }

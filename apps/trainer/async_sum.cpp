@@ -12,8 +12,8 @@ AsyncSum::AsyncSum(Transport& transport, Backend& backend, std::size_t count)
 
 void AsyncSum::start(std::span<const double> values, std::int64_t step) {
   require(!pending_, "trainer", "a sum was started before the last one was read");
-  require(values.size() == static_cast<std::size_t>(values_.elements()), "trainer", "a sum of {} numbers was started with {}",
-          values_.elements(), values.size());
+  require(values.size() == static_cast<std::size_t>(values_.elements()), "trainer",
+          "a sum of {} numbers was started with {}", values_.elements(), values.size());
   values_.backend().copy_from_host(values.data(), values_);
   ticket_ = transport_.start_sum(values_, values_, {step, -1, -1});
   pending_ = true;

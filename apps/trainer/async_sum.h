@@ -9,7 +9,8 @@
 
 namespace starling {
 
-/// Σ over ranks of a few numbers without waiting for them: started at one step, read at a later one.
+/// Σ over ranks of a few numbers without waiting for them: started at one step, read at a later
+/// one.
 class AsyncSum {
  public:
   AsyncSum(Transport& transport, Backend& backend, std::size_t count);
@@ -21,7 +22,9 @@ class AsyncSum {
 
  private:
   Transport& transport_;
-  std::unique_ptr<Backend> host_;  ///< a device must not be waited for, so the numbers lie in host memory; null where that is the device's
+  /// A device must not be waited for, so the numbers lie in host memory; null where that is the
+  /// device's
+  std::unique_ptr<Backend> host_;
   Tensor values_;
   Ticket ticket_ = 0;
   bool pending_ = false;

@@ -22,11 +22,12 @@ using Numbers = std::vector<double>;
 
 constexpr std::int64_t kSamples = 4;
 constexpr int kDirections = 2;
-/// Of the steps along a direction, over the size of what is changed: a kink that a long one crosses, a short one may not. A wrong
-/// gradient is off at all.
+/// Of the steps along a direction, over the size of what is changed: a kink that a long one
+/// crosses, a short one may not. A wrong gradient is off at all.
 constexpr double kSteps[] = {1e-4, 1e-5, 1e-6, 1e-7, 1e-8};
-constexpr double kMoved = 0.01;     ///< of an input, over its size
-constexpr double kNothing = 1e-4;   ///< below this share of the output's norm a gradient is compared with that
+constexpr double kMoved = 0.01;  ///< of an input, over its size
+/// Below this share of the output's norm a gradient is compared with that
+constexpr double kNothing = 1e-4;
 constexpr double kSmallest = 0.01;  ///< size of what is zero, such as a new bias
 
 double norm(const Numbers& numbers) {
@@ -42,7 +43,9 @@ double dot(const Numbers& a, const Numbers& b) {
 }
 
 double size_of_one(const Numbers& numbers) {
-  return std::max(norm(numbers) / std::sqrt(static_cast<double>(std::max<std::size_t>(numbers.size(), 1))), kSmallest);
+  return std::max(
+      norm(numbers) / std::sqrt(static_cast<double>(std::max<std::size_t>(numbers.size(), 1))),
+      kSmallest);
 }
 
 /// A function with parameters: a layer, or the loss.
@@ -54,10 +57,17 @@ struct Subject {
 
 class Comparison {
  public:
-  Comparison(const Subject& subject, Backend& backend, std::uint64_t seed, const Tensor& input, bool moved)
-      : subject_(subject), backend_(backend), seed_(seed), input_(input.shape()), x_(host_numbers(input)) {
-    // An input of whole numbers stands for indices, such as tokens: no direction leads from one to another.
-    indices_ = moved && std::all_of(x_.begin(), x_.end(), [](double number) { return number == std::floor(number); });
+  Comparison(const Subject& subject, Backend& backend, std::uint64_t seed, const Tensor& input,
+             bool moved)
+      : subject_(subject),
+        backend_(backend),
+        seed_(seed),
+        input_(input.shape()),
+        x_(host_numbers(input)) {
+    // An input of whole numbers stands for indices, such as tokens: no direction leads from one to
+    // another.
+    indices_ = moved && std::all_of(x_.begin(), x_.end(),
+                                    [](double number) { return number == std::floor(number); });
     if (indices_ || !moved) return;
     const Numbers noise = draw(x_.size());
     const double size = kMoved * size_of_one(x_);
@@ -89,7 +99,8 @@ class Comparison {
  private:
   Numbers draw(std::size_t count) {
     Numbers numbers(count);
-    fill_random(Init::normal(1.0), seed_, ++drawn_, static_cast<std::int64_t>(count), numbers.data());
+    fill_random(Init::normal(1.0), seed_, ++drawn_, static_cast<std::int64_t>(count),
+                numbers.data());
     return numbers;
   }
   Tensor tensor_of(const Numbers& numbers) const {
@@ -98,7 +109,11 @@ class Comparison {
     return tensor;
   }
   Pass pass(Tape* tape) const {
-    return {.backend = backend_, .tape = tape, .training = true, .dropout_key = seed_, .dropout_counter = std::uint64_t{1} << 24};
+    return {.backend = backend_,
+            .tape = tape,
+            .training = true,
+            .dropout_key = seed_,
+            .dropout_counter = std::uint64_t{1} << 24};
   }
   Numbers output(const Numbers& x) const {
     Pass without = pass(nullptr);
@@ -120,16 +135,18 @@ class Comparison {
     Tensor weights(backend_, y.shape(), DType::kFloat64), sum(backend_, Shape{1}, DType::kFloat64);
     backend_.copy_from_host(weights_.data(), weights);
     backend_.fill(sum, 0.0);  // which nobody reads
-    const Variable total = with.record("sum", sum, {y}, {}, [weights](Gradients& gradients) { gradients.set(0, weights); });
+    const Variable total = with.record(
+        "sum", sum, {y}, {}, [weights](Gradients& gradients) { gradients.set(0, weights); });
     if (total.requires_grad()) tape.backward(total);
     const Tensor gradient = indices_ ? Tensor() : Tape::gradient(x);
     dx_ = gradient ? host_numbers(gradient) : Numbers(x_.size(), 0.0);
   }
 
-  /// By how much the directional derivatives differ, over the gradient's norm: of the input where no parameter is given. The most of some
-  /// directions, in each the least of all steps.
+  /// By how much the directional derivatives differ, over the gradient's norm: of the input where
+  /// no parameter is given. The most of some directions, in each the least of all steps.
   double distance(Parameter* parameter) {
-    const Numbers from = parameter ? host_numbers(parameter->value) : x_, gradient = parameter ? host_numbers(parameter->grad) : dx_;
+    const Numbers from = parameter ? host_numbers(parameter->value) : x_,
+                  gradient = parameter ? host_numbers(parameter->grad) : dx_;
     const double size = size_of_one(from);
     const auto at = [&](const Numbers& along, double step) {
       Numbers moved = from;
@@ -149,7 +166,8 @@ class Comparison {
         const Numbers before = at(along, -step);
         for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= before[i];
         const double measured = dot(difference, weights_) / (2.0 * step);
-        const double off = std::abs(measured - told) / std::max({norm(gradient), std::abs(measured), least_});
+        const double off =
+            std::abs(measured - told) / std::max({norm(gradient), std::abs(measured), least_});
         if (off < least) least = off;  // NaN is never
       }
       most = std::max(most, least);
@@ -170,15 +188,17 @@ class Comparison {
 
 /// Of a layer of layers the parameters of its own: the others are compared where they belong.
 Subject subject_of(Layer& layer) {
-  Subject subject{
-      layer.name().empty() ? "model" : layer.name(), [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); }, {}};
+  Subject subject{layer.name().empty() ? "model" : layer.name(),
+                  [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); },
+                  {}};
   std::set<const Parameter*> others;
   layer.for_each([&](Layer& below) {
     if (&below == &layer) return;
     for (const Parameter* parameter : below.parameters()) others.insert(parameter);
   });
   for (Parameter* parameter : layer.parameters()) {
-    if (parameter->trainable && others.count(parameter) == 0) subject.parameters.push_back(parameter);
+    if (parameter->trainable && others.count(parameter) == 0)
+      subject.parameters.push_back(parameter);
   }
   return subject;
 }
@@ -199,7 +219,9 @@ void check_gradients(TrainConfig& config, Backend& backend, bool print) {
     settings.batch_size = std::min(kSamples, config.data.train_samples);
     Loader loader(*config.dataset, settings, backend, DType::kFloat64);
     Pass pass{.backend = backend, .training = true, .dropout_key = config.seed};
-    pass.layer_observer = [&](std::string_view layer, const Variable& in, const Variable&) { inputs.emplace(layer, in.value()); };
+    pass.layer_observer = [&](std::string_view layer, const Variable& in, const Variable&) {
+      inputs.emplace(layer, in.value());
+    };
     output = config.task->predict(model, loader.next(), pass);
   }
   std::string first;
@@ -214,30 +236,42 @@ void check_gradients(TrainConfig& config, Backend& backend, bool print) {
     const bool right = result.worst <= kGradientTolerance;  // NaN is not
     ++compared;
     tell(subject.name, (right ? "right  " : "WRONG  ") + result.text);
-    if (!right && first.empty()) first = fmt::format("{}: the gradient of its {} is off by {:.2g}", subject.name, result.of, result.worst);
+    if (!right && first.empty())
+      first = fmt::format("{}: the gradient of its {} is off by {:.2g}", subject.name, result.of,
+                          result.worst);
   };
   model.for_each([&](Layer& layer) {
     const Subject subject = subject_of(layer);
     if (const auto refusal = layer.unsupported(DType::kFloat64, backend.device()))
       return tell(subject.name, fmt::format("not compared: {}", refusal->parts().sentence()));
     const auto seen = inputs.find(subject.name);
-    if (seen != inputs.end() && seen->second.shape().without_batch() == layer.input_shape()) return compare(subject, seen->second, true);
+    if (seen != inputs.end() && seen->second.shape().without_batch() == layer.input_shape())
+      return compare(subject, seen->second, true);
     // A layer that runs as a part of its neighbour, or behind one that has no fp64.
     Numbers numbers(static_cast<std::size_t>(kSamples * layer.input_shape().elements()));
-    fill_random(Init::normal(1.0), config.seed, 0, static_cast<std::int64_t>(numbers.size()), numbers.data());
+    fill_random(Init::normal(1.0), config.seed, 0, static_cast<std::int64_t>(numbers.size()),
+                numbers.data());
     Tensor drawn(backend, layer.input_shape().with_batch(kSamples), DType::kFloat64);
     backend.copy_from_host(numbers.data(), drawn);
     compare(subject, drawn, true);
   });
   if (output.outputs.has_value()) {
-    const Subject loss{"loss", [&](const Variable& x, Pass& pass) { return config.task->loss({x, output.targets}, 1.0, pass); }, {}};
+    const Subject loss{"loss",
+                       [&](const Variable& x, Pass& pass) {
+                         return config.task->loss({x, output.targets}, 1.0, pass);
+                       },
+                       {}};
     compare(loss, output.outputs.value(), false);
   }
   model.drop_memory();
   if (!first.empty()) {
-    fail(ExitCode::kDiverged, "gradients", "{} of its norm; central differences in fp64 must agree to {:g}", first, kGradientTolerance);
+    fail(ExitCode::kDiverged, "gradients",
+         "{} of its norm; central differences in fp64 must agree to {:g}", first,
+         kGradientTolerance);
   }
-  if (print) answer("{} gradients agree with central differences in fp64 to {:g} of their norms\n", compared, kGradientTolerance);
+  if (print)
+    answer("{} gradients agree with central differences in fp64 to {:g} of their norms\n", compared,
+           kGradientTolerance);
 }
 
 }  // namespace starling

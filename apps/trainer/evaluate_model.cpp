@@ -27,7 +27,9 @@ struct ConfusionTable {
   explicit ConfusionTable(const EvaluationResult& result) : counts(result.confusion) {
     while (outputs * (outputs + 1) < counts.size()) ++outputs;
   }
-  double at(std::size_t label, std::size_t predicted) const { return counts[label * (outputs + 1) + predicted]; }
+  double at(std::size_t label, std::size_t predicted) const {
+    return counts[label * (outputs + 1) + predicted];
+  }
   double row(std::size_t label) const {
     double sum = 0.0;
     for (std::size_t c = 0; c <= outputs; ++c) sum += at(label, c);
@@ -53,20 +55,27 @@ std::string csv_field(const std::string& text) {
 
 constexpr std::string_view kTableBegin = "true class";
 
-/// The table's file, opened before hours go into what it is to hold. A file that is there and holds something else is left alone.
+/// The table's file, opened before hours go into what it is to hold. A file that is there and holds
+/// something else is left alone.
 std::unique_ptr<AtomicFile> open_table(const std::string& path) {
   const RegularFile there(path);
   if (there.fault().empty() && there.bytes() > 0) {
     std::string begin(kTableBegin.size(), '\0');
-    if (::read(there.descriptor(), begin.data(), begin.size()) != static_cast<ssize_t>(begin.size()) || begin != kTableBegin) {
-      fail(ExitCode::kUsage, "arguments", "--confusion {}: the file is there already and holds no confusion table; name another one",
+    if (::read(there.descriptor(), begin.data(), begin.size()) !=
+            static_cast<ssize_t>(begin.size()) ||
+        begin != kTableBegin) {
+      fail(ExitCode::kUsage, "arguments",
+           "--confusion {}: the file is there already and holds no confusion table; name another "
+           "one",
            shown(path, 200));
     }
   }
   return std::make_unique<AtomicFile>(path);
 }
 
-std::string name_at(const std::vector<std::string>& names, std::size_t c) { return c < names.size() ? names[c] : std::to_string(c); }
+std::string name_at(const std::vector<std::string>& names, std::size_t c) {
+  return c < names.size() ? names[c] : std::to_string(c);
+}
 
 }  // namespace
 
@@ -75,7 +84,9 @@ std::string evaluated_file(const std::string& given) {
   if (!std::filesystem::is_directory(given, error)) return given;
   const std::string file = given + "/model.safetensors";
   if (!std::filesystem::is_regular_file(file, error)) {
-    fail(ExitCode::kUsage, "arguments", "--evaluate {}: the folder has no model.safetensors; needed: a run that has ended, or a model file",
+    fail(ExitCode::kUsage, "arguments",
+         "--evaluate {}: the folder has no model.safetensors; needed: a run that has ended, or a "
+         "model file",
          given);
   }
   return file;
@@ -88,8 +99,10 @@ std::string class_table(const EvaluationResult& result, const std::vector<std::s
   std::string text = fmt::format("{:<{}}  samples  accuracy\n", "class", width);
   for (std::size_t c = 0; c < std::min(table.outputs, names.size()); ++c) {
     const double samples = table.row(c);
-    text += fmt::format("{:<{}}  {:>7}  ", shown(names[c]), width, static_cast<std::int64_t>(samples));
-    text += samples > 0.0 ? fmt::format("{:>6.2f} %\n", 100.0 * table.at(c, c) / samples) : std::string("       -\n");
+    text +=
+        fmt::format("{:<{}}  {:>7}  ", shown(names[c]), width, static_cast<std::int64_t>(samples));
+    text += samples > 0.0 ? fmt::format("{:>6.2f} %\n", 100.0 * table.at(c, c) / samples)
+                          : std::string("       -\n");
   }
   return text;
 }
@@ -102,7 +115,8 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
   text += lacks ? ",no number\n" : "\n";
   for (std::size_t r = 0; r < std::min(table.outputs, names.size()); ++r) {
     text += csv_field(names[r]);
-    for (std::size_t c = 0; c < table.outputs + (lacks ? 1 : 0); ++c) text += fmt::format(",{}", static_cast<std::int64_t>(table.at(r, c)));
+    for (std::size_t c = 0; c < table.outputs + (lacks ? 1 : 0); ++c)
+      text += fmt::format(",{}", static_cast<std::int64_t>(table.at(r, c)));
     text += "\n";
   }
   return text;
@@ -111,27 +125,34 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
 namespace {
 
 /// Classes of other names, or in another order, would be measured as errors.
-void check_same_names(const SafetensorsFile& saved, const std::string& file, const std::vector<std::string>& of_data) {
-  if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;  // another program's, or names that nobody knows
+void check_same_names(const SafetensorsFile& saved, const std::string& file,
+                      const std::vector<std::string>& of_data) {
+  // another program's, or names that nobody knows
+  if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;
   const std::vector<std::string> of_model = description_of(saved, file).classes;
   for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
     if (of_model[k] == of_data[k]) continue;
-    fail(ExitCode::kUsage, "evaluate", "{}: its class {} is {}, the data's is {}; needed: data of the model's classes, in their order",
+    fail(ExitCode::kUsage, "evaluate",
+         "{}: its class {} is {}, the data's is {}; needed: data of the model's classes, in their "
+         "order",
          file, k, told_apart(of_model[k]), told_apart(of_data[k]));
   }
 }
 
 }  // namespace
 
-ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport) {
+ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend,
+                        Transport& transport) {
   World& world = transport;
   // A class for each sample, and a score for each class.
   const TensorInfo* label = config.data.find("label");
-  const bool classes = label && label->shape.rank() == 0 && label->classes > 0 && config.model->output_shape().rank() == 1;
+  const bool classes = label && label->shape.rank() == 0 && label->classes > 0 &&
+                       config.model->output_shape().rank() == 1;
   std::unique_ptr<AtomicFile> table;
   together(world, [&] {
     if (!classes && !options.confusion.empty()) {
-      fail(ExitCode::kUsage, "arguments", "--confusion {}: samples of this data set have no classes to confuse; leave it out",
+      fail(ExitCode::kUsage, "arguments",
+           "--confusion {}: samples of this data set have no classes to confuse; leave it out",
            options.confusion);
     }
     const std::string file = evaluated_file(options.evaluate);
@@ -142,8 +163,10 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     config.model->refresh_low();
     if (world.rank() == 0 && !options.confusion.empty()) table = open_table(options.confusion);
   });
-  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute, 1, config.views);
-  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, transport, classes);
+  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend,
+                          config.compute, 1, config.views);
+  const EvaluationResult result =
+      evaluate(*config.task, *config.model, loader, backend, transport, classes);
   together(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it
@@ -166,8 +189,10 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);
     for (const MetricValue& metric : result.values) {
-      if (result.samples == 0 || std::isfinite(metric.value) || !metric.name.ends_with("loss")) continue;
-      fail(ExitCode::kDiverged, "evaluate", "test_{} is {}: the model's outputs overflow; train it with a smaller learning rate",
+      if (result.samples == 0 || std::isfinite(metric.value) || !metric.name.ends_with("loss"))
+        continue;
+      fail(ExitCode::kDiverged, "evaluate",
+           "test_{} is {}: the model's outputs overflow; train it with a smaller learning rate",
            metric.name, metric.value);
     }
   });

@@ -11,14 +11,18 @@
 
 namespace starling {
 
-/// The model file that --evaluate names: a file, or the `model.safetensors` of a run's folder. Error(kUsage) where there is none.
+/// The model file that --evaluate names: a file, or the `model.safetensors` of a run's folder.
+/// Error(kUsage) where there is none.
 std::string evaluated_file(const std::string& given);
 /// A class's name and number of test samples, and how many of them were recognised, a line each.
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names);
-/// The same counts as comma-separated values: rows are the true classes, columns the predicted ones, both with their names.
+/// The same counts as comma-separated values: rows are the true classes, columns the predicted
+/// ones, both with their names.
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names);
 
-/// --evaluate: tests the file's model on the config's data, all ranks together. Rank 0 prints what came out; the last line is JSON.
-ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport);
+/// --evaluate: tests the file's model on the config's data, all ranks together. Rank 0 prints what
+/// came out; the last line is JSON.
+ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend,
+                        Transport& transport);
 
 }  // namespace starling

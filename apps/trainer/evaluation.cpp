@@ -15,13 +15,14 @@ namespace starling {
 
 namespace {
 
-/// What ranks tell each other while they test, without waiting: each vote is read when it is there, so that ranks may be at different
-/// batches.
+/// What ranks tell each other while they test, without waiting: each vote is read when it is there,
+/// so that ranks may be at different batches.
 class Votes {
  public:
   Votes(Transport& transport, Backend& backend, const std::function<bool()>& stop)
       : transport_(transport), stop_(stop), sum_(transport, backend, 3) {}
-  /// Whether the test ends here, on all ranks. `through`: this rank has no further batch; then it waits for the others.
+  /// Whether the test ends here, on all ranks. `through`: this rank has no further batch; then it
+  /// waits for the others.
   bool end(bool through, bool failed) {
     const bool stops = stop_ && stop_();
     std::vector<double> told{through ? 1.0 : 0.0, stops ? 1.0 : 0.0, failed ? 1.0 : 0.0};
@@ -43,7 +44,8 @@ class Votes {
 };
 
 /// The batch's outputs; of several views their weighted mean, in the format of losses.
-TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader, Pass& pass) {
+TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader,
+                      Pass& pass) {
   TaskOutput output = named("task", "", [&] { return task.predict(model, first, pass); });
   const std::vector<TestView>& views = loader.views();
   if (views.size() == 1) return output;
@@ -57,7 +59,11 @@ TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, Evalua
       numbers = Tensor(pass.backend, of_first.shape(), wide);
       pass.backend.cast({.x = output.outputs.value(), .y = numbers});
     }
-    pass.backend.weighted_sum({.in = {numbers}, .weight = {views[view].weight}, .terms = 1, .out = mean, .accumulate = view > 0});
+    pass.backend.weighted_sum({.in = {numbers},
+                               .weight = {views[view].weight},
+                               .terms = 1,
+                               .out = mean,
+                               .accumulate = view > 0});
   }
   output.outputs = Variable(mean);
   return output;
@@ -65,7 +71,8 @@ TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, Evalua
 
 }  // namespace
 
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport, bool confusion,
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader,
+                          Backend& backend, Transport& transport, bool confusion,
                           const std::function<bool()>& stop) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
@@ -92,11 +99,14 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
       for (std::size_t m = 0; m < task.metrics().size(); ++m)
         named("metric", "", [&] { task.metrics()[m]->add(task, output, totals[m], pass); });
-      if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
+      if (confusion)
+        backend.confusion_counts(
+            {.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;
     } catch (const Error& error) {
-      if (error.code() != ExitCode::kUsage) throw;  // not of the data: this rank cannot go on, not even to tell others
+      // not of the data: this rank cannot go on, not even to tell others
+      if (error.code() != ExitCode::kUsage) throw;
       failure = std::current_exception();
       through = true;
     }
@@ -119,20 +129,22 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   result.samples = static_cast<std::int64_t>(sums.back());
   result.left_out = static_cast<std::int64_t>(sums[sums.size() - 3]);
   if (result.samples == 0 && result.left_out > 0) {
-    fail_on_all_ranks(ExitCode::kUsage, "data", {}, "none of the {} test samples can be read", result.left_out);
+    fail_on_all_ranks(ExitCode::kUsage, "data", {}, "none of the {} test samples can be read",
+                      result.left_out);
   }
   std::span<const double> rest(sums);
   for (const auto& metric : task.metrics()) {
     const auto own = static_cast<std::size_t>(metric->sums());
-    for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2])) result.values.push_back(std::move(value));
+    for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2]))
+      result.values.push_back(std::move(value));
     rest = rest.subspan(own);
   }
   if (confusion) result.confusion.assign(rest.begin(), rest.end() - 3);
   return result;
 }
 
-MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
-                               const EvaluatedModel& evaluated)
+MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend,
+                               Transport& transport, double weight, const EvaluatedModel& evaluated)
     : model_(model), transport_(transport) {
   keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
@@ -145,26 +157,31 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
     if (of_state) states.push_back(bucket.states[static_cast<std::size_t>(evaluated.state)]);
     if (alone || weight == 1.0) continue;
     values.back() = Tensor(backend, bucket.parameters.shape(), bucket.parameters.dtype());
-    backend.weighted_sum({.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = values.back()});
+    backend.weighted_sum(
+        {.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = values.back()});
   }
   if (!alone) {
     values = mean_model(transport, values);
-    const ConsensusDistance distance = starling::consensus_distance(transport, backend, buckets, values);
+    const ConsensusDistance distance =
+        starling::consensus_distance(transport, backend, buckets, values);
     consensus_ = distance.total;
     bucket_consensus_ = distance.per_bucket;
     states = mean_model(transport, states);
   }
   for (std::size_t b = 0; b < states.size(); ++b) {
     const Tensor sum(backend, values[b].shape(), values[b].dtype());
-    backend.weighted_sum({.in = {values[b], states[b]}, .weight = {1.0, evaluated.weight}, .terms = 2, .out = sum});
+    backend.weighted_sum(
+        {.in = {values[b], states[b]}, .weight = {1.0, evaluated.weight}, .terms = 2, .out = sum});
     values[b] = sum;
   }
   show(buckets, values, backend);
   if (!alone) average_buffers(transport);
 }
 
-MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
-                               const std::vector<Tensor>& parameters, const std::vector<Tensor>& model_buffers)
+MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
+                               Transport& transport, double weight,
+                               const std::vector<Tensor>& parameters,
+                               const std::vector<Tensor>& model_buffers)
     : model_(model), transport_(transport) {
   keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
@@ -179,7 +196,8 @@ MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets,
     values = mean_model(transport, values);
   }
   show(buckets, values, backend);
-  for (std::size_t k = 0; k < model_buffers.size(); ++k) model.buffers()[k]->value = model_buffers[k];
+  for (std::size_t k = 0; k < model_buffers.size(); ++k)
+    model.buffers()[k]->value = model_buffers[k];
   if (transport.size() > 1) average_buffers(transport);
 }
 
@@ -196,7 +214,8 @@ void MeanModelScope::replace_buffers(const std::function<void()>& measure) {
   if (transport_.size() > 1) average_buffers(transport_);
 }
 
-void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values, Backend& backend) {
+void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
+                          Backend& backend) {
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     Tensor low;
     if (buckets[b].low) {
@@ -228,7 +247,8 @@ MeanModelScope::~MeanModelScope() {
     model_.parameters()[i]->value = own_parameters_[i];
     model_.parameters()[i]->low = own_low_[i];
   }
-  for (std::size_t i = 0; i < own_buffers_.size(); ++i) model_.buffers()[i]->value = own_buffers_[i];
+  for (std::size_t i = 0; i < own_buffers_.size(); ++i)
+    model_.buffers()[i]->value = own_buffers_[i];
 }
 
 }  // namespace starling

@@ -38,7 +38,8 @@ std::vector<double> host_numbers(const Tensor& tensor) {
   return numbers;
 }
 
-void check_finite(const Tensor& tensor, const std::string& key, const std::string& what, int rank, std::int64_t step) {
+void check_finite(const Tensor& tensor, const std::string& key, const std::string& what, int rank,
+                  std::int64_t step) {
   if (!is_floating(tensor.dtype()) || tensor.backend().device() == DeviceType::kMeta) return;
   const HostBytes bytes(tensor);
   if (all_finite(tensor.dtype(), {bytes.data(), bytes.size()})) return;
@@ -50,7 +51,8 @@ void check_finite(const Tensor& tensor, const std::string& key, const std::strin
     first = i;
   }
   fail(ExitCode::kDiverged, "numbers", {.key = key, .rank = rank, .step = step},
-       "{} in step {} on rank {} has {} of {} numbers that are not finite, the first {} at {}; all that was made before it was finite",
+       "{} in step {} on rank {} has {} of {} numbers that are not finite, the first {} at {}; all "
+       "that was made before it was finite",
        what, step, rank, bad, numbers.size(), numbers[first], first);
 }
 

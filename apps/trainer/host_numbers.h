@@ -24,8 +24,10 @@ class HostBytes {
 /// A tensor's numbers, in memory order.
 std::vector<double> host_numbers(const Tensor& tensor);
 
-/// `check_numbers`: Error(kDiverged) where a number is not finite, which names `key` (a layer or tensor), what of it this is, and where it
-/// came up. Looks at the host's copy, so it waits for the device; tensors of integers and of the meta backend are passed over.
-void check_finite(const Tensor& tensor, const std::string& key, const std::string& what, int rank, std::int64_t step);
+/// `check_numbers`: Error(kDiverged) where a number is not finite, which names `key` (a layer or
+/// tensor), what of it this is, and where it came up. Looks at the host's copy, so it waits for the
+/// device; tensors of integers and of the meta backend are passed over.
+void check_finite(const Tensor& tensor, const std::string& key, const std::string& what, int rank,
+                  std::int64_t step);
 
 }  // namespace starling

@@ -5,10 +5,13 @@
 
 namespace starling {
 
-bool is_norm_statistic(const std::string& buffer) { return buffer.ends_with("running_mean") || buffer.ends_with("running_var"); }
+bool is_norm_statistic(const std::string& buffer) {
+  return buffer.ends_with("running_mean") || buffer.ends_with("running_var");
+}
 bool is_norm_counter(const std::string& buffer) { return buffer.ends_with("num_batches_tracked"); }
 
-void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t batches, std::uint64_t seed, Backend& backend) {
+void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t batches,
+                 std::uint64_t seed, Backend& backend) {
   const TraceSpan span("recalibrate");
   for (ModelBuffer* buffer : model.buffers()) {
     const Tensor fresh(backend, buffer->value.shape(), buffer->value.dtype());
@@ -17,7 +20,8 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
     if (is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) backend.fill(fresh, 0.0);
     buffer->value = fresh;
   }
-  constexpr std::uint64_t kApart = std::uint64_t{1} << 63;  // from the numbers of training's dropout
+  // from the numbers of training's dropout
+  constexpr std::uint64_t kApart = std::uint64_t{1} << 63;
   // After a stop the test behind it is given up.
   for (std::int64_t batch = 0; batch < batches && !stop_requested(); ++batch) {
     Pass pass{.backend = backend,

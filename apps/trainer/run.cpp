@@ -73,14 +73,19 @@ struct ListedKind {
   const char* kind;
   std::vector<Listed> (*entries)();
 };
-constexpr ListedKind kListed[] = {
-    {"models", [] { return listed(models()); }},         {"layers", [] { return listed(layers()); }},
-    {"topologies", [] { return listed(topologies()); }}, {"algorithms", [] { return listed(algorithms()); }},
-    {"transports", [] { return listed(transports()); }}, {"optimizers", [] { return listed(optimizers()); }},
-    {"schedules", [] { return listed(schedules()); }},   {"data", [] { return listed(datasets()); }},
-    {"samplers", [] { return listed(samplers()); }},     {"augmentations", [] { return listed(augmentations()); }},
-    {"tasks", [] { return listed(tasks()); }},           {"losses", [] { return listed(losses()); }},
-    {"metrics", [] { return listed(metrics()); }}};
+constexpr ListedKind kListed[] = {{"models", [] { return listed(models()); }},
+                                  {"layers", [] { return listed(layers()); }},
+                                  {"topologies", [] { return listed(topologies()); }},
+                                  {"algorithms", [] { return listed(algorithms()); }},
+                                  {"transports", [] { return listed(transports()); }},
+                                  {"optimizers", [] { return listed(optimizers()); }},
+                                  {"schedules", [] { return listed(schedules()); }},
+                                  {"data", [] { return listed(datasets()); }},
+                                  {"samplers", [] { return listed(samplers()); }},
+                                  {"augmentations", [] { return listed(augmentations()); }},
+                                  {"tasks", [] { return listed(tasks()); }},
+                                  {"losses", [] { return listed(losses()); }},
+                                  {"metrics", [] { return listed(metrics()); }}};
 
 /// One name a line; for a reader at a terminal with a line on each.
 void print_names(const std::string& kind) {
@@ -93,20 +98,23 @@ void print_names(const std::string& kind) {
       for (const Listed& entry : entries) widest = std::max(widest, entry.name.size());
       std::string text;
       for (const auto& [name, summary] : entries) {
-        text += described && !summary.empty() ? fmt::format("{:<{}}  {}\n", name, widest, summary) : name + "\n";
+        text += described && !summary.empty() ? fmt::format("{:<{}}  {}\n", name, widest, summary)
+                                              : name + "\n";
       }
       answer(text);
       return;
     }
     kinds.emplace_back(list.kind);
   }
-  fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
+  fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind,
+       suggestion(kind, kinds), fmt::join(kinds, ", "));
 }
 
 }  // namespace
 
 bool answer_question(const TrainOptions& options) {
-  if (!options.help && !options.version && !options.describe_config && options.list.empty()) return false;
+  if (!options.help && !options.version && !options.describe_config && options.list.empty())
+    return false;
   if (!is_first_rank()) return true;
   if (options.help)
     answer(options.help_text);
@@ -128,12 +136,17 @@ bool answer_question(const TrainOptions& options) {
 namespace {
 
 /// What a config's errors name: the config, or the model file that has it.
-std::string source_of(const TrainOptions& options) { return options.config.empty() ? evaluated_file(options.evaluate) : options.config; }
+std::string source_of(const TrainOptions& options) {
+  return options.config.empty() ? evaluated_file(options.evaluate) : options.config;
+}
 
 nlohmann::json read_config(const TrainOptions& options) {
   const std::string source = source_of(options);
-  nlohmann::json config = options.config.empty() ? config_of_model(read_safetensors(source), source) : read_json_file(source);
-  if (!config.is_object()) fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source, config.type_name());
+  nlohmann::json config = options.config.empty() ? config_of_model(read_safetensors(source), source)
+                                                 : read_json_file(source);
+  if (!config.is_object())
+    fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source,
+         config.type_name());
   apply_settings(config, options.settings);
   if (!options.device.empty()) config["device"] = options.device;
   if (!options.trace.empty()) config["trace"] = options.trace;
@@ -143,13 +156,15 @@ nlohmann::json read_config(const TrainOptions& options) {
     std::string key = place.substr(1);
     std::replace(key.begin(), key.end(), '/', '.');
     fail(ExitCode::kUsage, "config", {.file = source, .key = key},
-         "is {}, which is not UTF-8, so no config.json or model file can keep it; give another name, such as a link's",
+         "is {}, which is not UTF-8, so no config.json or model file can keep it; give another "
+         "name, such as a link's",
          shown(value.get<std::string>()));
   }
   return config;
 }
 
-/// The config of so many ranks. With --elastic another topology takes the place of one that they cannot have.
+/// The config of so many ranks. With --elastic another topology takes the place of one that they
+/// cannot have.
 TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank) {
   nlohmann::json config = read_config(options);
   const std::string source = source_of(options);
@@ -157,10 +172,14 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
     return read_train_config(config, source, site, options.dry_run);  // else once the data is there
   } catch (const Error& error) {
     const ErrorParts& parts = error.parts();
-    if (!options.elastic || !(parts.component == "topology" || parts.where.key.starts_with("sync.topology"))) throw;
+    if (!options.elastic ||
+        !(parts.component == "topology" || parts.where.key.starts_with("sync.topology")))
+      throw;
     const nlohmann::json elastic = config.value("elastic", nlohmann::json()),
-                         given = elastic.is_object() ? elastic.value("topology", nlohmann::json()) : nlohmann::json();
-    const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;  // what is no text is told by the reader
+                         given = elastic.is_object() ? elastic.value("topology", nlohmann::json())
+                                                     : nlohmann::json();
+    // what is no text is told by the reader
+    const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;
     config["sync"]["topology"] = {{"type", other}};
     TrainConfig result = read_train_config(config, source, site, options.dry_run);
     if (first_rank) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
@@ -172,17 +191,22 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
 void warn_of_known_tests(const TrainConfig& config) {
   const std::string& file = config.init.file;
   if (file.empty() || !config.data.test_share) return;
-  const SafetensorsFile model = read_safetensors(file, nullptr, [](const std::string&) { return true; });
+  const SafetensorsFile model =
+      read_safetensors(file, nullptr, [](const std::string&) { return true; });
   const auto of_model = model.metadata.find(kConfigMetadata);
-  if (of_model == model.metadata.end() || data_path_of(parse_json(of_model->second, file)) != data_path_of(config.resolved)) return;
+  if (of_model == model.metadata.end() ||
+      data_path_of(parse_json(of_model->second, file)) != data_path_of(config.resolved))
+    return;
   const auto share = test_share_of(model, file);
   const auto& tests = config.data.test_share->most;
   if (!share || share->most.size() != tests.size()) return;
   const auto& held = share->most;
-  const bool within = std::equal(held.begin(), held.end(), tests.begin(), [](const auto& kept, const auto& own) { return own <= kept; });
+  const bool within = std::equal(held.begin(), held.end(), tests.begin(),
+                                 [](const auto& kept, const auto& own) { return own <= kept; });
   if (within && share->seed == config.data.test_share->seed) return;
   log::info(
-      "warning: init: {} was trained on some of the pictures that are for tests here, as its run held out others; give its seed, {}, and "
+      "warning: init: {} was trained on some of the pictures that are for tests here, as its run "
+      "held out others; give its seed, {}, and "
       "no "
       "larger data.val_fraction than it had",
       file, share->seed);
@@ -192,15 +216,19 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   const std::vector<TensorInfo> declared = config.data.tensors;
   if (!options.evaluate.empty() && config.data.pictures) {
     const std::string file = evaluated_file(options.evaluate);
-    if (auto share = test_share_of(read_safetensors(file), file)) config.dataset->use_test_share(*share);
+    if (auto share = test_share_of(read_safetensors(file), file))
+      config.dataset->use_test_share(*share);
   }
   named("data", "open()", [&] { config.dataset->open(); });
   config.data = config.dataset->info();
   for (const std::string& name : config.data.class_names) {
     if (!is_utf8(name))
-      fail(ExitCode::kUsage, "data", "the class {} has a name that is not UTF-8, which model files cannot keep; rename it", shown(name));
+      fail(ExitCode::kUsage, "data",
+           "the class {} has a name that is not UTF-8, which model files cannot keep; rename it",
+           shown(name));
   }
-  require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
+  require(config.data.tensors == declared, "data",
+          "a data set changed its tensors or classes when it was opened");
   if (!options.evaluate.empty()) return;
   check_data_size(config, source_of(options), site);
   warn_of_known_tests(config);
@@ -209,15 +237,18 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
 /// Now rather than after training. What is there stays as it is.
 void check_trace_file(const std::string& path) {
   std::error_code error;
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) && !std::filesystem::is_directory(path, error))
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) &&
+      !std::filesystem::is_directory(path, error))
     return;  // a device or a pipe, which is not opened for a look
   const AtomicFile file(path);
 }
 
 /// The timeline of all ranks that have one, written by the lowest of them. Collective.
 void write_trace(const std::string& path, const std::string& mine, World& world) {
-  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
-  const auto writer = std::find_if(events.begin(), events.end(), [](const std::string& part) { return !part.empty(); });
+  const std::vector<std::string> events =
+      world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
+  const auto writer = std::find_if(events.begin(), events.end(),
+                                   [](const std::string& part) { return !part.empty(); });
   together(world, [&] {
     if (writer - events.begin() != world.rank()) return;
     std::string text = "{\"traceEvents\":[";
@@ -232,16 +263,19 @@ void write_trace(const std::string& path, const std::string& mine, World& world)
   });
 }
 
-/// A checkpoint as this rank goes on from it: by how many ranks it was made, and its file, or with `elastic` those of its share.
+/// A checkpoint as this rank goes on from it: by how many ranks it was made, and its file, or with
+/// `elastic` those of its share.
 struct ReadCheckpoint {
   int made = 0;
   std::string source;  ///< rank 0's file
   RankFiles files;
 };
 
-/// The newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which damaged ones were left out. Where none is
-/// whole, the error is what is wrong with the newest. Collective.
-ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world, std::int64_t& step, bool elastic) {
+/// The newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which
+/// damaged ones were left out. Where none is whole, the error is what is wrong with the newest.
+/// Collective.
+ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world,
+                                      std::int64_t& step, bool elastic) {
   std::optional<AgreedError> first;
   std::vector<std::int64_t> damaged;
   while (true) {
@@ -259,10 +293,13 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
     if (!error) {
       together(world, [&] {
         if (world.rank() != 0 || damaged.empty()) return;
-        log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(), step);
+        log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(),
+                     step);
         for (const std::int64_t bad : damaged) {
           const std::string reason = checkpoints.set_aside(bad);
-          if (!reason.empty()) log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad), reason);
+          if (!reason.empty())
+            log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad),
+                         reason);
         }
       });
       return state;
@@ -278,14 +315,16 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
   }
 }
 
-/// Where another number of ranks made it, the mean of what they saved, and `config` goes on with this one. Collective.
-SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options, TrainConfig& config, const RankLayout& site,
-                         World& world) {
+/// Where another number of ranks made it, the mean of what they saved, and `config` goes on with
+/// this one. Collective.
+SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
+                         TrainConfig& config, const RankLayout& site, World& world) {
   if (!options.elastic || checkpoint.made == site.ranks) {
     SafetensorsFile state;
     together(world, [&] {
       if (checkpoint.files.empty()) return;
-      config.stretches = saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
+      config.stretches =
+          saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
       state = std::move(checkpoint.files.front().second);
     });
     return state;
@@ -295,13 +334,15 @@ SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
     if (parameter->trainable) parameters.insert(parameter->name);
   }
   const bool needs_weights = config.algorithm.topology == TopologyKind::kColumnStochastic;
-  SafetensorsFile state = mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
+  SafetensorsFile state =
+      mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
   together(world, [&] {
     const std::string& source = checkpoint.source;
     std::vector<Stretch> stretches = saved_stretches(state, source);
     const auto batch_size = saved_config(state, source).value("batch_size", config.batch_size);
     if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
-    config.stretches = continued(std::move(stretches), steps_in(state, source), site.ranks, config.elastic);
+    config.stretches =
+        continued(std::move(stretches), steps_in(state, source), site.ranks, config.elastic);
   });
   return state;
 }
@@ -322,7 +363,8 @@ void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, Wo
   world.barrier();
 }
 
-/// What the worlds before this one leave to it, where ranks were lost and the others go on (`elastic.survive`).
+/// What the worlds before this one leave to it, where ranks were lost and the others go on
+/// (`elastic.survive`).
 struct Heritage {
   std::optional<MpiSession::Loss> loss;  ///< the last one
   int first_ranks = 0;                   ///< of the first world
@@ -331,71 +373,88 @@ struct Heritage {
 };
 
 /// `recorded`: whether this process is one rank, which leaves a flight record.
-ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& planned, Backend& backend,
-               Transport& transport, Heritage& heritage, bool recorded) {
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
+               const ShapeTrace& planned, Backend& backend, Transport& transport,
+               Heritage& heritage, bool recorded) {
   RunFolder folder;
   together(transport, [&] {
     if (!config.trace.empty()) check_trace_file(config.trace);
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (!config.init.file.empty() && options.resume.empty()) check_initial_file(config.init, *config.model);
+    if (!config.init.file.empty() && options.resume.empty())
+      check_initial_file(config.init, *config.model);
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
-    const std::vector<std::string> agreed =
-        transport.world().all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
+    const std::vector<std::string> agreed = transport.world().all_gather(
+        fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
     const std::string& first = agreed.front();
     const std::size_t space = first.find(' ', 2);
-    folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
+    folder = {first.substr(space + 1), first[0] == '1',
+              std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
   heritage.folder = folder.path;
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
   if (folder.resume) {
-    state = state_of(read_newest_checkpoint(checkpoints, transport, folder.resume_step, options.elastic), options, config, site, transport);
+    state = state_of(
+        read_newest_checkpoint(checkpoints, transport, folder.resume_step, options.elastic),
+        options, config, site, transport);
   }
-  if (!folder.resume && heritage.first_ranks > site.ranks) {  // before the first checkpoint: from the start, as --elastic would from step 0
-    config.stretches = continued({{.ranks = heritage.first_ranks, .batch_size = config.batch_size}}, 0, site.ranks, config.elastic);
+  // before the first checkpoint: from the start, as --elastic would from step 0
+  if (!folder.resume && heritage.first_ranks > site.ranks) {
+    config.stretches = continued({{.ranks = heritage.first_ranks, .batch_size = config.batch_size}},
+                                 0, site.ranks, config.elastic);
   }
   const bool other_ranks = is_mean_of_ranks(state);
-  if (const std::int64_t asked = run_length(config, site).total_steps; folder.resume && asked < folder.resume_step) {
+  if (const std::int64_t asked = run_length(config, site).total_steps;
+      folder.resume && asked < folder.resume_step) {
     if (transport.rank() == 0)
-      say("{} has done {} steps, and {} are asked for: there is nothing to do\n", folder.path, folder.resume_step, asked);
+      say("{} has done {} steps, and {} are asked for: there is nothing to do\n", folder.path,
+          folder.resume_step, asked);
     return ExitCode::kOk;
   }
   if (recorded) open_flight_recorder(config, folder, transport);
-  const std::string source = checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
+  const std::string source =
+      checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   ShapeTrace trace = planned;
   if (!config.stretches.empty() && config.stretches.back().batch_size != config.batch_size) {
     config.batch_size = config.stretches.back().batch_size;
     trace = trace_shapes(config);
   }
-  const std::string chosen = folder.resume && !other_ranks ? "" : choose_by_measurement(config, site, trace, backend, transport);
+  const std::string chosen = folder.resume && !other_ranks
+                                 ? ""
+                                 : choose_by_measurement(config, site, trace, backend, transport);
   std::vector<std::string> changed;  // since the checkpoint
   together(transport, [&] {
-    if (folder.resume || !config.stretches.empty()) check_data_size(config, source_of(options), site);
+    if (folder.resume || !config.stretches.empty())
+      check_data_size(config, source_of(options), site);
     if (folder.resume) {
       if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
-      changed =
-          check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks, &config.data);
+      changed = check_resumable(state, source, config.resolved, config.written, transport.size(),
+                                config.compute, other_ranks, &config.data);
     }
     if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
   });
 
   if (transport.rank() == 0) {
     if (heritage.loss) {
-      log::warning("{}; going on without a restart, on {} of {} ranks, from step {}", heritage.loss->what, transport.size(),
-                   heritage.loss->ranks_before, folder.resume ? folder.resume_step : 0);
+      log::warning("{}; going on without a restart, on {} of {} ranks, from step {}",
+                   heritage.loss->what, transport.size(), heritage.loss->ranks_before,
+                   folder.resume ? folder.resume_step : 0);
     }
     const double quota = cpu_quota();
-    say("starling {}: {} rank{} on {}, {}{}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
-        name_of(config.compute), std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
+    say("starling {}: {} rank{} on {}, {}{}\n", version_text(), transport.size(),
+        transport.size() == 1 ? "" : "s", backend.description(), name_of(config.compute),
+        std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
     say(chosen);
-    say("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
+    say("{}: {}\n", config.resolved["model"].value("type", "model"),
+        run_headline(config, site, trace));
     say(config.data.contents);
     say(period_text(config, site));
     if (config.cache) say("{}\n", config.cache->text());
-    say("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
+    say("output: {}{}\n", folder.path,
+        folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     if (!changed.empty()) say("changed since the checkpoint: {}\n", fmt::join(changed, ", "));
     if (other_ranks) say(text_of(config.stretches, run_length(config, site), config));
   }
@@ -404,7 +463,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
   if (transport.size() > 1) transport.world().max(&any_traces, 1);
   transport.world().barrier();
-  const auto origin = Tracer::Clock::now();  // the same moment on all ranks, and before the first span of any
+  // the same moment on all ranks, and before the first span of any
+  const auto origin = Tracer::Clock::now();
   std::optional<DeviceTrace> device_trace;
   if (tracing) {
     Tracer::install(&tracer);
@@ -428,38 +488,50 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     Tracer::install(nullptr);
   }
   if (recorded && config.flight_recorder == "end")
-    FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result), "the end of the run");
-  if (any_traces > 0.0) write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
+    FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result),
+                                     "the end of the run");
+  if (any_traces > 0.0)
+    write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
-      say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
+      say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",
+          folder.path);
     else
-      say("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
+      say("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary "
+          "{0}/summary.json\n",
+          folder.path);
   }
   return result;
 }
 
 /// Puts what the config asks for on top of messages. Collective.
-std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::unique_ptr<Transport> messages, Backend& backend) {
+std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
+                                            std::unique_ptr<Transport> messages, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
   together(*messages, [&] {
     if (cpu && !config.transport.between_cpus) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}", config.transport.name,
-           transports_between_cpus());
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}",
+           config.transport.name, transports_between_cpus());
     }
     if (!cpu && !config.transport.between_gpus) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between CPUs; on GPUs: auto", config.transport.name);
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between CPUs; on GPUs: auto",
+           config.transport.name);
     }
   });
   if (messages->size() == 1) return messages;
-  const bool own_cores = cores_of_rank(messages->world().local_size()) >= compute_threads(config, *messages);
-  std::unique_ptr<Transport> made = config.transport.make(std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
-  if (!made) fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport", config.transport.name);
+  const bool own_cores =
+      cores_of_rank(messages->world().local_size()) >= compute_threads(config, *messages);
+  std::unique_ptr<Transport> made = config.transport.make(
+      std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
+  if (!made)
+    fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
+         config.transport.name);
   return made;
 }
 
 /// From here on ranks survive the loss of others, where they are to and can.
-void choose_survival(const TrainConfig& config, const Backend& backend, World& world, MpiSession& session) {
+void choose_survival(const TrainConfig& config, const Backend& backend, World& world,
+                     MpiSession& session) {
   std::string why_not;
   if (backend.device() != DeviceType::kCpu)
     why_not = "it goes on between CPUs alone";
@@ -473,12 +545,16 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
 }
 
 /// `session`: where the ranks are processes.
-ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport, MpiSession* session, Heritage& heritage) {
+ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport,
+                   MpiSession* session, Heritage& heritage) {
   if (session && trains(options)) {
-    const char* word = is_first_rank() ? "stopped by a signal before the first step: there is nothing to save\n" : nullptr;
+    const char* word = is_first_rank()
+                           ? "stopped by a signal before the first step: there is nothing to save\n"
+                           : nullptr;
     at_stop_signal(AtStopSignal::kEndAsStopped, word);
   }
-  // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
+  // Destroyed in reverse: tensors of model and data first, then the transport with its threads,
+  // then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);
   agree_on_build(*transport, version_report());
@@ -498,7 +574,8 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
     together(*transport, [&] {
       if (config.dataset->countable()) open_data(options, config, site);
     });
-    if (transport->rank() == 0) answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
+    if (transport->rank() == 0)
+      answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
   if (session) session->expect_heartbeats(config.heartbeat_s);
@@ -513,11 +590,13 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
     together(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
     return ExitCode::kOk;
   }
-  if (session && config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, *session);
+  if (session && config.elastic.survive && options.evaluate.empty())
+    choose_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, std::move(transport), *backend);
   if (choose_precision(config, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
-  if (config.cache) config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
+  if (config.cache)
+    config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
   return train(options, config, site, trace, *backend, *transport, heritage, session != nullptr);
@@ -531,12 +610,15 @@ ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
     log::configure(session.rank(), session.size());
     try {
       return run_world(
-          options, [&](double timeout_seconds) { return session.make_transport(timeout_seconds); }, &session, heritage);
+          options, [&](double timeout_seconds) { return session.make_transport(timeout_seconds); },
+          &session, heritage);
     } catch (const AgreedError& error) {
       if (!heritage.loss || heritage.trains || error.code() != ExitCode::kUsage) throw;
       // What the config cannot have on so few ranks.
-      fail_on_all_ranks(ExitCode::kLost, "survive", {}, "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
-                        heritage.loss->what, session.size(), heritage.loss->ranks_before, error.message());
+      fail_on_all_ranks(
+          ExitCode::kLost, "survive", {},
+          "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
+          heritage.loss->what, session.size(), heritage.loss->ranks_before, error.message());
     } catch (const Error& error) {
       if (error.code() != ExitCode::kLost || !session.surviving()) throw;
       heritage.loss = session.go_on_without_lost();
@@ -576,7 +658,8 @@ int train_main(int argc, char** argv) {
     if (is_first_rank()) print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
+  // a file over the size limit is a write error with a message, not a death
+  std::signal(SIGXFSZ, SIG_IGN);
   MpiSession session;
   FlightRecorder& recorder = FlightRecorder::instance();
   recorder.set_rank(session.rank());
@@ -587,16 +670,22 @@ int train_main(int argc, char** argv) {
     // Every rank is here or on its way; the lowest one concerned speaks for all.
     const int speaker = std::max(error.rank(), 0);
     const bool own = error.rank() < 0 || error.rank() == session.rank();
-    recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther, static_cast<int>(error.code()), error.what());
-    if (session.rank() == speaker) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
-    if (error.code() != ExitCode::kDiverged || session.size() == 1) return static_cast<int>(error.code());
-    // After divergence ranks notice at different steps, with exchanges in flight that nobody will complete.
+    recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther,
+                   static_cast<int>(error.code()), error.what());
+    if (session.rank() == speaker)
+      print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
+    if (error.code() != ExitCode::kDiverged || session.size() == 1)
+      return static_cast<int>(error.code());
+    // After divergence ranks notice at different steps, with exchanges in flight that nobody will
+    // complete.
     if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
     session.abort(error.code(), {});
   } catch (...) {
     const Error failure = as_error(std::current_exception());
-    if (session.size() > 1) session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
-    recorder.write(FlightRecorder::Reason::kError, static_cast<int>(failure.code()), failure.what());
+    if (session.size() > 1)
+      session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
+    recorder.write(FlightRecorder::Reason::kError, static_cast<int>(failure.code()),
+                   failure.what());
     print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }

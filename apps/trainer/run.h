@@ -15,10 +15,11 @@ int train_main(int argc, char** argv);
 /// What needs neither ranks nor a config that holds. True if that was all that was asked for.
 bool answer_question(const TrainOptions& options);
 
-/// Gives this rank its end of the world that trains; called again where the config wants another limit on waits.
+/// Gives this rank its end of the world that trains; called again where the config wants another
+/// limit on waits.
 using MakeTransport = std::function<std::unique_ptr<Transport>(double timeout_seconds)>;
-/// All that starling-train does between its arguments and its exit status, as one of several ranks, which may be threads: nothing here is
-/// of the process (signals, crashes, flight records, MPI).
+/// All that starling-train does between its arguments and its exit status, as one of several ranks,
+/// which may be threads: nothing here is of the process (signals, crashes, flight records, MPI).
 ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport);
 
 }  // namespace starling

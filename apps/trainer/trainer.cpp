@@ -29,18 +29,21 @@ namespace {
 constexpr const char* kThreads = "threads";
 
 /// For an algorithm whose step 0 is the run's `first`.
-std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length, std::int64_t first) {
+std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length,
+                                   std::int64_t first) {
   std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
   for (const ParameterGroup& group : config.groups) {
     groups.push_back({group.rule.get(), group.lr_scale});
-    if (group.until_epoch > 0.0) groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
+    if (group.until_epoch > 0.0)
+      groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
   }
   return groups;
 }
 
 }  // namespace
 
-Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
+Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                 Backend& backend, Transport& transport)
     : config_(config),
       length_(run_length(config, site)),
       backend_(backend),
@@ -50,27 +53,34 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       graphs_(config, site, backend, transport),
       losses_(backend, config.dtype, std::min<std::int64_t>(config.log_every, 1024)),
       norm_sums_(config.synchronized_norms ? std::make_unique<NormSums>(transport) : nullptr),
-      scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale) : nullptr),
+      scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale)
+                                                : nullptr),
       activation_bytes_(trace.activation_bytes) {
   agree_on_plan(plan_, config.dtype, transport);
-  buckets_ = make_buckets(plan_, backend, config.dtype, *config.rule, config.decay_all, config.compute);
+  buckets_ =
+      make_buckets(plan_, backend, config.dtype, *config.rule, config.decay_all, config.compute);
   if (!config.groups.empty()) {
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.groups) decays.push_back(group.own_decay);
     set_groups(
-        backend, buckets_, [&](const Parameter& parameter) { return config.group_of(parameter); }, decays);
+        backend, buckets_, [&](const Parameter& parameter) { return config.group_of(parameter); },
+        decays);
   }
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
   open_part(0);
-  schedule_ = config.make_schedule({config.lr, length_.first_total(), static_cast<double>(length_.first_steps_per_epoch())});
+  schedule_ = config.make_schedule(
+      {config.lr, length_.first_total(), static_cast<double>(length_.first_steps_per_epoch())});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   size_loader(0);
-  evaluation_loader_ = std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend,
-                                                          config.compute, loader_settings().threads, config.views);
-  if (config.ema) average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
-  if (config.lookahead) lookahead_ = std::make_unique<Lookahead>(*config.lookahead, backend, buckets_, *config.model);
+  evaluation_loader_ = std::make_unique<EvaluationLoader>(
+      *config.dataset, config.batch_size, transport.rank(), transport.size(), backend,
+      config.compute, loader_settings().threads, config.views);
+  if (config.ema)
+    average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
+  if (config.lookahead)
+    lookahead_ = std::make_unique<Lookahead>(*config.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
 }
 
@@ -79,7 +89,8 @@ Trainer::~Trainer() = default;
 bool Trainer::size_loader(std::int64_t epoch) {
   const std::int64_t side = config_.data.growth ? config_.data.growth->side(epoch) : 0;
   if (loader_ && side == image_side_) return false;
-  if (loader_ && transport_.rank() == 0) log::info("epoch {}: training images of {}×{} from here on", epoch, side, side);
+  if (loader_ && transport_.rank() == 0)
+    log::info("epoch {}: training images of {}×{} from here on", epoch, side, side);
   LoaderSettings settings = loader_settings();
   settings.fixed_place = graphs_.start_at_begin();
   settings.side = image_side_ = side;
@@ -95,7 +106,8 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
   settings.sampler = config_.sampler;
   settings.augment = config_.augment;
   if (!mixing_key(config_.augment).empty()) {
-    settings.soft_target = {std::string(config_.task->shared_target()), config_.model->output_shape().back()};
+    settings.soft_target = {std::string(config_.task->shared_target()),
+                            config_.model->output_shape().back()};
   }
   settings.dirichlet_alpha = config_.dirichlet_alpha;
   settings.batch_size = config_.batch_size;
@@ -113,10 +125,12 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
 Trainer::Part Trainer::part(std::size_t k) const {
   const std::int64_t began = k == 0 ? 0 : config_.phases[k - 1].first_step(length_);
   const AlgorithmPlan& plan = k == 0 ? config_.algorithm : config_.phases[k - 1].algorithm;
-  // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of their rounds: it begins anew with them.
+  // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of
+  // their rounds: it begins anew with them.
   const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
   const std::int64_t came = length_.stretches().back().step;
-  return {plan, k == 0 ? config_.topology.get() : config_.phases[k - 1].topology.get(), began, anew ? std::max(began, came) : began};
+  return {plan, k == 0 ? config_.topology.get() : config_.phases[k - 1].topology.get(), began,
+          anew ? std::max(began, came) : began};
 }
 
 std::size_t Trainer::part_of(std::int64_t t) const {
@@ -130,11 +144,15 @@ void Trainer::open_part(std::size_t k) {
   const auto& [plan, topology, began, first] = part(k);
   Encoding encoding = plan.encoding.value_or(Encoding());
   encoding.dtype = config_.dtype;
-  const bool whole = config_.mixer.encodes && !plan.encoding;  // another part's exchanges are those that are encoded
-  mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer).make(backend_, transport_, encoding);
+  // another part's exchanges are those that are encoded
+  const bool whole = config_.mixer.encodes && !plan.encoding;
+  mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer)
+               .make(backend_, transport_, encoding);
   std::function<void(int)> after_update;
   if (config_.lookahead) {
-    after_update = [this](int bucket) { lookahead_->after_update(static_cast<std::size_t>(bucket), step_ + 1, length_.total_steps); };
+    after_update = [this](int bucket) {
+      lookahead_->after_update(static_cast<std::size_t>(bucket), step_ + 1, length_.total_steps);
+    };
   }
   algorithm_ = make_algorithm(plan, {.backend = backend_,
                                      .transport = transport_,
@@ -149,14 +167,16 @@ void Trainer::open_part(std::size_t k) {
                                      .start_at_begin = graphs_.start_at_begin(),
                                      .groups = rule_groups(config_, length_, first),
                                      .after_update = std::move(after_update)});
-  scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config_.allow_unused);
+  scheduler_ =
+      std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config_.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
 }
 
 void Trainer::close_part(const std::vector<Tensor>& parameters) {
   scheduler_.reset();
   algorithm_.reset();
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {  // other ranks may have read the old ones where they lay
+  // other ranks may have read the old ones where they lay
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     bucket.spare = parameters[b];
     bucket.flip();
@@ -174,7 +194,8 @@ void Trainer::switch_to(std::size_t k) {
     Tensor share = bucket.parameters;
     if (weight != 1.0) {
       share = Tensor(backend_, share.shape(), share.dtype());
-      backend_.weighted_sum({.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = share});
+      backend_.weighted_sum(
+          {.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = share});
     }
     parameters.push_back(share);
     for (const Tensor& state : bucket.states) others.push_back(state);
@@ -182,7 +203,8 @@ void Trainer::switch_to(std::size_t k) {
   for (const ModelBuffer* buffer : config_.model->buffers()) {
     if (is_floating(buffer->value.dtype())) others.push_back(buffer->value);
   }
-  const std::vector<Tensor> means = mean_model(transport_, parameters), other_means = mean_model(transport_, others);
+  const std::vector<Tensor> means = mean_model(transport_, parameters),
+                            other_means = mean_model(transport_, others);
   for (std::size_t i = 0; i < others.size(); ++i) backend_.copy(other_means[i], others[i]);
   backend_.synchronize();
   close_part(means);
@@ -202,8 +224,10 @@ void Trainer::switch_to(std::size_t k) {
 
 void Trainer::initialise() {
   together(transport_, [&] {
-    config_.model->initialise(config_.seed, first_images(*config_.dataset, config_.model->first_images()));
-    if (!config_.init.file.empty() && transport_.rank() == 0) load_initial_file(config_.init, *config_.model);
+    config_.model->initialise(config_.seed,
+                              first_images(*config_.dataset, config_.model->first_images()));
+    if (!config_.init.file.empty() && transport_.rank() == 0)
+      load_initial_file(config_.init, *config_.model);
   });
   const auto share = [&](const Tensor& tensor) {
     std::vector<std::byte> bytes(tensor.bytes());
@@ -221,7 +245,8 @@ void Trainer::initialise() {
   config_.model->refresh_low();
   if (lookahead_) lookahead_->begin();
   if (config_.sampler->complexity() != Sampler::Complexity::kNone) {
-    complexities_ = agree_on_complexities(*config_.dataset, config_.sampler->complexity(), transport_.world());
+    complexities_ =
+        agree_on_complexities(*config_.dataset, config_.sampler->complexity(), transport_.world());
     config_.sampler->set_complexities(complexities_);
   }
   loader_->start(0, 0);
@@ -242,7 +267,8 @@ void Trainer::check_updated() const {
   for (std::size_t k = 0; k <= config_.phases.size(); ++k) {
     const AlgorithmPlan& plan = part(k).algorithm;
     least = std::max({least, plan.period, config_.rule->phases()});
-    for (const AlgorithmPlan::StepKey& key : plan.step_keys) least = std::max(least, key.steps + key.after);
+    for (const AlgorithmPlan::StepKey& key : plan.step_keys)
+      least = std::max(least, key.steps + key.after);
   }
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -250,11 +276,17 @@ void Trainer::check_updated() const {
     if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
       const std::size_t group = config_.group_of(*slot.parameter);
-      if (group > 0 && (config_.groups[group - 1].lr_scale == 0.0 || config_.groups[group - 1].until_epoch > 0.0)) continue;
+      if (group > 0 && (config_.groups[group - 1].lr_scale == 0.0 ||
+                        config_.groups[group - 1].until_epoch > 0.0))
+        continue;
       const std::vector<double> gradient = host_numbers(slot.parameter->grad);
-      if (std::all_of(gradient.begin(), gradient.end(), [](double number) { return number == 0.0; })) continue;
-      fail(ExitCode::kUsage, "algorithm", {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
-           "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the algorithm must update every bucket, or the "
+      if (std::all_of(gradient.begin(), gradient.end(),
+                      [](double number) { return number == 0.0; }))
+        continue;
+      fail(ExitCode::kUsage, "algorithm",
+           {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
+           "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the "
+           "algorithm must update every bucket, or the "
            "rate is too small to change a number",
            step_ - first_step_, b, slot.parameter->name);
     }
@@ -262,21 +294,29 @@ void Trainer::check_updated() const {
 }
 
 void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
-  const auto look = [rank = transport_.rank(), step = step_ + 1](const Tensor& tensor, std::string_view key, std::string_view what) {
+  const auto look = [rank = transport_.rank(), step = step_ + 1](
+                        const Tensor& tensor, std::string_view key, std::string_view what) {
     check_finite(tensor, std::string(key), std::string(what), rank, step);
   };
-  for (const Parameter* parameter : config_.model->parameters()) look(parameter->value, parameter->name, "the parameter");
-  for (const Batch::Named& given : batch.tensors) look(given.tensor, given.name, "the batch's tensor");
-  pass.layer_observer = [look](std::string_view layer, const Variable&, const Variable& out) { look(out.value(), layer, "its output"); };
+  for (const Parameter* parameter : config_.model->parameters())
+    look(parameter->value, parameter->name, "the parameter");
+  for (const Batch::Named& given : batch.tensors)
+    look(given.tensor, given.name, "the batch's tensor");
+  pass.layer_observer = [look](std::string_view layer, const Variable&, const Variable& out) {
+    look(out.value(), layer, "its output");
+  };
   if (scaler_) return;  // which finds the loss scale by gradients that overflow
-  pass.tape->set_gradient_observer([look](std::string_view layer, std::string_view of, const Tensor& gradient) {
-    look(gradient, shown(layer), fmt::format("its gradient of {}", of));
-  });
+  pass.tape->set_gradient_observer(
+      [look](std::string_view layer, std::string_view of, const Tensor& gradient) {
+        look(gradient, shown(layer), fmt::format("its gradient of {}", of));
+      });
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
-  // A checkpoint right before a switch is of the part that ends there; where ranks have become one already, the next begins.
-  const std::int64_t step = steps_in(file, source), of = is_mean_of_ranks(file) ? step : std::max<std::int64_t>(step, 1) - 1;
+  // A checkpoint right before a switch is of the part that ends there; where ranks have become one
+  // already, the next begins.
+  const std::int64_t step = steps_in(file, source),
+                     of = is_mean_of_ranks(file) ? step : std::max<std::int64_t>(step, 1) - 1;
   if (const std::size_t k = part_of(of); k != part_) {
     std::vector<Tensor> fresh;
     for (const Bucket& bucket : buckets_) {
@@ -289,7 +329,8 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   RunCounters counters;
   const bool by_complexity = config_.sampler->complexity() != Sampler::Complexity::kNone;
   together(transport_, [&] {
-    counters = load_state(file, source, *config_.model, buckets_, *config_.rule, !is_mean_of_ranks(file));
+    counters =
+        load_state(file, source, *config_.model, buckets_, *config_.rule, !is_mean_of_ranks(file));
     if (by_complexity) complexities_ = load_complexities(file, source, config_.data.train_samples);
     if (average_) average_->load(file, source);
     if (lookahead_) lookahead_->load(file, source);
@@ -322,24 +363,35 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
 }
 
 void Trainer::tell_changes(const SafetensorsFile& file, const std::string& source) const {
-  if (const auto made = file.metadata.find(kThreads); made != file.metadata.end() && made->second != threads_text()) {
-    log::info("the checkpoint was made with {} threads a rank, now there are {}: sums over them may differ in their last bits",
-              made->second, threads_text());
+  if (const auto made = file.metadata.find(kThreads);
+      made != file.metadata.end() && made->second != threads_text()) {
+    log::info(
+        "the checkpoint was made with {} threads a rank, now there are {}: sums over them may "
+        "differ in their last bits",
+        made->second, threads_text());
   }
   const nlohmann::json before = saved_config(file, source);
-  const auto number = [&](const char* key) { return before.contains(key) && before[key].is_number() ? before[key].get<double>() : 0.0; };
-  const RunLength length(length_.stretches(), config_.data.train_samples, config_.accumulate, number("epochs"),
-                         static_cast<std::int64_t>(number("steps")));
+  const auto number = [&](const char* key) {
+    return before.contains(key) && before[key].is_number() ? before[key].get<double>() : 0.0;
+  };
+  const RunLength length(length_.stretches(), config_.data.train_samples, config_.accumulate,
+                         number("epochs"), static_cast<std::int64_t>(number("steps")));
   if (length.total_steps == length_.total_steps || step_ >= length_.total_steps) return;
-  const auto schedule = config_.make_schedule({config_.lr, length.first_total(), static_cast<double>(length.first_steps_per_epoch())});
-  const double was = schedule->lr(length.planned_step(step_)), is = schedule_->lr(length_.planned_step(step_));
+  const auto schedule = config_.make_schedule(
+      {config_.lr, length.first_total(), static_cast<double>(length.first_steps_per_epoch())});
+  const double was = schedule->lr(length.planned_step(step_)),
+               is = schedule_->lr(length_.planned_step(step_));
   if (std::abs(is - was) <= 1e-6 * std::abs(was)) return;
-  log::warning("the schedule spans {} steps now and {} before: the rate of step {} is {:.6g}, where it would have been {:.6g}",
-               length_.total_steps, length.total_steps, step_ + 1, is, was);
+  log::warning(
+      "the schedule spans {} steps now and {} before: the rate of step {} is {:.6g}, where it "
+      "would have been {:.6g}",
+      length_.total_steps, length.total_steps, step_ + 1, is, was);
 }
 
 std::string Trainer::threads_text() const {
-  return backend_.device() == DeviceType::kCpu ? std::to_string(compute_threads(config_, transport_.world())) : "";
+  return backend_.device() == DeviceType::kCpu
+             ? std::to_string(compute_threads(config_, transport_.world()))
+             : "";
 }
 
 double Trainer::rate(std::int64_t step) const {
@@ -348,10 +400,14 @@ double Trainer::rate(std::int64_t step) const {
   const std::int64_t planned = length_.planned_step(step);
   const double lr = named("schedule", "", [&] { return schedule_->lr(planned); });
   if (!std::isfinite(lr) || lr < 0.0) {
-    fail(ExitCode::kUsage, "schedule", {.key = config_.resolved["schedule"].value("type", ""), .step = step},
+    fail(ExitCode::kUsage, "schedule",
+         {.key = config_.resolved["schedule"].value("type", ""), .step = step},
          "the rate of update {} is {}; it must be a number of 0 or more", planned, lr);
   }
-  return lr * batch * (step - (step < of.first ? of.began : of.first) < of.algorithm.means_before ? 1.0 : config_.lr_scale);
+  return lr * batch *
+         (step - (step < of.first ? of.began : of.first) < of.algorithm.means_before
+              ? 1.0
+              : config_.lr_scale);
 }
 
 void Trainer::issue_step() {
@@ -370,7 +426,10 @@ void Trainer::issue_step() {
   if (const std::size_t k = part_of(step_); k != part_) switch_to(k);
   lr_ = rate(step_);
   largest_lr_ = std::max(largest_lr_, lr_);
-  StepInfo info{.step = step_ - part(part_).first, .optimizer_step = step_ + 1, .lr = lr_, .largest_lr = largest_lr_};
+  StepInfo info{.step = step_ - part(part_).first,
+                .optimizer_step = step_ + 1,
+                .lr = lr_,
+                .largest_lr = largest_lr_};
   if (graphs_.start_at_begin()) settle_scale(info);
   for (std::int64_t index = 0; index < config_.accumulate; ++index) {
     const MicroBatch micro{index, index == 0, index + 1 == config_.accumulate};
@@ -397,16 +456,21 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
   if (config_.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
-  PassSteps steps{.share = 1.0 / static_cast<double>(config_.accumulate), .first = micro.first, .last = micro.last};
+  PassSteps steps{.share = 1.0 / static_cast<double>(config_.accumulate),
+                  .first = micro.first,
+                  .last = micro.last};
   steps.before_loss = [&] {
-    if (micro.first) settle_scale(info);  // as late as can be: the device has the forward pass to do meanwhile
+    // as late as can be: the device has the forward pass to do meanwhile
+    if (micro.first) settle_scale(info);
     pass.loss_scale = info.loss_scale;
   };
   steps.before_backward = [&](const Variable& loss) {
-    if (config_.check_numbers) check_finite(loss.value(), "loss", "its value", transport_.rank(), step_ + 1);
+    if (config_.check_numbers)
+      check_finite(loss.value(), "loss", "its value", transport_.rank(), step_ + 1);
     if (!graphs_.start_at_begin() && micro.first) scheduler_->begin_step(info);
   };
-  if (micro.last) steps.backward = [&](const std::function<void()>& run) { scheduler_->backward(run); };
+  if (micro.last)
+    steps.backward = [&](const std::function<void()>& run) { scheduler_->backward(run); };
   Tensor loss = training_pass(*config_.task, *config_.model, batch, pass, steps);
   if (micro.last) {
     if (!backend_.capturing()) loader_->upload_ahead();  // before a wait for an exchange
@@ -424,14 +488,17 @@ void Trainer::settle_scale(StepInfo& info) {
 
 /// Distinct per step, micro-batch and rank; layers count up in the lower bits.
 std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
-  return static_cast<std::uint64_t>((step_ * config_.accumulate + micro.index) * transport_.size() + transport_.rank()) << 24;
+  return static_cast<std::uint64_t>((step_ * config_.accumulate + micro.index) * transport_.size() +
+                                    transport_.rank())
+         << 24;
 }
 
 SafetensorsFile Trainer::state(SafetensorsFile used) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
   SafetensorsFile file =
-      save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute, std::move(used));
+      save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved,
+                 transport_.size(), config_.compute, std::move(used));
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
   if (lookahead_) lookahead_->save(file);
@@ -446,9 +513,12 @@ void Trainer::recalibrate_norms(MeanModelScope& shown) {
   if (config_.recalibrate_batches == 0) return;
   shown.replace_buffers([&] {
     together(transport_, [&] {
-      if (!norm_loader_) norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(false), backend_, config_.compute);
+      if (!norm_loader_)
+        norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(false), backend_,
+                                                config_.compute);
       norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
-      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches, config_.seed, backend_);
+      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches,
+                  config_.seed, backend_);
     });
   });
 }
@@ -457,16 +527,20 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   const double weight = algorithm_->mean_weight();
   EvaluationResult of_average;
   if (average_) {
-    MeanModelScope shown(*config_.model, buckets_, backend_, transport_, weight, average_->parameters(), average_->buffers());
+    MeanModelScope shown(*config_.model, buckets_, backend_, transport_, weight,
+                         average_->parameters(), average_->buffers());
     recalibrate_norms(shown);
-    of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_, false, meanwhile.stop);
+    of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
+                          false, meanwhile.stop);
     if (of_average.stopped) return of_average;
     if (meanwhile.average) meanwhile.average();
   }
   // Every group's rule says the same: the config's reader sees to it.
-  MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight, config_.rule->evaluated());
+  MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
+                      config_.rule->evaluated());
   recalibrate_norms(mean);
-  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_, false, meanwhile.stop);
+  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_,
+                                     transport_, false, meanwhile.stop);
   if (result.stopped) return result;
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();
@@ -484,14 +558,19 @@ void Trainer::step() {
         "trainer", [&] { return fmt::format("step {}", step_ + 1); }, [&] { issue_step(); });
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
-    // What the device gave so far is what there is; what a batch takes grows with it, the rest does not.
+    // What the device gave so far is what there is; what a batch takes grows with it, the rest does
+    // not.
     const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
-    const double sample = static_cast<double>(activation_bytes_) / static_cast<double>(config_.batch_size);
-    const auto fits = static_cast<std::int64_t>(0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
-    fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1}, "{}; step {} with batch_size {}: {}", error.message(), step_ + 1,
-         config_.batch_size,
-         fits >= 1 && config_.batch_size > 1 ? fmt::format("a batch_size of about {} would fit", std::min(fits, config_.batch_size - 1))
-                                             : "not even a batch_size of 1 would fit, so the model is too large for this device");
+    const double sample =
+        static_cast<double>(activation_bytes_) / static_cast<double>(config_.batch_size);
+    const auto fits = static_cast<std::int64_t>(
+        0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
+    fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1},
+         "{}; step {} with batch_size {}: {}", error.message(), step_ + 1, config_.batch_size,
+         fits >= 1 && config_.batch_size > 1
+             ? fmt::format("a batch_size of about {} would fit",
+                           std::min(fits, config_.batch_size - 1))
+             : "not even a batch_size of 1 would fit, so the model is too large for this device");
   }
 }
 

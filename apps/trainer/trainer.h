@@ -18,17 +18,20 @@
 #include "apps/trainer/state/training_state.h"
 #include "comm/scheduler.h"
 
-// What lives in trainer: the library that trains; the programs in apps/ are command lines around it. run: from arguments to an exit code;
-// trainer: a step; training_run: what is told of steps; evaluation. Rooms: config/, tasks/ (what is trained), data/, schedules/, device/,
-// state/ (what a checkpoint keeps), output/ (files, terminal), report/ (dry run, floors). It uses every other folder; none uses it.
+// What lives in trainer: the library that trains; the programs in apps/ are command lines around
+// it. run: from arguments to an exit code; trainer: a step; training_run: what is told of steps;
+// evaluation. Rooms: config/, tasks/ (what is trained), data/, schedules/, device/, state/ (what a
+// checkpoint keeps), output/ (files, terminal), report/ (dry run, floors). It uses every other
+// folder; none uses it.
 
 namespace starling {
 
-/// Trains a model on this rank, step by step: owns buckets, algorithm and loader. The data set must be open. What is told of it, and where
-/// to, is TrainingRun's (training_run.h).
+/// Trains a model on this rank, step by step: owns buckets, algorithm and loader. The data set must
+/// be open. What is told of it, and where to, is TrainingRun's (training_run.h).
 class Trainer {
  public:
-  Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport);
+  Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
+          Transport& transport);
   ~Trainer();
 
   /// Initial values: from the seed or from `init`, rank 0's on every rank.
@@ -36,8 +39,8 @@ class Trainer {
   /// Continues from this rank's file of a checkpoint, or from all ranks' mean (elastic.h).
   void resume(const SafetensorsFile& file, const std::string& source);
 
-  /// One update: `accumulate` micro-batches forward and backward, exchanges and updates as the algorithm wants. Out of memory: the error
-  /// says which batch size would fit.
+  /// One update: `accumulate` micro-batches forward and backward, exchanges and updates as the
+  /// algorithm wants. Out of memory: the error says which batch size would fit.
   void step();
   /// Waits for the exchanges in flight; what they brought is kept for the next step.
   void finish() {
@@ -49,29 +52,38 @@ class Trainer {
   std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
   /// What is done while the model's tensors are those that are tested; empty functions do nothing.
   struct TestedModels {
-    std::function<void(const EvaluationResult&)> mean;  ///< of the ranks, with all that was measured
-    std::function<void()> average;                      ///< the moving average, before that; only with `ema`
-    std::function<bool()> stop;                         ///< asked at each batch: whether to give the test up (EvaluationResult::stopped)
+    /// Of the ranks, with all that was measured
+    std::function<void(const EvaluationResult&)> mean;
+    /// The moving average, before that; only with `ema`
+    std::function<void()> average;
+    /// Asked at each batch: whether to give the test up (EvaluationResult::stopped)
+    std::function<bool()> stop;
   };
-  /// Tests the mean model, and before it, with `ema`, the ranks' mean of their moving averages, whose values are among the result's as
-  /// "ema_<name>". Collective, with no exchange in flight.
+  /// Tests the mean model, and before it, with `ema`, the ranks' mean of their moving averages,
+  /// whose values are among the result's as "ema_<name>". Collective, with no exchange in flight.
   EvaluationResult test(const TestedModels& meanwhile);
-  EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) { return test(TestedModels{meanwhile, {}, {}}); }
-  /// At the end of a run: Error(kUsage) where a bucket is as it was at the beginning, though it has gradients, a rate, and had steps
-  /// enough.
+  EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) {
+    return test(TestedModels{meanwhile, {}, {}});
+  }
+  /// At the end of a run: Error(kUsage) where a bucket is as it was at the beginning, though it has
+  /// gradients, a rate, and had steps enough.
   void check_updated() const;
-  /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose memory is used again.
+  /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose
+  /// memory is used again.
   SafetensorsFile state(SafetensorsFile used = {});
 
   std::int64_t steps_done() const { return step_; }
   double epoch() const { return length_.epochs_at(step_); }
   double lr() const { return lr_; }  ///< of the last update
   const RunLength& length() const { return length_; }
-  /// The seconds of training so far, earlier runs' included; whoever calls step() adds what it took.
+  /// The seconds of training so far, earlier runs' included; whoever calls step() adds what it
+  /// took.
   double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
   /// What the host has waited for exchanges since the last question.
-  double take_wait_seconds() { return algorithm_->take_wait_seconds() + (norm_sums_ ? norm_sums_->take_wait_seconds() : 0.0); }
+  double take_wait_seconds() {
+    return algorithm_->take_wait_seconds() + (norm_sums_ ? norm_sums_->take_wait_seconds() : 0.0);
+  }
   double take_data_wait_seconds() { return loader_->take_wait_seconds(); }
   LossRecord& losses() { return losses_; }
   /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
@@ -91,14 +103,17 @@ class Trainer {
     const AlgorithmPlan& algorithm;
     const Topology* topology;
     std::int64_t began;  ///< its first step
-    std::int64_t first;  ///< the step that is the algorithm's own step 0: a later one where it began anew with other ranks
+    /// The step that is the algorithm's own step 0: a later one where it began anew with other
+    /// ranks
+    std::int64_t first;
   };
   Part part(std::size_t k) const;
   /// The part that step t belongs to.
   std::size_t part_of(std::int64_t t) const;
   /// Makes the algorithm of a part, whose step 0 is the run's step `first`.
   void open_part(std::size_t k);
-  /// Drops the algorithm and what it kept; each bucket's parameters lie in these tensors from now on.
+  /// Drops the algorithm and what it kept; each bucket's parameters lie in these tensors from now
+  /// on.
   void close_part(const std::vector<Tensor>& parameters);
   /// Collective: ends the part that goes on, makes the ranks one, and opens the next.
   void switch_to(std::size_t k);
@@ -107,7 +122,8 @@ class Trainer {
   std::string threads_text() const;  ///< "" on a GPU
   void issue_step();
   double rate(std::int64_t step) const;
-  /// One micro-batch's work on the device, from its samples to the loss that it returns. Of `info` it fills in fp16's numbers.
+  /// One micro-batch's work on the device, from its samples to the loss that it returns. Of `info`
+  /// it fills in fp16's numbers.
   Tensor forward_backward(const MicroBatch& micro, StepInfo& info);
   /// Waits for what the device says of the step before.
   void settle_scale(StepInfo& info);
@@ -118,7 +134,8 @@ class Trainer {
   void note_beginning();
   /// `continues`: with what is left of an epoch that other ranks began.
   LoaderSettings loader_settings(bool continues = true) const;
-  /// Makes the loader for the size that images have in an epoch, where it has another: it is to be started then.
+  /// Makes the loader for the size that images have in an epoch, where it has another: it is to be
+  /// started then.
   bool size_loader(std::int64_t epoch);
   /// sync.batch_norm: before a test of the model that `shown` shows.
   void recalibrate_norms(MeanModelScope& shown);
@@ -137,7 +154,8 @@ class Trainer {
   std::vector<float> complexities_;  ///< of training samples, where the sampler goes by them
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
-  std::unique_ptr<Loader> norm_loader_;    ///< of batches that statistics are measured on; made at the first test
+  /// Of batches that statistics are measured on; made at the first test
+  std::unique_ptr<Loader> norm_loader_;
   std::unique_ptr<ModelAverage> average_;  ///< `ema`
   std::unique_ptr<Lookahead> lookahead_;
   Tape tape_;
@@ -150,8 +168,9 @@ class Trainer {
   std::int64_t first_step_ = 0;         ///< of this process
   std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters then
 
-  std::int64_t step_ = 0;                           ///< updates done
-  std::int64_t loader_epoch_ = 0, image_side_ = 0;  ///< image_side_: the loader's, 0 where images have one size
+  std::int64_t step_ = 0;  ///< updates done
+  /// image_side_: the loader's, 0 where images have one size
+  std::int64_t loader_epoch_ = 0, image_side_ = 0;
   double lr_ = 0.0, largest_lr_ = 0.0, seconds_ = 0.0;
 };
 

@@ -32,10 +32,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What every rank adds to a line of metrics; rank i's are at i·kFields.
-enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDataWait, kDivergedStep, kScaleStep, kFields };
+enum Field : std::size_t {
+  kLossSum,
+  kLossCount,
+  kSeconds,
+  kWait,
+  kDataWait,
+  kDivergedStep,
+  kScaleStep,
+  kFields
+};
 
-/// Steps between questions whether any rank was told to stop. A question is answered so many steps later at the latest, so that no step
-/// waits for it. Ranks whose steps may differ wait for each other at lines of metrics, and here no sooner if they can help it.
+/// Steps between questions whether any rank was told to stop. A question is answered so many steps
+/// later at the latest, so that no step waits for it. Ranks whose steps may differ wait for each
+/// other at lines of metrics, and here no sooner if they can help it.
 constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
 
 /// "test accuracy 91.20 %, test loss 0.2731, "
@@ -51,7 +61,9 @@ std::string text_of(const std::vector<MetricValue>& metrics) {
   return shares + others;
 }
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 }  // namespace
 
@@ -64,18 +76,20 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder, bool owes_test)
       owes_test_(owes_test),
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
-      checkpoints_(transport_.world(), CheckpointFolder(folder_), config_.keep, [this](std::int64_t saved) {
-        const bool last = saved == trainer_.length().total_steps;
-        if (progress_ && !last)
-          progress_->message(fmt::format("checkpoint of step {} in {}", saved, CheckpointFolder(folder_).step_folder(saved)));
-      }) {}
+      checkpoints_(
+          transport_.world(), CheckpointFolder(folder_), config_.keep, [this](std::int64_t saved) {
+            const bool last = saved == trainer_.length().total_steps;
+            if (progress_ && !last)
+              progress_->message(fmt::format("checkpoint of step {} in {}", saved,
+                                             CheckpointFolder(folder_).step_folder(saved)));
+          }) {}
 
 ExitCode TrainingRun::run() {
   try {
     return run_steps();
   } catch (const AgreedError& error) {
-    // All ranks are here, or come here before they ask each other anything else. What was saved before the loss was lost is still good.
-    // So is what was saved before a bit was found wrong.
+    // All ranks are here, or come here before they ask each other anything else. What was saved
+    // before the loss was lost is still good. So is what was saved before a bit was found wrong.
     AgreedError told = error;
     if (told.code() == ExitCode::kDiverged || told.parts().component == "verify") {
       try {
@@ -88,7 +102,8 @@ ExitCode TrainingRun::run() {
     if (told.code() != ExitCode::kDiverged) throw;
     ErrorParts parts = told.parts();
     const auto newest = CheckpointFolder(folder_).newest();
-    parts.remedy += newest ? fmt::format(" (the last good checkpoint is {})", CheckpointFolder(folder_).step_folder(*newest))
+    parts.remedy += newest ? fmt::format(" (the last good checkpoint is {})",
+                                         CheckpointFolder(folder_).step_folder(*newest))
                            : std::string(" (no checkpoint was saved before)");
     throw AgreedError(told.code(), parts);
   }
@@ -97,13 +112,15 @@ ExitCode TrainingRun::run() {
 ExitCode TrainingRun::run_steps() {
   const RunLength& length = trainer_.length();
   const std::int64_t total = length.total_steps;
-  if (transport_.rank() == 0 && (step() < total || owes_test_)) {  // a finished run has written its lines
+  // a finished run has written its lines
+  if (transport_.rank() == 0 && (step() < total || owes_test_)) {
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
   read_best();
   // The memory of a checkpoint's copy is taken before the first step, so that no step pays for it.
-  if (config_.checkpoint.first_due(step(), length) < total) checkpoints_.give_used(trainer_.state());
+  if (config_.checkpoint.first_due(step(), length) < total)
+    checkpoints_.give_used(trainer_.state());
   bool stopped = owes_test_ && step() < total && !test(false);
   if (stopped) return ExitCode::kStopped;  // what it went on from is still there
   trainer_.take_wait_seconds();
@@ -125,9 +142,11 @@ ExitCode TrainingRun::run_steps() {
     const bool tests = last || config_.evaluate.due(step(), length);
     owes_test_ = tests && stopped;
     const bool saves = last || stopped || config_.checkpoint.due(step(), length);
-    if ((config_.verify_checkpoints && saves) || (config_.verify_every > 0 && step() % config_.verify_every == 0))
+    if ((config_.verify_checkpoints && saves) ||
+        (config_.verify_every > 0 && step() % config_.verify_every == 0))
       verify_replicas(trainer_);
-    if (tests && !stopped) stopped = owes_test_ = !(saves ? test_before_checkpoint(last) : test(last));
+    if (tests && !stopped)
+      stopped = owes_test_ = !(saves ? test_before_checkpoint(last) : test(last));
     if (saves || stopped) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
@@ -137,7 +156,8 @@ ExitCode TrainingRun::run_steps() {
   checkpoints_.finish();
   if (progress_) progress_->finish();
   if (stopped) return ExitCode::kStopped;
-  if (!result_ && !test(true)) return ExitCode::kStopped;  // a resumed run that had nothing left to do
+  // a resumed run that had nothing left to do
+  if (!result_ && !test(true)) return ExitCode::kStopped;
   write_summary();
   return ExitCode::kOk;
 }
@@ -158,25 +178,30 @@ void TrainingRun::check_finite() {
   catch_up();
   // The first steps of any rank; a step that never was is far in the future.
   constexpr double kNever = 1e18;
-  const auto negated = [](std::int64_t step) { return step < 0 ? -kNever : -static_cast<double>(step); };
+  const auto negated = [](std::int64_t step) {
+    return step < 0 ? -kNever : -static_cast<double>(step);
+  };
   double first[2] = {negated(losses().diverged_step()), negated(scale_diverged_step())};
   if (transport_.size() > 1) transport_.world().max(first, 2);
-  const auto step_of = [](double value) { return value == -kNever ? std::int64_t{-1} : static_cast<std::int64_t>(-value); };
-  if (first[0] != -kNever || first[1] != -kNever) report_diverged(step_of(first[0]), step_of(first[1]));
+  const auto step_of = [](double value) {
+    return value == -kNever ? std::int64_t{-1} : static_cast<std::int64_t>(-value);
+  };
+  if (first[0] != -kNever || first[1] != -kNever)
+    report_diverged(step_of(first[0]), step_of(first[1]));
 }
 
 void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
   if (loss_step >= 0) {
-    fail_on_all_ranks(
-        ExitCode::kDiverged, "trainer", {.step = loss_step},
-        "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-        loss_step);
+    fail_on_all_ranks(ExitCode::kDiverged, "trainer", {.step = loss_step},
+                      "training diverged: the loss of step {} is not a finite number; use a "
+                      "smaller learning rate, a longer warm-up or clip_norm",
+                      loss_step);
   }
-  fail_on_all_ranks(
-      ExitCode::kDiverged, "trainer", {.step = scale_step},
-      "training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale of {:.3g}; use "
-      "a smaller learning rate, clip_norm, or bf16",
-      scale_step, config_.loss_scale.least);
+  fail_on_all_ranks(ExitCode::kDiverged, "trainer", {.step = scale_step},
+                    "training diverged: the gradients of step {} and of those before it overflow "
+                    "fp16 even with a loss scale of {:.3g}; use "
+                    "a smaller learning rate, clip_norm, or bf16",
+                    scale_step, config_.loss_scale.least);
 }
 
 void TrainingRun::post_metrics() {
@@ -201,13 +226,15 @@ void TrainingRun::post_metrics() {
   losses().reset();
   line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;
   line_steps_ = 0;
-  // A rank that has diverged finds out what the others say at once; nobody trains on for another interval.
+  // A rank that has diverged finds out what the others say at once; nobody trains on for another
+  // interval.
   if (losses().diverged_step() >= 0 || scale_diverged_step() >= 0) emit_metrics();
 }
 
 void TrainingRun::emit_metrics() {
   const std::vector<double> values = metrics_sum_.take();
-  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0, diverged = -1.0, overflowed = -1.0;
+  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0,
+         diverged = -1.0, overflowed = -1.0;
   double slowest = -1.0, fastest = std::numeric_limits<double>::infinity();
   std::int64_t slowest_rank = 0;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
@@ -221,10 +248,13 @@ void TrainingRun::emit_metrics() {
     if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
     slowest = std::max(slowest, own);
     fastest = std::min(fastest, own);
-    if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
-    if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed)) overflowed = field[kScaleStep];
+    if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged))
+      diverged = field[kDivergedStep];
+    if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed))
+      overflowed = field[kScaleStep];
   }
-  if (diverged >= 0 || overflowed >= 0) report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
+  if (diverged >= 0 || overflowed >= 0)
+    report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
   const auto steps = static_cast<double>(posted_steps_);
   posted_.loss = loss_sum / std::max(loss_count, 1.0);
   posted_.step_ms = 1e3 * seconds / steps;
@@ -236,9 +266,12 @@ void TrainingRun::emit_metrics() {
     posted_.fastest_rank_ms = 1e3 * fastest / steps;
   }
   posted_.images_per_second =
-      steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
+      steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) /
+      std::max(seconds, 1e-9);
   if (writer_) writer_->write(posted_);
-  if (progress_) progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr, *posted_.images_per_second);
+  if (progress_)
+    progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr,
+                      *posted_.images_per_second);
 }
 
 bool TrainingRun::test(bool last) {
@@ -257,7 +290,8 @@ bool TrainingRun::test(bool last) {
     tell(result, last);
     compare_with_best(result);
   };
-  const EvaluationResult result = trainer_.test(Trainer::TestedModels{of_mean, keep_average, stop_requested});
+  const EvaluationResult result =
+      trainer_.test(Trainer::TestedModels{of_mean, keep_average, stop_requested});
   if (result.stopped) return false;
   result_ = result;
   if (is_best_) save_best();
@@ -268,12 +302,14 @@ bool TrainingRun::test_before_checkpoint(bool last) {
   try {
     return test(last);
   } catch (const AgreedError& error) {
-    if (error.code() != ExitCode::kUsage) throw;  // the run is ill, not the data; then others may not come along either
+    // the run is ill, not the data; then others may not come along either
+    if (error.code() != ExitCode::kUsage) throw;
     try {
       save_checkpoint();
       checkpoints_.finish();
     } catch (const AgreedError& second) {
-      if (transport_.rank() == 0) log::warning("the checkpoint of step {} is not saved: {}", step(), second.message());
+      if (transport_.rank() == 0)
+        log::warning("the checkpoint of step {} is not saved: {}", step(), second.message());
     }
     throw;
   }
@@ -286,7 +322,8 @@ void TrainingRun::read_best() {
   });
   if (best_ && best_->step > step()) best_.reset();
   if (transport_.size() == 1) return;
-  double known[] = {best_ ? 1.0 : 0.0, best_ ? static_cast<double>(best_->step) : 0.0, best_ ? best_->value : 0.0};
+  double known[] = {best_ ? 1.0 : 0.0, best_ ? static_cast<double>(best_->step) : 0.0,
+                    best_ ? best_->value : 0.0};
   transport_.world().broadcast(known, sizeof known, 0);
   if (known[0] == 0.0) {
     best_.reset();
@@ -303,7 +340,8 @@ std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
     if (error.code() != ExitCode::kUsage) throw;
     const std::string reason = folder.set_best_aside();
     log::warning("{}; {}, and the next test makes a new best checkpoint", error.parts().message(),
-                 reason.empty() ? "it is kept as best.damaged" : "it cannot be renamed to best.damaged (" + reason + ")");
+                 reason.empty() ? "it is kept as best.damaged"
+                                : "it cannot be renamed to best.damaged (" + reason + ")");
     return std::nullopt;
   }
 }
@@ -311,8 +349,10 @@ std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
 void TrainingRun::compare_with_best(const EvaluationResult& result) {
   is_best_ = false;
   if (!config_.keep_best || result.samples == 0 || result.values.empty()) return;
-  // The first share, such as an accuracy; without one the first number, such as a loss, of which less is better.
-  const auto share = std::find_if(result.values.begin(), result.values.end(), [](const MetricValue& value) { return value.share; });
+  // The first share, such as an accuracy; without one the first number, such as a loss, of which
+  // less is better.
+  const auto share = std::find_if(result.values.begin(), result.values.end(),
+                                  [](const MetricValue& value) { return value.share; });
   const bool has_share = share != result.values.end();
   const MetricValue& chosen = has_share ? *share : result.values.front();
   if (!std::isfinite(chosen.value)) return;
@@ -331,7 +371,9 @@ void TrainingRun::save_best() {
   const CheckpointFolder folder(folder_);
   FileDigest mine;
   together(transport_, [&] { mine = folder.write_best(transport_.rank(), trainer_.state()); });
-  const std::vector<std::string> texts = transport_.size() > 1 ? transport_.world().all_gather(text_of(mine)) : std::vector{text_of(mine)};
+  const std::vector<std::string> texts = transport_.size() > 1
+                                             ? transport_.world().all_gather(text_of(mine))
+                                             : std::vector{text_of(mine)};
   together(transport_, [&] {
     if (transport_.rank() != 0) return;
     std::vector<FileDigest> files;
@@ -344,13 +386,14 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
   for (const MetricValue& metric : result.values) {
     if (result.samples == 0 || std::isfinite(metric.value)) continue;
     if (metric.name.ends_with("loss")) {
-      fail_on_all_ranks(
-          ExitCode::kDiverged, "trainer", {.step = step()},
-          "the test after step {} gives test_{} {}: the model's outputs overflow; use a smaller learning rate, or test later, "
-          "when batch norm's statistics have settled",
-          step(), metric.name, metric.value);
+      fail_on_all_ranks(ExitCode::kDiverged, "trainer", {.step = step()},
+                        "the test after step {} gives test_{} {}: the model's outputs overflow; "
+                        "use a smaller learning rate, or test later, "
+                        "when batch norm's statistics have settled",
+                        step(), metric.name, metric.value);
     }
-    if (transport_.rank() == 0) log::warning("the test after step {} gives test_{} {}", step(), metric.name, metric.value);
+    if (transport_.rank() == 0)
+      log::warning("the test after step {} gives test_{} {}", step(), metric.name, metric.value);
   }
   if (writer_) {
     MetricsLine line;
@@ -362,7 +405,8 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
     writer_->write(line);
   }
   if (progress_ && result.samples > 0) {
-    progress_->message(fmt::format("epoch {:.4g}, step {}: {}consensus distance {:.3g}", trainer_.epoch(), step(), text_of(result.values),
+    progress_->message(fmt::format("epoch {:.4g}, step {}: {}consensus distance {:.3g}",
+                                   trainer_.epoch(), step(), text_of(result.values),
                                    result.consensus_distance));
   }
   if (last) {
@@ -391,13 +435,15 @@ bool TrainingRun::stop_agreed() {
     return stop_requested();
   }
   const bool apart = trainer_.algorithm().asynchronous;
-  const std::int64_t interval = apart ? std::clamp(config_.log_every, kStopInterval, kMostStopInterval) : kStopInterval;
+  const std::int64_t interval =
+      apart ? std::clamp(config_.log_every, kStopInterval, kMostStopInterval) : kStopInterval;
   if (step() % interval != 0) return false;
   bool stop = false;
   if (stop_sum_.pending()) {
     const std::vector<double> told = stop_sum_.take();
     stop = told[0] > 0.0;
-    if (checkpoints_.pending() && asked_part_ == checkpoints_.part_number() && told[1] == 0.0) checkpoints_.advance();
+    if (checkpoints_.pending() && asked_part_ == checkpoints_.part_number() && told[1] == 0.0)
+      checkpoints_.advance();
   }
   if (stop) return true;
   asked_part_ = checkpoints_.part_number();
@@ -428,8 +474,8 @@ void TrainingRun::write_summary() {
   double skipped = scaler ? static_cast<double>(step() + 1 - scaler->settle().optimizer_step) : 0.0;
   CachedDataset::Counts cached;
   if (config_.cache) cached = config_.cache->counts();
-  double cache[] = {static_cast<double>(cached.hits), static_cast<double>(cached.decoded), static_cast<double>(cached.kept),
-                    static_cast<double>(cached.bytes)};
+  double cache[] = {static_cast<double>(cached.hits), static_cast<double>(cached.decoded),
+                    static_cast<double>(cached.kept), static_cast<double>(cached.bytes)};
   std::vector<std::string> hosts{host_name()};
   std::vector<std::string> bad{fmt::format("{}", fmt::join(config_.dataset->bad_samples(), ","))};
   if (transport_.size() > 1) {
@@ -468,19 +514,24 @@ void TrainingRun::write_summary() {
       const std::set<std::string> different = different_of(bad);
       summary["bad_pictures"] = different.size();
       if (!different.empty())
-        log::warning("data: {} picture{} could not be decoded; in training others of the class stood in, tests left them out",
-                     different.size(), different.size() == 1 ? "" : "s");
+        log::warning(
+            "data: {} picture{} could not be decoded; in training others of the class stood in, "
+            "tests left them out",
+            different.size(), different.size() == 1 ? "" : "s");
     }
     if (config_.cache) {
       const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };
-      summary["cache"] = {{"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};
+      summary["cache"] = {
+          {"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};
     }
     if (const std::vector<Stretch>& stretches = trainer_.length().stretches(); stretches.size() > 1)
-      summary["elastic"] = {{"from_ranks", stretches[stretches.size() - 2].ranks}, {"step", stretches.back().step}};
+      summary["elastic"] = {{"from_ranks", stretches[stretches.size() - 2].ranks},
+                            {"step", stretches.back().step}};
     if (best_) summary["best"] = {{"step", best_->step}, {best_->metric, best_->value}};
     if (scaler) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {
-      for (const MetricValue& metric : result_->values) summary["test_" + metric.name] = metric.value;
+      for (const MetricValue& metric : result_->values)
+        summary["test_" + metric.name] = metric.value;
     }
     const std::string text = summary.dump(2) + "\n";
     write_file_atomically(folder_ + "/summary.json", text.data(), text.size());

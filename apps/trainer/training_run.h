@@ -13,8 +13,9 @@
 
 namespace starling {
 
-/// A run from where the trainer stands to its end: calls its steps, and does what is told of them, in the run's folder: lines of metrics,
-/// progress, tests, checkpoints, the summary, and a stop after a signal.
+/// A run from where the trainer stands to its end: calls its steps, and does what is told of them,
+/// in the run's folder: lines of metrics, progress, tests, checkpoints, the summary, and a stop
+/// after a signal.
 class TrainingRun {
  public:
   /// Of a checkpoint's metadata: its step's test was given up, and is made up for.
@@ -27,32 +28,39 @@ class TrainingRun {
   ExitCode run_steps();
   void post_metrics();
   void emit_metrics();
-  /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it: its share of the steps' time.
+  /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it:
+  /// its share of the steps' time.
   void catch_up();
   void check_finite();
   [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
   /// False: given up, as a rank was told to stop.
   bool test(bool last);
-  /// Where a checkpoint is due behind it: data that cannot be read end the run, but not without that checkpoint.
+  /// Where a checkpoint is due behind it: data that cannot be read end the run, but not without
+  /// that checkpoint.
   bool test_before_checkpoint(bool last);
   /// Of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
   void save_checkpoint();
-  /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its step are of a run that is no more.
+  /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its
+  /// step are of a run that is no more.
   void read_best();
   /// Rank 0: what the folder has; a damaged one gets another name, and one line says so.
   std::optional<CheckpointFolder::Best> whole_best() const;
-  /// Of the same test: whether it is the best so far, and then the first part of its checkpoint, the mean model.
+  /// Of the same test: whether it is the best so far, and then the first part of its checkpoint,
+  /// the mean model.
   void compare_with_best(const EvaluationResult& result);
   /// The rest of it, once the model's tensors are the rank's own again.
   void save_best();
-  /// Whether any rank was told to stop. With the same question ranks tell each other whether they still write a checkpoint.
+  /// Whether any rank was told to stop. With the same question ranks tell each other whether they
+  /// still write a checkpoint.
   bool stop_agreed();
   void write_summary();
   void add_seconds(double seconds);
   std::int64_t step() const { return trainer_.steps_done(); }
   LossRecord& losses() { return trainer_.losses(); }
-  std::int64_t scale_diverged_step() { return trainer_.loss_scaler() ? trainer_.loss_scaler()->diverged_step() : -1; }
+  std::int64_t scale_diverged_step() {
+    return trainer_.loss_scaler() ? trainer_.loss_scaler()->diverged_step() : -1;
+  }
 
   Trainer& trainer_;
   const TrainConfig& config_;
@@ -61,7 +69,8 @@ class TrainingRun {
   std::string folder_;
   bool owes_test_;  ///< of the step that has been done
 
-  double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;  ///< since the last line of metrics
+  /// Since the last line of metrics
+  double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;
   std::int64_t line_steps_ = 0;
   AsyncSum metrics_sum_, stop_sum_;
   CheckpointWriter checkpoints_;

@@ -25,7 +25,8 @@ namespace {
 
 constexpr std::size_t kDigest = 16;  // digits
 constexpr const char* kRemedy =
-    "a memory, a core or a GPU of such a host may be at fault: test it, leave it out, and continue with --resume latest";
+    "a memory, a core or a GPU of such a host may be at fault: test it, leave it out, and continue "
+    "with --resume latest";
 
 /// "rank 1 on host b".
 std::string with_hosts(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
@@ -49,23 +50,26 @@ Digests digests_of(const Trainer& trainer) {
   const bool always = plan.means_before == AlgorithmPlan::kAlways;
   Digests digests;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const bool equal =
-        always || (plan.equal_after && plan.equal_after(trainer.algorithm_steps(), static_cast<int>(b), static_cast<int>(buckets.size())));
+    const bool equal = always || (plan.equal_after &&
+                                  plan.equal_after(trainer.algorithm_steps(), static_cast<int>(b),
+                                                   static_cast<int>(buckets.size())));
     if (equal) {
       const HostBytes parameters(buckets[b].parameters);
       const std::size_t size = size_of(buckets[b].parameters.dtype());
       for (const BucketSlot& slot : buckets[b].layout->slots) {
         digests.names.push_back("'" + slot.parameter->name + "'");
-        digests.all +=
-            checksum(parameters.data() + static_cast<std::size_t>(slot.offset) * size, static_cast<std::size_t>(slot.elements) * size);
+        digests.all += checksum(parameters.data() + static_cast<std::size_t>(slot.offset) * size,
+                                static_cast<std::size_t>(slot.elements) * size);
       }
     }
-    for (std::size_t k = 0; equal && (always || plan.equal_states) && k < buckets[b].states.size(); ++k) {
+    for (std::size_t k = 0; equal && (always || plan.equal_states) && k < buckets[b].states.size();
+         ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
       const HostBytes state(buckets[b].states[k]);
       digests.all += checksum(state.data(), state.size());
     }
-    for (std::size_t k = 0; k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(plan.equal_kept)); ++k) {
+    for (std::size_t k = 0;
+         k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(plan.equal_kept)); ++k) {
       digests.names.push_back(fmt::format("sync.{}, bucket {}", buckets[b].sync[k].name, b));
       const HostBytes kept(buckets[b].sync[k].numbers);
       digests.all += checksum(kept.data(), kept.size());
@@ -74,7 +78,8 @@ Digests digests_of(const Trainer& trainer) {
   return digests;
 }
 
-/// The ranks whose text is another one than more than half of them have; all where there is no such half.
+/// The ranks whose text is another one than more than half of them have; all where there is no such
+/// half.
 std::vector<int> odd_ones(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> groups;
   for (std::size_t i = 0; i < texts.size(); ++i) groups[texts[i]].push_back(static_cast<int>(i));
@@ -93,7 +98,8 @@ void compare_equal(Trainer& trainer) {
   const std::vector<std::string> short_ones = world.all_gather(checksum(mine.all));
   if (std::count(short_ones.begin(), short_ones.end(), short_ones.front()) == world.size()) return;
   // All know now that they differ: where, and who.
-  const std::vector<std::string> all = world.all_gather(mine.all), hosts = world.all_gather(host_name());
+  const std::vector<std::string> all = world.all_gather(mine.all),
+                                 hosts = world.all_gather(host_name());
   const std::vector<int> odd = odd_ones(short_ones);
   const bool known = static_cast<int>(odd.size()) < world.size();
   std::size_t first = mine.names.size(), count = 0;
@@ -105,26 +111,32 @@ void compare_equal(Trainer& trainer) {
     first = std::min(first, k);
     ++count;
   }
-  const std::string where = fmt::format("{}{}", mine.names[first], count > 1 ? fmt::format(" and {} more", count - 1) : "");
-  const ErrorPlace place{.key = {}, .rank = known && odd.size() == 1 ? odd.front() : -1, .step = trainer.steps_done()};
+  const std::string where = fmt::format("{}{}", mine.names[first],
+                                        count > 1 ? fmt::format(" and {} more", count - 1) : "");
+  const ErrorPlace place{
+      .key = {}, .rank = known && odd.size() == 1 ? odd.front() : -1, .step = trainer.steps_done()};
   if (known) {
     fail_on_all_ranks(ExitCode::kLost, "verify", place,
-                      "after step {} {} {} not what the other {} ranks hold, in {}, where all must be equal to the bit; {}",
+                      "after step {} {} {} not what the other {} ranks hold, in {}, where all must "
+                      "be equal to the bit; {}",
                       trainer.steps_done(), with_hosts(odd, hosts), odd.size() == 1 ? "is" : "are",
                       static_cast<std::size_t>(world.size()) - odd.size(), where, kRemedy);
   }
   fail_on_all_ranks(ExitCode::kLost, "verify", place,
-                    "after step {} {} differ in {}, where they must be equal to the bit, and it cannot be known which is right; {}",
+                    "after step {} {} differ in {}, where they must be equal to the bit, and it "
+                    "cannot be known which is right; {}",
                     trainer.steps_done(), with_hosts(odd, hosts), where, kRemedy);
 }
 
-/// Σ ±x: one number that notices where few elements are wrong, and is linear, so that ranks' add up as their vectors do.
+/// Σ ±x: one number that notices where few elements are wrong, and is linear, so that ranks' add up
+/// as their vectors do.
 struct Projection {
   double sum = 0.0, size = 0.0;  ///< and Σ |x|
   template <class T>
   void add(const Tensor& tensor, double weight) {
     const HostBytes bytes(tensor);
-    const std::span<const T> numbers(reinterpret_cast<const T*>(bytes.data()), static_cast<std::size_t>(tensor.elements()));
+    const std::span<const T> numbers(reinterpret_cast<const T*>(bytes.data()),
+                                     static_cast<std::size_t>(tensor.elements()));
     constexpr std::size_t kLanes = 8;  // independent of each other
     std::array<double, kLanes> sums{}, sizes{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -146,7 +158,8 @@ void compare_mix(Trainer& trainer) {
   World& world = trainer.transport().world();
   const std::vector<Bucket>& buckets = trainer.buckets();
   const auto n = static_cast<std::size_t>(world.size());
-  // By bucket and rank: its own digest; and what it received from whom, as "b from digest" after it.
+  // By bucket and rank: its own digest; and what it received from whom, as "b from digest" after
+  // it.
   std::string mine, received;
   std::vector<double> sums(3 * buckets.size(), 0.0);  // of x, of the mix, and of |x|, by bucket
   for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -161,17 +174,21 @@ void compare_mix(Trainer& trainer) {
       const Exchange& exchange = *arrived.exchange;
       const std::vector<Tensor>& from = *arrived.received;
       after.add(buckets[b].parameters, exchange.self_weight);
-      for (std::size_t k = 0; k < from.size(); ++k) after.add(from[k], exchange.weights[std::min(k, exchange.weights.size() - 1)]);
-      for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size(); ++k) {
+      for (std::size_t k = 0; k < from.size(); ++k)
+        after.add(from[k], exchange.weights[std::min(k, exchange.weights.size() - 1)]);
+      for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size();
+           ++k) {
         const HostBytes bytes(from[k]);
-        received += fmt::format("{} {} {}\n", b, exchange.receive_from[k], checksum(bytes.data(), bytes.size()));
+        received += fmt::format("{} {} {}\n", b, exchange.receive_from[k],
+                                checksum(bytes.data(), bytes.size()));
       }
     }
     sums[3 * b] = before.sum;
     sums[3 * b + 1] = after.sum;
     sums[3 * b + 2] = before.size;
   }
-  const std::vector<std::string> all = world.all_gather(mine + received), hosts = world.all_gather(host_name());
+  const std::vector<std::string> all = world.all_gather(mine + received),
+                                 hosts = world.all_gather(host_name());
   world.sum(sums.data(), sums.size());
   for (std::size_t i = 0; i < n; ++i) {
     std::size_t at = buckets.size() * kDigest;
@@ -183,21 +200,28 @@ void compare_mix(Trainer& trainer) {
       const auto bucket = static_cast<std::size_t>(std::stoll(line));
       const auto j = static_cast<std::size_t>(std::stoll(line.substr(space + 1)));
       if (all[j].compare(bucket * kDigest, kDigest, line, second + 1, kDigest) == 0) continue;
-      fail_on_all_ranks(ExitCode::kLost, "verify", {.step = trainer.steps_done(), .bucket = static_cast<int>(bucket)},
-                        "after step {} {} holds other numbers of bucket {} than {} has sent it, so one of their memories, or what is "
-                        "between them, is at fault; test those hosts, leave them out, and continue with --resume latest",
-                        trainer.steps_done(), with_hosts({static_cast<int>(i)}, hosts), bucket, with_hosts({static_cast<int>(j)}, hosts));
+      fail_on_all_ranks(ExitCode::kLost, "verify",
+                        {.step = trainer.steps_done(), .bucket = static_cast<int>(bucket)},
+                        "after step {} {} holds other numbers of bucket {} than {} has sent it, so "
+                        "one of their memories, or what is "
+                        "between them, is at fault; test those hosts, leave them out, and continue "
+                        "with --resume latest",
+                        trainer.steps_done(), with_hosts({static_cast<int>(i)}, hosts), bucket,
+                        with_hosts({static_cast<int>(j)}, hosts));
     }
   }
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     const double change = std::abs(sums[3 * b + 1] - sums[3 * b]);
     // Sums over groups are made in the parameters' own format.
-    const double epsilon = buckets[b].parameters.dtype() == DType::kFloat64 ? std::numeric_limits<double>::epsilon()
-                                                                            : static_cast<double>(std::numeric_limits<float>::epsilon());
+    const double epsilon = buckets[b].parameters.dtype() == DType::kFloat64
+                               ? std::numeric_limits<double>::epsilon()
+                               : static_cast<double>(std::numeric_limits<float>::epsilon());
     const double limit = epsilon * static_cast<double>(n) * sums[3 * b + 2];
     if (change <= limit) continue;
-    fail_on_all_ranks(ExitCode::kLost, "verify", {.step = trainer.steps_done(), .bucket = static_cast<int>(b)},
-                      "the mix after step {} does not keep the mean over the ranks in bucket {}: a sum over its numbers changes by {:.3g}, "
+    fail_on_all_ranks(ExitCode::kLost, "verify",
+                      {.step = trainer.steps_done(), .bucket = static_cast<int>(b)},
+                      "the mix after step {} does not keep the mean over the ranks in bucket {}: a "
+                      "sum over its numbers changes by {:.3g}, "
                       "where rounding allows {:.3g}; {}",
                       trainer.steps_done(), b, change, limit, kRemedy);
   }
@@ -206,10 +230,15 @@ void compare_mix(Trainer& trainer) {
 }  // namespace
 
 std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mixer) {
-  if (algorithm.means_before == AlgorithmPlan::kAlways || algorithm.equal_after || algorithm.equal_kept > 0) return {};
-  if (algorithm.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic || algorithm.messages)
-    return fmt::format("with {} nothing is equal on ranks between two steps, or mixed there", algorithm.label());
-  if (mixer.encodes || algorithm.encoded.code != Code::kNone) return "ranks exchange encoded numbers, and none holds what another has";
+  if (algorithm.means_before == AlgorithmPlan::kAlways || algorithm.equal_after ||
+      algorithm.equal_kept > 0)
+    return {};
+  if (algorithm.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic ||
+      algorithm.messages)
+    return fmt::format("with {} nothing is equal on ranks between two steps, or mixed there",
+                       algorithm.label());
+  if (mixer.encodes || algorithm.encoded.code != Code::kNone)
+    return "ranks exchange encoded numbers, and none holds what another has";
   return {};
 }
 
@@ -219,7 +248,8 @@ void verify_replicas(Trainer& trainer) {
   trainer.finish();
   trainer.backend().synchronize();
   const AlgorithmPlan& plan = trainer.algorithm();
-  if (plan.means_before == AlgorithmPlan::kAlways || plan.equal_after || plan.equal_kept > 0) return compare_equal(trainer);
+  if (plan.means_before == AlgorithmPlan::kAlways || plan.equal_after || plan.equal_kept > 0)
+    return compare_equal(trainer);
   compare_mix(trainer);
 }
 

@@ -18,17 +18,20 @@ namespace {
 
 /// Keys that may differ between hosts: they say where things lie and what computes, not what.
 bool own_to_a_host(const std::string& path) {
-  static const std::set<std::string> keys{"data.path", "data.threads", "device", "plugins", "threads", "tensorboard", "trace", "init"};
+  static const std::set<std::string> keys{"data.path", "data.threads", "device", "plugins",
+                                          "threads",   "tensorboard",  "trace",  "init"};
   return keys.count(path) != 0;
 }
 
-void flatten(const nlohmann::json& value, const std::string& path, std::map<std::string, std::string>& lines) {
+void flatten(const nlohmann::json& value, const std::string& path,
+             std::map<std::string, std::string>& lines) {
   if (own_to_a_host(path)) return;
   if (!value.is_object() || value.empty()) {
     lines[path] = value.dump();
     return;
   }
-  for (const auto& [name, inner] : value.items()) flatten(inner, path.empty() ? name : path + "." + name, lines);
+  for (const auto& [name, inner] : value.items())
+    flatten(inner, path.empty() ? name : path + "." + name, lines);
 }
 
 /// Behind a host's name.
@@ -50,10 +53,13 @@ void agree_on_build(World& world, const std::string& report) {
   const std::vector<std::string> first = lines_of(found->first), other = lines_of(found->other);
   std::size_t i = 0;
   while (i < first.size() && i < other.size() && first[i] == other[i]) ++i;
-  const auto line = [&](const std::vector<std::string>& lines) { return i < lines.size() ? lines[i] : std::string("nothing"); };
+  const auto line = [&](const std::vector<std::string>& lines) {
+    return i < lines.size() ? lines[i] : std::string("nothing");
+  };
   const auto rank = static_cast<std::size_t>(found->rank);
   fail_on_all_ranks(ExitCode::kUsage, "build", {},
-                    "the ranks run different builds: rank 0 on host {} has '{}', rank {} on host {} has '{}'; needed: the same build and "
+                    "the ranks run different builds: rank 0 on host {} has '{}', rank {} on host "
+                    "{} has '{}'; needed: the same build and "
                     "libraries on every host (starling-train --version)",
                     hosts[0], line(first), rank, hosts[rank], line(other));
 }
@@ -68,7 +74,8 @@ void agree_on_config(World& world, const nlohmann::json& resolved) {
   std::vector<std::string> hosts = world.all_gather(host_name());
   const auto parse = [](const std::string& lines) {
     std::map<std::string, std::string> values;
-    for (const std::string& line : lines_of(lines)) values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+    for (const std::string& line : lines_of(lines))
+      values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
     return values;
   };
   const std::map<std::string, std::string> first = parse(found->first), other = parse(found->other);
@@ -80,32 +87,37 @@ void agree_on_config(World& world, const nlohmann::json& resolved) {
     const auto it = values.find(path);
     return it == values.end() ? std::string("not there") : it->second;
   };
-  const auto path = std::find_if(paths.begin(), paths.end(), [&](const std::string& p) { return value(first, p) != value(other, p); });
+  const auto path = std::find_if(paths.begin(), paths.end(), [&](const std::string& p) {
+    return value(first, p) != value(other, p);
+  });
   if (path == paths.end()) return;
   const auto rank = static_cast<std::size_t>(found->rank);
   if (path->starts_with("data.")) {  // such as `classes`, which follows what lies there
     const std::vector<std::string> folders = world.all_gather(path_text(data_path_of(resolved)));
     for (const std::size_t r : {std::size_t{0}, rank}) hosts[r] += folders[r];
   }
-  fail_on_all_ranks(
-      ExitCode::kUsage, "config", {},
-      "the ranks disagree: {} is {} on rank 0 (host {}) and {} on rank {} (host {}); needed: the same config and arguments on "
-      "every host",
-      *path, value(first, *path), hosts[0], value(other, *path), rank, hosts[rank]);
+  fail_on_all_ranks(ExitCode::kUsage, "config", {},
+                    "the ranks disagree: {} is {} on rank 0 (host {}) and {} on rank {} (host {}); "
+                    "needed: the same config and arguments on "
+                    "every host",
+                    *path, value(first, *path), hosts[0], value(other, *path), rank, hosts[rank]);
 }
 
 void agree_on_data(World& world, const std::string& contents, const std::string& path) {
   const auto found = find_disagreement(world, contents);
   if (!found) return;
-  const std::vector<std::string> hosts = world.all_gather(host_name()), paths = world.all_gather(path_text(path));
+  const std::vector<std::string> hosts = world.all_gather(host_name()),
+                                 paths = world.all_gather(path_text(path));
   const auto rank = static_cast<std::size_t>(found->rank);
   const auto known = difference_of(found->other, found->first, "");
-  const ContentsDifference difference = known ? *known : ContentsDifference{found->other, found->first};
-  fail_on_all_ranks(
-      ExitCode::kUsage, "data", {},
-      "the ranks' data are not the same: rank {} (host {}{}) has {}, rank 0 (host {}{}) has {}; needed: the same files on every "
-      "host",
-      rank, hosts[rank], paths[rank], difference.mine, hosts[0], paths[0], difference.other);
+  const ContentsDifference difference =
+      known ? *known : ContentsDifference{found->other, found->first};
+  fail_on_all_ranks(ExitCode::kUsage, "data", {},
+                    "the ranks' data are not the same: rank {} (host {}{}) has {}, rank 0 (host "
+                    "{}{}) has {}; needed: the same files on every "
+                    "host",
+                    rank, hosts[rank], paths[rank], difference.mine, hosts[0], paths[0],
+                    difference.other);
 }
 
 }  // namespace starling

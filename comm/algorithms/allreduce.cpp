@@ -13,21 +13,27 @@
 namespace starling {
 namespace {
 
-/// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready, in place; buckets whose sum has arrived
-/// are updated in order, without ever blocking the backward pass. Where only streams wait, an update is issued behind its sum at once.
+/// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready,
+/// in place; buckets whose sum has arrived are updated in order, without ever blocking the backward
+/// pass. Where only streams wait, an update is issued behind its sum at once.
 class AllReduce final : public Algorithm {
  public:
   /// `per_node` above 1: nodes take their mean first, in memory of their own.
   AllReduce(const AlgorithmSite& site, bool average, bool delay, int per_node)
-      : Algorithm(site), delay_(delay), updater_(site, share_of(site, average, per_node > 1)), tickets_(site.buckets.size()) {
+      : Algorithm(site),
+        delay_(delay),
+        updater_(site, share_of(site, average, per_node > 1)),
+        tickets_(site.buckets.size()) {
     if (per_node > 1) {
       by_nodes_ = mean_by_nodes(site.transport, per_node);
-      for (const Bucket& bucket : site.buckets) means_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
+      for (const Bucket& bucket : site.buckets)
+        means_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
     } else if (site.transport.size() > 1) {
       site.transport.prepare({});
     }
     // sums over all ranks alone: now the transport knows what goes which way
-    streams_wait_ = site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
+    streams_wait_ =
+        site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
   }
 
   void begin(const StepInfo& info) override {
@@ -73,12 +79,15 @@ class AllReduce final : public Algorithm {
     if (site_.transport.size() == 1) return;
     const Tensor& gradients = site_.buckets[b].gradients;
     const ExchangeLabel label{info_.step, static_cast<int>(b), info_.step};
-    tickets_[b] = means_.empty() ? site_.transport.start_sum(gradients, gradients, label)
-                                 : site_.transport.start_exchange(by_nodes_, gradients, {means_[b]}, label);
+    tickets_[b] = means_.empty()
+                      ? site_.transport.start_sum(gradients, gradients, label)
+                      : site_.transport.start_exchange(by_nodes_, gradients, {means_[b]}, label);
     if (!site_.overlap || streams_wait_) wait_once(b);
   }
 
-  bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
+  bool arrived(std::size_t bucket) {
+    return !tickets_[bucket] || site_.transport.done(tickets_[bucket]);
+  }
 
   void wait_once(std::size_t bucket) {
     if (!tickets_[bucket]) return;
@@ -99,7 +108,8 @@ class AllReduce final : public Algorithm {
   Updater updater_;
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
   Exchange by_nodes_;
-  std::vector<Tensor> means_;  ///< by bucket, where they are made by nodes; otherwise sums are in place
+  /// By bucket, where they are made by nodes; otherwise sums are in place
+  std::vector<Tensor> means_;
   bool streams_wait_ = false;  ///< Transport::wait() costs the host nothing
   std::size_t started_ = 0, updated_ = 0;
   StepInfo info_;
@@ -107,16 +117,26 @@ class AllReduce final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site, true, false, 1); }
+std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) {
+  return std::make_unique<AllReduce>(site, true, false, 1);
+}
 
 AlgorithmPlan plan_all_reduce(ConfigSection& config) {
-  const bool average = config.boolean("average", true, "the mean of all ranks' gradients; false: their sum");
-  const bool delay = config.boolean("delay", false, "sums start after the backward pass, not in it");
-  const bool chunks = config.boolean("scatter_gather", false, "each rank adds up its chunk of a bucket, then all get it: the same bits");
-  const bool nodes = config.boolean("hierarchical", false, "a node's ranks first, then the nodes: equal up to the order of sums");
+  const bool average =
+      config.boolean("average", true, "the mean of all ranks' gradients; false: their sum");
+  const bool delay =
+      config.boolean("delay", false, "sums start after the backward pass, not in it");
+  const bool chunks =
+      config.boolean("scatter_gather", false,
+                     "each rank adds up its chunk of a bucket, then all get it: the same bits");
+  const bool nodes = config.boolean(
+      "hierarchical", false, "a node's ranks first, then the nodes: equal up to the order of sums");
   const std::int64_t given = read_ranks_per_node(config);
-  if (given > 0 && !nodes) config.error("ranks_per_node", "is for hierarchical, which is false; set that, or leave it out");
-  if (chunks && nodes) config.error("hierarchical", "does not go with scatter_gather; allowed: one of them");
+  if (given > 0 && !nodes)
+    config.error("ranks_per_node",
+                 "is for hierarchical, which is false; set that, or leave it out");
+  if (chunks && nodes)
+    config.error("hierarchical", "does not go with scatter_gather; allowed: one of them");
   return {.title = "all-reduce",
           .scratch = chunks || nodes ? 1 : 0,
           .by_nodes = nodes,
@@ -124,16 +144,21 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
           .means_before = AlgorithmPlan::kAlways,
           .period = 1,
           .predict =
-              [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-                const int of_node = !nodes ? 1 : given > 0 ? static_cast<int>(given) : network.ranks_per_host;
+              [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
+                  double bucket_bytes) {
+                const int of_node = !nodes      ? 1
+                                    : given > 0 ? static_cast<int>(given)
+                                                : network.ranks_per_host;
                 return predict_all_reduce(network, step, bucket_bytes, !delay, of_node);
               },
           .disagreement = [](double) { return 0.0; },
           .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
-            if (chunks && site.transport.size() > 1) return make_scatter_gather(site, average, delay);
+            if (chunks && site.transport.size() > 1)
+              return make_scatter_gather(site, average, delay);
             const int per_node = nodes ? ranks_per_node(site) : 1;
             // One node alone, or ranks that are nodes: there is nothing to do first.
-            return std::make_unique<AllReduce>(site, average, delay, per_node < site.transport.size() ? per_node : 1);
+            return std::make_unique<AllReduce>(site, average, delay,
+                                               per_node < site.transport.size() ? per_node : 1);
           }};
 }
 

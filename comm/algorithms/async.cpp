@@ -13,21 +13,27 @@
 namespace starling {
 namespace {
 
-/// Asynchronous model average (Bagua, Gan et al. 2021, arXiv 2107.01499): x' = U(x, g), and no step waits for another rank. A rank that is
-/// `interval` past the end of its last average begins the next between two steps: it keeps s = x and starts the mean s̄ of all ranks' s,
-/// which is there once the slowest has begun too. Between two steps after that
+/// Asynchronous model average (Bagua, Gan et al. 2021, arXiv 2107.01499): x' = U(x, g), and no step
+/// waits for another rank. A rank that is `interval` past the end of its last average begins the
+/// next between two steps: it keeps s = x and starts the mean s̄ of all ranks' s, which is there
+/// once the slowest has begun too. Between two steps after that
 ///     x = x + s̄ - s
-/// so all that the rank has learned meanwhile stays. Ranks begin their k-th average in different steps; it is one exchange by its number k.
+/// so all that the rank has learned meanwhile stays. Ranks begin their k-th average in different
+/// steps; it is one exchange by its number k.
 class Asynchronous final : public Averages {
  public:
   Asynchronous(const AlgorithmSite& site, std::int64_t interval_ms)
-      : Averages(site, std::make_unique<Alone>(site), StatesAt::kLocal), interval_(interval_ms), alone_(site.transport.size() == 1) {
+      : Averages(site, std::make_unique<Alone>(site), StatesAt::kLocal),
+        interval_(interval_ms),
+        alone_(site.transport.size() == 1) {
     if (alone_) return;  // the mean is s, so nothing moves
     for (const Bucket& bucket : site.buckets) {
       snapshots_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
     }
     // p is x, the state s, g the sum of all ranks' s.
-    add_ = make_linear_rule(1, 0, [share = means_.share()](double) { return Linear{.x = {.p = 1.0, .s = {-1.0}, .g = share}}; });
+    add_ = make_linear_rule(1, 0, [share = means_.share()](double) {
+      return Linear{.x = {.p = 1.0, .s = {-1.0}, .g = share}};
+    });
   }
 
   void begin(const StepInfo& info) override {
@@ -39,7 +45,8 @@ class Asynchronous final : public Averages {
     }
     Averages::begin(info);
   }
-  /// Collective. No rank can be two averages ahead, as each takes all of them; but some may have begun one that others have not.
+  /// Collective. No rank can be two averages ahead, as each takes all of them; but some may have
+  /// begun one that others have not.
   void finish() override {
     Averages::finish();
     if (alone_ || agreed_) return;
@@ -93,7 +100,8 @@ class Asynchronous final : public Averages {
   bool alone_;
   std::vector<Tensor> snapshots_;  ///< by bucket: s
   std::unique_ptr<OptimizerRule> add_;
-  bool under_way_ = false, agreed_ = true;  ///< agreed: no step since all ranks had the same averages
+  /// agreed: no step since all ranks had the same averages
+  bool under_way_ = false, agreed_ = true;
   std::int64_t started_ = 0;
   Clock::time_point ended_;  ///< of the last average; before one, when steps began
 };
@@ -101,22 +109,27 @@ class Asynchronous final : public Averages {
 }  // namespace
 
 AlgorithmPlan plan_async(ConfigSection& config) {
-  const std::int64_t warmup = config.integer("warmup", 0, Range::closed(0, 1e6), "steps by allreduce before ranks go apart");
+  const std::int64_t warmup = config.integer("warmup", 0, Range::closed(0, 1e6),
+                                             "steps by allreduce before ranks go apart");
   const std::int64_t interval_ms =
-      config.integer("interval_ms", 500, Range::closed(0, 1e6), "milliseconds from the end of an average to the next one's begin");
+      config.integer("interval_ms", 500, Range::closed(0, 1e6),
+                     "milliseconds from the end of an average to the next one's begin");
   return {.title = "asynchronous averaging",
           .scratch = 2,
           .asynchronous = true,
           .step_keys = {{"warmup", warmup, false}},
           .means_before = warmup,
           .predict =
-              [interval_ms](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-                return predict_asynchronous(network, step, bucket_bytes, 1e-3 * static_cast<double>(interval_ms));
+              [interval_ms](const std::vector<RoundCost>&, const NetworkModel& network,
+                            const StepModel& step, double bucket_bytes) {
+                return predict_asynchronous(network, step, bucket_bytes,
+                                            1e-3 * static_cast<double>(interval_ms));
               },
           .make =
               [=](const AlgorithmSite& site) {
                 auto apart = std::make_unique<Asynchronous>(site, interval_ms);
-                return after_warmup(site, warmup, warmup > 0 ? make_all_reduce(site) : nullptr, std::move(apart));
+                return after_warmup(site, warmup, warmup > 0 ? make_all_reduce(site) : nullptr,
+                                    std::move(apart));
               }};
 }
 

@@ -9,21 +9,31 @@
 namespace starling {
 
 StatesAt read_states(ConfigSection& config) {
-  const std::string text = config.choice("states", "local", {"local", "average", "reset"},
-                                         "the optimizer's states where ranks meet: each keeps its own, their mean, or zero");
-  return text == "average" ? StatesAt::kAverage : text == "reset" ? StatesAt::kReset : StatesAt::kLocal;
+  const std::string text = config.choice(
+      "states", "local", {"local", "average", "reset"},
+      "the optimizer's states where ranks meet: each keeps its own, their mean, or zero");
+  return text == "average" ? StatesAt::kAverage
+         : text == "reset" ? StatesAt::kReset
+                           : StatesAt::kLocal;
 }
 
 std::string fp16_fault(StatesAt states) {
   if (states != StatesAt::kReset) return {};
-  return "states is reset, but in fp16 each rank counts its updates by itself; allowed: states local or average, or another precision";
+  return "states is reset, but in fp16 each rank counts its updates by itself; allowed: states "
+         "local or average, or another precision";
 }
 
 Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states)
-    : Algorithm(site), means_(site), outer_(site, 1.0, false), inner_(std::move(inner)), states_(states) {
-  require(states != StatesAt::kReset || !site.check_overflow, "algorithm", "states are reset though each rank counts its own updates");
+    : Algorithm(site),
+      means_(site),
+      outer_(site, 1.0, false),
+      inner_(std::move(inner)),
+      states_(states) {
+  require(states != StatesAt::kReset || !site.check_overflow, "algorithm",
+          "states are reset though each rank counts its own updates");
   if (site.transport.size() > 1) site.transport.prepare({});
-  mean_ = make_linear_rule(0, 0, [share = means_.share()](double) { return Linear{.x = {.p = 0, .g = share}}; });
+  mean_ = make_linear_rule(
+      0, 0, [share = means_.share()](double) { return Linear{.x = {.p = 0, .g = share}}; });
 }
 
 void Averages::begin(const StepInfo& info) {
@@ -74,9 +84,14 @@ Tensor Averages::wait_mean(int b) {
   return means_.take(b);
 }
 
-void Averages::apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient, const Tensor& numbers,
-                     const Mix& mix) {
-  outer_.update(b, info_, mix, {.rule = &rule, .states = std::move(states), .numbers = numbers, .gradient = gradient, .always = true});
+void Averages::apply(int b, const OptimizerRule& rule, std::vector<Tensor> states,
+                     const Tensor& gradient, const Tensor& numbers, const Mix& mix) {
+  outer_.update(b, info_, mix,
+                {.rule = &rule,
+                 .states = std::move(states),
+                 .numbers = numbers,
+                 .gradient = gradient,
+                 .always = true});
 }
 
 void Averages::take_mean(int b, const Tensor& numbers) {
@@ -94,8 +109,13 @@ namespace {
 
 class AfterWarmup final : public Algorithm {
  public:
-  AfterWarmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before, std::unique_ptr<Algorithm> after)
-      : Algorithm(site), start_(start), before_(std::move(before)), after_(std::move(after)), now_(before_.get()) {}
+  AfterWarmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before,
+              std::unique_ptr<Algorithm> after)
+      : Algorithm(site),
+        start_(start),
+        before_(std::move(before)),
+        after_(std::move(after)),
+        now_(before_.get()) {}
 
   void begin(const StepInfo& info) override {
     now_ = info.step < start_ ? before_.get() : after_.get();
@@ -115,7 +135,9 @@ class AfterWarmup final : public Algorithm {
     return 0;
   }
   double mean_weight() const override { return now_->mean_weight(); }
-  double take_wait_seconds() override { return before_->take_wait_seconds() + after_->take_wait_seconds(); }
+  double take_wait_seconds() override {
+    return before_->take_wait_seconds() + after_->take_wait_seconds();
+  }
 
  private:
   std::int64_t start_;
@@ -125,7 +147,8 @@ class AfterWarmup final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before,
+std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start,
+                                        std::unique_ptr<Algorithm> before,
                                         std::unique_ptr<Algorithm> after) {
   if (start == 0) return after;
   return std::make_unique<AfterWarmup>(site, start, std::move(before), std::move(after));

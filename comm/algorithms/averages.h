@@ -16,7 +16,8 @@ StatesAt read_states(ConfigSection& config);
 /// AlgorithmPlan::fp16_fault.
 std::string fp16_fault(StatesAt states);
 
-/// Ranks that train by an inner algorithm and meet after some steps. What they do then is the derived class's.
+/// Ranks that train by an inner algorithm and meet after some steps. What they do then is the
+/// derived class's.
 class Averages : public Algorithm {
  public:
   Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states);
@@ -31,13 +32,17 @@ class Averages : public Algorithm {
     why = "ranks meet after some steps only";
     return 0;
   }
-  double take_wait_seconds() override { return Algorithm::take_wait_seconds() + inner_->take_wait_seconds(); }
+  double take_wait_seconds() override {
+    return Algorithm::take_wait_seconds() + inner_->take_wait_seconds();
+  }
 
  protected:
   /// Whether the bucket's ranks meet after step t.
   virtual bool meets(int bucket, std::int64_t t) const = 0;
   /// Of such a bucket, once it is updated: starts what meet() needs.
-  virtual void start(int bucket) { means_.start(bucket, site_.buckets[static_cast<std::size_t>(bucket)].parameters, info_); }
+  virtual void start(int bucket) {
+    means_.start(bucket, site_.buckets[static_cast<std::size_t>(bucket)].parameters, info_);
+  }
   virtual void meet(int bucket) = 0;
   /// A bucket's optimizer state becomes its mean.
   virtual void average_state(int bucket, std::size_t k);
@@ -50,8 +55,8 @@ class Averages : public Algorithm {
   /// Waits for the mean; the result is a sum, of which means_.share() is the mean.
   Tensor wait_mean(int b);
   /// p' of `numbers`, in place: the parameters, or a state beside them.
-  void apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient, const Tensor& numbers,
-             const Mix& mix = {});
+  void apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient,
+             const Tensor& numbers, const Mix& mix = {});
   /// The mean of `numbers` in their place.
   void take_mean(int b, const Tensor& numbers);
 
@@ -67,7 +72,8 @@ class Averages : public Algorithm {
 };
 
 /// One algorithm before step `start`, another from it on.
-std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before,
+std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start,
+                                        std::unique_ptr<Algorithm> before,
                                         std::unique_ptr<Algorithm> after);
 
 }  // namespace starling

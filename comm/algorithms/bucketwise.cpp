@@ -6,7 +6,8 @@
 
 namespace starling {
 
-SideMixer::SideMixer(const AlgorithmSite& site, const Topology* topology, std::vector<Tensor> numbers, bool overlap)
+SideMixer::SideMixer(const AlgorithmSite& site, const Topology* topology,
+                     std::vector<Tensor> numbers, bool overlap)
     : mixer_(make_message_mixer(site.backend, site.transport)) {
   for (std::size_t b = 0; b < numbers.size(); ++b) {
     buckets_.emplace_back();
@@ -32,9 +33,12 @@ void Means::start(int bucket, const Tensor& numbers, const StepInfo& info, Lane 
   const auto b = static_cast<std::size_t>(bucket);
   numbers_[b] = numbers;
   if (transport_.size() == 1) return;
-  if (!sums_[b]) sums_[b] = Tensor(numbers.backend(), Shape{std::max(most_[b], numbers.elements())}, numbers.dtype());
+  if (!sums_[b])
+    sums_[b] =
+        Tensor(numbers.backend(), Shape{std::max(most_[b], numbers.elements())}, numbers.dtype());
   const StreamScope scope(numbers.backend(), StreamKind::kUpdate);  // where they were written
-  tickets_[b] = transport_.start_sum(numbers, sums_[b].slice(0, Shape{numbers.elements()}), {info.step, bucket, info.step, lane});
+  tickets_[b] = transport_.start_sum(numbers, sums_[b].slice(0, Shape{numbers.elements()}),
+                                     {info.step, bucket, info.step, lane});
 }
 
 Tensor Means::take(int bucket) {

@@ -12,11 +12,13 @@
 
 namespace starling {
 
-/// The order of a step that most algorithms share: a bucket's update as soon as its gradient may be used, then what the whole step ends
-/// with. An exchange that is used in the step in which it starts ends in complete(): it has the rest of the backward pass to arrive.
+/// The order of a step that most algorithms share: a bucket's update as soon as its gradient may be
+/// used, then what the whole step ends with. An exchange that is used in the step in which it
+/// starts ends in complete(): it has the rest of the backward pass to arrive.
 class Bucketwise : public Algorithm {
  public:
-  explicit Bucketwise(const AlgorithmSite& site, double gradient_share = 1.0) : Algorithm(site), updater_(site, gradient_share) {}
+  explicit Bucketwise(const AlgorithmSite& site, double gradient_share = 1.0)
+      : Algorithm(site), updater_(site, gradient_share) {}
 
   void begin(const StepInfo& info) final {
     info_ = info;
@@ -43,7 +45,8 @@ class Bucketwise : public Algorithm {
 
  protected:
   virtual void start_step() {}
-  /// For gradients that others take part in: one is ready; and, where updates come after the pass, all are, before they are measured.
+  /// For gradients that others take part in: one is ready; and, where updates come after the pass,
+  /// all are, before they are measured.
   virtual void gradient_ready(int) {}
   virtual void have_gradients() {}
   virtual void update(int bucket) = 0;
@@ -67,7 +70,9 @@ class Bucketwise : public Algorithm {
 class Alone final : public Bucketwise {
  public:
   using Bucketwise::Bucketwise;
-  std::int64_t graph_period(std::string& why) const override { return repeat_period(nullptr, site_.rule, 1, why); }
+  std::int64_t graph_period(std::string& why) const override {
+    return repeat_period(nullptr, site_.rule, 1, why);
+  }
 
  protected:
   void update(int bucket) override { updater_.update(bucket, info_); }
@@ -76,7 +81,8 @@ class Alone final : public Bucketwise {
 /// Tensors beside the parameters, one a bucket, that are mixed by the same rounds: as messages.
 class SideMixer {
  public:
-  SideMixer(const AlgorithmSite& site, const Topology* topology, std::vector<Tensor> numbers, bool overlap);
+  SideMixer(const AlgorithmSite& site, const Topology* topology, std::vector<Tensor> numbers,
+            bool overlap);
   Mixer& mixer() { return *mixer_; }
 
  private:
@@ -88,7 +94,8 @@ class SideMixer {
 class Means {
  public:
   explicit Means(const AlgorithmSite& site);
-  /// Collective, in the order of the lane. The mean of `numbers`, which may not change until wait().
+  /// Collective, in the order of the lane. The mean of `numbers`, which may not change until
+  /// wait().
   void start(int bucket, const Tensor& numbers, const StepInfo& info, Lane lane = Lane::kSteps);
   /// The ticket to wait for; 0 where there is but one rank.
   Ticket ticket(int bucket) const { return tickets_[static_cast<std::size_t>(bucket)]; }

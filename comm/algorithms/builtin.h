@@ -4,8 +4,9 @@
 
 #include "comm/algorithm.h"
 
-// What lives here: an algorithm a file, and what they share: updater (the fused update of a bucket), gradient_norm (clipping, fp16's flag).
-// A new one is its file, a line in comm/algorithm.cpp and its tests.
+// What lives here: an algorithm a file, and what they share: updater (the fused update of a
+// bucket), gradient_norm (clipping, fp16's flag). A new one is its file, a line in
+// comm/algorithm.cpp and its tests.
 
 namespace starling {
 
@@ -23,7 +24,8 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config);
 AlgorithmPlan plan_slowmo(ConfigSection& config);
 AlgorithmPlan plan_diloco(ConfigSection& config);
 AlgorithmPlan plan_async(ConfigSection& config);
-/// Combine while computing over the site's topology (semantics.md section 2; decent-dp, arXiv 2410.11998 and its references).
+/// Combine while computing over the site's topology (semantics.md section 2; decent-dp, arXiv
+/// 2410.11998 and its references).
 AlgorithmPlan plan_gossip(ConfigSection& config);
 /// The mean gradient over all ranks, the baseline (semantics.md section 4).
 AlgorithmPlan plan_all_reduce(ConfigSection& config);

@@ -15,19 +15,27 @@
 namespace starling {
 namespace {
 
-/// Choco-SGD (Koloskova et al. 2019, arXiv 1907.09356): what travels is how far a rank has gone from x̂, what all neighbours believe it to
-/// be, so that errors of encoding fade as ranks settle. Step t uses the exchange of step t - 1:
-///     x̂ += q        r += Σ_j W_ij q_j        x' = U(x + γ(r - x̂), g)        q = C(x' - x̂)        x̂(0) = r(0) = x(0)
+/// Choco-SGD (Koloskova et al. 2019, arXiv 1907.09356): what travels is how far a rank has gone
+/// from x̂, what all neighbours believe it to be, so that errors of encoding fade as ranks settle.
+/// Step t uses the exchange of step t - 1:
+///     x̂ += q      r += Σ_j W_ij q_j      x' = U(x + γ(r - x̂), g)      q = C(x' - x̂)
+///     x̂(0) = r(0) = x(0)
 class Choco final : public Bucketwise {
  public:
   Choco(const AlgorithmSite& site, const Compressor& compressor, double step)
-      : Bucketwise(site), messages_(site.backend, site.transport, compressor.code, compressor.block), step_(step) {
+      : Bucketwise(site),
+        messages_(site.backend, site.transport, compressor.code, compressor.block),
+        step_(step) {
     site_.transport.prepare({});
-    if (ranks() > 1) exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true), site_.transport.rank());
+    if (ranks() > 1)
+      exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true),
+                              site_.transport.rank());
     exchanges_.resize(site.buckets.size());
     std::int64_t largest = 0;
-    for (const Bucket& bucket : site.buckets) largest = std::max(largest, bucket.parameters.elements());
-    if (largest > 0) moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
+    for (const Bucket& bucket : site.buckets)
+      largest = std::max(largest, bucket.parameters.elements());
+    if (largest > 0)
+      moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
   }
 
   void finish() override {
@@ -59,7 +67,10 @@ class Choco final : public Bucketwise {
       messages_.add_up(b, 1.0, {}, state(b, kBelieved), true);
       messages_.add_up(b, exchange_.self_weight, exchange_.weights, state(b, kAround), true);
     }
-    if (ranks() > 1) mix = {.self_weight = 1.0, .received = {state(b, kAround), state(b, kBelieved)}, .weights = {step_, -step_}};
+    if (ranks() > 1)
+      mix = {.self_weight = 1.0,
+             .received = {state(b, kAround), state(b, kBelieved)},
+             .weights = {step_, -step_}};
     updater_.update(b, info_, mix);
     send(b, info_.step);
   }
@@ -76,9 +87,11 @@ class Choco final : public Bucketwise {
     const Tensor& x = bucket(b).parameters;
     const Tensor moved = moved_.slice(0, Shape{x.elements()});
     on_update_stream(site_.backend, [&] {
-      site_.backend.weighted_sum({.in = {x, state(b, kBelieved)}, .weight = {1.0, -1.0}, .terms = 2, .out = moved});
+      site_.backend.weighted_sum(
+          {.in = {x, state(b, kBelieved)}, .weight = {1.0, -1.0}, .terms = 2, .out = moved});
     });
-    exchanges_[static_cast<std::size_t>(b)] = {messages_.send(exchange_, moved, {step, b, step}), true};
+    exchanges_[static_cast<std::size_t>(b)] = {messages_.send(exchange_, moved, {step, b, step}),
+                                               true};
     if (!site_.overlap) settle(b);
   }
   void settle(int b) {
@@ -100,7 +113,8 @@ EncodedModel model_of_beliefs(const Compressor& compressor, double step) {
           .states_begin_at_x = true,
           .code = compressor.code,
           .block = compressor.block,
-          .step = [step](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code) {
+          .step = [step](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix,
+                         const DisagreementModel::MixOne& code) {
             std::vector<double> q = z[0];
             add(q, -1.0, z[1]);
             code(q);
@@ -117,16 +131,20 @@ EncodedModel model_of_beliefs(const Compressor& compressor, double step) {
 AlgorithmPlan plan_choco(ConfigSection& config) {
   const Compressor compressor = read_compressor(config, "int8");
   const double step = read_consensus_step(config);
-  return {.title = "Choco",
-          .topology = TopologyKind::kSymmetricFixed,
-          .states = {{"x_hat"}, {"r"}},
-          .wire = compressor.wire(),
-          // Encoding apart it is gossip that goes a part of the way.
-          .growth = [step](const OptimizerRule& rule) { return model_of_mixing(rule, {.part = step}); },
-          .encoded = model_of_beliefs(compressor, step),
-          .predict = predict_by_gossip(true),
-          .disagreement = [step](double left) { return drift_of(1, true, 1.0 + (left - 1.0) / step); },
-          .make = [=](const AlgorithmSite& site) { return std::make_unique<Choco>(site, compressor, step); }};
+  return {
+      .title = "Choco",
+      .topology = TopologyKind::kSymmetricFixed,
+      .states = {{"x_hat"}, {"r"}},
+      .wire = compressor.wire(),
+      // Encoding apart it is gossip that goes a part of the way.
+      .growth = [step](const OptimizerRule& rule) { return model_of_mixing(rule, {.part = step}); },
+      .encoded = model_of_beliefs(compressor, step),
+      .predict = predict_by_gossip(true),
+      .disagreement = [step](double left) { return drift_of(1, true, 1.0 + (left - 1.0) / step); },
+      .make =
+          [=](const AlgorithmSite& site) {
+            return std::make_unique<Choco>(site, compressor, step);
+          }};
 }
 
 }  // namespace starling

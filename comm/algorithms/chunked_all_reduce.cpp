@@ -11,23 +11,27 @@
 namespace starling {
 namespace {
 
-/// All-reduce by chunks: each rank adds up its own chunk of a bucket's gradients, and sends the result to all. A bucket's chunks are sent
-/// as soon as its last gradient is ready, or with `delay` after the pass; their sums follow when the backward pass is done. Encoded it is
-/// ByteGrad (Bagua; Gan et al. 2021, arXiv 2107.01499). Every rank gets the same bits.
+/// All-reduce by chunks: each rank adds up its own chunk of a bucket's gradients, and sends the
+/// result to all. A bucket's chunks are sent as soon as its last gradient is ready, or with `delay`
+/// after the pass; their sums follow when the backward pass is done. Encoded it is ByteGrad (Bagua;
+/// Gan et al. 2021, arXiv 2107.01499). Every rank gets the same bits.
 class ChunkedAllReduce final : public Algorithm {
  public:
-  ChunkedAllReduce(const AlgorithmSite& site, const Compressor& compressor, double divisor, double share, bool delay)
+  ChunkedAllReduce(const AlgorithmSite& site, const Compressor& compressor, double divisor,
+                   double share, bool delay)
       : Algorithm(site),
         updater_(site, share),
         mean_(site, compressor, divisor),
         delay_(delay),
-        spreads_(compressor.code != Code::kNone && site.check_overflow && site.transport.size() > 1) {
+        spreads_(compressor.code != Code::kNone && site.check_overflow &&
+                 site.transport.size() > 1) {
     site.transport.prepare({});
   }
 
   void begin(const StepInfo& info) override {
     info_ = info;
-    // A block that overflowed was decoded as NaN, into the padding between parameters too, which no gradient writes over.
+    // A block that overflowed was decoded as NaN, into the padding between parameters too, which no
+    // gradient writes over.
     for (const Bucket& bucket : site_.buckets) {
       if (spreads_) site_.backend.fill(bucket.gradients, 0.0);
     }
@@ -48,7 +52,8 @@ class ChunkedAllReduce final : public Algorithm {
     for (int b = 0; !alone && b < buckets; ++b) mean_.finish(b, waiting);
     updater_.join();  // gradients are read on the compute stream
     if (updater_.needs_all_gradients()) updater_.measure_all(info_);
-    for (int b = 0; (!alone || !updater_.in_backward()) && b < buckets; ++b) updater_.update(b, info_);
+    for (int b = 0; (!alone || !updater_.in_backward()) && b < buckets; ++b)
+      updater_.update(b, info_);
     updater_.join();
   }
   void finish() override {}
@@ -74,8 +79,10 @@ class ChunkedAllReduce final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay) {
-  return std::make_unique<ChunkedAllReduce>(site, Compressor{.code = Code::kNone}, 1.0, average ? 1.0 / site.transport.size() : 1.0, delay);
+std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average,
+                                               bool delay) {
+  return std::make_unique<ChunkedAllReduce>(site, Compressor{.code = Code::kNone}, 1.0,
+                                            average ? 1.0 / site.transport.size() : 1.0, delay);
 }
 
 AlgorithmPlan plan_bytegrad(ConfigSection& config) {
@@ -89,7 +96,8 @@ AlgorithmPlan plan_bytegrad(ConfigSection& config) {
           .disagreement = [](double) { return 0.0; },
           .make =
               [=](const AlgorithmSite& site) {
-                return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(), 1.0, false);
+                return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(),
+                                                          1.0, false);
               }};
 }
 

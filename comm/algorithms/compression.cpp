@@ -6,9 +6,11 @@ namespace starling {
 namespace {
 
 std::int64_t read_block(ConfigSection& config) {
-  const std::int64_t block = config.integer("block", 256, Range::closed(0, 1e9),
-                                            "numbers that share a range where 8 bits travel, a multiple of 32; 0: a whole bucket");
-  if (block % 32 != 0) config.error("block", "is {}; allowed: multiples of 32, or 0 for a whole bucket", block);
+  const std::int64_t block = config.integer(
+      "block", 256, Range::closed(0, 1e9),
+      "numbers that share a range where 8 bits travel, a multiple of 32; 0: a whole bucket");
+  if (block % 32 != 0)
+    config.error("block", "is {}; allowed: multiples of 32, or 0 for a whole bucket", block);
   return block;
 }
 
@@ -17,7 +19,9 @@ std::int64_t read_block(ConfigSection& config) {
 Encoding read_encoding(ConfigSection& config, std::vector<AlgorithmPlan::State>& states) {
   Encoding encoding;
   encoding.block = read_block(config);
-  if (config.boolean("error_feedback", false, "what encoding leaves out of an exchange (sync.exchange) goes into the next")) {
+  if (config.boolean(
+          "error_feedback", false,
+          "what encoding leaves out of an exchange (sync.exchange) goes into the next")) {
     encoding.residual = static_cast<int>(states.size());
     states.push_back({.name = "residual"});
   }
@@ -26,13 +30,15 @@ Encoding read_encoding(ConfigSection& config, std::vector<AlgorithmPlan::State>&
 }
 
 double read_consensus_step(ConfigSection& config) {
-  return config.number("consensus_step", 1.0, Range{0.0, 1.0, true, false}, "part of the decoded differences that a rank goes");
+  return config.number("consensus_step", 1.0, Range{0.0, 1.0, true, false},
+                       "part of the decoded differences that a rank goes");
 }
 
 Compressor read_compressor(ConfigSection& config, const char* standard) {
   Compressor compressor;
-  const std::string name = config.choice("compressor", standard, {"int8", "minmax8", "none"},
-                                         "how numbers travel: 8 bits by the largest of a block, or from its least to its largest");
+  const std::string name = config.choice(
+      "compressor", standard, {"int8", "minmax8", "none"},
+      "how numbers travel: 8 bits by the largest of a block, or from its least to its largest");
   compressor.code = name == "int8" ? Code::kInt8 : name == "minmax8" ? Code::kMinMax8 : Code::kNone;
   compressor.block = read_block(config);
   return compressor;

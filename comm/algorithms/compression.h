@@ -9,8 +9,8 @@
 
 namespace starling {
 
-/// The keys of algorithms whose exchange may be encoded (`sync.exchange`): block, error_feedback, consensus_step. With feedback a state
-/// joins `states`.
+/// The keys of algorithms whose exchange may be encoded (`sync.exchange`): block, error_feedback,
+/// consensus_step. With feedback a state joins `states`.
 Encoding read_encoding(ConfigSection& config, std::vector<AlgorithmPlan::State>& states);
 
 /// γ of an exchange that is encoded.

@@ -34,7 +34,8 @@ Group group_of_all(int ranks) {
   return all;
 }
 
-ConsensusControl::ConsensusControl(const AlgorithmSite& site, double above, std::int64_t check_every, std::int64_t interval, Tensor saved)
+ConsensusControl::ConsensusControl(const AlgorithmSite& site, double above,
+                                   std::int64_t check_every, std::int64_t interval, Tensor saved)
     : backend_(site.backend),
       transport_(site.transport),
       topology_(std::make_unique<GlobalOrOwn>(*site.topology)),
@@ -55,7 +56,8 @@ std::int64_t ConsensusControl::next_round(bool global) {
 
 void ConsensusControl::start_measuring() {
   // A step checks what it mixed, or what was mixed last before it.
-  measuring_ = (step_ + interval_ - 1) / check_every_ > (step_ - 1 + check_every_) / check_every_ - 1;
+  measuring_ =
+      (step_ + interval_ - 1) / check_every_ > (step_ - 1 + check_every_) / check_every_ - 1;
   if (measuring_) on_update_stream(backend_, [&] { backend_.fill(own_, 0.0); });
 }
 
@@ -63,7 +65,8 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
   if (!measuring_) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
   if (!mix.received.empty()) {
-    if (!apart_ || apart_.elements() < x.elements()) apart_ = Tensor(backend_, x.shape(), x.dtype());
+    if (!apart_ || apart_.elements() < x.elements())
+      apart_ = Tensor(backend_, x.shape(), x.dtype());
     const Tensor difference = apart_.slice(0, Shape{x.elements()});
     WeightedSum sum{.in = {x}, .weight = {1.0 - mix.self_weight}, .terms = 1, .out = difference};
     const std::size_t numbers = mix.encoded ? 0 : mix.received.size();
@@ -77,7 +80,8 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
       sum.weight[at] = -mix.weights[mix.sum ? 0 : k];
     }
     backend_.weighted_sum(sum);
-    if (mix.encoded) decode_sum(backend_, mix.received, mix.encoded, -mix.weights[0], difference, true);
+    if (mix.encoded)
+      decode_sum(backend_, mix.received, mix.encoded, -mix.weights[0], difference, true);
     backend_.squared_distance({difference, {}, own_, 0});
   }
   backend_.squared_distance({x, {}, own_, 1});

@@ -14,18 +14,21 @@ namespace starling {
 /// Every rank in one group, which takes the mean.
 Group group_of_all(int ranks);
 
-/// Consensus control (Kong et al. 2021, arXiv 2102.04828): where ranks are further apart than a part δ of their own size, the next exchange
-/// is the mean over all. Every so many steps they sum ‖x - c‖² and ‖x‖², c being what the step mixed; so many steps later the sums have
-/// come, and the exchange that starts next is global where the root of their ratio is above δ.
+/// Consensus control (Kong et al. 2021, arXiv 2102.04828): where ranks are further apart than a
+/// part δ of their own size, the next exchange is the mean over all. Every so many steps they sum
+/// ‖x - c‖² and ‖x‖², c being what the step mixed; so many steps later the sums have come, and the
+/// exchange that starts next is global where the root of their ratio is above δ.
 class ConsensusControl {
  public:
   /// `saved`: fp64 [kSaved], of a checkpoint.
-  ConsensusControl(const AlgorithmSite& site, double above, std::int64_t check_every, std::int64_t interval, Tensor saved);
+  ConsensusControl(const AlgorithmSite& site, double above, std::int64_t check_every,
+                   std::int64_t interval, Tensor saved);
   static constexpr std::int64_t kSaved = 8;
 
   /// Even rounds are the given topology's, each half as large; odd ones the mean over all.
   const Topology& topology() const { return *topology_; }
-  /// Before anything else of the step: judges the sums that have come. `wait(ticket)` waits for them.
+  /// Before anything else of the step: judges the sums that have come. `wait(ticket)` waits for
+  /// them.
   template <class Wait>
   void begin(std::int64_t step, const Wait& wait) {
     step_ = step;

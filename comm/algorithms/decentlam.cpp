@@ -12,30 +12,36 @@
 namespace starling {
 namespace {
 
-/// DecentLaM (Yuan et al. 2021, arXiv 2104.11981), which mixes the step along the gradient but not the one along the momentum, so that the
-/// momentum does not enlarge the bias of ranks with other data:
+/// DecentLaM (Yuan et al. 2021, arXiv 2104.11981), which mixes the step along the gradient but not
+/// the one along the momentum, so that the momentum does not enlarge the bias of ranks with other
+/// data:
 ///     x' = [x - ηg]_t - ηβm        m' = (x - x')/η        where η = 0, m stays
 class DecentLaM final : public Bucketwise {
  public:
   explicit DecentLaM(const AlgorithmSite& site) : Bucketwise(site) {
     const rules::Sgd sgd = sgd_of(site.rule);
     const double beta = sgd.momentum, wd = sgd.weight_decay;
-    descend_ = make_linear_rule(0, 0, [=](double lr) { return Linear{.x = {.p = 1, .g = -lr}, .decay_p = wd}; });
+    descend_ = make_linear_rule(
+        0, 0, [=](double lr) { return Linear{.x = {.p = 1, .g = -lr}, .decay_p = wd}; });
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     // p is the mix, the state m.
-    glide_ = make_linear_rule(1, 0, [=](double lr) { return Linear{.x = {.p = 1, .s = {-lr * beta, 0}}}; });
+    glide_ = make_linear_rule(1, 0, [=](double lr) {
+      return Linear{.x = {.p = 1, .s = {-lr * beta, 0}}};
+    });
     // p is m, the states are x' and what x was before.
     follow_ = make_linear_rule(2, 0, [](double lr) {
       if (lr == 0.0) return Linear{};
       return Linear{.x = {.p = 0, .s = {-1.0 / lr, 1.0 / lr}}};
     });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
-    for (const Bucket& bucket : site.buckets) before_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
+    for (const Bucket& bucket : site.buckets)
+      before_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
   }
 
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = site_.mixer.why_not_captured();
-    return why.empty() ? repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, 1, why) : 0;
+    return why.empty() ? repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, 1, why)
+                       : 0;
   }
 
  protected:
@@ -49,10 +55,16 @@ class DecentLaM final : public Bucketwise {
       const Mix& mix = site_.mixer.receive(b, info_.step, info_.step);
       const Tensor& x = bucket(b).parameters;
       const std::vector<Tensor>& m = bucket(b).states;  // empty without momentum
-      updater_.update(b, info_, mix, {.rule = m.empty() ? mixed_.get() : glide_.get(), .states = m, .gradient = x, .always = true});
+      updater_.update(b, info_, mix,
+                      {.rule = m.empty() ? mixed_.get() : glide_.get(),
+                       .states = m,
+                       .gradient = x,
+                       .always = true});
       site_.mixer.publish(b, info_.step, -1);
       if (m.empty()) continue;
-      updater_.update(b, info_, {}, {.rule = follow_.get(), .states = {x, before(b)}, .numbers = m[0], .gradient = x});
+      updater_.update(
+          b, info_, {},
+          {.rule = follow_.get(), .states = {x, before(b)}, .numbers = m[0], .gradient = x});
     }
   }
 
@@ -75,7 +87,8 @@ AlgorithmPlan plan_decentlam(ConfigSection&) {
           .growth =
               [](const OptimizerRule& rule) {
                 return DisagreementModel{
-                    1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                    1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
+                                                      const DisagreementModel::MixOne& mix) {
                       const std::vector<double> before = z[0];
                       mix(z[0]);
                       add(z[0], -beta, z[1]);

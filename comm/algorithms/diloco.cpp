@@ -27,26 +27,32 @@ struct OuterSettings {
   }
 };
 
-/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo has them (2501.18512). Bucket b of B is
-/// in fragment f = floor(bF/B). After steps with t + 1 ≡ (f+1)H/F - τ (mod H) the mean Δ̄ of Δ = a - x starts; τ steps later
-///     s = μs + Δ̄        a = a - ν(nesterov ? Δ̄ + μs : s)        x = (1-α)a + αx        a(0) = x(0)
+/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo
+/// has them (2501.18512). Bucket b of B is in fragment f = floor(bF/B). After steps with t + 1 ≡
+/// (f+1)H/F - τ (mod H) the mean Δ̄ of Δ = a - x starts; τ steps later
+///     s = μs + Δ̄      a = a - ν(nesterov ? Δ̄ + μs : s)      x = (1-α)a + αx      a(0) = x(0)
 class DiLoCo final : public Averages {
  public:
   DiLoCo(const AlgorithmSite& site, const OuterSettings& settings)
       : Averages(site, std::make_unique<Alone>(site), settings.states), settings_(settings) {
-    require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets", settings.fragments, buckets());
+    require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
+            settings.fragments, buckets());
     // p is x, the states are s and a, g is the sum of Δ.
-    const double mu = settings.momentum, nu = settings.lr, alpha = settings.blend, share = means_.share();
+    const double mu = settings.momentum, nu = settings.lr, alpha = settings.blend,
+                 share = means_.share();
     const bool nesterov = settings.nesterov;
     rule_ = make_linear_rule(2, 2, [=](double) {
-      const double of_s = -nu * (nesterov ? mu * mu : mu), of_delta = -nu * share * (nesterov ? 1.0 + mu : 1.0);
-      return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}}, .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
+      const double of_s = -nu * (nesterov ? mu * mu : mu),
+                   of_delta = -nu * share * (nesterov ? 1.0 + mu : 1.0);
+      return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
+                    .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
     });
     for (int b = 0; b < buckets(); ++b) {
       if (settings.delay > 0) {
         deltas_.push_back(bucket(b).sync[2].numbers);
       } else {
-        deltas_.emplace_back(site.backend, bucket(b).parameters.shape(), bucket(b).parameters.dtype());
+        deltas_.emplace_back(site.backend, bucket(b).parameters.shape(),
+                             bucket(b).parameters.dtype());
       }
     }
     tickets_.resize(deltas_.size());
@@ -88,7 +94,8 @@ class DiLoCo final : public Averages {
  protected:
   bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
   void first_step() override {
-    for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
+    for (int b = 0; b < buckets(); ++b)
+      site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
   }
   void start(int b) override {
     if (settings_.delay == 0) send(b);
@@ -97,7 +104,8 @@ class DiLoCo final : public Averages {
     settle(b);
     under_way_[static_cast<std::size_t>(b)] = false;
     Bucket& of = bucket(b);
-    apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, deltas_[static_cast<std::size_t>(b)], of.parameters);
+    apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, deltas_[static_cast<std::size_t>(b)],
+          of.parameters);
   }
 
  private:
@@ -107,7 +115,10 @@ class DiLoCo final : public Averages {
     const Bucket& of = bucket(b);
     under_way_[i] = true;
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
-    site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters}, .weight = {1.0, -1.0}, .terms = 2, .out = deltas_[i]});
+    site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters},
+                                .weight = {1.0, -1.0},
+                                .terms = 2,
+                                .out = deltas_[i]});
     if (site_.transport.size() > 1) {
       tickets_[i] = site_.transport.start_sum(deltas_[i], deltas_[i], {info_.step, b, info_.step});
     }
@@ -130,27 +141,40 @@ class DiLoCo final : public Averages {
 
 AlgorithmPlan plan_diloco(ConfigSection& config) {
   OuterSettings settings;
-  settings.period = config.integer("period", 500, Range::closed(1, 1e6), "steps from one outer step of a parameter to the next");
-  settings.lr = config.number("outer_lr", 0.7, Range::positive(), "learning rate of the outer steps");
-  settings.momentum = config.number("outer_momentum", 0.9, Range::half_open(0.0, 1.0), "of the outer steps");
+  settings.period = config.integer("period", 500, Range::closed(1, 1e6),
+                                   "steps from one outer step of a parameter to the next");
+  settings.lr =
+      config.number("outer_lr", 0.7, Range::positive(), "learning rate of the outer steps");
+  settings.momentum =
+      config.number("outer_momentum", 0.9, Range::half_open(0.0, 1.0), "of the outer steps");
   settings.nesterov = config.boolean("outer_nesterov", true, "look ahead along it");
-  settings.fragments = config.integer("fragments", 1, Range::closed(1, 1e6), "parts of the buckets that take turns; divides period");
-  settings.delay = config.integer("delay", 0, Range::closed(0, 1e6), "steps that a mean has to arrive; below period / fragments");
-  settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0), "part of the rank's own parameters that stays in an outer step");
+  settings.fragments = config.integer("fragments", 1, Range::closed(1, 1e6),
+                                      "parts of the buckets that take turns; divides period");
+  settings.delay = config.integer("delay", 0, Range::closed(0, 1e6),
+                                  "steps that a mean has to arrive; below period / fragments");
+  settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0),
+                                 "part of the rank's own parameters that stays in an outer step");
   settings.states = read_states(config);
   if (!config.describing()) {
     if (settings.blend == 1.0) {
-      config.error("blend", "is 1, so that ranks keep what they disagree in, 1.000 times as large after every outer step; allowed: < 1");
+      config.error("blend",
+                   "is 1, so that ranks keep what they disagree in, 1.000 times as large after "
+                   "every outer step; allowed: < 1");
     }
     if (settings.period % settings.fragments != 0) {
-      config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it", settings.fragments, settings.period);
+      config.error("fragments",
+                   "is {}, which does not divide the period of {}; take a divisor of it",
+                   settings.fragments, settings.period);
     }
     if (settings.delay >= settings.period / settings.fragments) {
-      config.error("delay", "is {}, but outer steps are {} steps apart; allowed: < {}", settings.delay,
-                   settings.period / settings.fragments, settings.period / settings.fragments);
+      config.error("delay", "is {}, but outer steps are {} steps apart; allowed: < {}",
+                   settings.delay, settings.period / settings.fragments,
+                   settings.period / settings.fragments);
     }
     if (settings.states == StatesAt::kReset && settings.fragments > 1) {
-      config.error("states", "is reset, but fragments take turns and the optimizer counts its steps once; allowed: local, average");
+      config.error("states",
+                   "is reset, but fragments take turns and the optimizer counts its steps once; "
+                   "allowed: local, average");
     }
   }
   std::vector<AlgorithmPlan::State> states{{"anchor"}, {"outer_momentum"}};
@@ -158,7 +182,9 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   std::function<bool(std::int64_t, int, int)> equal_after;
   // What stays of a rank's own parameters is no other's.
   if (settings.blend == 0.0)
-    equal_after = [settings](std::int64_t steps, int b, int buckets) { return settings.meets(b, buckets, steps - 1); };
+    equal_after = [settings](std::int64_t steps, int b, int buckets) {
+      return settings.meets(b, buckets, steps - 1);
+    };
   return {
       .title = "DiLoCo",
       .states = states,
@@ -170,11 +196,15 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
       .equal_after = equal_after,
       .equal_states = settings.states != StatesAt::kLocal,
       .equal_kept = 2,
-      .predict = [settings](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
-                            double bucket_bytes) { return predict_averages(network, step, bucket_bytes, settings.period, settings.delay); },
+      .predict =
+          [settings](const std::vector<RoundCost>&, const NetworkModel& network,
+                     const StepModel& step, double bucket_bytes) {
+            return predict_averages(network, step, bucket_bytes, settings.period, settings.delay);
+          },
       .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
       .tried = {{"period", 48}},
-      .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
+      .make = [settings](
+                  const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
 }
 
 }  // namespace starling

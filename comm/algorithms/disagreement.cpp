@@ -7,8 +7,10 @@
 namespace starling {
 
 DisagreementModel model_of_mixing(const OptimizerRule& rule, const PartialMix& how) {
-  const double beta = momentum_of(rule), rest = std::pow(beta, static_cast<double>(how.interval - 1));
-  // The steps without an exchange take (β + β² + …)·m from x. Example: with β = 0.9 and interval 3 that is 1.71 m.
+  const double beta = momentum_of(rule),
+               rest = std::pow(beta, static_cast<double>(how.interval - 1));
+  // The steps without an exchange take (β + β² + …)·m from x. Example: with β = 0.9 and interval 3
+  // that is 1.71 m.
   const double alone = beta < 1.0 ? beta * (1.0 - rest) / (1.0 - beta) : 0.0;
   return {.states = 1,
           .step =

@@ -25,8 +25,8 @@ Exchange between(std::vector<int> to, std::vector<int> from) {
 
 }  // namespace
 
-EncodedMean::EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor, std::vector<Tensor> residuals,
-                         std::vector<Tensor> chunk_residuals)
+EncodedMean::EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor,
+                         std::vector<Tensor> residuals, std::vector<Tensor> chunk_residuals)
     : backend_(site.backend),
       transport_(site.transport),
       compressor_(compressor),
@@ -38,7 +38,9 @@ EncodedMean::EncodedMean(const AlgorithmSite& site, const Compressor& compressor
 std::int64_t EncodedMean::first(const Tensor& numbers, int chunk) const {
   return std::min(numbers.elements(), chunk * chunk_size(numbers.elements(), transport_.size()));
 }
-std::int64_t EncodedMean::size(const Tensor& numbers, int chunk) const { return first(numbers, chunk + 1) - first(numbers, chunk); }
+std::int64_t EncodedMean::size(const Tensor& numbers, int chunk) const {
+  return first(numbers, chunk + 1) - first(numbers, chunk);
+}
 Tensor EncodedMean::chunk_of(const Tensor& numbers, int chunk) const {
   return numbers.slice(first(numbers, chunk), Shape{size(numbers, chunk)});
 }
@@ -49,7 +51,10 @@ Tensor EncodedMean::part(const Tensor& message, const Tensor& numbers) const {
   return message.slice(0, Shape{bytes(numbers.dtype(), numbers.elements())});
 }
 void EncodedMean::encode(const Tensor& numbers, const Tensor& message) {
-  backend_.encode({.x = numbers, .message = part(message, numbers), .code = compressor_.code, .block = compressor_.block});
+  backend_.encode({.x = numbers,
+                   .message = part(message, numbers),
+                   .code = compressor_.code,
+                   .block = compressor_.block});
 }
 void EncodedMean::decode(const Tensor& message, const Tensor& out, double weight, bool accumulate) {
   backend_.decode({.messages = {part(message, out)},
@@ -70,11 +75,14 @@ void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
   const std::int64_t mine = size(numbers, rank);
   const StreamScope scope(backend_, StreamKind::kUpdate);
   if (state.sent.empty()) {
-    // The mean is fp32's, but for numbers that travel as they are. All messages are as long as a whole chunk's.
+    // The mean is fp32's, but for numbers that travel as they are. All messages are as long as a
+    // whole chunk's.
     const DType wide = compressor_.code == Code::kNone ? numbers.dtype() : DType::kFloat32;
     if (mine > 0) state.chunk = Tensor(backend_, Shape{mine}, wide);
     const auto message = [&](bool wanted) {
-      return wanted ? Tensor(backend_, Shape{bytes(numbers.dtype(), size(numbers, 0))}, DType::kUInt8) : Tensor();
+      return wanted
+                 ? Tensor(backend_, Shape{bytes(numbers.dtype(), size(numbers, 0))}, DType::kUInt8)
+                 : Tensor();
     };
     for (int j = 0; j < ranks; ++j) {
       state.sent.push_back(message(size(numbers, j) > 0));
@@ -83,7 +91,8 @@ void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
     }
   }
   if (!residuals_.empty()) {  // v = numbers + δ, and δ' = v - C(v)
-    backend_.weighted_sum({.in = {numbers}, .weight = {1.0}, .terms = 1, .out = residuals_[b], .accumulate = true});
+    backend_.weighted_sum(
+        {.in = {numbers}, .weight = {1.0}, .terms = 1, .out = residuals_[b], .accumulate = true});
   }
   for (int j = 0; j < ranks; ++j) {
     if (size(numbers, j) == 0) continue;
@@ -95,12 +104,13 @@ void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
     const int to = (rank + shift) % ranks, from = (rank + ranks - shift) % ranks;
     const bool sends = size(numbers, to) > 0;
     if (!sends && mine == 0) continue;
-    const Exchange exchange =
-        between(sends ? std::vector<int>{to} : std::vector<int>{}, mine > 0 ? std::vector<int>{from} : std::vector<int>{});
+    const Exchange exchange = between(sends ? std::vector<int>{to} : std::vector<int>{},
+                                      mine > 0 ? std::vector<int>{from} : std::vector<int>{});
     std::vector<Tensor> places;
     if (mine > 0) places.push_back(state.received[static_cast<std::size_t>(from)]);
-    state.tickets.push_back(transport_.start_exchange(exchange, sends ? state.sent[static_cast<std::size_t>(to)] : state.sent[0], places,
-                                                      {step, bucket, step}));
+    state.tickets.push_back(transport_.start_exchange(
+        exchange, sends ? state.sent[static_cast<std::size_t>(to)] : state.sent[0], places,
+        {step, bucket, step}));
   }
 }
 
@@ -127,8 +137,10 @@ void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
     backend_.decode(mean);
     Tensor numbers = state.chunk;
     if (!chunk_residuals_.empty()) {
-      const Tensor left = chunk_of(chunk_residuals_[static_cast<std::size_t>(bucket)], rank);  // at its place: checkpoints keep no padding
-      backend_.weighted_sum({.in = {state.chunk}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
+      // at its place: checkpoints keep no padding
+      const Tensor left = chunk_of(chunk_residuals_[static_cast<std::size_t>(bucket)], rank);
+      backend_.weighted_sum(
+          {.in = {state.chunk}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
       numbers = left;
     }
     encode(numbers, state.means[me]);
@@ -144,8 +156,9 @@ void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
     places.push_back(state.means[static_cast<std::size_t>(j)]);
   }
   if (others.empty() && senders.empty()) return;
-  state.tickets.push_back(
-      transport_.start_exchange(between(others, senders), state.chunk ? state.means[me] : state.sent[0], places, {step, bucket, step}));
+  state.tickets.push_back(transport_.start_exchange(between(others, senders),
+                                                    state.chunk ? state.means[me] : state.sent[0],
+                                                    places, {step, bucket, step}));
 }
 
 void EncodedMean::finish(int bucket, const Wait& wait) {

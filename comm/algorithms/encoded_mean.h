@@ -10,15 +10,17 @@
 
 namespace starling {
 
-/// The mean over all ranks of a tensor a bucket, by encoded messages (Bagua's ByteGrad; Gan et al. 2021, arXiv 2107.01499). A bucket of E
-/// elements is n chunks of ceil(E/n) elements, rounded up to 32: the last ones may be shorter, or empty. Every rank sends each other its
-/// chunk, takes the mean of its own in rank order, and sends that to all; both ways are encoded, and every rank decodes its own too, so
-/// all get the same bits. `divisor`: n for the mean, 1 for the sum.
+/// The mean over all ranks of a tensor a bucket, by encoded messages (Bagua's ByteGrad; Gan et al.
+/// 2021, arXiv 2107.01499). A bucket of E elements is n chunks of ceil(E/n) elements, rounded up to
+/// 32: the last ones may be shorter, or empty. Every rank sends each other its chunk, takes the
+/// mean of its own in rank order, and sends that to all; both ways are encoded, and every rank
+/// decodes its own too, so all get the same bits. `divisor`: n for the mean, 1 for the sum.
 class EncodedMean {
  public:
-  /// With feedback, `residuals` and `chunk_residuals` hold by bucket what encoding left out of a rank's numbers, and of its chunk's mean.
-  EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor, std::vector<Tensor> residuals = {},
-              std::vector<Tensor> chunk_residuals = {});
+  /// With feedback, `residuals` and `chunk_residuals` hold by bucket what encoding left out of a
+  /// rank's numbers, and of its chunk's mean.
+  EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor,
+              std::vector<Tensor> residuals = {}, std::vector<Tensor> chunk_residuals = {});
 
   /// Collective, in bucket order: starts to send `numbers`, which do not change until finish().
   void start(int bucket, const Tensor& numbers, std::int64_t step);
@@ -30,9 +32,11 @@ class EncodedMean {
 
  private:
   struct State {
-    Tensor numbers, chunk;               ///< given to start(); this rank's chunk: the mean, then what was decoded
-    std::vector<Tensor> sent, received;  ///< messages by rank: of the rank's chunk, and of this rank's by that rank
-    std::vector<Tensor> means;           ///< messages of the chunks' means, by rank
+    /// Given to start(); this rank's chunk: the mean, then what was decoded
+    Tensor numbers, chunk;
+    /// Messages by rank: of the rank's chunk, and of this rank's by that rank
+    std::vector<Tensor> sent, received;
+    std::vector<Tensor> means;  ///< messages of the chunks' means, by rank
     std::vector<Ticket> tickets;
   };
   std::int64_t first(const Tensor& numbers, int chunk) const;

@@ -12,20 +12,23 @@
 namespace starling {
 namespace {
 
-/// Exact diffusion (Yuan et al. 2019, arXiv 1702.05122), and D² (Tang et al. 2018, arXiv 1803.07068) where it is not lazy:
-///     ψ = U(x, g)        x' = V(ψ + (x - ψ_prev))        ψ_prev(0) = x(0)        V = (I + W)/2, or W
+/// Exact diffusion (Yuan et al. 2019, arXiv 1702.05122), and D² (Tang et al. 2018, arXiv
+/// 1803.07068) where it is not lazy:
+///     ψ = U(x, g)      x' = V(ψ + (x - ψ_prev))      ψ_prev(0) = x(0)      V = (I + W)/2, or W
 class ExactDiffusion final : public Bucketwise {
  public:
   ExactDiffusion(const AlgorithmSite& site, bool lazy) : Bucketwise(site), lazy_(lazy) {
     // p is ψ, the state x - ψ_prev.
-    correct_ = make_linear_rule(1, 1, [](double) { return Linear{.x = {.p = 1, .s = {1}}, .state = {{.p = 1}}}; });
+    correct_ = make_linear_rule(
+        1, 1, [](double) { return Linear{.x = {.p = 1, .s = {1}}, .state = {{.p = 1}}}; });
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = site_.mixer.why_not_captured();
-    return why.empty() ? repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, 1, why) : 0;
+    return why.empty() ? repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, 1, why)
+                       : 0;
   }
 
  protected:
@@ -35,10 +38,12 @@ class ExactDiffusion final : public Bucketwise {
   void update(int b) override {
     const Tensor &x = bucket(b).parameters, &previous = state(b, 0);
     on_update_stream(site_.backend, [&] {
-      site_.backend.weighted_sum({.in = {x, previous}, .weight = {1.0, -1.0}, .terms = 2, .out = previous});
+      site_.backend.weighted_sum(
+          {.in = {x, previous}, .weight = {1.0, -1.0}, .terms = 2, .out = previous});
     });
     updater_.update(b, info_);
-    updater_.update(b, info_, {}, {.rule = correct_.get(), .states = {previous}, .gradient = x, .always = true});
+    updater_.update(b, info_, {},
+                    {.rule = correct_.get(), .states = {previous}, .gradient = x, .always = true});
     site_.mixer.publish(b, info_.step, info_.step);
   }
   void complete() override {
@@ -48,7 +53,8 @@ class ExactDiffusion final : public Bucketwise {
         mix.self_weight = 0.5 * (1.0 + mix.self_weight);
         for (double& weight : mix.weights) weight *= 0.5;
       }
-      updater_.update(b, info_, mix, {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      updater_.update(b, info_, mix,
+                      {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
       site_.mixer.publish(b, info_.step, -1);
     }
   }
@@ -78,7 +84,8 @@ DisagreementModel model(double beta, bool lazy) {
 }  // namespace
 
 AlgorithmPlan plan_exact_diffusion(ConfigSection& config) {
-  const bool lazy = config.boolean("lazy", true, "mix with (I + W)/2, which is stable; false: with W, as D2 does");
+  const bool lazy = config.boolean(
+      "lazy", true, "mix with (I + W)/2, which is stable; false: with W, as D2 does");
   return {.title = lazy ? "exact diffusion" : "D2",
           .topology = TopologyKind::kSymmetric,
           .states = {{"psi"}},
@@ -87,7 +94,10 @@ AlgorithmPlan plan_exact_diffusion(ConfigSection& config) {
           .period = 1,
           .predict = predict_by_gossip(false),
           .disagreement = [](double left) { return drift_of(1, false, left); },
-          .make = [lazy](const AlgorithmSite& site) { return std::make_unique<ExactDiffusion>(site, lazy); }};
+          .make =
+              [lazy](const AlgorithmSite& site) {
+                return std::make_unique<ExactDiffusion>(site, lazy);
+              }};
 }
 
 }  // namespace starling

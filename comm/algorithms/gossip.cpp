@@ -23,13 +23,16 @@
 namespace starling {
 namespace {
 
-/// A topology whose every H-th round is the mean over all ranks; its own rounds are the others (Gossip-PGA, arXiv 2105.09080).
+/// A topology whose every H-th round is the mean over all ranks; its own rounds are the others
+/// (Gossip-PGA, arXiv 2105.09080).
 class WithGlobalRounds final : public Topology {
  public:
-  WithGlobalRounds(const Topology& inner, std::int64_t every) : Topology(inner.ranks()), inner_(inner), every_(every) {
+  WithGlobalRounds(const Topology& inner, std::int64_t every)
+      : Topology(inner.ranks()), inner_(inner), every_(every) {
     all_ = group_of_all(ranks());
   }
-  /// So many of the inner rounds that both come to an end together; 0 where nobody would plan so many ahead.
+  /// So many of the inner rounds that both come to an end together; 0 where nobody would plan so
+  /// many ahead.
   std::int64_t period() const override {
     if (every_ == 1) return 1;
     if (inner_.period() == 0) return 0;
@@ -50,29 +53,38 @@ class WithGlobalRounds final : public Topology {
   Group all_;
 };
 
-/// With order awc step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange
-/// has a whole forward and backward pass to arrive. With start_at_begin step t starts round t - 1 of all buckets at its beginning: the same
-/// numbers, and nothing is in flight between steps. With order atc step t updates, starts round t, and mixes what it brings at its end.
+/// With order awc step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and
+/// starts round t; per bucket. So an exchange has a whole forward and backward pass to arrive. With
+/// start_at_begin step t starts round t - 1 of all buckets at its beginning: the same numbers, and
+/// nothing is in flight between steps. With order atc step t updates, starts round t, and mixes
+/// what it brings at its end.
 class Gossip final : public Bucketwise {
  public:
-  Gossip(const AlgorithmSite& site, const GossipSettings& settings, std::function<bool(std::int64_t)> quiet, Tensor control)
+  Gossip(const AlgorithmSite& site, const GossipSettings& settings,
+         std::function<bool(std::int64_t)> quiet, Tensor control)
       : Bucketwise(site), settings_(settings), when_{settings.interval}, quiet_(std::move(quiet)) {
     if (settings.global_above > 0.0 && ranks() > 1) {
-      // Where steps without an exchange come in between, every mix is measured: which is the last before a check is not known.
-      const std::int64_t apart = quiet_ ? settings.check_every + settings.interval : settings.interval;
-      control_.emplace(site, settings.global_above, settings.check_every, apart, std::move(control));
+      // Where steps without an exchange come in between, every mix is measured: which is the last
+      // before a check is not known.
+      const std::int64_t apart =
+          quiet_ ? settings.check_every + settings.interval : settings.interval;
+      control_.emplace(site, settings.global_above, settings.check_every, apart,
+                       std::move(control));
       site_.topology = &control_->topology();
     } else if (settings.global_every > 0 && ranks() > 1) {
-      with_global_rounds_ = std::make_unique<WithGlobalRounds>(*site.topology, settings.global_every);
+      with_global_rounds_ =
+          std::make_unique<WithGlobalRounds>(*site.topology, settings.global_every);
       site_.topology = with_global_rounds_.get();
     }
-    site_.mixer.open(
-        {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !settings.adapt_then_combine, settings.adapt_then_combine});
+    site_.mixer.open({site_.buckets, site_.topology, site_.overlap,
+                      site_.start_at_begin && !settings.adapt_then_combine,
+                      settings.adapt_then_combine});
     if (settings.mix_states > 0 && ranks() > 1) {
       for (std::size_t k = 0; !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
         std::vector<Tensor> numbers;
         for (const Bucket& bucket : site_.buckets) numbers.push_back(bucket.states[k]);
-        states_.push_back(std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), site_.overlap));
+        states_.push_back(
+            std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), site_.overlap));
       }
     }
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
@@ -94,20 +106,27 @@ class Gossip final : public Bucketwise {
     used_ = control_ ? control_->in_flight : used_in(step);
     updater_.join();
     site_.mixer.resume(step, used_);
-    for (const auto& side : states_) side->mixer().resume(step, mixes_states(used_in(step)) ? used_ : -1);
+    for (const auto& side : states_)
+      side->mixer().resume(step, mixes_states(used_in(step)) ? used_ : -1);
   }
 
   std::int64_t graph_period(std::string& why) const override {
     const bool mixes = ranks() > 1;
-    if (settings_.interval > 1) why = "exchanges happen after some steps only (sync.algorithm.interval)";
-    if (settings_.power > 0.0) why = "the weights of a mix follow the learning rate (sync.algorithm.mixing)";
-    if (!states_.empty()) why = "the optimizer's states are mixed with some exchanges (sync.algorithm.mix_states)";
-    if (control_) why = "which rounds are global is decided from step to step (sync.algorithm.global_above)";
+    if (settings_.interval > 1)
+      why = "exchanges happen after some steps only (sync.algorithm.interval)";
+    if (settings_.power > 0.0)
+      why = "the weights of a mix follow the learning rate (sync.algorithm.mixing)";
+    if (!states_.empty())
+      why = "the optimizer's states are mixed with some exchanges (sync.algorithm.mix_states)";
+    if (control_)
+      why = "which rounds are global is decided from step to step (sync.algorithm.global_above)";
     if (quiet_) why = "some steps exchange nothing";
     if (mixes && why.empty()) why = site_.mixer.why_not_captured();
-    if (mixes && why.empty() && !settings_.adapt_then_combine && !site_.start_at_begin) why = "exchanges are under way between steps";
+    if (mixes && why.empty() && !settings_.adapt_then_combine && !site_.start_at_begin)
+      why = "exchanges are under way between steps";
     if (!why.empty()) return 0;
-    const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;  // two buffers of the parameters
+    // two buffers of the parameters
+    const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;
     return repeat_period(mixes ? site_.topology : nullptr, site_.rule, in_turn ? 2 : 1, why);
   }
 
@@ -125,7 +144,8 @@ class Gossip final : public Bucketwise {
     if (control_) {
       used_ = settings_.adapt_then_combine ? -1 : control_->in_flight;
       control_->begin(step, wait_for_sums());
-      const bool global = settings_.global_every > 0 && (exchange + 1) % settings_.global_every == 0;
+      const bool global =
+          settings_.global_every > 0 && (exchange + 1) % settings_.global_every == 0;
       const std::int64_t round = exchange >= 0 ? control_->next_round(global) : -1;
       started_ = quiet(step) ? -1 : round;
       control_->in_flight = settings_.adapt_then_combine ? -1 : started_;
@@ -154,7 +174,8 @@ class Gossip final : public Bucketwise {
     for (int b = 0; settings_.adapt_then_combine && started_ >= 0 && b < buckets(); ++b) {
       const Mix& mix = site_.mixer.receive(b, info_.step, started_);
       if (control_) control_->measure(bucket(b).parameters, mix);
-      updater_.update(b, info_, weighted(mix), {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      updater_.update(b, info_, weighted(mix),
+                      {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
       site_.mixer.publish(b, info_.step, -1);
       mix_states(b, started_after(info_.step), started_);
     }
@@ -164,16 +185,23 @@ class Gossip final : public Bucketwise {
  private:
   bool quiet(std::int64_t step) const { return quiet_ && step >= 0 && quiet_(step); }
   // Exchanges, counted; without consensus control their numbers are the topology's rounds.
-  std::int64_t used_in(std::int64_t t) const { return settings_.adapt_then_combine || quiet(t - 1) ? -1 : when_.used_in(t); }
-  std::int64_t started_after(std::int64_t t) const { return quiet(t) ? -1 : when_.started_after(t); }
-  bool mixes_states(std::int64_t exchange) const { return !states_.empty() && exchange >= 0 && (exchange + 1) % settings_.mix_states == 0; }
+  std::int64_t used_in(std::int64_t t) const {
+    return settings_.adapt_then_combine || quiet(t - 1) ? -1 : when_.used_in(t);
+  }
+  std::int64_t started_after(std::int64_t t) const {
+    return quiet(t) ? -1 : when_.started_after(t);
+  }
+  bool mixes_states(std::int64_t exchange) const {
+    return !states_.empty() && exchange >= 0 && (exchange + 1) % settings_.mix_states == 0;
+  }
 
   /// (1-α)·x + α·mix.
   const Mix& weighted(const Mix& mix) {
     double share = settings_.mixing;
     if (settings_.power > 0.0) {
       const double largest = std::max(info_.lr, info_.largest_lr);
-      share = std::max(settings_.least, largest > 0.0 ? std::pow(info_.lr / largest, settings_.power) : 1.0);
+      share = std::max(settings_.least,
+                       largest > 0.0 ? std::pow(info_.lr / largest, settings_.power) : 1.0);
     }
     if (share == 1.0 || mix.received.empty()) return mix;
     partly_ = mix;
@@ -188,7 +216,9 @@ class Gossip final : public Bucketwise {
     for (std::size_t k = 0; k < states_.size(); ++k) {
       const Mix& mix = states_[k]->mixer().receive(b, info_.step, round);
       const Tensor& numbers = bucket(b).states[k];
-      updater_.update(b, info_, mix, {.rule = mixed_.get(), .numbers = numbers, .gradient = numbers, .always = true});
+      updater_.update(
+          b, info_, mix,
+          {.rule = mixed_.get(), .numbers = numbers, .gradient = numbers, .always = true});
       states_[k]->mixer().publish(b, info_.step, -1);
     }
   }
@@ -201,9 +231,10 @@ class Gossip final : public Bucketwise {
   std::function<bool(std::int64_t)> quiet_;
   std::unique_ptr<WithGlobalRounds> with_global_rounds_;
   std::optional<ConsensusControl> control_;
-  std::int64_t used_ = -1, started_ = -1;           ///< the rounds of this step's exchanges
-  std::vector<std::unique_ptr<SideMixer>> states_;  ///< one a state of the optimizer; empty where they are not mixed
-  std::unique_ptr<OptimizerRule> mixed_;            ///< what was mixed, and nothing else
+  std::int64_t used_ = -1, started_ = -1;  ///< the rounds of this step's exchanges
+  /// One a state of the optimizer; empty where they are not mixed
+  std::vector<std::unique_ptr<SideMixer>> states_;
+  std::unique_ptr<OptimizerRule> mixed_;  ///< what was mixed, and nothing else
   Mix partly_;
 };
 
@@ -213,34 +244,46 @@ GossipSettings read_gossip(ConfigSection& config) {
   GossipSettings settings;
   settings.adapt_then_combine =
       config.choice("order", "awc", {"awc", "atc"},
-                    "awc: combine while computing, the exchange overlaps the next step; atc: update first, then mix, and wait for it") ==
-      "atc";
-  settings.interval = config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
+                    "awc: combine while computing, the exchange overlaps the next step; atc: "
+                    "update first, then mix, and wait for it") == "atc";
+  settings.interval =
+      config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
   settings.global_every =
-      config.integer("global_every", 0, Range::closed(0, 1e6), "every so many exchanges one is the mean over all ranks; 0: none");
+      config.integer("global_every", 0, Range::closed(0, 1e6),
+                     "every so many exchanges one is the mean over all ranks; 0: none");
   settings.mix_states =
-      config.integer("mix_states", 0, Range::closed(0, 1e6), "every so many exchanges the optimizer's states are mixed too; 0: never");
-  settings.global_above =
-      config.number("global_above", 0.0, Range::at_least(0.0),
-                    "where ranks are further apart than this part of their own size, an exchange is the mean over all; 0: "
-                    "off");
-  settings.check_every = config.integer("check_every", 50, Range::closed(1, 1e6), "steps from one look at that to the next");
+      config.integer("mix_states", 0, Range::closed(0, 1e6),
+                     "every so many exchanges the optimizer's states are mixed too; 0: never");
+  settings.global_above = config.number("global_above", 0.0, Range::at_least(0.0),
+                                        "where ranks are further apart than this part of their own "
+                                        "size, an exchange is the mean over all; 0: "
+                                        "off");
+  settings.check_every = config.integer("check_every", 50, Range::closed(1, 1e6),
+                                        "steps from one look at that to the next");
   if (settings.check_every != 50 && settings.global_above == 0.0) {
-    config.error("check_every", "is how often global_above is looked at, which is 0; give global_above, or leave it out");
+    config.error(
+        "check_every",
+        "is how often global_above is looked at, which is 0; give global_above, or leave it out");
   }
-  const nlohmann::json mixing = config.has("mixing") ? config.raw("mixing", "number or object", "") : nlohmann::json();
+  const nlohmann::json mixing =
+      config.has("mixing") ? config.raw("mixing", "number or object", "") : nlohmann::json();
   if (!mixing.is_object()) {
     settings.mixing = config.number("mixing", 1.0, Range{0.0, 1.0, true, false},
-                                    "part of the mix in what is updated, the rest is the rank's own; or {\"power\": p, \"min\": a}: "
+                                    "part of the mix in what is updated, the rest is the rank's "
+                                    "own; or {\"power\": p, \"min\": a}: "
                                     "(rate / largest rate so far)^p, at least a");
   } else {
     ConfigSection adaptive = config.section("mixing", "");
-    settings.power = adaptive.number("power", 1.0, Range::positive(), "of the learning rate's part of the largest so far");
-    settings.least = adaptive.number("min", 0.0, Range::closed(0.0, 1.0), "the least part of the mix");
+    settings.power = adaptive.number("power", 1.0, Range::positive(),
+                                     "of the learning rate's part of the largest so far");
+    settings.least =
+        adaptive.number("min", 0.0, Range::closed(0.0, 1.0), "the least part of the mix");
     adaptive.finish();
   }
   if (settings.global_above > 0.0 && (settings.mixing != 1.0 || settings.power > 0.0)) {
-    config.error("mixing", "does not go with global_above, which brings together what a partial mix keeps apart; leave one of them out");
+    config.error("mixing",
+                 "does not go with global_above, which brings together what a partial mix keeps "
+                 "apart; leave one of them out");
   }
   return settings;
 }
@@ -248,9 +291,13 @@ GossipSettings read_gossip(ConfigSection& config) {
 std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings) {
   std::vector<AlgorithmPlan::StepKey> keys;
   const auto of_exchanges = [&](const char* key, std::int64_t every) {
-    keys.push_back({.key = key, .steps = every * settings.interval, .unit = settings.interval, .used_next = !settings.adapt_then_combine});
+    keys.push_back({.key = key,
+                    .steps = every * settings.interval,
+                    .unit = settings.interval,
+                    .used_next = !settings.adapt_then_combine});
   };
-  keys.push_back({.key = "interval", .steps = settings.interval, .used_next = !settings.adapt_then_combine});
+  keys.push_back(
+      {.key = "interval", .steps = settings.interval, .used_next = !settings.adapt_then_combine});
   if (settings.global_every > 0) of_exchanges("global_every", settings.global_every);
   if (settings.global_above > 0.0) keys.push_back({"check_every", settings.check_every});
   if (settings.mix_states > 0) of_exchanges("mix_states", settings.mix_states);
@@ -259,11 +306,12 @@ std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings)
 
 std::vector<AlgorithmPlan::State> states_of(const GossipSettings& settings) {
   if (settings.global_above == 0.0) return {};
-  return {{.name = "consensus_control", .dtype = DType::kFloat64, .numbers = ConsensusControl::kSaved}};
+  return {
+      {.name = "consensus_control", .dtype = DType::kFloat64, .numbers = ConsensusControl::kSaved}};
 }
 
-std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings, std::function<bool(std::int64_t)> quiet,
-                                        Tensor control) {
+std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
+                                        std::function<bool(std::int64_t)> quiet, Tensor control) {
   return std::make_unique<Gossip>(site, settings, std::move(quiet), std::move(control));
 }
 
@@ -271,8 +319,10 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
   const GossipSettings settings = read_gossip(config);
   std::vector<AlgorithmPlan::State> states;
   const Encoding encoding = read_encoding(config, states);
-  for (const AlgorithmPlan::State& state : states_of(settings)) states.push_back(state);  // the first bucket's alone: after the others
-  const bool repeats = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0;
+  // the first bucket's alone: after the others
+  for (const AlgorithmPlan::State& state : states_of(settings)) states.push_back(state);
+  const bool repeats = settings.interval == 1 && settings.power == 0.0 &&
+                       settings.mix_states == 0 && settings.global_above == 0.0;
   return {.topology = TopologyKind::kDoublyStochastic,
           .encoding = encoding,
           .states = states,
@@ -281,18 +331,24 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
           .step_keys = step_keys_of(settings),
           .growth =
               [settings](const OptimizerRule& rule) {
-                // An adaptive part is as large as at the start, and no mean is called for by global_above.
-                return model_of_mixing(rule, {settings.mixing, settings.interval, settings.global_every, settings.adapt_then_combine});
+                // An adaptive part is as large as at the start, and no mean is called for by
+                // global_above.
+                return model_of_mixing(rule, {settings.mixing, settings.interval,
+                                              settings.global_every, settings.adapt_then_combine});
               },
           .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
           .predict = predict_by_gossip(!settings.adapt_then_combine, settings.interval),
-          .disagreement = [settings](double left) { return drift_of(settings.interval, !settings.adapt_then_combine, left); },
+          .disagreement =
+              [settings](double left) {
+                return drift_of(settings.interval, !settings.adapt_then_combine, left);
+              },
           .near_all_reduce = true,
           .tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}},
           .make =
               [settings](const AlgorithmSite& site) {
                 const bool kept = !site.buckets.empty() && settings.global_above > 0.0;
-                return make_gossip(site, settings, {}, kept ? site.buckets[0].sync.back().numbers : Tensor());
+                return make_gossip(site, settings, {},
+                                   kept ? site.buckets[0].sync.back().numbers : Tensor());
               }};
 }
 

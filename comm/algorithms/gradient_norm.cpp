@@ -27,10 +27,12 @@ void GradientNorm::measure_bucket(int bucket) { measure(bucket, bucket + 1); }
 void GradientNorm::measure_all() { measure(0, static_cast<int>(buckets_.size())); }
 
 void GradientNorm::control_of_bucket(int bucket, double scale, double clip, const Tensor& control) {
-  backend_.gradient_control({totals_, first_[static_cast<std::size_t>(bucket)], parameters_of(bucket), scale, clip, false, control});
+  backend_.gradient_control({totals_, first_[static_cast<std::size_t>(bucket)],
+                             parameters_of(bucket), scale, clip, false, control});
 }
 
-void GradientNorm::control_of_all(double scale, double clip, bool check_finite, const Tensor& control) {
+void GradientNorm::control_of_all(double scale, double clip, bool check_finite,
+                                  const Tensor& control) {
   backend_.gradient_control({totals_, 0, first_.back(), scale, clip, check_finite, control});
 }
 
@@ -38,13 +40,15 @@ void GradientNorm::measure(int begin, int end) {
   std::vector<Tensor> gradients;
   for (int b = begin; b < end; ++b) {
     const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
-    for (const BucketSlot& slot : bucket.layout->slots) gradients.push_back(bucket.gradients.slice(slot.offset, Shape{slot.elements}));
+    for (const BucketSlot& slot : bucket.layout->slots)
+      gradients.push_back(bucket.gradients.slice(slot.offset, Shape{slot.elements}));
   }
   if (gradients.empty()) return;
   std::int64_t index = first_[static_cast<std::size_t>(begin)];
   if (many_) return many_->squared_norms(gradients, totals_, index);
   backend_.fill(totals_.slice(index, Shape{static_cast<std::int64_t>(gradients.size())}), 0.0);
-  for (const Tensor& gradient : gradients) backend_.squared_distance({gradient, {}, totals_, index++});
+  for (const Tensor& gradient : gradients)
+    backend_.squared_distance({gradient, {}, totals_, index++});
 }
 
 }  // namespace starling

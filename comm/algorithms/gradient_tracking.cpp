@@ -11,12 +11,14 @@
 namespace starling {
 namespace {
 
-/// Gradient tracking (Di Lorenzo & Scutari 2016, arXiv 1602.00591): y follows the mean gradient of all ranks.
+/// Gradient tracking (Di Lorenzo & Scutari 2016, arXiv 1602.00591): y follows the mean gradient of
+/// all ranks.
 ///     y(0) = g(0)        y(t) = ([y(t-1)]_(t-1) - g(t-1)) + g(t)        x' = U([x]_(t-1), y(t))
 class GradientTracking final : public Tracking {
  public:
   explicit GradientTracking(const AlgorithmSite& site) : Tracking(site) {
-    track_ = make_linear_rule(1, 1, [](double) { return Linear{.x = {.p = 1, .s = {-1}, .g = 1}, .state = {{.g = 1}}}; });
+    track_ = make_linear_rule(
+        1, 1, [](double) { return Linear{.x = {.p = 1, .s = {-1}, .g = 1}, .state = {{.g = 1}}}; });
   }
 
  protected:
@@ -30,27 +32,31 @@ class GradientTracking final : public Tracking {
 }  // namespace
 
 AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
-  return {.title = "gradient tracking",
-          .topology = TopologyKind::kDoublyStochastic,
-          .rule_fault = [](const OptimizerRule& rule) -> std::string {
-            return rule.corrects_noise() ? "noise_correction is for a rank's own gradients, and this one follows the mean of all" : "";
+  return {
+      .title = "gradient tracking",
+      .topology = TopologyKind::kDoublyStochastic,
+      .rule_fault = [](const OptimizerRule& rule) -> std::string {
+        return rule.corrects_noise() ? "noise_correction is for a rank's own gradients, and this "
+                                       "one follows the mean of all"
+                                     : "";
+      },
+      .states = {{"y"}, {"g"}},
+      .mixed = 2,
+      .growth =
+          [](const OptimizerRule& rule) {  // z is {x, y, m}
+            return DisagreementModel{
+                2, [beta = momentum_of(rule)](DisagreementModel::Numbers& z,
+                                              const DisagreementModel::MixOne& mix) {
+                  mix(z[1]);
+                  scale(z[2], beta);
+                  add(z[2], 1.0, z[1]);
+                  mix(z[0]);
+                  add(z[0], -1.0, z[2]);
+                }};
           },
-          .states = {{"y"}, {"g"}},
-          .mixed = 2,
-          .growth =
-              [](const OptimizerRule& rule) {  // z is {x, y, m}
-                return DisagreementModel{2,
-                                         [beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
-                                           mix(z[1]);
-                                           scale(z[2], beta);
-                                           add(z[2], 1.0, z[1]);
-                                           mix(z[0]);
-                                           add(z[0], -1.0, z[2]);
-                                         }};
-              },
-          .predict = predict_by_gossip(true, 1, 2),
-          .disagreement = [](double left) { return drift_of(1, true, left); },
-          .make = [](const AlgorithmSite& site) { return std::make_unique<GradientTracking>(site); }};
+      .predict = predict_by_gossip(true, 1, 2),
+      .disagreement = [](double left) { return drift_of(1, true, left); },
+      .make = [](const AlgorithmSite& site) { return std::make_unique<GradientTracking>(site); }};
 }
 
 }  // namespace starling

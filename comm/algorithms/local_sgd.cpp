@@ -15,10 +15,12 @@
 namespace starling {
 namespace {
 
-/// The run's rule on the mean gradient of a node's ranks, as torch's post-local hook has it. Sums start as gradients become ready.
+/// The run's rule on the mean gradient of a node's ranks, as torch's post-local hook has it. Sums
+/// start as gradients become ready.
 class NodeGradients final : public Bucketwise {
  public:
-  NodeGradients(const AlgorithmSite& site, const NodeSum& node) : Bucketwise(site, node.share), exchange_(node.exchange) {
+  NodeGradients(const AlgorithmSite& site, const NodeSum& node)
+      : Bucketwise(site, node.share), exchange_(node.exchange) {
     for (const Bucket& bucket : site.buckets) {
       sums_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
     }
@@ -32,8 +34,9 @@ class NodeGradients final : public Bucketwise {
 
  protected:
   void gradient_ready(int b) override {
-    tickets_[static_cast<std::size_t>(b)] =
-        site_.transport.start_exchange(exchange_, bucket(b).gradients, {sums_[static_cast<std::size_t>(b)]}, {info_.step, b, info_.step});
+    tickets_[static_cast<std::size_t>(b)] = site_.transport.start_exchange(
+        exchange_, bucket(b).gradients, {sums_[static_cast<std::size_t>(b)]},
+        {info_.step, b, info_.step});
   }
   void have_gradients() override {
     for (int b = 0; b < buckets(); ++b) {
@@ -43,7 +46,8 @@ class NodeGradients final : public Bucketwise {
       if (exchange_.kind == Exchange::Kind::kGroupSum) {
         site_.backend.copy(sum, own);
       } else {  // two ranks: what came is the other's
-        site_.backend.weighted_sum({.in = {sum}, .weight = {1.0}, .terms = 1, .out = own, .accumulate = true});
+        site_.backend.weighted_sum(
+            {.in = {sum}, .weight = {1.0}, .terms = 1, .out = own, .accumulate = true});
       }
     }
     updater_.join();  // gradients are read on the compute stream
@@ -70,19 +74,24 @@ struct LocalSettings {
   bool meets(std::int64_t t) const { return t >= start && (t + 1 - start) % period == 0; }
 };
 
-/// Local SGD (Stich 2019, arXiv 1805.09767): x' = U(x, g); after steps t ≥ S with H | t + 1 - S the mean of x, over all ranks or by a round
-/// of the topology. With a start it is post-local SGD (Lin et al. 2020, arXiv 1808.07217).
+/// Local SGD (Stich 2019, arXiv 1805.09767): x' = U(x, g); after steps t ≥ S with H | t + 1 - S the
+/// mean of x, over all ranks or by a round of the topology. With a start it is post-local SGD (Lin
+/// et al. 2020, arXiv 1808.07217).
 class LocalSgd final : public Averages {
  public:
   LocalSgd(const AlgorithmSite& site, const LocalSettings& settings)
-      : Averages(site, inner_of(site, settings.node_gradients), settings.states), settings_(settings) {
+      : Averages(site, inner_of(site, settings.node_gradients), settings.states),
+        settings_(settings) {
     if (!settings.by_topology) return;
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
-    for (std::size_t k = 0; settings.states == StatesAt::kAverage && !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
+    for (std::size_t k = 0; settings.states == StatesAt::kAverage && !site_.buckets.empty() &&
+                            k < site_.buckets[0].states.size();
+         ++k) {
       std::vector<Tensor> numbers;
       for (const Bucket& bucket : site_.buckets) numbers.push_back(bucket.states[k]);
-      sides_.push_back(std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), true));
+      sides_.push_back(
+          std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), true));
     }
   }
 
@@ -124,56 +133,72 @@ class LocalSgd final : public Averages {
 
 AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   LocalSettings settings;
-  settings.period = config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
-  settings.start = config.integer("start", 0, Range::closed(0, 1e6), "before this step gradients are averaged instead, as by allreduce");
+  settings.period =
+      config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
+  settings.start =
+      config.integer("start", 0, Range::closed(0, 1e6),
+                     "before this step gradients are averaged instead, as by allreduce");
   settings.by_topology =
-      config.choice("average", "all", {"all", "topology"}, "over all ranks, or by a round of the topology") == "topology";
+      config.choice("average", "all", {"all", "topology"},
+                    "over all ranks, or by a round of the topology") == "topology";
   settings.node_gradients =
-      config.choice("gradients", "local", {"local", "node"}, "between averages: the rank's own, or the mean over its node") == "node";
+      config.choice("gradients", "local", {"local", "node"},
+                    "between averages: the rank's own, or the mean over its node") == "node";
   const std::int64_t ranks_per_node = read_ranks_per_node(config);
   if (ranks_per_node > 0 && !settings.node_gradients) {
-    config.error("ranks_per_node", "is for \"gradients\": \"node\", and they are local; set that, or leave it out");
+    config.error("ranks_per_node",
+                 "is for \"gradients\": \"node\", and they are local; set that, or leave it out");
   }
   settings.states = read_states(config);
   std::function<bool(std::int64_t, int, int)> equal_after;
   if (!settings.by_topology)
-    equal_after = [settings](std::int64_t steps, int, int) { return steps <= settings.start || settings.meets(steps - 1); };
+    equal_after = [settings](std::int64_t steps, int, int) {
+      return steps <= settings.start || settings.meets(steps - 1);
+    };
   std::function<DisagreementModel(const OptimizerRule&)> growth;
   if (settings.by_topology) {
     growth = [period = settings.period](const OptimizerRule& rule) {
       return model_of_mixing(rule, {.interval = period, .adapt_then_combine = true});
     };
   }
-  return {.title = "local SGD",
-          .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
-          .rule_fault = [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
-            return of_nodes && rule.corrects_noise() ? "noise_correction is for a rank's own gradients, and these are a node's" : "";
+  return {
+      .title = "local SGD",
+      .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
+      .rule_fault = [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
+        return of_nodes && rule.corrects_noise()
+                   ? "noise_correction is for a rank's own gradients, and these are a node's"
+                   : "";
+      },
+      .scratch = settings.node_gradients ? 1 : 0,
+      .mixes_states = settings.by_topology&& settings.states == StatesAt::kAverage,
+      .messages = settings.by_topology,
+      .fp16_fault = fp16_fault(settings.states),
+      .restarts_updates = settings.states == StatesAt::kReset,
+      .by_nodes = settings.node_gradients,
+      .ranks_per_node = ranks_per_node,
+      .step_keys = {{"period", settings.period, true, settings.start},
+                    {"start", settings.start, false}},
+      .means_before = settings.start,
+      .equal_after = equal_after,
+      .equal_states = settings.states != StatesAt::kLocal,
+      .growth = growth,
+      .predict =
+          [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network,
+                     const StepModel& step, double bucket_bytes) {
+            return settings.by_topology
+                       ? predict_gossip(rounds, network, step, bucket_bytes, false, settings.period)
+                       : predict_averages(network, step, bucket_bytes, settings.period);
           },
-          .scratch = settings.node_gradients ? 1 : 0,
-          .mixes_states = settings.by_topology&& settings.states == StatesAt::kAverage,
-          .messages = settings.by_topology,
-          .fp16_fault = fp16_fault(settings.states),
-          .restarts_updates = settings.states == StatesAt::kReset,
-          .by_nodes = settings.node_gradients,
-          .ranks_per_node = ranks_per_node,
-          .step_keys = {{"period", settings.period, true, settings.start}, {"start", settings.start, false}},
-          .means_before = settings.start,
-          .equal_after = equal_after,
-          .equal_states = settings.states != StatesAt::kLocal,
-          .growth = growth,
-          .predict =
-              [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-                return settings.by_topology ? predict_gossip(rounds, network, step, bucket_bytes, false, settings.period)
-                                            : predict_averages(network, step, bucket_bytes, settings.period);
-              },
-          .disagreement = [settings](double left) { return drift_of(settings.period, false, left); },
-          .near_all_reduce = true,
-          .tried = {{"period", 2}, {"period", 4}, {"period", 32}},
-          .make =
-              [settings](const AlgorithmSite& site) {
-                auto local = std::make_unique<LocalSgd>(site, settings);
-                return after_warmup(site, settings.start, settings.start > 0 ? make_all_reduce(site) : nullptr, std::move(local));
-              }};
+      .disagreement = [settings](double left) { return drift_of(settings.period, false, left); },
+      .near_all_reduce = true,
+      .tried = {{"period", 2}, {"period", 4}, {"period", 32}},
+      .make =
+          [settings](const AlgorithmSite& site) {
+            auto local = std::make_unique<LocalSgd>(site, settings);
+            return after_warmup(site, settings.start,
+                                settings.start > 0 ? make_all_reduce(site) : nullptr,
+                                std::move(local));
+          }};
 }
 
 }  // namespace starling

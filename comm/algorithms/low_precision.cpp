@@ -17,20 +17,28 @@
 namespace starling {
 namespace {
 
-/// Bagua's low-precision decentralized training (Gan et al. 2021, arXiv 2107.01499; Tang et al. 2018, DCD-PSGD, arXiv 1803.06443): every
-/// rank keeps a replica X_j of each neighbour, which follows by the encoded differences that the neighbour follows too.
-///     h = U(x, g)        q = C(h - X + Σ_j W_ij (X_j - X))        x' = X' = X + q        X_j += q_j        X(0) = X_j(0) = x(0)
+/// Bagua's low-precision decentralized training (Gan et al. 2021, arXiv 2107.01499; Tang et al.
+/// 2018, DCD-PSGD, arXiv 1803.06443): every rank keeps a replica X_j of each neighbour, which
+/// follows by the encoded differences that the neighbour follows too.
+///     h = U(x, g)      q = C(h - X + Σ_j W_ij (X_j - X))      x' = X' = X + q      X_j += q_j
+///     X(0) = X_j(0) = x(0)
 class LowPrecision final : public Bucketwise {
  public:
   LowPrecision(const AlgorithmSite& site, const Compressor& compressor, std::int64_t interval)
-      : Bucketwise(site), messages_(site.backend, site.transport, compressor.code, compressor.block), interval_(interval) {
+      : Bucketwise(site),
+        messages_(site.backend, site.transport, compressor.code, compressor.block),
+        interval_(interval) {
     site_.transport.prepare({});
-    if (ranks() > 1) exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true), site_.transport.rank());
+    if (ranks() > 1)
+      exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true),
+                              site_.transport.rank());
     take_ = make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
     tickets_.resize(site.buckets.size());
     std::int64_t largest = 0;
-    for (const Bucket& bucket : site.buckets) largest = std::max(largest, bucket.parameters.elements());
-    if (largest > 0) moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
+    for (const Bucket& bucket : site.buckets)
+      largest = std::max(largest, bucket.parameters.elements());
+    if (largest > 0)
+      moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
   }
 
   std::int64_t graph_period(std::string& why) const override {
@@ -50,7 +58,8 @@ class LowPrecision final : public Bucketwise {
     const Tensor &h = bucket(b).parameters, moved = moved_.slice(0, Shape{h.elements()});
     const double around = std::accumulate(exchange_.weights.begin(), exchange_.weights.end(), 0.0);
     on_update_stream(site_.backend, [&] {
-      WeightedSum sum{.in = {h, state(b, 0)}, .weight = {1.0, -1.0 - around}, .terms = 2, .out = moved};
+      WeightedSum sum{
+          .in = {h, state(b, 0)}, .weight = {1.0, -1.0 - around}, .terms = 2, .out = moved};
       for (std::size_t k = 0; k < exchange_.weights.size(); ++k) {
         if (sum.terms == static_cast<int>(sum.in.size())) {
           site_.backend.weighted_sum(sum);
@@ -71,7 +80,8 @@ class LowPrecision final : public Bucketwise {
     for (int b = 0; exchanges() && b < buckets(); ++b) {
       settle(b);
       messages_.add_up(b, 1.0, {}, state(b, 0), true);
-      for (std::size_t k = 0; k < exchange_.weights.size(); ++k) messages_.add_received(b, k, state(b, k + 1));
+      for (std::size_t k = 0; k < exchange_.weights.size(); ++k)
+        messages_.add_received(b, k, state(b, k + 1));
       updater_.update(b, info_, {}, {.rule = take_.get(), .gradient = state(b, 0), .always = true});
     }
   }
@@ -98,7 +108,8 @@ EncodedModel model_of_replicas(const Compressor& compressor) {
           .states_begin_at_x = true,
           .code = compressor.code,
           .block = compressor.block,
-          .step = [](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code) {
+          .step = [](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix,
+                     const DisagreementModel::MixOne& code) {
             std::vector<double> q = z[1];
             mix(q);
             add(q, -2.0, z[1]);
@@ -113,19 +124,26 @@ EncodedModel model_of_replicas(const Compressor& compressor) {
 
 AlgorithmPlan plan_low_precision(ConfigSection& config) {
   const Compressor compressor = read_compressor(config, "minmax8");
-  const std::int64_t interval = config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
+  const std::int64_t interval =
+      config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
   return {.title = "low-precision ring",
           .topology = TopologyKind::kSymmetricFixed,
           .default_topology = "static-ring",
           .states = {{.name = "replica", .per_neighbour = true}},
           .wire = compressor.wire(),
           .step_keys = {{"interval", interval}},
-          .growth = [interval](const OptimizerRule& rule) { return model_of_mixing(rule, {.interval = interval}); },
+          .growth =
+              [interval](const OptimizerRule& rule) {
+                return model_of_mixing(rule, {.interval = interval});
+              },
           .encoded = model_of_replicas(compressor),
           .period = interval == 1 ? 1 : 0,
           .predict = predict_by_gossip(false, interval),
           .disagreement = [interval](double left) { return drift_of(interval, false, left); },
-          .make = [=](const AlgorithmSite& site) { return std::make_unique<LowPrecision>(site, compressor, interval); }};
+          .make =
+              [=](const AlgorithmSite& site) {
+                return std::make_unique<LowPrecision>(site, compressor, interval);
+              }};
 }
 
 }  // namespace starling

@@ -26,7 +26,8 @@ inline double momentum_of(const OptimizerRule& rule) {
 
 /// For AlgorithmPlan::rule_fault.
 inline std::string nesterov_fault(const OptimizerRule& rule) {
-  return sgd_of(rule).nesterov ? "its formulas are of plain momentum; allowed: \"nesterov\": false" : "";
+  return sgd_of(rule).nesterov ? "its formulas are of plain momentum; allowed: \"nesterov\": false"
+                               : "";
 }
 
 }  // namespace starling

@@ -11,8 +11,10 @@
 namespace starling {
 namespace {
 
-/// Momentum tracking (Takezawa et al. 2022, arXiv 2209.15505): momentum that is corrected by how the ranks' differ.
-///     m(t) = βm(t-1) + g        c(0) = 0        c(t) = [z(t-1)]_(t-1) + m(t-1)        x' = [x]_(t-1) - η(m(t) - c(t))
+/// Momentum tracking (Takezawa et al. 2022, arXiv 2209.15505): momentum that is corrected by how
+/// the ranks' differ.
+///     m(t) = βm(t-1) + g      c(t) = [z(t-1)]_(t-1) + m(t-1)      c(0) = 0
+///     x' = [x]_(t-1) - η(m(t) - c(t))
 ///     z(t) = c(t) - m(t)
 class MomentumTracking final : public Tracking {
  public:
@@ -20,14 +22,20 @@ class MomentumTracking final : public Tracking {
     const rules::Sgd sgd = sgd_of(site.rule);
     // p is the mixed z, the states are m and x.
     track_ = make_linear_rule(2, 1, [beta = sgd.momentum, wd = sgd.weight_decay](double) {
-      return Linear{.x = {.p = 1, .s = {1, 0}, .made = {-1}}, .state = {{.s = {beta, 0}, .g = 1}}, .decay_s = {0, wd}};
+      return Linear{.x = {.p = 1, .s = {1, 0}, .made = {-1}},
+                    .state = {{.s = {beta, 0}, .g = 1}},
+                    .decay_s = {0, wd}};
     });
     move_ = make_linear_rule(0, 0, [](double lr) { return Linear{.x = {.p = 1, .g = lr}}; });
   }
 
  protected:
-  UpdateWork track(int b) override { return {.rule = track_.get(), .states = {bucket(b).states[0], bucket(b).parameters}}; }
-  UpdateWork move(int b) override { return {.rule = move_.get(), .gradient = state(b, 0), .always = true}; }
+  UpdateWork track(int b) override {
+    return {.rule = track_.get(), .states = {bucket(b).states[0], bucket(b).parameters}};
+  }
+  UpdateWork move(int b) override {
+    return {.rule = move_.get(), .gradient = state(b, 0), .always = true};
+  }
 
  private:
   std::unique_ptr<OptimizerRule> track_, move_;
@@ -36,30 +44,33 @@ class MomentumTracking final : public Tracking {
 }  // namespace
 
 AlgorithmPlan plan_momentum_tracking(ConfigSection&) {
-  return {.title = "momentum tracking",
-          .topology = TopologyKind::kDoublyStochastic,
-          .optimizers = {"sgd"},
-          .rule_fault = [](const OptimizerRule& rule) -> std::string {
-            if (sgd_of(rule).momentum == 0.0) return "it needs a momentum above 0; without, gradient_tracking does the same";
-            return nesterov_fault(rule);
+  return {
+      .title = "momentum tracking",
+      .topology = TopologyKind::kDoublyStochastic,
+      .optimizers = {"sgd"},
+      .rule_fault = [](const OptimizerRule& rule) -> std::string {
+        if (sgd_of(rule).momentum == 0.0)
+          return "it needs a momentum above 0; without, gradient_tracking does the same";
+        return nesterov_fault(rule);
+      },
+      .states = {{"z"}},
+      .mixed = 2,
+      .growth =
+          [](const OptimizerRule& rule) {  // z is {x, z, m}
+            return DisagreementModel{
+                2, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
+                                                  const DisagreementModel::MixOne& mix) {
+                  mix(z[1]);
+                  add(z[1], 1.0, z[2]);
+                  scale(z[2], beta);
+                  add(z[1], -1.0, z[2]);
+                  mix(z[0]);
+                  add(z[0], 1.0, z[1]);
+                }};
           },
-          .states = {{"z"}},
-          .mixed = 2,
-          .growth =
-              [](const OptimizerRule& rule) {  // z is {x, z, m}
-                return DisagreementModel{
-                    2, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
-                      mix(z[1]);
-                      add(z[1], 1.0, z[2]);
-                      scale(z[2], beta);
-                      add(z[1], -1.0, z[2]);
-                      mix(z[0]);
-                      add(z[0], 1.0, z[1]);
-                    }};
-              },
-          .predict = predict_by_gossip(true, 1, 2),
-          .disagreement = [](double left) { return drift_of(1, true, left); },
-          .make = [](const AlgorithmSite& site) { return std::make_unique<MomentumTracking>(site); }};
+      .predict = predict_by_gossip(true, 1, 2),
+      .disagreement = [](double left) { return drift_of(1, true, left); },
+      .make = [](const AlgorithmSite& site) { return std::make_unique<MomentumTracking>(site); }};
 }
 
 }  // namespace starling

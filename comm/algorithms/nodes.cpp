@@ -36,8 +36,9 @@ Exchange planned(Transport& transport, Round round) {
 }  // namespace
 
 std::int64_t read_ranks_per_node(ConfigSection& config) {
-  return config.integer("ranks_per_node", 0, Range::closed(0, 1e6),
-                        "consecutive ranks that share a node; 0: the topology's, or those of a host");
+  return config.integer(
+      "ranks_per_node", 0, Range::closed(0, 1e6),
+      "consecutive ranks that share a node; 0: the topology's, or those of a host");
 }
 
 int ranks_per_node(const AlgorithmSite& site) {
@@ -48,20 +49,24 @@ int ranks_per_node(const AlgorithmSite& site) {
   if (world.size() > 1) world.max(most, 2);
   const int count = static_cast<int>(most[0]);
   if (most[0] != -most[1] || world.size() % count != 0) {
-    fail_on_all_ranks(ExitCode::kUsage, "config", {.key = "sync.algorithm.ranks_per_node"},
-                      "is not given, and hosts have {} to {} of the {} ranks; give a number that divides them", -most[1], most[0],
-                      world.size());
+    fail_on_all_ranks(
+        ExitCode::kUsage, "config", {.key = "sync.algorithm.ranks_per_node"},
+        "is not given, and hosts have {} to {} of the {} ranks; give a number that divides them",
+        -most[1], most[0], world.size());
   }
   return count;
 }
 
 Exchange mean_by_nodes(Transport& transport, int per_node) {
-  return planned(transport, {.groups = {group_of(0, transport.size() / per_node)}, .rows = {}, .ranks_per_node = per_node});
+  return planned(transport, {.groups = {group_of(0, transport.size() / per_node)},
+                             .rows = {},
+                             .ranks_per_node = per_node});
 }
 
 NodeSum sum_in_node(Transport& transport, int per_node) {
   std::vector<Group> nodes;
-  for (int first = 0; first < transport.size(); first += per_node) nodes.push_back(group_of(first, per_node));
+  for (int first = 0; first < transport.size(); first += per_node)
+    nodes.push_back(group_of(first, per_node));
   return {planned(transport, {.groups = nodes, .rows = {}}), 1.0 / per_node};
 }
 

@@ -7,15 +7,18 @@
 
 namespace starling {
 
-/// The key ranks_per_node of algorithms that treat a node's ranks apart (AlgorithmPlan::by_nodes); 0: as the topology has them, or the
-/// hosts.
+/// The key ranks_per_node of algorithms that treat a node's ranks apart (AlgorithmPlan::by_nodes);
+/// 0: as the topology has them, or the hosts.
 std::int64_t read_ranks_per_node(ConfigSection& config);
-/// Collective: how many ranks a node has, as the config says, or as hosts have them. Throws Error(kUsage) on every rank where hosts have
-/// different numbers, or ones that do not divide the ranks.
+/// Collective: how many ranks a node has, as the config says, or as hosts have them. Throws
+/// Error(kUsage) on every rank where hosts have different numbers, or ones that do not divide the
+/// ranks.
 int ranks_per_node(const AlgorithmSite& site);
-/// The mean over all ranks by way of the nodes, and prepares the transport for it. kNone of a single rank.
+/// The mean over all ranks by way of the nodes, and prepares the transport for it. kNone of a
+/// single rank.
 Exchange mean_by_nodes(Transport& transport, int per_node);
-/// The sum over this rank's node: its exchange, the share that makes it a mean. Prepares the transport.
+/// The sum over this rank's node: its exchange, the share that makes it a mean. Prepares the
+/// transport.
 struct NodeSum {
   Exchange exchange;
   double share = 1.0;

@@ -28,7 +28,8 @@ AdamRules rules_for(const OptimizerRule& rule, const std::int64_t* frozen_at) {
   AdamRules result;
   const auto take = [&](auto decoupled) {
     constexpr bool kDecoupled = decltype(decoupled)::value;
-    const auto* kernel = dynamic_cast<const RuleKernel<rules::Adam<kDecoupled>, cpu::IsaLaunch>*>(&rule);
+    const auto* kernel =
+        dynamic_cast<const RuleKernel<rules::Adam<kDecoupled>, cpu::IsaLaunch>*>(&rule);
     if (!kernel) return;
     rules::Adam<kDecoupled> frozen = kernel->rule();
     frozen.frozen_at = frozen_at;
@@ -42,11 +43,13 @@ AdamRules rules_for(const OptimizerRule& rule, const std::int64_t* frozen_at) {
   return result;
 }
 
-/// QAdam (Bagua; Tang et al. 2021, 1-bit Adam, arXiv 2102.02888, in 8 bits): once the second moment is good it stays, and ranks send each
-/// other their momenta instead of gradients.
-///     m = β1 m + (1-β1) g, then its mean over the ranks        p -= η/(1-β1^s) · m / (sqrt(v̂) + eps)
-/// In fp16 a rank knows only after all others' answers whether the step counts. So momentum and residuals go ahead in copies, which become
-/// the real ones where no rank overflowed. The answers travel beside the momenta, and no host looks at them.
+/// QAdam (Bagua; Tang et al. 2021, 1-bit Adam, arXiv 2102.02888, in 8 bits): once the second moment
+/// is good it stays, and ranks send each other their momenta instead of gradients.
+///     m = β1 m + (1-β1) g, then its mean over the ranks
+///     p -= η/(1-β1^s) · m / (sqrt(v̂) + eps)
+/// In fp16 a rank knows only after all others' answers whether the step counts. So momentum and
+/// residuals go ahead in copies, which become the real ones where no rank overflowed. The answers
+/// travel beside the momenta, and no host looks at them.
 class QAdam final : public Algorithm {
  public:
   QAdam(const AlgorithmSite& site, const Compressor& compressor, std::int64_t warmup, bool feedback)
@@ -61,7 +64,9 @@ class QAdam final : public Algorithm {
     site.transport.prepare({});
     const auto copies = [&](const std::vector<Tensor>& of) {
       std::vector<Tensor> result;
-      for (const Tensor& numbers : of) result.push_back(tentative() ? Tensor(site.backend, numbers.shape(), numbers.dtype()) : numbers);
+      for (const Tensor& numbers : of)
+        result.push_back(tentative() ? Tensor(site.backend, numbers.shape(), numbers.dtype())
+                                     : numbers);
       return result;
     };
     std::vector<Tensor> momenta;
@@ -69,11 +74,14 @@ class QAdam final : public Algorithm {
     momenta_ = copies(momenta);
     residuals_ahead_ = copies(residuals_);
     chunk_residuals_ahead_ = copies(chunk_residuals_);
-    mean_ = std::make_unique<EncodedMean>(site, compressor, site.transport.size(), residuals_ahead_, chunk_residuals_ahead_);
+    mean_ = std::make_unique<EncodedMean>(site, compressor, site.transport.size(), residuals_ahead_,
+                                          chunk_residuals_ahead_);
     if (site.check_overflow) control_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
     // p is m, the state the parameters.
-    const double beta1 = adam_.settings.beta1, wd = adam_.decoupled ? 0.0 : adam_.settings.weight_decay;
-    follow_ = make_linear_rule(1, 0, [=](double) { return Linear{.x = {.p = beta1, .g = 1.0 - beta1}, .decay_s = {wd}}; });
+    const double beta1 = adam_.settings.beta1,
+                 wd = adam_.decoupled ? 0.0 : adam_.settings.weight_decay;
+    follow_ = make_linear_rule(
+        1, 0, [=](double) { return Linear{.x = {.p = beta1, .g = 1.0 - beta1}, .decay_s = {wd}}; });
   }
 
   void begin(const StepInfo& info) override {
@@ -108,7 +116,11 @@ class QAdam final : public Algorithm {
       const Bucket& of = site_.buckets[at];
       std::vector<Tensor> states = of.states;
       states[0] = momenta_[at];  // the frozen rule goes along it
-      updater_.update(b, info_, {}, {.rule = adam_.move.get(), .states = states, .gradient = momenta_[at], .control = control_});
+      updater_.update(b, info_, {},
+                      {.rule = adam_.move.get(),
+                       .states = states,
+                       .gradient = momenta_[at],
+                       .control = control_});
       if (!tentative()) continue;
       take(b, momenta_[at], of.states[0]);
       if (residuals_.empty()) continue;
@@ -125,7 +137,9 @@ class QAdam final : public Algorithm {
     frozen_at_ = static_cast<std::int64_t>(value);
   }
   Tensor control() const override { return warms_up_ ? all_reduce_->control() : control_; }
-  double take_wait_seconds() override { return Algorithm::take_wait_seconds() + all_reduce_->take_wait_seconds(); }
+  double take_wait_seconds() override {
+    return Algorithm::take_wait_seconds() + all_reduce_->take_wait_seconds();
+  }
   std::int64_t graph_period(std::string& why) const override {
     why = "after its warm-up the second moment stays";
     return 0;
@@ -151,7 +165,8 @@ class QAdam final : public Algorithm {
         site_.backend.copy(chunk_residuals_[at], chunk_residuals_ahead_[at]);
       });
     }
-    updater_.update(b, info_, {}, {.rule = follow_.get(), .states = {of.parameters}, .numbers = momenta_[at]});
+    updater_.update(b, info_, {},
+                    {.rule = follow_.get(), .states = {of.parameters}, .numbers = momenta_[at]});
     if (site_.transport.size() > 1) mean_->start(b, momenta_[at], info_.step);
   }
   /// Whether a rank overflowed: the sum of what each says. `control_` skips where that is not 0.
@@ -171,7 +186,9 @@ class QAdam final : public Algorithm {
   }
   /// `numbers` become what they are ahead, where the step counts.
   void take(int b, const Tensor& ahead, const Tensor& numbers) {
-    updater_.update(b, info_, {}, {.rule = take_.get(), .numbers = numbers, .gradient = ahead, .control = control_});
+    updater_.update(
+        b, info_, {},
+        {.rule = take_.get(), .numbers = numbers, .gradient = ahead, .control = control_});
   }
 
   std::int64_t warmup_, frozen_at_ = 0;  ///< the second moment is that of so many updates
@@ -179,30 +196,38 @@ class QAdam final : public Algorithm {
   std::unique_ptr<Algorithm> all_reduce_;
   AdamRules adam_;
   Updater updater_;
-  std::vector<Tensor> residuals_, chunk_residuals_;                        ///< by bucket; empty without feedback
-  std::vector<Tensor> momenta_, residuals_ahead_, chunk_residuals_ahead_;  ///< copies where tentative(), the same tensors otherwise
-  Tensor saved_;                                                           ///< frozen_at_
-  Tensor answer_, control_;                                                ///< with an overflow check: of this rank, of all
+  /// By bucket; empty without feedback
+  std::vector<Tensor> residuals_, chunk_residuals_;
+  /// Copies where tentative(), the same tensors otherwise
+  std::vector<Tensor> momenta_, residuals_ahead_, chunk_residuals_ahead_;
+  Tensor saved_;  ///< frozen_at_
+  /// With an overflow check: of this rank, of all
+  Tensor answer_, control_;
   Ticket asked_ = 0;
   std::unique_ptr<EncodedMean> mean_;
   std::unique_ptr<OptimizerRule> follow_;
-  std::unique_ptr<OptimizerRule> take_ = make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
+  std::unique_ptr<OptimizerRule> take_ =
+      make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
   StepInfo info_;
 };
 
 }  // namespace
 
 AlgorithmPlan plan_qadam(ConfigSection& config) {
-  const std::int64_t warmup = config.integer("warmup", 100, Range::closed(1, 1e6), "updates by allreduce, before the second moment stays");
+  const std::int64_t warmup = config.integer(
+      "warmup", 100, Range::closed(1, 1e6), "updates by allreduce, before the second moment stays");
   const Compressor compressor = read_compressor(config, "minmax8");
-  const bool feedback = config.boolean("error_feedback", false, "what encoding leaves out goes into the next exchange");
+  const bool feedback = config.boolean("error_feedback", false,
+                                       "what encoding leaves out goes into the next exchange");
   std::vector<AlgorithmPlan::State> states;
   if (feedback) {
     states.push_back({"residual"});
     states.push_back({.name = "residual_mean"});
-    if (compressor.code != Code::kNone) states.back().dtype = DType::kFloat32;  // as the mean that it joins
+    // as the mean that it joins
+    if (compressor.code != Code::kNone) states.back().dtype = DType::kFloat32;
   }
-  // After how many updates the second moment stays: steps that were skipped do not count, so no step number tells.
+  // After how many updates the second moment stays: steps that were skipped do not count, so no
+  // step number tells.
   states.push_back({.name = "frozen_at", .dtype = DType::kFloat64, .numbers = 1});
   return {.title = "QAdam",
           .optimizers = {"adam", "adamw"},
@@ -212,7 +237,10 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
           .means_before = AlgorithmPlan::kAlways,
           .predict = predict_by_encoded_mean(compressor.wire()),
           .disagreement = [](double) { return 0.0; },
-          .make = [=](const AlgorithmSite& site) { return std::make_unique<QAdam>(site, compressor, warmup, feedback); }};
+          .make =
+              [=](const AlgorithmSite& site) {
+                return std::make_unique<QAdam>(site, compressor, warmup, feedback);
+              }};
 }
 
 }  // namespace starling

@@ -16,32 +16,40 @@
 namespace starling {
 namespace {
 
-/// Quasi-global momentum (Lin et al. 2021, arXiv 2102.04761): the momentum follows how the mixed parameters moved, not the rank's own
-/// gradients. s = βm + g, with nesterov g + β(βm + g); m is sgd's buffer.
+/// Quasi-global momentum (Lin et al. 2021, arXiv 2102.04761): the momentum follows how the mixed
+/// parameters moved, not the rank's own gradients. s = βm + g, with nesterov g + β(βm + g); m is
+/// sgd's buffer.
 ///     atc:  x' = [x - ηs]_t         awc:  x' = [x]_(t-1) - ηs         m' = μm + (1-μ)(x - x')/η
 /// Where η = 0, m stays.
 class QuasiGlobalMomentum final : public Bucketwise {
  public:
-  QuasiGlobalMomentum(const AlgorithmSite& site, bool atc, double mu) : Bucketwise(site), atc_(atc) {
+  QuasiGlobalMomentum(const AlgorithmSite& site, bool atc, double mu)
+      : Bucketwise(site), atc_(atc) {
     const rules::Sgd sgd = sgd_of(site.rule);
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     // s = of_m·m + of_g·g
     const double of_m = sgd.nesterov ? beta * beta : beta, of_g = sgd.nesterov ? 1.0 + beta : 1.0;
-    // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the part along m is a pass of its own,
-    // which such a rank makes too.
+    // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the
+    // part along m is a pass of its own, which such a rank makes too.
     both_ = make_linear_rule(2, 0, [=](double lr) {
       return Linear{.x = {.p = 1, .s = {0, -lr * of_m}, .g = -lr * of_g}, .decay_s = {wd, 0}};
     });
-    descend_ = make_linear_rule(1, 0, [=](double lr) { return Linear{.x = {.p = 1, .g = -lr * of_g}, .decay_s = {wd, 0}}; });
-    glide_ = make_linear_rule(1, 0, [=](double lr) { return Linear{.x = {.p = 1, .s = {-lr * of_m, 0}}}; });
+    descend_ = make_linear_rule(1, 0, [=](double lr) {
+      return Linear{.x = {.p = 1, .g = -lr * of_g}, .decay_s = {wd, 0}};
+    });
+    glide_ = make_linear_rule(1, 0, [=](double lr) {
+      return Linear{.x = {.p = 1, .s = {-lr * of_m, 0}}};
+    });
     // p is m, the states are x' and what x was before.
     follow_ = make_linear_rule(2, 0, [=](double lr) {
       if (lr == 0.0) return Linear{};
       return Linear{.x = {.p = mu, .s = {-(1.0 - mu) / lr, (1.0 - mu) / lr}}};
     });
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
-    site_.mixer.open({site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !atc, atc});
-    for (const Bucket& bucket : site.buckets) before_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
+    site_.mixer.open(
+        {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !atc, atc});
+    for (const Bucket& bucket : site.buckets)
+      before_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
   }
 
   void finish() override {
@@ -54,7 +62,8 @@ class QuasiGlobalMomentum final : public Bucketwise {
   }
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = site_.mixer.why_not_captured();
-    if (ranks() > 1 && why.empty() && !atc_ && !site_.start_at_begin) why = "exchanges are under way between steps";
+    if (ranks() > 1 && why.empty() && !atc_ && !site_.start_at_begin)
+      why = "exchanges are under way between steps";
     if (!why.empty()) return 0;
     const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;
     return repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, in_turn ? 2 : 1, why);
@@ -77,7 +86,8 @@ class QuasiGlobalMomentum final : public Bucketwise {
   void complete() override {
     for (int b = 0; atc_ && b < buckets(); ++b) {
       const Mix& mix = site_.mixer.receive(b, info_.step, info_.step);
-      updater_.update(b, info_, mix, {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      updater_.update(b, info_, mix,
+                      {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
       site_.mixer.publish(b, info_.step, -1);
       follow(b);
     }
@@ -88,17 +98,21 @@ class QuasiGlobalMomentum final : public Bucketwise {
   bool has_momentum(int b) { return !bucket(b).states.empty(); }
 
   void move(int b, const Mix& mix) {
-    if (!has_momentum(b)) return updater_.update(b, info_, mix, {.rule = descend_.get(), .states = {before(b)}});
+    if (!has_momentum(b))
+      return updater_.update(b, info_, mix, {.rule = descend_.get(), .states = {before(b)}});
     const Tensor& m = bucket(b).states[0];
-    if (!site_.check_overflow) return updater_.update(b, info_, mix, {.rule = both_.get(), .states = {before(b), m}});
-    updater_.update(b, info_, mix, {.rule = glide_.get(), .states = {m}, .gradient = m, .always = true});
+    if (!site_.check_overflow)
+      return updater_.update(b, info_, mix, {.rule = both_.get(), .states = {before(b), m}});
+    updater_.update(b, info_, mix,
+                    {.rule = glide_.get(), .states = {m}, .gradient = m, .always = true});
     const Tensor& x = bucket(b).parameters;
     updater_.update(b, info_, {}, {.rule = descend_.get(), .states = {before(b)}, .numbers = x});
   }
   void follow(int b) {
     if (!has_momentum(b)) return;
     const Tensor &m = bucket(b).states[0], &x = bucket(b).parameters;
-    updater_.update(b, info_, {}, {.rule = follow_.get(), .states = {x, before(b)}, .numbers = m, .gradient = x});
+    updater_.update(b, info_, {},
+                    {.rule = follow_.get(), .states = {x, before(b)}, .numbers = m, .gradient = x});
   }
 
   bool atc_;
@@ -123,10 +137,13 @@ DisagreementModel model(const rules::Sgd& sgd, bool atc, double mu) {
 }  // namespace
 
 AlgorithmPlan plan_qgm(ConfigSection& config) {
-  const bool atc = config.choice("order", "atc", {"atc", "awc"}, "atc: update first, then mix, and wait for it; awc: as gossip's") == "atc";
+  const bool atc =
+      config.choice("order", "atc", {"atc", "awc"},
+                    "atc: update first, then mix, and wait for it; awc: as gossip's") == "atc";
   const nlohmann::json given =
       config.raw("mu", "number or text",
-                 "how much of the momentum stays, the rest follows the parameters: >= 0 and < 1, or momentum (default), the optimizer's");
+                 "how much of the momentum stays, the rest follows the parameters: >= 0 and < 1, "
+                 "or momentum (default), the optimizer's");
   if (given.is_null()) config.resolve("mu", "momentum");
   const bool own = given.is_number();
   const double mu = own ? given.get<double>() : 0.0;
@@ -142,13 +159,17 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
           .states = states,
           .scratch = 1,
           .messages = atc,
-          .growth = [=](const OptimizerRule& rule) { return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum); },
+          .growth =
+              [=](const OptimizerRule& rule) {
+                return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum);
+              },
           .period = 1,
           .predict = predict_by_gossip(!atc),
           .disagreement = [atc](double left) { return drift_of(1, !atc, left); },
           .make =
               [=](const AlgorithmSite& site) {
-                return std::make_unique<QuasiGlobalMomentum>(site, atc, own ? mu : sgd_of(site.rule).momentum);
+                return std::make_unique<QuasiGlobalMomentum>(site, atc,
+                                                             own ? mu : sgd_of(site.rule).momentum);
               }};
 }
 

@@ -29,27 +29,33 @@ std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, const SlowSettin
   if (!settings.gossip) return std::make_unique<Alone>(site);
   const bool kept = settings.gossip->global_above > 0.0 && !site.buckets.empty();
   return make_gossip(
-      site, *settings.gossip, [settings](std::int64_t t) { return settings.meets(t); }, kept ? site.buckets[0].sync[2].numbers : Tensor());
+      site, *settings.gossip, [settings](std::int64_t t) { return settings.meets(t); },
+      kept ? site.buckets[0].sync[2].numbers : Tensor());
 }
 
-/// Slow momentum (Wang et al. 2020, arXiv 1910.00643): after steps with τ | t + 1, x̄ being the mean of all ranks' x,
-///     u = βu + (a - x̄)/η        a = a - αηu        x = a        a(0) = x(0)        where η = 0, a = x̄
+/// Slow momentum (Wang et al. 2020, arXiv 1910.00643): after steps with τ | t + 1, x̄ being the
+/// mean of all ranks' x,
+///     u = βu + (a - x̄)/η      a = a - αηu      x = a      a(0) = x(0)      where η = 0, a = x̄
 class SlowMomentum final : public Averages {
  public:
   SlowMomentum(const AlgorithmSite& site, const SlowSettings& settings)
       : Averages(site, inner_of(site, settings), settings.states), settings_(settings) {
     // The states are u and a, g is the sum over the ranks.
-    rule_ = make_linear_rule(2, 2, [beta = settings.momentum, alpha = settings.lr, share = means_.share()](double lr) {
-      if (lr == 0.0) return Linear{.x = {.p = 0, .g = share}, .state = {{.s = {1, 0}}, {.g = share}}};
-      const rules::LinearTerms<double> anchor{.s = {-alpha * lr * beta, 1.0 - alpha}, .g = alpha * share};
-      return Linear{.x = anchor, .state = {{.s = {beta, 1.0 / lr}, .g = -share / lr}, anchor}};
-    });
+    rule_ = make_linear_rule(
+        2, 2, [beta = settings.momentum, alpha = settings.lr, share = means_.share()](double lr) {
+          if (lr == 0.0)
+            return Linear{.x = {.p = 0, .g = share}, .state = {{.s = {1, 0}}, {.g = share}}};
+          const rules::LinearTerms<double> anchor{.s = {-alpha * lr * beta, 1.0 - alpha},
+                                                  .g = alpha * share};
+          return Linear{.x = anchor, .state = {{.s = {beta, 1.0 / lr}, .g = -share / lr}, anchor}};
+        });
   }
 
  protected:
   bool meets(int, std::int64_t t) const override { return settings_.meets(t); }
   void first_step() override {
-    for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
+    for (int b = 0; b < buckets(); ++b)
+      site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
   }
   void meet(int b) override {
     const Tensor sum = wait_mean(b);
@@ -66,12 +72,16 @@ class SlowMomentum final : public Averages {
 
 AlgorithmPlan plan_slowmo(ConfigSection& config) {
   SlowSettings settings;
-  settings.period = config.integer("period", 48, Range::closed(1, 1e6), "steps from one average to the next");
-  settings.momentum = config.number("momentum", 0.5, Range::half_open(0.0, 1.0), "of the steps that averages are");
-  settings.lr = config.number("slow_lr", 1.0, Range::positive(), "how far such a step goes; 1: to the mean and the momentum");
+  settings.period =
+      config.integer("period", 48, Range::closed(1, 1e6), "steps from one average to the next");
+  settings.momentum =
+      config.number("momentum", 0.5, Range::half_open(0.0, 1.0), "of the steps that averages are");
+  settings.lr = config.number("slow_lr", 1.0, Range::positive(),
+                              "how far such a step goes; 1: to the mean and the momentum");
   settings.states = read_states(config);
   const bool gossip =
-      config.choice("inner", "local", {"local", "gossip"}, "what ranks do between averages; gossip takes gossip's keys too") == "gossip";
+      config.choice("inner", "local", {"local", "gossip"},
+                    "what ranks do between averages; gossip takes gossip's keys too") == "gossip";
   std::vector<AlgorithmPlan::State> states{{"anchor"}, {"slow_momentum"}};
   if (gossip) {
     settings.gossip = read_gossip(config);
@@ -80,38 +90,47 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
   std::vector<AlgorithmPlan::StepKey> keys{{"period", settings.period}};
   std::function<DisagreementModel(const OptimizerRule&)> growth;
   if (gossip) {
-    for (AlgorithmPlan::StepKey& key : step_keys_of(*settings.gossip)) keys.push_back(std::move(key));
-    growth = [inner = *settings.gossip](const OptimizerRule& rule) {  // the averages bring it down further
-      return model_of_mixing(rule, {inner.mixing, inner.interval, inner.global_every, inner.adapt_then_combine});
+    for (AlgorithmPlan::StepKey& key : step_keys_of(*settings.gossip))
+      keys.push_back(std::move(key));
+    // the averages bring it down further
+    growth = [inner = *settings.gossip](const OptimizerRule& rule) {
+      return model_of_mixing(
+          rule, {inner.mixing, inner.interval, inner.global_every, inner.adapt_then_combine});
     };
   }
-  return {.title = "slow momentum",
-          .topology = gossip ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
-          .states = states,
-          .scratch = gossip ? 1 : 0,
-          .mixes_states = gossip && settings.gossip->mix_states > 0,
-          .messages = gossip && settings.gossip->adapt_then_combine,
-          .fp16_fault = fp16_fault(settings.states),
-          .restarts_updates = settings.states == StatesAt::kReset,
-          .step_keys = keys,
-          .equal_after = [settings](std::int64_t steps, int, int) { return settings.meets(steps - 1); },
-          .equal_states = settings.states != StatesAt::kLocal,
-          .equal_kept = 2,
-          .growth = growth,
-          .predict =
-              [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-                Prediction result = predict_averages(network, step, bucket_bytes, settings.period);
-                if (!settings.gossip) return result;
-                const Prediction inner =
-                    predict_gossip(rounds, network, step, bucket_bytes, !settings.gossip->adapt_then_combine, settings.gossip->interval);
-                result.step += inner.step - compute_alone(step, network);
-                result.exposed += inner.exposed;
-                result.sent += inner.sent;
-                result.between_hosts += inner.between_hosts;
-                return result;
-              },
-          .disagreement = drift_of_averages(settings.period, settings.gossip.has_value()),
-          .make = [settings](const AlgorithmSite& site) { return std::make_unique<SlowMomentum>(site, settings); }};
+  return {
+      .title = "slow momentum",
+      .topology = gossip ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
+      .states = states,
+      .scratch = gossip ? 1 : 0,
+      .mixes_states = gossip && settings.gossip->mix_states > 0,
+      .messages = gossip && settings.gossip->adapt_then_combine,
+      .fp16_fault = fp16_fault(settings.states),
+      .restarts_updates = settings.states == StatesAt::kReset,
+      .step_keys = keys,
+      .equal_after = [settings](std::int64_t steps, int, int) { return settings.meets(steps - 1); },
+      .equal_states = settings.states != StatesAt::kLocal,
+      .equal_kept = 2,
+      .growth = growth,
+      .predict =
+          [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network,
+                     const StepModel& step, double bucket_bytes) {
+            Prediction result = predict_averages(network, step, bucket_bytes, settings.period);
+            if (!settings.gossip) return result;
+            const Prediction inner =
+                predict_gossip(rounds, network, step, bucket_bytes,
+                               !settings.gossip->adapt_then_combine, settings.gossip->interval);
+            result.step += inner.step - compute_alone(step, network);
+            result.exposed += inner.exposed;
+            result.sent += inner.sent;
+            result.between_hosts += inner.between_hosts;
+            return result;
+          },
+      .disagreement = drift_of_averages(settings.period, settings.gossip.has_value()),
+      .make =
+          [settings](const AlgorithmSite& site) {
+            return std::make_unique<SlowMomentum>(site, settings);
+          }};
 }
 
 }  // namespace starling

@@ -8,10 +8,12 @@
 
 namespace starling {
 
-/// What trackings share: beside the parameters a second tensor is mixed, by the same rounds, overlapped alike.
+/// What trackings share: beside the parameters a second tensor is mixed, by the same rounds,
+/// overlapped alike.
 class Tracking : public Bucketwise {
  public:
-  explicit Tracking(const AlgorithmSite& site) : Bucketwise(site), beside_(site, site.topology, first_states(site), site.overlap) {
+  explicit Tracking(const AlgorithmSite& site)
+      : Bucketwise(site), beside_(site, site.topology, first_states(site), site.overlap) {
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false});
   }
 
@@ -29,7 +31,9 @@ class Tracking : public Bucketwise {
     if (ranks() > 1) why = "exchanges are under way between steps";
     return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
   }
-  double take_wait_seconds() override { return Bucketwise::take_wait_seconds() + beside_.mixer().take_wait_seconds(); }
+  double take_wait_seconds() override {
+    return Bucketwise::take_wait_seconds() + beside_.mixer().take_wait_seconds();
+  }
 
  protected:
   /// The tracked tensor of bucket b from what it was, mixed.

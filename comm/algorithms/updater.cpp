@@ -13,7 +13,8 @@ namespace starling {
 
 Updater::Updater(const AlgorithmSite& site, double gradient_share, bool by_rule)
     : site_(site), gradient_share_(gradient_share), norm_(site.backend, site.buckets) {
-  for (std::size_t b = 0; b < site.buckets.size(); ++b) names_.push_back("bucket " + std::to_string(b));
+  for (std::size_t b = 0; b < site.buckets.size(); ++b)
+    names_.push_back("bucket " + std::to_string(b));
   if (by_rule && site.rule.measures_layers()) make_layers();
   std::int64_t most = 0;
   for (const Bucket& bucket : site.buckets) {
@@ -33,31 +34,38 @@ Updater::Updater(const AlgorithmSite& site, double gradient_share, bool by_rule)
 }
 
 void Updater::make_layers() {
-  const auto rule_of = [&](const BucketRun& run) -> const OptimizerRule& { return *site_.groups[run.group].rule; };
+  const auto rule_of = [&](const BucketRun& run) -> const OptimizerRule& {
+    return *site_.groups[run.group].rule;
+  };
   std::int64_t most = 0;
   for (const Bucket& bucket : site_.buckets) {
     if (bucket.runs.empty()) most = std::max(most, site_.rule.workspace(layers_in(bucket)));
-    for (const BucketRun& run : bucket.runs) most = std::max(most, rule_of(run).workspace(layers_in(bucket, run)));
+    for (const BucketRun& run : bucket.runs)
+      most = std::max(most, rule_of(run).workspace(layers_in(bucket, run)));
   }
   // One for all: updates come one after another.
-  const Tensor workspace = most > 0 ? Tensor(site_.backend, Shape{most}, site_.buckets[0].parameters.dtype()) : Tensor();
+  const Tensor workspace =
+      most > 0 ? Tensor(site_.backend, Shape{most}, site_.buckets[0].parameters.dtype()) : Tensor();
   for (const Bucket& bucket : site_.buckets) {
     std::vector<UpdateLayers>& layers = layers_.emplace_back();
-    if (bucket.runs.empty()) layers.push_back(update_layers(site_.backend, site_.rule, bucket, {}, workspace));
-    for (const BucketRun& run : bucket.runs) layers.push_back(update_layers(site_.backend, rule_of(run), bucket, run, workspace));
+    if (bucket.runs.empty())
+      layers.push_back(update_layers(site_.backend, site_.rule, bucket, {}, workspace));
+    for (const BucketRun& run : bucket.runs)
+      layers.push_back(update_layers(site_.backend, rule_of(run), bucket, run, workspace));
   }
 }
 
 Tensor Updater::decay_of(const Bucket& bucket, std::int64_t elements) {
   if (elements == bucket.parameters.elements()) return bucket.decay;
-  require(no_decay_ && elements <= no_decay_.elements() * kDecayBlock, "update", "{} numbers beside a bucket of {}", elements,
-          bucket.parameters.elements());
+  require(no_decay_ && elements <= no_decay_.elements() * kDecayBlock, "update",
+          "{} numbers beside a bucket of {}", elements, bucket.parameters.elements());
   return no_decay_.slice(0, Shape{elements / kDecayBlock});
 }
 
 void Updater::measure_all(const StepInfo& info) {
   norm_.measure_all();
-  norm_.control_of_all(scale(info), clips_globally() ? site_.clip.norm : 0.0, site_.check_overflow, global_);
+  norm_.control_of_all(scale(info), clips_globally() ? site_.clip.norm : 0.0, site_.check_overflow,
+                       global_);
   skip_is_known_ = false;
 }
 
@@ -65,28 +73,33 @@ Tensor Updater::control_of(int bucket, const StepInfo& info, const UpdateWork& w
   if (!work.gradient) return control_of(bucket, info);
   if (work.control) return work.control;
   if (work.always || !skip_) return {};
-  if (!std::exchange(skip_is_known_, true)) site_.backend.copy(global_.slice(1, Shape{1}), skip_.slice(1, Shape{1}));
+  if (!std::exchange(skip_is_known_, true))
+    site_.backend.copy(global_.slice(1, Shape{1}), skip_.slice(1, Shape{1}));
   return skip_;
 }
 
 Tensor Updater::control_of(int bucket, const StepInfo& info) {
   if (!clips_buckets()) return global_;
-  // Where an overflow was looked for, every bucket's squares are known already, and one bucket's overflow skips them all.
+  // Where an overflow was looked for, every bucket's squares are known already, and one bucket's
+  // overflow skips them all.
   if (!site_.check_overflow) norm_.measure_bucket(bucket);
   norm_.control_of_bucket(bucket, scale(info), site_.clip.norm, of_bucket_);
-  if (site_.check_overflow) site_.backend.copy(global_.slice(1, Shape{1}), of_bucket_.slice(1, Shape{1}));
+  if (site_.check_overflow)
+    site_.backend.copy(global_.slice(1, Shape{1}), of_bucket_.slice(1, Shape{1}));
   return of_bucket_;
 }
 
 void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const UpdateWork& work) {
   const TraceSpan span("update", names_[static_cast<std::size_t>(bucket)], TraceLane::kUpdate);
-  require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step, info.loss_scale);
+  require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step,
+          info.loss_scale);
   Backend& backend = site_.backend;
   Bucket& b = site_.buckets[static_cast<std::size_t>(bucket)];
   const Event gradients = backend.record();
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
-  const DeviceSpan device_span(TraceLane::kDeviceUpdate, "update", names_[static_cast<std::size_t>(bucket)]);
+  const DeviceSpan device_span(TraceLane::kDeviceUpdate, "update",
+                               names_[static_cast<std::size_t>(bucket)]);
   UpdateArgs& args = args_;
   args.x = work.numbers ? work.numbers : b.parameters;
   args.x_out = work.numbers ? work.numbers : b.target();
@@ -105,13 +118,15 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   args.lr = info.lr;
   args.step = info.optimizer_step;
   const auto layers_of = [&](std::size_t run) {
-    return layers_.empty() || work.rule ? UpdateLayers() : layers_[static_cast<std::size_t>(bucket)][run];
+    return layers_.empty() || work.rule ? UpdateLayers()
+                                        : layers_[static_cast<std::size_t>(bucket)][run];
   };
   if (work.rule || b.runs.empty()) {
     args.layers = layers_of(0);
     run_update(backend, work.rule ? *work.rule : site_.rule, args);
   } else {
-    for (std::size_t run = 0; run < b.runs.size(); ++run) update_run(b.runs[run], layers_of(run), info);
+    for (std::size_t run = 0; run < b.runs.size(); ++run)
+      update_run(b.runs[run], layers_of(run), info);
   }
   args.received.clear();  // may be other ranks' memory
   if (!work.numbers) b.flip();
@@ -120,7 +135,9 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
 
 void Updater::update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info) {
   const RuleGroup& group = site_.groups[run.group];
-  const auto part = [&](const Tensor& tensor) { return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor; };
+  const auto part = [&](const Tensor& tensor) {
+    return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor;
+  };
   UpdateArgs args = args_;
   for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low}) *tensor = part(*tensor);
   for (Tensor& state : args.states) state = state.slice(run.state_first, Shape{run.state_elements});

@@ -9,7 +9,8 @@
 
 namespace starling {
 
-/// Calls f() on the update stream, after the work that the compute stream holds too: for operations beside the updates.
+/// Calls f() on the update stream, after the work that the compute stream holds too: for operations
+/// beside the updates.
 template <class F>
 void on_update_stream(Backend& backend, F&& f) {
   const Event computed = backend.record();
@@ -18,34 +19,44 @@ void on_update_stream(Backend& backend, F&& f) {
   f();
 }
 
-/// An update that is not the run's rule on the bucket's parameters and the step's gradient. What is named here takes their places.
+/// An update that is not the run's rule on the bucket's parameters and the step's gradient. What is
+/// named here takes their places.
 struct UpdateWork {
   const OptimizerRule* rule = nullptr;  ///< with `states`
   std::vector<Tensor> states = {};
   Tensor numbers = {};   ///< changed in place, instead of the parameters
   Tensor gradient = {};  ///< made by the algorithm: neither unscaled nor clipped
-  Tensor control = {};   ///< with a gradient: read instead of what this rank knows of the step, see GradientControl
-  bool always = false;   ///< also where this rank's gradients overflowed; otherwise it only mixes then. Not with the step's own gradient
+  /// With a gradient: read instead of what this rank knows of the step, see GradientControl
+  Tensor control = {};
+  /// Also where this rank's gradients overflowed; otherwise it only mixes then. Not with the step's
+  /// own gradient
+  bool always = false;
 };
 
-/// What algorithms share: the fused update of one bucket on the update stream, with clipping, and without the rule in a step
-/// whose gradients overflowed. Norms stay on the device: the host never waits for one.
+/// What algorithms share: the fused update of one bucket on the update stream, with clipping, and
+/// without the rule in a step whose gradients overflowed. Norms stay on the device: the host never
+/// waits for one.
 class Updater {
  public:
   /// `gradient_share` is what gradients are multiplied by beside 1/(loss scale): all-reduce's 1/n.
-  /// `by_rule` false: all updates have a rule of their own (UpdateWork::rule), so nothing is kept for the run's.
+  /// `by_rule` false: all updates have a rule of their own (UpdateWork::rule), so nothing is kept
+  /// for the run's.
   explicit Updater(const AlgorithmSite& site, double gradient_share = 1.0, bool by_rule = true);
 
-  /// Clipping by the norm over all parameters, and looking for an overflow: need every gradient before the first update.
+  /// Clipping by the norm over all parameters, and looking for an overflow: need every gradient
+  /// before the first update.
   bool needs_all_gradients() const { return clips_globally() || site_.check_overflow; }
   /// True where buckets are updated while the backward pass goes on.
   bool in_backward() const { return site_.in_backward && !needs_all_gradients(); }
-  /// Before the updates of a step that needs all gradients: measures the norm of the step's gradients, unscaled.
+  /// Before the updates of a step that needs all gradients: measures the norm of the step's
+  /// gradients, unscaled.
   void measure_all(const StepInfo& info);
-  /// x = rule(c, scale · clip factor · gradient, states), in place or into the bucket's spare buffer, which the model's views follow.
-  /// Issued to the update stream, after the work that the compute stream holds so far.
+  /// x = rule(c, scale · clip factor · gradient, states), in place or into the bucket's spare
+  /// buffer, which the model's views follow. Issued to the update stream, after the work that the
+  /// compute stream holds so far.
   void update(int bucket, const StepInfo& info, const Mix& mix = {}, const UpdateWork& work = {});
-  /// The compute stream waits for the updates issued so far: the next forward pass reads the parameters.
+  /// The compute stream waits for the updates issued so far: the next forward pass reads the
+  /// parameters.
   void join();
   /// {clip factor, skip} of all gradients, after measure_all; empty without an overflow check.
   Tensor overflow_control() const { return site_.check_overflow ? global_ : Tensor(); }
@@ -59,7 +70,8 @@ class Updater {
   Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
   /// The tables of the run's rule, where it measures layers.
   void make_layers();
-  /// Entries of UpdateArgs::decay for as many numbers as a bucket's, or a state's that has its own size.
+  /// Entries of UpdateArgs::decay for as many numbers as a bucket's, or a state's that has its own
+  /// size.
   Tensor decay_of(const Bucket& bucket, std::int64_t elements);
   /// What args_ says, of one group's part of the bucket.
   void update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info);
@@ -67,13 +79,17 @@ class Updater {
   AlgorithmSite site_;
   double gradient_share_;
   GradientNorm norm_;
-  Tensor global_, of_bucket_;                      ///< fp64 [2], see GradientControl; empty where not needed
-  Tensor skip_;                                    ///< the same for a gradient that is not clipped any more: with an overflow check
-  bool skip_is_known_ = false;                     ///< of this step
-  UpdateArgs args_;                                ///< of the update being issued; kept for its vectors' memory
-  std::vector<std::vector<UpdateLayers>> layers_;  ///< by bucket and run (one where it has none); empty where the rule measures none
-  Tensor no_decay_;                                ///< of states that have their own size
-  std::vector<std::string> names_;                 ///< "bucket 3", for the timeline
+  /// fp64 [2], see GradientControl; empty where not needed
+  Tensor global_, of_bucket_;
+  /// The same for a gradient that is not clipped any more: with an overflow check
+  Tensor skip_;
+  bool skip_is_known_ = false;  ///< of this step
+  /// Of the update being issued; kept for its vectors' memory
+  UpdateArgs args_;
+  /// By bucket and run (one where it has none); empty where the rule measures none
+  std::vector<std::vector<UpdateLayers>> layers_;
+  Tensor no_decay_;                 ///< of states that have their own size
+  std::vector<std::string> names_;  ///< "bucket 3", for the timeline
 };
 
 }  // namespace starling

@@ -14,13 +14,16 @@ namespace {
 class Bf16Mixer final : public MessageMixer {
  public:
   /// Groups' sums are of bf16 numbers, which no communicator of their own makes.
-  Bf16Mixer(Backend& backend, Transport& transport) : MessageMixer(backend, transport, Groups::kSummedEncoded) {}
+  Bf16Mixer(Backend& backend, Transport& transport)
+      : MessageMixer(backend, transport, Groups::kSummedEncoded) {}
 
-  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is shared, and buffers are of another kind.
+  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is
+  /// shared, and buffers are of another kind.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
-  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
-               const ExchangeLabel& label) override;
-  void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label, Mix& mix) override;
+  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
+               std::vector<Tensor>& received, const ExchangeLabel& label) override;
+  void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label,
+             Mix& mix) override;
 
  private:
   struct Encoded {
@@ -37,8 +40,8 @@ class Bf16Mixer final : public MessageMixer {
 };
 
 /// Encodes the bucket's parameters, behind the updates issued so far.
-Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&, std::vector<Tensor>&,
-                        const ExchangeLabel& label) {
+Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&,
+                        std::vector<Tensor>&, const ExchangeLabel& label) {
   if (exchange.kind == Exchange::Kind::kNone) return 0;
   require(label.bucket >= 0, "exchange", "an exchange of bucket {}", label.bucket);
   const auto b = static_cast<std::size_t>(label.bucket);
@@ -46,7 +49,8 @@ Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const st
   Encoded& encoded = encoded_[b];
   const Tensor& x = bucket.parameters;
   dtype_ = x.dtype();
-  require(dtype_ == DType::kFloat32, "exchange", "parameters of {} cannot travel as bf16; needed: fp32", name_of(dtype_));
+  require(dtype_ == DType::kFloat32, "exchange",
+          "parameters of {} cannot travel as bf16; needed: fp32", name_of(dtype_));
   if (exchange.kind == Exchange::Kind::kNodes) {  // the transport encodes: only between nodes
     if (!encoded.sum) encoded.sum = Tensor(backend_, x.shape(), dtype_);
     Exchange narrow = exchange;
@@ -54,7 +58,8 @@ Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const st
     return transport_.start_exchange(narrow, x, {encoded.sum}, label);
   }
   {
-    const StreamScope scope(backend_, StreamKind::kUpdate);  // behind the update that made x; memory that this stream may write to at once
+    // behind the update that made x; memory that this stream may write to at once
+    const StreamScope scope(backend_, StreamKind::kUpdate);
     if (!encoded.own) encoded.own = Tensor(backend_, x.shape(), DType::kBFloat16);
     backend_.cast({x, encoded.own});
   }
@@ -63,16 +68,20 @@ Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const st
     if (!encoded.sum) encoded.sum = Tensor(backend_, x.shape(), dtype_);
     places = {encoded.sum};
   } else {
-    while (encoded.arrived.size() < exchange.received()) encoded.arrived.emplace_back(backend_, x.shape(), DType::kBFloat16);
-    places.assign(encoded.arrived.begin(), encoded.arrived.begin() + static_cast<std::ptrdiff_t>(exchange.received()));
+    while (encoded.arrived.size() < exchange.received())
+      encoded.arrived.emplace_back(backend_, x.shape(), DType::kBFloat16);
+    places.assign(encoded.arrived.begin(),
+                  encoded.arrived.begin() + static_cast<std::ptrdiff_t>(exchange.received()));
   }
   return transport_.start_exchange(exchange, encoded.own, places, label);
 }
 
 /// The terms are valid for the next update of this bucket, and overwritten by the next call.
-void Bf16Mixer::terms(const Exchange& exchange, std::vector<Tensor>&, const ExchangeLabel& label, Mix& mix) {
+void Bf16Mixer::terms(const Exchange& exchange, std::vector<Tensor>&, const ExchangeLabel& label,
+                      Mix& mix) {
   const auto b = static_cast<std::size_t>(label.bucket);
-  require(b < encoded_.size() && (encoded_[b].own || encoded_[b].sum), "exchange", "bucket {} was not exchanged", label.bucket);
+  require(b < encoded_.size() && (encoded_[b].own || encoded_[b].sum), "exchange",
+          "bucket {} was not exchanged", label.bucket);
   const Encoded& encoded = encoded_[b];
   if (exchange.kind == Exchange::Kind::kNodes) {
     mix.self_weight = exchange.self_weight;
@@ -98,22 +107,28 @@ void Bf16Mixer::terms(const Exchange& exchange, std::vector<Tensor>&, const Exch
   } else {
     moved = std::accumulate(exchange.weights.begin(), exchange.weights.end(), 0.0);
     add_encoded(encoded.own, -moved);
-    for (std::size_t k = 0; k < exchange.weights.size(); ++k) add_encoded(encoded.arrived[k], exchange.weights[k]);
+    for (std::size_t k = 0; k < exchange.weights.size(); ++k)
+      add_encoded(encoded.arrived[k], exchange.weights[k]);
   }
   mix.self_weight = exchange.self_weight + moved;
 }
 
 Tensor Bf16Mixer::scratch(std::size_t k, const Tensor& encoded) {
   if (scratch_.size() <= k) scratch_.resize(k + 1);
-  if (!scratch_[k] || scratch_[k].elements() < encoded.elements()) scratch_[k] = Tensor(backend_, Shape{encoded.elements()}, dtype_);
-  return scratch_[k].elements() == encoded.elements() ? scratch_[k] : scratch_[k].slice(0, Shape{encoded.elements()});
+  if (!scratch_[k] || scratch_[k].elements() < encoded.elements())
+    scratch_[k] = Tensor(backend_, Shape{encoded.elements()}, dtype_);
+  return scratch_[k].elements() == encoded.elements()
+             ? scratch_[k]
+             : scratch_[k].slice(0, Shape{encoded.elements()});
 }
 
 }  // namespace
 
 MixerKind bf16_mixer() {
-  return {[](Backend& backend, Transport& transport, const Encoding& encoding) -> std::unique_ptr<Mixer> {
-            if (!encoding.plain()) return make_encoded_mixer(backend, transport, Code::kBf16, encoding);
+  return {[](Backend& backend, Transport& transport,
+             const Encoding& encoding) -> std::unique_ptr<Mixer> {
+            if (!encoding.plain())
+              return make_encoded_mixer(backend, transport, Code::kBf16, encoding);
             return std::make_unique<Bf16Mixer>(backend, transport);
           },
           0.5, true, Code::kBf16};

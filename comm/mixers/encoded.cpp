@@ -17,20 +17,25 @@ EncodedMessages::Messages& EncodedMessages::of(int bucket) {
 }
 
 Tensor EncodedMessages::message_of(const Tensor& numbers) const {
-  return Tensor(backend_, Shape{message_bytes(code_, numbers.dtype(), numbers.elements(), block_)}, DType::kUInt8);
+  return Tensor(backend_, Shape{message_bytes(code_, numbers.dtype(), numbers.elements(), block_)},
+                DType::kUInt8);
 }
 
-Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers, const ExchangeLabel& label) {
+Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers,
+                             const ExchangeLabel& label) {
   Messages& messages = of(label.bucket);
   const StreamScope scope(backend_, StreamKind::kUpdate);
   if (!messages.own) messages.own = message_of(numbers);
   backend_.encode({.x = numbers, .message = messages.own, .code = code_, .block = block_});
-  while (messages.received.size() < exchange.receive_from.size()) messages.received.push_back(message_of(numbers));
-  const auto end = messages.received.begin() + static_cast<std::ptrdiff_t>(exchange.receive_from.size());
+  while (messages.received.size() < exchange.receive_from.size())
+    messages.received.push_back(message_of(numbers));
+  const auto end =
+      messages.received.begin() + static_cast<std::ptrdiff_t>(exchange.receive_from.size());
   return transport_.start_exchange(exchange, messages.own, {messages.received.begin(), end}, label);
 }
 
-void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate) {
+void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights,
+                             const Tensor& out, bool accumulate) {
   Mix mix;
   this->mix(bucket, own_weight, weights, 1.0, mix);
   if (own_weight == 0.0) {
@@ -41,7 +46,8 @@ void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<do
   decode_sum(backend_, mix.received, mix.encoded, 1.0, out, accumulate);
 }
 
-void EncodedMessages::mix(int bucket, double own_weight, const std::vector<double>& weights, double share, Mix& mix) const {
+void EncodedMessages::mix(int bucket, double own_weight, const std::vector<double>& weights,
+                          double share, Mix& mix) const {
   const Messages& messages = messages_[static_cast<std::size_t>(bucket)];
   const auto end = messages.received.begin() + static_cast<std::ptrdiff_t>(weights.size());
   mix.received = {messages.own};
@@ -55,8 +61,13 @@ void EncodedMessages::mix(int bucket, double own_weight, const std::vector<doubl
 
 void EncodedMessages::add_received(int bucket, std::size_t k, const Tensor& out) {
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  backend_.decode(
-      {.messages = {of(bucket).received[k]}, .weight = {1.0}, .terms = 1, .out = out, .code = code_, .block = block_, .accumulate = true});
+  backend_.decode({.messages = {of(bucket).received[k]},
+                   .weight = {1.0},
+                   .terms = 1,
+                   .out = out,
+                   .code = code_,
+                   .block = block_,
+                   .accumulate = true});
 }
 
 namespace {
@@ -64,13 +75,16 @@ namespace {
 class EncodedMixer final : public MessageMixer {
  public:
   EncodedMixer(Backend& backend, Transport& transport, Code code, const Encoding& encoding)
-      : MessageMixer(backend, transport, Groups::kMessages), encoding_(encoding), messages_(backend, transport, code, encoding.block) {}
+      : MessageMixer(backend, transport, Groups::kMessages),
+        encoding_(encoding),
+        messages_(backend, transport, code, encoding.block) {}
 
-  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is shared, and buffers are of another kind.
+  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is
+  /// shared, and buffers are of another kind.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
 
-  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&, std::vector<Tensor>&,
-               const ExchangeLabel& label) override {
+  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&,
+               std::vector<Tensor>&, const ExchangeLabel& label) override {
     if (exchange.kind == Exchange::Kind::kNone) return 0;
     const auto b = static_cast<std::size_t>(label.bucket);
     if (buckets_.size() <= b) buckets_.resize(b + 1);
@@ -79,19 +93,27 @@ class EncodedMixer final : public MessageMixer {
     if (encoding_.residual >= 0) {
       const StreamScope scope(backend_, StreamKind::kUpdate);
       numbers = scratch(bucket.parameters);
-      backend_.weighted_sum({.in = {bucket.parameters, residual(bucket)}, .weight = {1.0, 1.0}, .terms = 2, .out = numbers});
+      backend_.weighted_sum({.in = {bucket.parameters, residual(bucket)},
+                             .weight = {1.0, 1.0},
+                             .terms = 2,
+                             .out = numbers});
     }
     return messages_.send(as_messages(exchange, transport_.rank()), numbers, label);
   }
 
   /// The terms are valid for the next update of this bucket, and overwritten by the next call.
-  void terms(const Exchange& exchange, std::vector<Tensor>&, const ExchangeLabel& label, Mix& mix) override {
+  void terms(const Exchange& exchange, std::vector<Tensor>&, const ExchangeLabel& label,
+             Mix& mix) override {
     const Bucket& bucket = *buckets_[static_cast<std::size_t>(label.bucket)];
     const std::vector<double> weights = as_messages(exchange, transport_.rank()).weights;
     const StreamScope scope(backend_, StreamKind::kUpdate);
     if (encoding_.residual >= 0) {  // δ' = (x + δ) - C(x + δ)
       const Tensor left = residual(bucket);
-      backend_.weighted_sum({.in = {bucket.parameters}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
+      backend_.weighted_sum({.in = {bucket.parameters},
+                             .weight = {1.0},
+                             .terms = 1,
+                             .out = left,
+                             .accumulate = true});
       messages_.add_up(label.bucket, -1.0, {}, left, true);
     }
     const double own = -std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -99,10 +121,13 @@ class EncodedMixer final : public MessageMixer {
   }
 
  private:
-  const Tensor& residual(const Bucket& bucket) const { return bucket.sync[static_cast<std::size_t>(encoding_.residual)].numbers; }
+  const Tensor& residual(const Bucket& bucket) const {
+    return bucket.sync[static_cast<std::size_t>(encoding_.residual)].numbers;
+  }
   /// Large enough for any bucket so far; updates are issued in order, so all buckets share it.
   Tensor scratch(const Tensor& like) {
-    if (!scratch_ || scratch_.elements() < like.elements()) scratch_ = Tensor(backend_, like.shape(), like.dtype());
+    if (!scratch_ || scratch_.elements() < like.elements())
+      scratch_ = Tensor(backend_, like.shape(), like.dtype());
     return scratch_.slice(0, Shape{like.elements()});
   }
 
@@ -114,7 +139,8 @@ class EncodedMixer final : public MessageMixer {
 
 }  // namespace
 
-std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code, const Encoding& encoding) {
+std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code,
+                                          const Encoding& encoding) {
   return std::make_unique<EncodedMixer>(backend, transport, code, encoding);
 }
 

@@ -10,20 +10,23 @@
 
 namespace starling {
 
-/// Messages of encoded numbers, one a bucket on its way at a time: what is sent, what came, and their weighted sums. All work is on the
-/// update stream, behind the update that made the numbers.
+/// Messages of encoded numbers, one a bucket on its way at a time: what is sent, what came, and
+/// their weighted sums. All work is on the update stream, behind the update that made the numbers.
 class EncodedMessages {
  public:
   EncodedMessages(Backend& backend, Transport& transport, Code code, std::int64_t block)
       : backend_(backend), transport_(transport), code_(code), block_(block) {}
-  /// Encodes `numbers`, which may change afterwards, and sends them. Messages of the last send() have been waited for.
+  /// Encodes `numbers`, which may change afterwards, and sends them. Messages of the last send()
+  /// have been waited for.
   Ticket send(const Exchange& exchange, const Tensor& numbers, const ExchangeLabel& label);
-  /// After the wait: out = own_weight · C(own) + Σ_k weights[k] · C(received k), with `accumulate` added to out. A weight of 0 leaves own
-  /// out.
-  void add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate);
-  /// The same as a mix, for a backend whose update decodes as it goes: the sum's part is `share`. The messages are read until the next
-  /// send().
-  void mix(int bucket, double own_weight, const std::vector<double>& weights, double share, Mix& mix) const;
+  /// After the wait: out = own_weight · C(own) + Σ_k weights[k] · C(received k), with `accumulate`
+  /// added to out. A weight of 0 leaves own out.
+  void add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out,
+              bool accumulate);
+  /// The same as a mix, for a backend whose update decodes as it goes: the sum's part is `share`.
+  /// The messages are read until the next send().
+  void mix(int bucket, double own_weight, const std::vector<double>& weights, double share,
+           Mix& mix) const;
   /// out += C(received k).
   void add_received(int bucket, std::size_t k, const Tensor& out);
 
@@ -42,12 +45,15 @@ class EncodedMessages {
   std::vector<Messages> messages_;  ///< by bucket
 };
 
-/// Exchanges whose numbers travel encoded (core/operations.h, Code). With C(v) what is decoded from v, a rank's row becomes
+/// Exchanges whose numbers travel encoded (core/operations.h, Code). With C(v) what is decoded from
+/// v, a rank's row becomes
 ///     c_i = x_i + γ Σ_j w_j (C(v_j) - C(v_i)),
-/// so both sides of a pair add and subtract the same numbers, and the mean over ranks stays what it was, to rounding. v is x; or, with
-/// error feedback (Seide et al. 2014; Tang et al. 2019, DeepSqueeze, arXiv 1907.07346), x + δ, where δ is what encoding left out so far: δ'
-/// = v - C(v), when the exchange is used. Groups and nodes exchange messages between any two ranks.
-std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code, const Encoding& encoding);
+/// so both sides of a pair add and subtract the same numbers, and the mean over ranks stays what it
+/// was, to rounding. v is x; or, with error feedback (Seide et al. 2014; Tang et al. 2019,
+/// DeepSqueeze, arXiv 1907.07346), x + δ, where δ is what encoding left out so far: δ' = v - C(v),
+/// when the exchange is used. Groups and nodes exchange messages between any two ranks.
+std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code,
+                                          const Encoding& encoding);
 MixerKind int8_mixer();
 
 }  // namespace starling

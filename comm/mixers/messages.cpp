@@ -6,17 +6,20 @@
 
 namespace starling {
 
-Ticket MessageMixer::start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
-                           std::vector<Tensor>& received, const ExchangeLabel& label) {
+Ticket MessageMixer::start(const Exchange& exchange, const Bucket& bucket,
+                           const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
+                           const ExchangeLabel& label) {
   received.clear();
   if (exchange.kind == Exchange::Kind::kNone) return 0;
-  require(buffers.size() >= exchange.received(), "mixer", "{} buffers for an exchange that receives {}", buffers.size(),
-          exchange.received());
-  received.assign(buffers.begin(), buffers.begin() + static_cast<std::ptrdiff_t>(exchange.received()));
+  require(buffers.size() >= exchange.received(), "mixer",
+          "{} buffers for an exchange that receives {}", buffers.size(), exchange.received());
+  received.assign(buffers.begin(),
+                  buffers.begin() + static_cast<std::ptrdiff_t>(exchange.received()));
   return transport_.start_exchange(exchange, bucket.parameters, received, label);
 }
 
-void MessageMixer::terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel&, Mix& mix) {
+void MessageMixer::terms(const Exchange& exchange, std::vector<Tensor>& received,
+                         const ExchangeLabel&, Mix& mix) {
   const bool several = received.size() > 1;
   mix.self_weight = exchange.self_weight;
   mix.received.swap(received);

@@ -19,16 +19,19 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr auto kSpin = microseconds(100);        // without movement, before the waiting caller sleeps
+// without movement, before the waiting caller sleeps
+constexpr auto kSpin = microseconds(100);
 constexpr auto kCallerSleep = microseconds(20);  // first sleep of a waiting caller, growing to
 constexpr auto kCallerSleepMost = microseconds(100);
-// The same for the thread beside a computing caller: every look interrupts a computation where all cores compute (four hosts on two cores,
-// computation as long as the exchange: 4 % of the step between 50 and 200 µs), and no network tried, shaped or not, was slower for it.
+// The same for the thread beside a computing caller: every look interrupts a computation where all
+// cores compute (four hosts on two cores, computation as long as the exchange: 4 % of the step
+// between 50 and 200 µs), and no network tried, shaped or not, was slower for it.
 constexpr auto kThreadSleep = microseconds(200);
 constexpr auto kThreadSleepMost = microseconds(400);
 constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
 constexpr auto kAskAfter = std::chrono::seconds(1);
-constexpr double kLateSeconds = 10.0;      // after which a rank is called late, at first: this, or a third of the limit,
+// after which a rank is called late, at first: this, or a third of the limit,
+constexpr double kLateSeconds = 10.0;
 constexpr double kLeastLateSeconds = 1.5;  // but not before it could answer
 
 /// Operations whose memory MPI may still touch after a lost rank: kept for good.
@@ -38,24 +41,31 @@ std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
 }
 
 std::chrono::steady_clock::duration seconds(double value) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(value));
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(value));
 }
 
 /// A collective call of the control plane; all else belongs to a lane of exchanges.
-bool is_call(const MpiOperation& operation) { return operation.label().step < 0 && operation.label().bucket < 0; }
+bool is_call(const MpiOperation& operation) {
+  return operation.label().step < 0 && operation.label().bucket < 0;
+}
 
 MpiPulse& pulse_of_session() {
-  require(MpiPulse::instance() != nullptr, "mpi", "a transport over MPI needs an MpiSession of several ranks");
+  require(MpiPulse::instance() != nullptr, "mpi",
+          "a transport over MPI needs an MpiSession of several ranks");
   return *MpiPulse::instance();
 }
 
 }  // namespace
 
-MpiEngine::MpiEngine(double timeout_seconds) : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
+MpiEngine::MpiEngine(double timeout_seconds)
+    : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
   const std::scoped_lock lock(mpi_lock());
   world_ = std::make_unique<MpiWorld>(pulse_of_session());
-  late_after_.assign(static_cast<std::size_t>(world_->size), std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
-  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
+  late_after_.assign(static_cast<std::size_t>(world_->size),
+                     std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
+  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
+  prctl(PR_SET_TIMERSLACK, 1000UL);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -121,7 +131,9 @@ void MpiEngine::note_start(const MpiOperation& operation) {
 
 void MpiEngine::note_through(const MpiOperation& operation) {
   if (is_call(operation))
-    FlightRecorder::instance().note(FlightEvent::kCalled, {.round = ++calls_through_}, operation.what());  // there is one at a time
+    // there is one at a time
+    FlightRecorder::instance().note(FlightEvent::kCalled, {.round = ++calls_through_},
+                                    operation.what());
   else
     note_flight(FlightEvent::kArrived, operation.label());
 }
@@ -210,7 +222,8 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     const std::vector<int> missing = operation.missing();
     for (const int rank : operation.partners()) {
       const bool is_missing = std::binary_search(missing.begin(), missing.end(), rank);
-      awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank), is_missing, world_->pulse.host(rank)});
+      awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank),
+                         is_missing, world_->pulse.host(rank)});
     }
   }
   {
@@ -218,10 +231,12 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     failure_ = "an earlier wait passed its limit";
   }
   lost_ = true;
-  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), operation.label(), timeout_, std::move(awaited));
+  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), operation.label(),
+            timeout_, std::move(awaited));
 }
 
-void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late) {
+void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
+                                   std::vector<int>& late) {
   if (operation.finished()) return;
   for (const int rank : operation.missing()) {
     double& after = late_after_[static_cast<std::size_t>(rank)];
@@ -231,10 +246,12 @@ void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
     note_flight(FlightEvent::kLate, operation.label(), std::span(&rank, 1));
     const double heard = world_->pulse.seconds_since(rank);
     const std::string doing = world_->pulse.doing(rank), state = state_of_rank(rank);
-    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}{}", rank, world_->pulse.host(rank), waited,
-                 with_copies(operation.what(), operation.flow()),
-                 heard < 0 ? std::string("never heard of it") : fmt::format("last heard of it {:.1f} s ago", heard),
-                 doing.empty() ? "" : fmt::format(" ({})", doing), state.empty() ? "" : "; " + state);
+    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}{}", rank,
+                 world_->pulse.host(rank), waited, with_copies(operation.what(), operation.flow()),
+                 heard < 0 ? std::string("never heard of it")
+                           : fmt::format("last heard of it {:.1f} s ago", heard),
+                 doing.empty() ? "" : fmt::format(" ({})", doing),
+                 state.empty() ? "" : "; " + state);
   }
 }
 

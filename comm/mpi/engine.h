@@ -15,13 +15,14 @@
 
 namespace starling::detail {
 
-/// Drives operations. While the caller computes, a communication thread moves them on, sleeping between looks so that it does not take the
-/// core from the computation; while the caller waits, it does the work itself, without a hand-over. All MPI calls are made under
-/// mpi_lock().
+/// Drives operations. While the caller computes, a communication thread moves them on, sleeping
+/// between looks so that it does not take the core from the computation; while the caller waits, it
+/// does the work itself, without a hand-over. All MPI calls are made under mpi_lock().
 class MpiEngine {
  public:
   explicit MpiEngine(double timeout_seconds);
-  /// Completes what is in flight; gives up on it when an error is on its way or a rank was lost (see MpiPulse::abandoned).
+  /// Completes what is in flight; gives up on it when an error is on its way or a rank was lost
+  /// (see MpiPulse::abandoned).
   ~MpiEngine();
   MpiEngine(const MpiEngine&) = delete;
   MpiEngine& operator=(const MpiEngine&) = delete;
@@ -45,7 +46,8 @@ class MpiEngine {
   /// `flow`, where there is one, gets its looks meanwhile.
   bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
   [[noreturn]] void give_up(const MpiOperation& operation);
-  /// Says who is missing once a wait has become long, for each rank that is not in `late` yet; in later waits after twice as long.
+  /// Says who is missing once a wait has become long, for each rank that is not in `late` yet; in
+  /// later waits after twice as long.
   void warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late);
 
   double timeout_;
@@ -53,8 +55,9 @@ class MpiEngine {
   std::vector<std::shared_ptr<MpiOperation>> active_;  ///< under mpi_lock()
   std::unordered_map<Ticket, std::shared_ptr<MpiOperation>> tickets_;
   Ticket last_ticket_ = 0;
-  std::int64_t calls_ = 0;          ///< of the control plane so far, equal on all ranks
-  std::int64_t calls_through_ = 0;  ///< of them, those that are through; of whoever holds mpi_lock()
+  std::int64_t calls_ = 0;  ///< of the control plane so far, equal on all ranks
+  /// Of them, those that are through; of whoever holds mpi_lock()
+  std::int64_t calls_through_ = 0;
   std::vector<double> late_after_;  ///< per rank: seconds of waiting before it is called late
 
   std::mutex mutex_;  ///< of the following
@@ -65,7 +68,8 @@ class MpiEngine {
   bool caller_drives_ = false;
   std::string failure_;
   std::atomic<bool> failed_{false};  ///< MPI itself failed: nothing moves any more
-  std::atomic<bool> lost_{false};    ///< a wait passed its limit: waits fail, what is under way may still complete
+  /// A wait passed its limit: waits fail, what is under way may still complete
+  std::atomic<bool> lost_{false};
   int exceptions_at_start_;
   std::thread thread_;
 };

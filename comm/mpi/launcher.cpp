@@ -25,7 +25,8 @@ int number(std::initializer_list<const char*> names) {
 Launcher read_launcher() {
   Launcher launcher;
   launcher.job = variable({"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID"});
-  if (launcher.job.empty() && std::getenv("SLURM_STEP_ID")) launcher.job = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
+  if (launcher.job.empty() && std::getenv("SLURM_STEP_ID"))
+    launcher.job = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
   launcher.hosts = variable({"STARLING_HOSTS", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
   launcher.rank = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"});
   launcher.local_size = number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"});
@@ -35,20 +36,27 @@ Launcher read_launcher() {
     launcher.size = number({name});
     launcher.size_variable = name;
   }
-  launcher.joins =
-      launcher.size > 0 && !launcher.size_variable.starts_with("SLURM") ? launcher.size > 1 : !variable({"PMIX_RANK", "PMI_RANK"}).empty();
+  launcher.joins = launcher.size > 0 && !launcher.size_variable.starts_with("SLURM")
+                       ? launcher.size > 1
+                       : !variable({"PMIX_RANK", "PMI_RANK"}).empty();
   launcher.alone = variable({"STARLING_ALONE"}) == "1";
   return launcher;
 }
 
-bool apart(const Launcher& launcher, int found) { return !launcher.alone && found == 1 && launcher.size > 1; }
+bool apart(const Launcher& launcher, int found) {
+  return !launcher.alone && found == 1 && launcher.size > 1;
+}
 
 std::string apart_text(const Launcher& launcher, const std::string& library) {
-  const bool slurm = launcher.size_variable.starts_with("SLURM"), open_mpi = library.starts_with("Open MPI");
-  const char* right = slurm ? (open_mpi ? "srun --mpi=pmix, or by scripts/launch.sh" : "srun --mpi=pmi2")
-                            : (open_mpi ? "Open MPI's mpirun, or by scripts/launch.sh" : "that library's own mpiexec");
+  const bool slurm = launcher.size_variable.starts_with("SLURM"),
+             open_mpi = library.starts_with("Open MPI");
+  const char* right =
+      slurm ? (open_mpi ? "srun --mpi=pmix, or by scripts/launch.sh" : "srun --mpi=pmi2")
+            : (open_mpi ? "Open MPI's mpirun, or by scripts/launch.sh"
+                        : "that library's own mpiexec");
   return fmt::format(
-      "[mpi] {} processes were started ({}), but {}, which this program uses, does not bring them together, and each would train by "
+      "[mpi] {} processes were started ({}), but {}, which this program uses, does not bring them "
+      "together, and each would train by "
       "itself; "
       "start them by {}, or set STARLING_ALONE=1 where each is to be alone",
       launcher.size, launcher.size_variable, library, right);

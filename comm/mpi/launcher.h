@@ -4,8 +4,8 @@
 
 namespace starling::detail {
 
-/// What the launcher says of this process in its environment: Open MPI's mpirun, MPICH's mpiexec, Slurm's srun and their relatives. -1 and
-/// "" stand for what it does not say.
+/// What the launcher says of this process in its environment: Open MPI's mpirun, MPICH's mpiexec,
+/// Slurm's srun and their relatives. -1 and "" stand for what it does not say.
 struct Launcher {
   std::string job;    ///< a name that all ranks of this start share
   std::string hosts;  ///< all that were named to it, as it writes them
@@ -16,7 +16,8 @@ struct Launcher {
 };
 Launcher read_launcher();
 
-/// Whether several processes were started that MPI, which found so many ranks, has not brought together: each would train by itself.
+/// Whether several processes were started that MPI, which found so many ranks, has not brought
+/// together: each would train by itself.
 bool apart(const Launcher& launcher, int found);
 /// That in words, and what to do. `library`: as of mpi_library_version().
 std::string apart_text(const Launcher& launcher, const std::string& library);

@@ -14,8 +14,9 @@
 namespace starling::detail {
 namespace {
 
-constexpr std::size_t kMaxPieces = 256;    // of one neighbour's buffer
-constexpr std::uint32_t kTagCycle = 4096;  // operations of a lane between two ranks under way at once; tags stay below 32768
+constexpr std::size_t kMaxPieces = 256;  // of one neighbour's buffer
+// operations of a lane between two ranks under way at once; tags stay below 32768
+constexpr std::uint32_t kTagCycle = 4096;
 
 int tag_of(std::uint32_t sequence, Lane lane) {
   return static_cast<int>(sequence % kTagCycle + kTagCycle * static_cast<std::uint32_t>(lane)) * 2;
@@ -31,7 +32,8 @@ MpiWorld::MpiWorld(MpiPulse& the_pulse) : pulse(the_pulse) {
   MPI_Comm_rank(data, &rank);
   MPI_Comm_size(data, &size);
   MPI_Comm local = MPI_COMM_NULL;
-  mpi_check(MPI_Comm_split_type(data, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local), "MPI_Comm_split_type");
+  mpi_check(MPI_Comm_split_type(data, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local),
+            "MPI_Comm_split_type");
   MPI_Comm_rank(local, &local_rank);
   MPI_Comm_size(local, &local_size);
   MPI_Comm_free(&local);
@@ -55,7 +57,9 @@ int MpiWorld::next_receive_tag(int peer, Lane lane) {
 
 std::vector<std::byte> MpiWorld::take_scratch(std::size_t bytes) {
   // The largest first: buckets repeat, so every request soon finds memory that fits.
-  const auto largest = std::max_element(scratch_.begin(), scratch_.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto largest =
+      std::max_element(scratch_.begin(), scratch_.end(),
+                       [](const auto& a, const auto& b) { return a.size() < b.size(); });
   std::vector<std::byte> scratch;
   if (largest != scratch_.end()) {
     scratch = std::move(*largest);
@@ -68,13 +72,17 @@ std::vector<std::byte> MpiWorld::take_scratch(std::size_t bytes) {
 void RequestSet::send(const std::byte* data, std::size_t bytes, int peer, int tag, int user) {
   requests_.push_back(MPI_REQUEST_NULL);
   entries_.push_back({peer, false, user});
-  mpi_check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, world_.data, &requests_.back()), "MPI_Isend");
+  mpi_check(
+      MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, world_.data, &requests_.back()),
+      "MPI_Isend");
 }
 
 void RequestSet::receive(std::byte* data, std::size_t bytes, int peer, int tag, int user) {
   requests_.push_back(MPI_REQUEST_NULL);
   entries_.push_back({peer, true, user});
-  mpi_check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, world_.data, &requests_.back()), "MPI_Irecv");
+  mpi_check(
+      MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, world_.data, &requests_.back()),
+      "MPI_Irecv");
 }
 
 int RequestSet::test_some() {
@@ -82,16 +90,17 @@ int RequestSet::test_some() {
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   int count = 0;
-  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                indices_.data(), statuses_.data());
   for (int i = 0; code == MPI_ERR_IN_STATUS && i < count; ++i) {
     int kind = 0;
     MPI_Error_class(statuses_[static_cast<std::size_t>(i)].MPI_ERROR, &kind);
     if (kind != MPI_ERR_TRUNCATE) continue;
-    fail(
-        ExitCode::kLost, "mpi",
-        "the message that rank {} has sent is longer than what this rank awaits: ranks exchange different things, such as where one leaves "
-        "an exchange out; `starling-doctor blame` says what each issued",
-        entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].peer);
+    fail(ExitCode::kLost, "mpi",
+         "the message that rank {} has sent is longer than what this rank awaits: ranks exchange "
+         "different things, such as where one leaves "
+         "an exchange out; `starling-doctor blame` says what each issued",
+         entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].peer);
   }
   mpi_check(code, "MPI_Testsome");
   if (count == MPI_UNDEFINED) return 0;
@@ -125,8 +134,9 @@ namespace {
 
 class NeighbourOperation final : public MpiOperation {
  public:
-  NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                     const ExchangeLabel& label, std::shared_ptr<Flow> flow)
+  NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
+                     const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                     std::shared_ptr<Flow> flow)
       : MpiOperation(describe(exchange, label), label, std::move(flow)),
         world_(world),
         requests_(world),
@@ -181,7 +191,9 @@ class NeighbourOperation final : public MpiOperation {
   };
   std::size_t piece_bytes() const {
     const std::size_t total = send_.bytes();
-    return std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
+    return std::min<std::size_t>(
+        std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096),
+        1u << 30);
   }
   std::size_t pieces() const { return (send_.bytes() + piece_bytes() - 1) / piece_bytes(); }
   void post_receives() {
@@ -189,7 +201,8 @@ class NeighbourOperation final : public MpiOperation {
     int user = -1;  // with a flow, -1 - (number of the piece among all neighbours')
     for (std::size_t k = 0; k < from_.size(); ++k) {
       for (std::size_t at = 0; at < total; at += piece) {
-        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], user);
+        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k],
+                          receive_tags_[k], user);
         if (flow_) --user;
       }
     }
@@ -199,7 +212,8 @@ class NeighbourOperation final : public MpiOperation {
       whole_.assign(from_.size(), 0);
     }
   }
-  /// A flow hears of what is whole from the start; the last, small piece may overtake those before it.
+  /// A flow hears of what is whole from the start; the last, small piece may overtake those before
+  /// it.
   void note_arrival(std::size_t number) {
     const std::size_t all = pieces(), k = number / all, before = whole_[k];
     came_[number] = true;
@@ -208,10 +222,12 @@ class NeighbourOperation final : public MpiOperation {
   }
   void note_sent(const Sent& piece) {
     const double seconds = std::chrono::duration<double>(Clock::now() - piece.when).count();
-    world_.window_to(piece.peer).arrived(piece.whole ? seconds : std::numeric_limits<double>::infinity(), piece.tells);
+    world_.window_to(piece.peer)
+        .arrived(piece.whole ? seconds : std::numeric_limits<double>::infinity(), piece.tells);
   }
   bool all_sent() const {
-    return std::all_of(sent_.begin(), sent_.end(), [&](std::size_t bytes) { return bytes >= send_.bytes(); });
+    return std::all_of(sent_.begin(), sent_.end(),
+                       [&](std::size_t bytes) { return bytes >= send_.bytes(); });
   }
   bool post_sends() {
     const std::size_t total = send_.bytes(), piece = piece_bytes();
@@ -220,8 +236,8 @@ class NeighbourOperation final : public MpiOperation {
       PieceWindow& window = world_.window_to(to_[k]);
       while (sent_[k] < total && window.open() && may_send(std::min(total, sent_[k] + piece))) {
         pieces_sent_.push_back({to_[k], Clock::now(), window.sent(), sent_[k] + piece <= total});
-        requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k], send_tags_[k],
-                       static_cast<int>(pieces_sent_.size()) - 1);
+        requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k],
+                       send_tags_[k], static_cast<int>(pieces_sent_.size()) - 1);
         sent_[k] += piece;
         moved = true;
       }
@@ -236,18 +252,20 @@ class NeighbourOperation final : public MpiOperation {
   std::vector<int> to_, from_, send_tags_, receive_tags_;
   std::vector<std::size_t> sent_;  ///< bytes posted, per receiver
   std::vector<Sent> pieces_sent_;
-  std::vector<bool> came_;          ///< with a flow: by sender and piece
-  std::vector<std::size_t> whole_;  ///< with a flow: pieces that have come without a gap, per sender
+  std::vector<bool> came_;  ///< with a flow: by sender and piece
+  /// With a flow: pieces that have come without a gap, per sender
+  std::vector<std::size_t> whole_;
   bool posted_ = false;
 };
 
-/// The buffer is cut into pieces, each piece into one chunk per member. Every member receives its chunk from all others, sums in rank
-/// order, and sends the sum to all others. A few pieces are under way at once; both phases of every pair go in piece order, so that MPI's
-/// own order matches them.
+/// The buffer is cut into pieces, each piece into one chunk per member. Every member receives its
+/// chunk from all others, sums in rank order, and sends the sum to all others. A few pieces are
+/// under way at once; both phases of every pair go in piece order, so that MPI's own order matches
+/// them.
 class SumOperation final : public MpiOperation {
  public:
-  SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what, const ExchangeLabel& label,
-               std::shared_ptr<Flow> flow)
+  SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
+               std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow)
       : MpiOperation(std::move(what), label, std::move(flow)),
         world_(world),
         requests_(world),
@@ -269,12 +287,16 @@ class SumOperation final : public MpiOperation {
 
   bool advance() override {
     bool moved = false;
-    if (scratch_.empty()) scratch_ = world_.take_scratch(static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * in_element_));
-    while (started_ < pieces_ && started_ - finished_ < kWindow && may_send(end_of(started_, in_element_))) {
+    if (scratch_.empty())
+      scratch_ = world_.take_scratch(
+          static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * in_element_));
+    while (started_ < pieces_ && started_ - finished_ < kWindow &&
+           may_send(end_of(started_, in_element_))) {
       post_chunks(started_++);
       moved = true;
     }
-    if (requests_.test([&](int user) { --open_[user % kWindow][user / kWindow]; }) > 0) moved = true;
+    if (requests_.test([&](int user) { --open_[user % kWindow][user / kWindow]; }) > 0)
+      moved = true;
     while (summed_ < started_ && open_[summed_ % kWindow][0] == 0) {
       sum_chunk(summed_);
       post_sums(summed_++);
@@ -286,7 +308,8 @@ class SumOperation final : public MpiOperation {
       if (flow_) flow_->arrived(0, end_of(finished_ - 1, out_element_));
     }
     if (finished_ == pieces_) {
-      world_.give_scratch(std::move(scratch_));  // here, under the lock; the last owner may be any thread
+      // here, under the lock; the last owner may be any thread
+      world_.give_scratch(std::move(scratch_));
       finish();
     }
     return moved;
@@ -307,21 +330,27 @@ class SumOperation final : public MpiOperation {
   };
   /// Bytes up to the end of a piece.
   std::size_t end_of(std::int64_t piece, std::int64_t element) const {
-    return static_cast<std::size_t>(std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_) * element);
+    return static_cast<std::size_t>(
+        std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_) * element);
   }
   /// Member m's chunk of a piece; the last piece's are smaller, and some may be empty.
   Span chunk(std::int64_t piece, std::int64_t member) const {
     const std::int64_t first = piece * largest_chunk_ * members_;
     const std::int64_t count = std::min(largest_chunk_ * members_, in_.elements() - first);
-    const std::int64_t each = std::min(largest_chunk_, ((count + members_ - 1) / members_ + 15) / 16 * 16);
+    const std::int64_t each =
+        std::min(largest_chunk_, ((count + members_ - 1) / members_ + 15) / 16 * 16);
     const std::int64_t begin = std::min(count, each * member);
     return {first + begin, std::min(each, count - begin)};
   }
   std::byte* scratch(std::int64_t piece, std::int64_t member) {
     return scratch_.data() + ((piece % kWindow) * members_ + member) * largest_chunk_ * in_element_;
   }
-  static std::byte* at(const Tensor& tensor, Span span, std::int64_t element) { return tensor.raw() + span.first * element; }
-  static std::size_t bytes(Span span, std::int64_t element) { return static_cast<std::size_t>(span.count * element); }
+  static std::byte* at(const Tensor& tensor, Span span, std::int64_t element) {
+    return tensor.raw() + span.first * element;
+  }
+  static std::size_t bytes(Span span, std::int64_t element) {
+    return static_cast<std::size_t>(span.count * element);
+  }
 
   void post_chunks(std::int64_t piece) {
     const int user = static_cast<int>(piece % kWindow);
@@ -329,14 +358,16 @@ class SumOperation final : public MpiOperation {
     const Span mine = chunk(piece, own_);
     for (std::int64_t m = 0; m < members_; ++m) {
       if (m == own_ || mine.count == 0) continue;
-      requests_.receive(scratch(piece, m), bytes(mine, in_element_), group_[index(m)], receive_tags_[index(m)], user);
+      requests_.receive(scratch(piece, m), bytes(mine, in_element_), group_[index(m)],
+                        receive_tags_[index(m)], user);
       ++open;
     }
     for (std::int64_t k = 1; k < members_; ++k) {
       const std::int64_t m = (own_ + k) % members_;  // not all to the same member first
       const Span theirs = chunk(piece, m);
       if (theirs.count == 0) continue;
-      requests_.send(at(in_, theirs, in_element_), bytes(theirs, in_element_), group_[index(m)], send_tags_[index(m)], user);
+      requests_.send(at(in_, theirs, in_element_), bytes(theirs, in_element_), group_[index(m)],
+                     send_tags_[index(m)], user);
       ++open;
     }
   }
@@ -344,8 +375,10 @@ class SumOperation final : public MpiOperation {
   void sum_chunk(std::int64_t piece) {
     const Span mine = chunk(piece, own_);
     if (mine.count == 0) return;
-    for (std::int64_t m = 0; m < members_; ++m) sources_[index(m)] = m == own_ ? at(in_, mine, in_element_) : scratch(piece, m);
-    sum_in_rank_order(in_.dtype(), sources_.data(), static_cast<int>(members_), mine.count, at(out_, mine, out_element_));
+    for (std::int64_t m = 0; m < members_; ++m)
+      sources_[index(m)] = m == own_ ? at(in_, mine, in_element_) : scratch(piece, m);
+    sum_in_rank_order(in_.dtype(), sources_.data(), static_cast<int>(members_), mine.count,
+                      at(out_, mine, out_element_));
   }
 
   void post_sums(std::int64_t piece) {
@@ -355,12 +388,14 @@ class SumOperation final : public MpiOperation {
     for (std::int64_t m = 0; m < members_; ++m) {
       const Span theirs = chunk(piece, m);
       if (m == own_ || theirs.count == 0) continue;
-      requests_.receive(at(out_, theirs, out_element_), bytes(theirs, out_element_), group_[index(m)], receive_tags_[index(m)] + 1, user);
+      requests_.receive(at(out_, theirs, out_element_), bytes(theirs, out_element_),
+                        group_[index(m)], receive_tags_[index(m)] + 1, user);
       ++open;
     }
     for (std::int64_t k = 1; k < members_ && mine.count > 0; ++k) {
       const std::int64_t m = (own_ + k) % members_;
-      requests_.send(at(out_, mine, out_element_), bytes(mine, out_element_), group_[index(m)], send_tags_[index(m)] + 1, user);
+      requests_.send(at(out_, mine, out_element_), bytes(mine, out_element_), group_[index(m)],
+                     send_tags_[index(m)] + 1, user);
       ++open;
     }
   }
@@ -379,19 +414,31 @@ class SumOperation final : public MpiOperation {
 
 }  // namespace
 
-std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
-                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label,
+std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange,
+                                                       const Tensor& send,
+                                                       const std::vector<Tensor>& receive,
+                                                       const ExchangeLabel& label,
                                                        std::shared_ptr<Flow> flow) {
-  return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label, std::move(flow));
+  return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label,
+                                              std::move(flow));
 }
 
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
-                                                 std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow) {
-  return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label, std::move(flow));
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group,
+                                                 const Tensor& in, const Tensor& out,
+                                                 std::string what, const ExchangeLabel& label,
+                                                 std::shared_ptr<Flow> flow) {
+  return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label,
+                                        std::move(flow));
 }
 
-MpiControl::MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine, std::vector<int> counts, int root)
-    : MpiOperation(std::move(what)), world_(world), kind_(kind), mine_(std::move(mine)), counts_(std::move(counts)), root_(root) {
+MpiControl::MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine,
+                       std::vector<int> counts, int root)
+    : MpiOperation(std::move(what)),
+      world_(world),
+      kind_(kind),
+      mine_(std::move(mine)),
+      counts_(std::move(counts)),
+      root_(root) {
   int total = 0;
   for (const int count : counts_) {
     offsets_.push_back(total);
@@ -404,14 +451,19 @@ bool MpiControl::advance() {
   const bool posted = std::exchange(posted_, true);
   if (!posted) {
     switch (kind_) {
-      case Kind::kBarrier: mpi_check(MPI_Ibarrier(world_.control, &request_), "MPI_Ibarrier"); break;
+      case Kind::kBarrier:
+        mpi_check(MPI_Ibarrier(world_.control, &request_), "MPI_Ibarrier");
+        break;
       case Kind::kGather:
-        mpi_check(MPI_Iallgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, all_.data(), counts_.data(), offsets_.data(),
-                                  MPI_BYTE, world_.control, &request_),
-                  "MPI_Iallgatherv");
+        mpi_check(
+            MPI_Iallgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, all_.data(),
+                            counts_.data(), offsets_.data(), MPI_BYTE, world_.control, &request_),
+            "MPI_Iallgatherv");
         break;
       case Kind::kBroadcast:
-        mpi_check(MPI_Ibcast(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, root_, world_.control, &request_), "MPI_Ibcast");
+        mpi_check(MPI_Ibcast(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, root_,
+                             world_.control, &request_),
+                  "MPI_Ibcast");
         break;
     }
   }

@@ -16,14 +16,16 @@
 
 namespace starling::detail {
 
-/// What the operations of one transport share. Sequence numbers are counted per lane and ordered pair of ranks: as all ranks start a lane's
-/// exchanges in the same order, the k-th from i to j is the k-th at j, whatever else the two do with others.
+/// What the operations of one transport share. Sequence numbers are counted per lane and ordered
+/// pair of ranks: as all ranks start a lane's exchanges in the same order, the k-th from i to j is
+/// the k-th at j, whatever else the two do with others.
 struct MpiWorld {
   explicit MpiWorld(MpiPulse& the_pulse);
   ~MpiWorld();  ///< frees the communicators unless abandoned
   int next_send_tag(int peer, Lane lane);
   int next_receive_tag(int peer, Lane lane);
-  /// Of the pieces of neighbours' exchanges to a peer, of all operations, the oldest operation's first; callers hold mpi_lock().
+  /// Of the pieces of neighbours' exchanges to a peer, of all operations, the oldest operation's
+  /// first; callers hold mpi_lock().
   PieceWindow& window_to(int peer) { return windows_[static_cast<std::size_t>(peer)]; }
   /// Working memory of operations under way; callers hold mpi_lock().
   std::vector<std::byte> take_scratch(std::size_t bytes);
@@ -49,7 +51,8 @@ class RequestSet {
   template <class Function>
   int test(Function&& completed) {
     const int count = test_some();
-    for (int i = 0; i < count; ++i) completed(entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].user);
+    for (int i = 0; i < count; ++i)
+      completed(entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].user);
     if (count) compact();
     return count;
   }
@@ -72,11 +75,12 @@ class RequestSet {
   std::vector<MPI_Status> statuses_;
 };
 
-/// Something under way: a small state machine that posts non-blocking calls and moves on as they complete. advance() is called under
-/// mpi_lock(), by whichever thread drives.
+/// Something under way: a small state machine that posts non-blocking calls and moves on as they
+/// complete. advance() is called under mpi_lock(), by whichever thread drives.
 class MpiOperation {
  public:
-  explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1}, std::shared_ptr<Flow> flow = nullptr)
+  explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1},
+                        std::shared_ptr<Flow> flow = nullptr)
       : flow_(std::move(flow)), what_(std::move(what)), label_(label) {}
   virtual ~MpiOperation() = default;
   MpiOperation(const MpiOperation&) = delete;
@@ -100,7 +104,8 @@ class MpiOperation {
     ready_ = flow_->ready();
     return end <= ready_;
   }
-  const std::shared_ptr<Flow> flow_;  ///< may be null: everything is ready, and nobody asks what came
+  /// May be null: everything is ready, and nobody asks what came
+  const std::shared_ptr<Flow> flow_;
 
  private:
   std::size_t ready_ = 0;  ///< as the flow last said
@@ -110,23 +115,32 @@ class MpiOperation {
 };
 
 /// Sends one buffer to some ranks, receives one each from some.
-std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
-                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label,
+std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange,
+                                                       const Tensor& send,
+                                                       const std::vector<Tensor>& receive,
+                                                       const ExchangeLabel& label,
                                                        std::shared_ptr<Flow> flow);
-/// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where the types are the same (sum_type()).
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
-                                                 std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow);
+/// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where
+/// the types are the same (sum_type()).
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group,
+                                                 const Tensor& in, const Tensor& out,
+                                                 std::string what, const ExchangeLabel& label,
+                                                 std::shared_ptr<Flow> flow);
 
 /// Exchange::Kind::kNodes; see mpi_node_operation.cpp.
-std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
-                                                  const ExchangeLabel& label, std::shared_ptr<Flow> flow);
+std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange,
+                                                  const Tensor& in, const Tensor& out,
+                                                  const ExchangeLabel& label,
+                                                  std::shared_ptr<Flow> flow);
 
 /// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
 class MpiControl final : public MpiOperation {
  public:
   enum class Kind { kBarrier, kGather, kBroadcast };
-  /// kGather: `mine` has counts[rank] bytes; bytes() holds all ranks' afterwards. kBroadcast: `mine` is the root's data, or room for it.
-  MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine, std::vector<int> counts, int root);
+  /// kGather: `mine` has counts[rank] bytes; bytes() holds all ranks' afterwards. kBroadcast:
+  /// `mine` is the root's data, or room for it.
+  MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine,
+             std::vector<int> counts, int root);
   bool advance() override;
   std::vector<int> missing() const override { return partners(); }
   std::vector<int> partners() const override;

@@ -21,7 +21,9 @@ MpiPulse* the_pulse = nullptr;
 constexpr double kLastWordsSeconds = 0.05;
 constexpr int kHostBytes = 64;  // of a name, its end included; what is longer is cut
 
-double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::string text_of(std::int64_t step, std::int64_t bucket) {
   if (step < 0) return {};
@@ -29,10 +31,12 @@ std::string text_of(std::int64_t step, std::int64_t bucket) {
   return fmt::format("last started the exchange of step {}, bucket {}", step, bucket);
 }
 
-/// Another rank has failed and said why; it has MPI end the job. Should that not reach this process, it ends itself a moment later.
+/// Another rank has failed and said why; it has MPI end the job. Should that not reach this
+/// process, it ends itself a moment later.
 [[noreturn]] void end_quietly(int code) {
   let_signals_end_this_process();
-  FlightRecorder::instance().write(FlightRecorder::Reason::kOther, code, "another rank ended the job");
+  FlightRecorder::instance().write(FlightRecorder::Reason::kOther, code,
+                                   "another rank ended the job");
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::_Exit(code);
 }
@@ -93,8 +97,11 @@ void MpiPulse::gather_hosts(int size) {
   std::array<char, kHostBytes> mine{};
   gethostname(mine.data(), mine.size() - 1);
   std::vector<char> all(static_cast<std::size_t>(size) * kHostBytes);
-  mpi_check(MPI_Allgather(mine.data(), kHostBytes, MPI_CHAR, all.data(), kHostBytes, MPI_CHAR, comm_), "MPI_Allgather");
-  for (std::size_t j = 0; j < static_cast<std::size_t>(size); ++j) hosts_.emplace_back(all.data() + j * kHostBytes);
+  mpi_check(
+      MPI_Allgather(mine.data(), kHostBytes, MPI_CHAR, all.data(), kHostBytes, MPI_CHAR, comm_),
+      "MPI_Allgather");
+  for (std::size_t j = 0; j < static_cast<std::size_t>(size); ++j)
+    hosts_.emplace_back(all.data() + j * kHostBytes);
 }
 
 bool MpiPulse::wait_for_all(double limit_seconds) {
@@ -119,13 +126,16 @@ void MpiPulse::close() {
     MPI_Cancel(&receive_);
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
   }
-  for (auto& sent : sent_) MPI_Wait(&sent->request, MPI_STATUS_IGNORE);  // eager: complete without the other side
+  // eager: complete without the other side
+  for (auto& sent : sent_) MPI_Wait(&sent->request, MPI_STATUS_IGNORE);
   sent_.clear();
 }
 
 void MpiPulse::post() {
   incoming_.kind = Message::kNone;
-  const auto receive = [this] { return MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_); };
+  const auto receive = [this] {
+    return MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_);
+  };
   int code = receive();
   if (is_rank_failure(code)) {
     acknowledge_failures(comm_);
@@ -140,7 +150,8 @@ void MpiPulse::send(int rank, const Message& message) {
     return MPI_Test(&sent->request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag != 0;
   });
   sent_.push_back(std::make_unique<Sent>(Sent{MPI_REQUEST_NULL, message}));
-  const int code = MPI_Isend(&sent_.back()->message, sizeof message, MPI_BYTE, rank, 0, comm_, &sent_.back()->request);
+  const int code = MPI_Isend(&sent_.back()->message, sizeof message, MPI_BYTE, rank, 0, comm_,
+                             &sent_.back()->request);
   if (is_rank_failure(code)) {  // whoever watches the rank says so
     sent_.pop_back();
     return;
@@ -154,9 +165,11 @@ void MpiPulse::poll() {
     MPI_Status status{};
     status.MPI_SOURCE = -1;
     const int code = MPI_Test(&receive_, &flag, &status);
-    if (is_rank_failure(code)) {  // whoever watches the rank says so; the others' messages are to come all the same
+    // whoever watches the rank says so; the others' messages are to come all the same
+    if (is_rank_failure(code)) {
       acknowledge_failures(comm_);
-      // Of a receive from any rank MPI tells the loss once more when a message of another has come: it counts.
+      // Of a receive from any rank MPI tells the loss once more when a message of another has come:
+      // it counts.
       if (!flag && receive_ != MPI_REQUEST_NULL) return;
       if (receive_ != MPI_REQUEST_NULL) MPI_Request_free(&receive_);
     } else {
@@ -170,8 +183,10 @@ void MpiPulse::poll() {
     if (message.kind == Message::kGoodbye) end_quietly(static_cast<int>(message.code));
     if (status.MPI_SOURCE < 0) continue;
     heard(status.MPI_SOURCE);
-    if (message.kind == Message::kAnswer) answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
-    if (message.kind == Message::kAsk) send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
+    if (message.kind == Message::kAnswer)
+      answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
+    if (message.kind == Message::kAsk)
+      send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
   }
 }
 
@@ -227,7 +242,8 @@ std::vector<int> MpiPulse::muster(const std::function<bool(int)>& lost, double l
       poll();
       const std::vector<int> failed = failed_ranks(comm_);
       std::erase_if(missing, [&](int j) {
-        return mustered_[static_cast<std::size_t>(j)] || lost(j) || std::find(failed.begin(), failed.end(), j) != failed.end();
+        return mustered_[static_cast<std::size_t>(j)] || lost(j) ||
+               std::find(failed.begin(), failed.end(), j) != failed.end();
       });
     }
     const double now = now_seconds();

@@ -14,22 +14,25 @@
 
 namespace starling::detail {
 
-/// One lock for every MPI call of the process after initialisation: MPI_THREAD_SERIALIZED is enough, and an abort never meets a call half
-/// done.
+/// One lock for every MPI call of the process after initialisation: MPI_THREAD_SERIALIZED is
+/// enough, and an abort never meets a call half done.
 std::recursive_timed_mutex& mpi_lock();
 
-/// The communicator of all ranks: MPI_COMM_WORLD, or after a loss that was survived that of those that are left.
+/// The communicator of all ranks: MPI_COMM_WORLD, or after a loss that was survived that of those
+/// that are left.
 MPI_Comm& world_communicator();
 
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
 
-/// Lets the signals that end a job end this process at once again, whatever was arranged for them before.
+/// Lets the signals that end a job end this process at once again, whatever was arranged for them
+/// before.
 void let_signals_end_this_process();
 
-/// Small messages beside the data: a rank that waits for long asks "are you there?", the other's communication thread answers with what it
-/// last started; a rank that fails tells all others to end. Nothing is sent within a host while all goes well. One per process; callers
-/// hold mpi_lock().
+/// Small messages beside the data: a rank that waits for long asks "are you there?", the other's
+/// communication thread answers with what it last started; a rank that fails tells all others to
+/// end. Nothing is sent within a host while all goes well. One per process; callers hold
+/// mpi_lock().
 class MpiPulse {
  public:
   MpiPulse();  ///< collective over world_communicator()
@@ -42,15 +45,17 @@ class MpiPulse {
   void ask(int rank);
   /// Tells every other rank to end with `code`; tries for a moment only.
   void say_goodbye(int code);
-  /// Waits until every rank has called it, with the lock free in between; false after so many seconds. Where ranks are lost and this is to
-  /// be survived, it does not wait for them, nor for anybody else: true.
+  /// Waits until every rank has called it, with the lock free in between; false after so many
+  /// seconds. Where ranks are lost and this is to be survived, it does not wait for them, nor for
+  /// anybody else: true.
   bool wait_for_all(double limit_seconds);
   void close();  ///< before MPI_Finalize
 
   /// From now on a rank's call to muster is noted as a loss (comm/lost_ranks.h), so that waits end.
   void survive_losses();
-  /// Calls all others together after a loss, and waits for those that are not lost, as `lost` and MPI know it, until each has called too.
-  /// Returns those that did not within so many seconds. The caller does not hold mpi_lock().
+  /// Calls all others together after a loss, and waits for those that are not lost, as `lost` and
+  /// MPI know it, until each has called too. Returns those that did not within so many seconds. The
+  /// caller does not hold mpi_lock().
   std::vector<int> muster(const std::function<bool(int)>& lost, double limit_seconds);
   /// All that is under way here fails, on all ranks; for good.
   void revoke();

@@ -34,23 +34,28 @@ namespace {
 std::unique_ptr<detail::MpiPulse> pulse;
 std::unique_ptr<detail::RankWatch> watch;
 
-constexpr auto kLastResort = std::chrono::seconds(4);  // after which a process that ends does so without MPI's help
-double longest_wait = 300.0;  // seconds, for the other ranks to come to the end too: the longest limit of a transport
+// after which a process that ends does so without MPI's help
+constexpr auto kLastResort = std::chrono::seconds(4);
+// seconds, for the other ranks to come to the end too: the longest limit of a transport
+double longest_wait = 300.0;
 
 constexpr double kRecoverySeconds = 30.0;  // for MPI, beside the ranks' own patience
-constexpr double kStuckSeconds = 2.0;      // until a call of MPI that waits for a lost rank is called back
-std::atomic<int> recoveries{0};            // from lost ranks, this process's end included
+// until a call of MPI that waits for a lost rank is called back
+constexpr double kStuckSeconds = 2.0;
+std::atomic<int> recoveries{0};  // from lost ranks, this process's end included
 std::atomic<bool> recovering{false};
 
-/// Where this process has not gone on without the lost ranks after so many seconds, `end` is called. There is one such limit at a time. A
-/// call of MPI that waits inside for a lost rank, as while communicators are made, has the lock, and is called back without it.
+/// Where this process has not gone on without the lost ranks after so many seconds, `end` is
+/// called. There is one such limit at a time. A call of MPI that waits inside for a lost rank, as
+/// while communicators are made, has the lock, and is called back without it.
 void limit_recovery(double seconds, const std::function<void()>& end) {
   static std::atomic<int> limited{-1};
   const int now = recoveries;
   if (limited.exchange(now) == now) return;
   const auto watch_clock = [=] {
     const auto over = [begin = std::chrono::steady_clock::now()](double limit) {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >= limit;
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >=
+             limit;
     };
     for (bool called_back = false; !over(seconds);) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -64,21 +69,24 @@ void limit_recovery(double seconds, const std::function<void()>& end) {
   };
   try {
     detail::start_quiet_thread(watch_clock).detach();
-  } catch (const std::system_error&) {  // no thread to be had: in nearly every case it goes well without
+  } catch (const std::system_error&) {
+    // No thread to be had: in nearly every case it goes well without.
   }
 }
 
 void set_default(const char* name, const char* value) { setenv(name, value, 0); }
 
-/// Open MPI's shared-memory transport copies straight from the other process, which containers often forbid; it then complains at
-/// length on every rank. A process may not even read itself there, which tells beforehand.
+/// Open MPI's shared-memory transport copies straight from the other process, which containers
+/// often forbid; it then complains at length on every rank. A process may not even read itself
+/// there, which tells beforehand.
 bool single_copy_works() {
   char from = 1, to = 0;
   const iovec local{&to, 1}, remote{&from, 1};
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-/// Open MPI uses PUT over TCP by default, and a pair exchange then often runs half-duplex: twice as slow. See docs/clusters.md.
+/// Open MPI uses PUT over TCP by default, and a pair exchange then often runs half-duplex: twice as
+/// slow. See docs/clusters.md.
 constexpr const char* kTcpFlags = "send,inplace,need-ack,need-csum,hetero-rdma";
 
 bool user_asked_for_binding() {
@@ -91,7 +99,8 @@ std::size_t cores_in(const cpu_set_t& set) {
   std::set<std::string> cores;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &set)) continue;
-    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
+                       "/topology/thread_siblings_list");
     std::string siblings = std::to_string(cpu);
     std::getline(file, siblings);
     cores.insert(siblings);
@@ -105,12 +114,15 @@ bool on_one_core() {
   CPU_ZERO(&mine);
   CPU_ZERO(&all);
   if (sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
-  for (long cpu = 0; cpu < std::min<long>(sysconf(_SC_NPROCESSORS_ONLN), CPU_SETSIZE); ++cpu) CPU_SET(static_cast<std::size_t>(cpu), &all);
+  for (long cpu = 0; cpu < std::min<long>(sysconf(_SC_NPROCESSORS_ONLN), CPU_SETSIZE); ++cpu)
+    CPU_SET(static_cast<std::size_t>(cpu), &all);
   return cores_in(mine) == 1 && cores_in(all) > 1;
 }
 
 void widen_binding() {
-  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") || std::getenv("OMPI_MCA_hwloc_base_binding_policy")) return;
+  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") ||
+      std::getenv("OMPI_MCA_hwloc_base_binding_policy"))
+    return;
   cpu_set_t all;
   std::memset(&all, 0xff, sizeof all);  // the kernel keeps those that the container allows
   sched_setaffinity(0, sizeof all, &all);
@@ -123,7 +135,8 @@ MpiSession::MpiSession() {
   // The first one speaks for all; the others leave it time, as their ends may have it ended, too.
   const auto refuse_alone = [&] {
     if (launcher.rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    abort(ExitCode::kUsage, launcher.rank > 0 ? "" : detail::apart_text(launcher, mpi_library_version()));
+    abort(ExitCode::kUsage,
+          launcher.rank > 0 ? "" : detail::apart_text(launcher, mpi_library_version()));
   };
   if (launcher.alone || !launcher.joins) {
     if (detail::apart(launcher, 1)) refuse_alone();
@@ -133,8 +146,10 @@ MpiSession::MpiSession() {
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  // With ULFM: an error that belongs to no communicator any more, such as that of a message to a lost rank, is none to end the job for.
-  if (std::getenv("OMPI_MCA_mpi_ft_enable")) set_default("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return");
+  // With ULFM: an error that belongs to no communicator any more, such as that of a message to a
+  // lost rank, is none to end the job for.
+  if (std::getenv("OMPI_MCA_mpi_ft_enable"))
+    set_default("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return");
   const detail::StartWatch start(launcher);  // until all know each other
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
@@ -148,11 +163,14 @@ MpiSession::MpiSession() {
   }
   active_ = true;
   if (provided < MPI_THREAD_SERIALIZED) {
-    abort(ExitCode::kUsage, rank_ == 0 ? "[mpi] this MPI library was built without thread support; it needs MPI_THREAD_SERIALIZED" : "");
+    abort(ExitCode::kUsage, rank_ == 0 ? "[mpi] this MPI library was built without thread support; "
+                                         "it needs MPI_THREAD_SERIALIZED"
+                                       : "");
   }
   const std::scoped_lock lock(detail::mpi_lock());
   if (detail::why_no_ulfm().empty()) {
-    // MPI's own communicators stay as they are: what a loss revokes is a copy. An error of any is a return value from now on.
+    // MPI's own communicators stay as they are: what a loss revokes is a copy. An error of any is a
+    // return value from now on.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     detail::mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &detail::world_communicator()), "MPI_Comm_dup");
@@ -162,13 +180,17 @@ MpiSession::MpiSession() {
 
 void MpiSession::watch_ranks() {
   pulse = std::make_unique<detail::MpiPulse>();
-  watch = std::make_unique<detail::RankWatch>(*pulse, rank_, size_, [this](const LostRank& lost, const std::string& rest) {
-    if (!surviving_) abort(ExitCode::kLost, fmt::format("rank {}: [transport] {}{}", rank_, lost.what, rest));
-    note_lost_rank(lost);
-    limit_recovery(2 * patience_ + kRecoverySeconds, [this, lost, rest] {
-      abort(ExitCode::kLost, fmt::format("rank {}: [survive] {}, and going on without it took too long{}", rank_, lost.what, rest));
-    });
-  });
+  watch = std::make_unique<detail::RankWatch>(
+      *pulse, rank_, size_, [this](const LostRank& lost, const std::string& rest) {
+        if (!surviving_)
+          abort(ExitCode::kLost, fmt::format("rank {}: [transport] {}{}", rank_, lost.what, rest));
+        note_lost_rank(lost);
+        limit_recovery(2 * patience_ + kRecoverySeconds, [this, lost, rest] {
+          abort(ExitCode::kLost,
+                fmt::format("rank {}: [survive] {}, and going on without it took too long{}", rank_,
+                            lost.what, rest));
+        });
+      });
   if (surviving_) pulse->survive_losses();
 }
 
@@ -177,12 +199,16 @@ MpiSession::~MpiSession() {
   const bool survived = recoveries > 0;
   ++recoveries;        // no limit of one runs any more
   if (!pulse) return;  // the only rank that is left; see below
-  // MPI_Finalize would wait for a lost rank for good, so the watch goes on until all have come here.
-  if (!detail::MpiPulse::abandoned() && !pulse->wait_for_all(longest_wait)) detail::MpiPulse::abandoned() = true;
+  // MPI_Finalize would wait for a lost rank for good, so the watch goes on until all have come
+  // here.
+  if (!detail::MpiPulse::abandoned() && !pulse->wait_for_all(longest_wait))
+    detail::MpiPulse::abandoned() = true;
   watch.reset();
   const std::scoped_lock lock(detail::mpi_lock());
   if (detail::MpiPulse::abandoned()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::kLost));
-  if (survived) return;  // MPI_Finalize may wait for the lost ranks too: in one run of seven it did so for 20 s, or for good
+  // MPI_Finalize may wait for the lost ranks too: in one run of seven it did so for 20 s, or for
+  // good
+  if (survived) return;
   pulse->close();
   pulse.reset();
   MPI_Finalize();
@@ -196,15 +222,19 @@ std::vector<std::string> MpiSession::warnings() const {
   std::vector<std::string> lines;
   if (!active_) return lines;
   if (on_one_core()) {
-    lines.push_back(fmt::format("{} one core, which its communication and its computation share; {}",
-                                user_asked_for_binding() ? "mpirun bound this rank to" : "this rank may run on no more than",
-                                user_asked_for_binding() ? "start it by scripts/launch.sh, or with mpirun --bind-to none"
-                                                         : "give it more, as by srun --cpus-per-task=2, or a wider taskset or cpuset"));
+    lines.push_back(fmt::format(
+        "{} one core, which its communication and its computation share; {}",
+        user_asked_for_binding() ? "mpirun bound this rank to"
+                                 : "this rank may run on no more than",
+        user_asked_for_binding()
+            ? "start it by scripts/launch.sh, or with mpirun --bind-to none"
+            : "give it more, as by srun --cpus-per-task=2, or a wider taskset or cpuset"));
   }
   const char* links = std::getenv("OMPI_MCA_btl_tcp_links");
   if (links && std::atoi(links) > 1)
     lines.push_back(
-        fmt::format("btl_tcp_links is {} (--mca or OMPI_MCA_btl_tcp_links); runs have come to a stand with more than one connection a "
+        fmt::format("btl_tcp_links is {} (--mca or OMPI_MCA_btl_tcp_links); runs have come to a "
+                    "stand with more than one connection a "
                     "pair, and gained nothing: leave it out",
                     links));
   return lines;
@@ -230,10 +260,12 @@ void MpiSession::survive_losses(double patience_seconds) {
 std::vector<LostRank> MpiSession::muster() {
   const auto ended = [](int rank) { return watch->has_ended(rank); };
   for (const int rank : pulse->muster(ended, patience_)) {
-    const std::string what = fmt::format("rank {} on host {} does not answer", rank, pulse->host(rank));
+    const std::string what =
+        fmt::format("rank {} on host {} does not answer", rank, pulse->host(rank));
     if (!watch->end_process(rank)) {
-      abort(ExitCode::kLost,
-            fmt::format("rank {}: [survive] after a loss {}, and cannot be ended from here; continue with --resume latest", rank_, what));
+      abort(ExitCode::kLost, fmt::format("rank {}: [survive] after a loss {}, and cannot be ended "
+                                         "from here; continue with --resume latest",
+                                         rank_, what));
     }
     note_lost_rank({rank, what + " and was ended"});
   }
@@ -246,8 +278,9 @@ std::vector<LostRank> MpiSession::muster() {
 std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
   if (!pulse) return std::nullopt;
   limit_recovery(2 * patience_ + kRecoverySeconds, [this] {
-    abort(ExitCode::kLost,
-          fmt::format("rank {}: [survive] going on without a lost rank took too long; continue with --resume latest", rank_));
+    abort(ExitCode::kLost, fmt::format("rank {}: [survive] going on without a lost rank took too "
+                                       "long; continue with --resume latest",
+                                       rank_));
   });
   const MPI_Comm old = detail::world_communicator();
   {
@@ -273,7 +306,8 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
     MPI_Comm_rank(next, &rank_);
     MPI_Comm_size(next, &size_);
     if (size_ == 1) break;
-    // Should another rank go meanwhile, some of the others may have come through here: all try again.
+    // Should another rank go meanwhile, some of the others may have come through here: all try
+    // again.
     bool through = true;
     try {
       watch_ranks();
@@ -296,18 +330,21 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
 
   Loss loss{.what = {}, .ranks_before = ranks_before};
   for (const int rank : detail::lost_between(old, detail::world_communicator())) {
-    const auto known = std::find_if(lost.begin(), lost.end(), [&](const LostRank& one) { return one.rank == rank; });
-    loss.what +=
-        (loss.what.empty() ? "" : "; ") +
-        (known != lost.end() ? known->what : fmt::format("rank {} on host {} is lost", rank, hosts[static_cast<std::size_t>(rank)]));
+    const auto known = std::find_if(lost.begin(), lost.end(),
+                                    [&](const LostRank& one) { return one.rank == rank; });
+    loss.what += (loss.what.empty() ? "" : "; ") +
+                 (known != lost.end() ? known->what
+                                      : fmt::format("rank {} on host {} is lost", rank,
+                                                    hosts[static_cast<std::size_t>(rank)]));
   }
   return loss;
 }
 
 void MpiSession::abort(ExitCode code, const std::string& message) {
   const auto record = [&] {
-    FlightRecorder::instance().write(message.empty() ? FlightRecorder::Reason::kOther : FlightRecorder::Reason::kError,
-                                     static_cast<int>(code), message);
+    FlightRecorder::instance().write(
+        message.empty() ? FlightRecorder::Reason::kOther : FlightRecorder::Reason::kError,
+        static_cast<int>(code), message);
   };
   if (!active_) {
     record();
@@ -324,10 +361,12 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
       std::this_thread::sleep_for(kLastResort);
       std::_Exit(static_cast<int>(code));
     }).detach();
-  } catch (const std::system_error&) {  // no thread to be had: what follows ends by itself in nearly every case
+  } catch (const std::system_error&) {
+    // No thread to be had: what follows ends by itself in nearly every case.
   }
   record();
-  // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the others before their turn comes.
+  // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the
+  // others before their turn comes.
   detail::let_signals_end_this_process();
   for (int i = 0; i < std::min(rank_, 8) * 6; ++i) {
     const std::unique_lock lock(detail::mpi_lock(), std::try_to_lock);
@@ -346,7 +385,8 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  std::string first(text, static_cast<std::size_t>(length));  // of MPICH: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  // of MPICH: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  std::string first(text, static_cast<std::size_t>(length));
   first.resize(std::min(first.size(), first.find_first_of(",\n")));
   std::replace(first.begin(), first.end(), '\t', ' ');
   return first;

@@ -28,7 +28,8 @@ using std::chrono::milliseconds;
 
 constexpr double kStartLimit = 120.0;
 constexpr auto kStartLook = milliseconds(100);
-/// A launcher that ends the job by itself goes first; and a rank that has come through may end before this one has.
+/// A launcher that ends the job by itself goes first; and a rank that has come through may end
+/// before this one has.
 constexpr auto kStartGrace = milliseconds(1500);
 constexpr int kMostRanks = 4096;  // asked each time
 
@@ -41,14 +42,15 @@ int socket_of(const std::string& job, int rank, int (*attach)(int, const sockadd
   const std::string name = fmt::format("starling-start-{}-{}-{}", ::getuid(), job, rank);
   const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
   std::copy_n(name.begin(), length, address.sun_path + 1);
-  if (attach(socket, reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)) ==
-      0)
+  if (attach(socket, reinterpret_cast<const sockaddr*>(&address),
+             static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)) == 0)
     return socket;
   ::close(socket);
   return -1;
 }
 
-/// The address of a bridge for containers or virtual machines: other hosts commonly have the same, and none can be reached by it.
+/// The address of a bridge for containers or virtual machines: other hosts commonly have the same,
+/// and none can be reached by it.
 std::string shared_address() {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) return {};
@@ -57,12 +59,13 @@ std::string shared_address() {
     const std::string_view name = one->ifa_name;
     const auto begins = [&](std::string_view with) { return name.starts_with(with); };
     if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
-    if (!begins("docker") && !begins("br-") && !begins("virbr") && !begins("lxcbr") && !begins("lxdbr") && !begins("cni") &&
-        !begins("podman"))
+    if (!begins("docker") && !begins("br-") && !begins("virbr") && !begins("lxcbr") &&
+        !begins("lxdbr") && !begins("cni") && !begins("podman"))
       continue;
     std::array<char, INET_ADDRSTRLEN> text{};
     const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
-    if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size())) found = fmt::format("{}'s {}", name, text.data());
+    if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()))
+      found = fmt::format("{}'s {}", name, text.data());
   }
   ::freeifaddrs(all);
   return found;
@@ -71,7 +74,11 @@ std::string shared_address() {
 }  // namespace
 
 StartWatch::StartWatch(const Launcher& launcher)
-    : job_(launcher.job), hosts_(launcher.hosts), rank_(launcher.rank), size_(launcher.size), local_size_(launcher.local_size) {
+    : job_(launcher.job),
+      hosts_(launcher.hosts),
+      rank_(launcher.rank),
+      size_(launcher.size),
+      local_size_(launcher.local_size) {
   const char* limit = std::getenv("STARLING_START_TIMEOUT_S");
   limit_ = limit && *limit ? std::strtod(limit, nullptr) : kStartLimit;
   if (job_.empty() || rank_ < 0 || size_ < 2 || size_ > kMostRanks) return;
@@ -119,40 +126,50 @@ void StartWatch::look() {
   if (stop_) return;
   if (lost >= 0) {
     end(!lowest ? ""
-                : fmt::format(
-                      "rank {}: [start] rank {} of this host has ended before all {} ranks had come together; look for its last words, or "
-                      "for the kernel's (dmesg) where memory was short, and start again",
-                      rank_, lost, size_));
+                : fmt::format("rank {}: [start] rank {} of this host has ended before all {} ranks "
+                              "had come together; look for its last words, or "
+                              "for the kernel's (dmesg) where memory was short, and start again",
+                              rank_, lost, size_));
   }
   if (limit_ > 0.0 && std::chrono::duration<double>(now - begin_).count() > limit_) {
-    end(!lowest ? ""
-                : fmt::format("rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; {}", rank_, limit_, size_,
-                              missing_text(), remedy_text()));
+    end(!lowest
+            ? ""
+            : fmt::format(
+                  "rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; {}",
+                  rank_, limit_, size_, missing_text(), remedy_text()));
   }
 }
 
 std::string StartWatch::missing_text() const {
   std::vector<int> here, missing;
-  for (int r = 0; r < size_; ++r) (seen_[static_cast<std::size_t>(r)] ? here : missing).push_back(r);
+  for (int r = 0; r < size_; ++r)
+    (seen_[static_cast<std::size_t>(r)] ? here : missing).push_back(r);
   if (local_size_ == size_) {
     if (missing.empty()) return ", though all have begun to";
     const bool one = missing.size() == 1;
-    return fmt::format(": rank{} {} {} not come", one ? "" : "s", fmt::join(missing, ", "), one ? "has" : "have");
+    return fmt::format(": rank{} {} {} not come", one ? "" : "s", fmt::join(missing, ", "),
+                       one ? "has" : "have");
   }
   const std::string of_hosts = hosts_.empty() ? "" : fmt::format(" (hosts {})", hosts_);
-  return fmt::format(": on host {} rank{} {} {} here{}, and of ranks elsewhere{} nothing is known", host_name(),
-                     here.size() == 1 ? "" : "s", fmt::join(here, ", "), here.size() == 1 ? "is" : "are",
-                     local_size_ < 0 ? "" : fmt::format(" ({} of {})", here.size(), local_size_), of_hosts);
+  return fmt::format(
+      ": on host {} rank{} {} {} here{}, and of ranks elsewhere{} nothing is known", host_name(),
+      here.size() == 1 ? "" : "s", fmt::join(here, ", "), here.size() == 1 ? "is" : "are",
+      local_size_ < 0 ? "" : fmt::format(" ({} of {})", here.size(), local_size_), of_hosts);
 }
 
 std::string StartWatch::remedy_text() const {
   const std::string shared = local_size_ == size_ ? "" : shared_address();
-  return fmt::format("look whether each was started and is no --dry-run{}, or allow more in STARLING_START_TIMEOUT_S",
-                     local_size_ == size_
-                         ? ""
-                         : fmt::format(", and whether the hosts reach each other, also in large packets and through firewalls; name their "
-                                       "network by launch.sh --interface or OMPI_MCA_btl_tcp_if_include{}",
-                                       shared.empty() ? "" : fmt::format(", as {} may be other hosts' address too", shared)));
+  return fmt::format(
+      "look whether each was started and is no --dry-run{}, or allow more in "
+      "STARLING_START_TIMEOUT_S",
+      local_size_ == size_
+          ? ""
+          : fmt::format(", and whether the hosts reach each other, also in large packets and "
+                        "through firewalls; name their "
+                        "network by launch.sh --interface or OMPI_MCA_btl_tcp_if_include{}",
+                        shared.empty()
+                            ? ""
+                            : fmt::format(", as {} may be other hosts' address too", shared)));
 }
 
 void StartWatch::end(const std::string& message) {

@@ -10,11 +10,14 @@
 
 namespace starling::detail {
 
-/// MPI's start waits for every rank without an end, and says nothing. While it does, a thread of this one looks which ranks of this host
-/// are there: each has a socket with the job's and its own number (abstract, so in no folder, and gone with the process). A rank that was
-/// there and is no more, or one that has not come within the limit, is named in one line, and this process ends with ExitCode::kLost.
-/// Environment: STARLING_START_TIMEOUT_S, the limit in seconds (default 120; 0: none).
-/// Only under launchers that say a job's name and each rank's number (Open MPI, Slurm); otherwise nothing is watched.
+/// MPI's start waits for every rank without an end, and says nothing. While it does, a thread of
+/// this one looks which ranks of this host are there: each has a socket with the job's and its own
+/// number (abstract, so in no folder, and gone with the process). A rank that was there and is no
+/// more, or one that has not come within the limit, is named in one line, and this process ends
+/// with ExitCode::kLost. Environment: STARLING_START_TIMEOUT_S, the limit in seconds (default 120;
+/// 0: none).
+/// Only under launchers that say a job's name and each rank's number (Open MPI, Slurm); otherwise
+/// nothing is watched.
 class StartWatch {
  public:
   explicit StartWatch(const Launcher& launcher);

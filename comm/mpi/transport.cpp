@@ -29,17 +29,17 @@ class MpiControlPlane final : public World {
   int local_size() const override { return mpi().local_size; }
 
   void barrier() override {
-    engine_.complete(
-        std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kBarrier, "a barrier", std::vector<std::byte>{}, std::vector<int>{}, 0));
+    engine_.complete(std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kBarrier, "a barrier",
+                                                  std::vector<std::byte>{}, std::vector<int>{}, 0));
   }
   void broadcast(void* data, std::size_t bytes, int root) override {
     constexpr std::size_t kPiece = 64u << 20;
     auto* at = static_cast<std::byte*>(data);
     for (std::size_t first = 0; first < bytes; first += kPiece) {
       const std::size_t count = std::min(kPiece, bytes - first);
-      const auto operation =
-          std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kBroadcast, fmt::format("a broadcast from rank {}", root),
-                                       std::vector<std::byte>(at + first, at + first + count), std::vector<int>{}, root);
+      const auto operation = std::make_shared<MpiControl>(
+          mpi(), MpiControl::Kind::kBroadcast, fmt::format("a broadcast from rank {}", root),
+          std::vector<std::byte>(at + first, at + first + count), std::vector<int>{}, root);
       engine_.complete(operation);
       std::memcpy(at + first, operation->bytes().data(), count);
     }
@@ -47,11 +47,14 @@ class MpiControlPlane final : public World {
   std::vector<std::string> all_gather(const std::string& mine) override {
     const std::int64_t length = static_cast<std::int64_t>(mine.size());
     std::vector<std::int64_t> lengths(ranks());
-    gather("an exchange of lengths", &length, lengths.data(), std::vector<int>(ranks(), sizeof length));
+    gather("an exchange of lengths", &length, lengths.data(),
+           std::vector<int>(ranks(), sizeof length));
     const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-    require(total < std::int64_t{1} << 31, "transport", "{} bytes are too many for all_gather", total);
+    require(total < std::int64_t{1} << 31, "transport", "{} bytes are too many for all_gather",
+            total);
     std::string all(static_cast<std::size_t>(total), '\0');
-    gather("an exchange of texts", mine.data(), all.data(), std::vector<int>(lengths.begin(), lengths.end()));
+    gather("an exchange of texts", mine.data(), all.data(),
+           std::vector<int>(lengths.begin(), lengths.end()));
     std::vector<std::string> result;
     std::size_t at = 0;
     for (const std::int64_t count : lengths) {
@@ -72,9 +75,11 @@ class MpiControlPlane final : public World {
   void gather(const char* what, const void* mine, void* all, std::vector<int> counts) {
     const auto* first = static_cast<const std::byte*>(mine);
     std::vector<std::byte> own(first, first + counts[static_cast<std::size_t>(rank())]);
-    const auto operation = std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kGather, what, std::move(own), std::move(counts), 0);
+    const auto operation = std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kGather, what,
+                                                        std::move(own), std::move(counts), 0);
     engine_.complete(operation);
-    if (!operation->bytes().empty()) std::memcpy(all, operation->bytes().data(), operation->bytes().size());
+    if (!operation->bytes().empty())
+      std::memcpy(all, operation->bytes().data(), operation->bytes().size());
   }
 
   /// Gathers and folds in rank order, so that all ranks get the same bits.
@@ -85,7 +90,8 @@ class MpiControlPlane final : public World {
     for (std::size_t first = 0; first < count; first += kPiece) {
       const std::size_t n = std::min(kPiece, count - first);
       all.resize(n * ranks());
-      gather(what, values + first, all.data(), std::vector<int>(ranks(), static_cast<int>(n * sizeof(double))));
+      gather(what, values + first, all.data(),
+             std::vector<int>(ranks(), static_cast<int>(n * sizeof(double))));
       for (std::size_t i = 0; i < n; ++i) {
         double total = all[i];
         for (std::size_t j = 1; j < ranks(); ++j) total = fold(total, all[j * n + i]);
@@ -103,33 +109,45 @@ class MpiControlPlane final : public World {
 class MpiTransport final : public Transport {
  public:
   explicit MpiTransport(double timeout_seconds)
-      : Transport(plane_), engine_(timeout_seconds), plane_(engine_), everyone_(static_cast<std::size_t>(engine_.world().size)) {
+      : Transport(plane_),
+        engine_(timeout_seconds),
+        plane_(engine_),
+        everyone_(static_cast<std::size_t>(engine_.world().size)) {
     std::iota(everyone_.begin(), everyone_.end(), 0);
   }
 
   std::string name() const override { return "mpi"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
+    require(exchange.kind != Exchange::Kind::kNone, "transport",
+            "an exchange of kind none has nothing to start");
     check_exchange(rank(), size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
-      return engine_.start(make_neighbour_operation(engine_.world(), exchange, send, receive, label, std::move(flow)));
+      return engine_.start(make_neighbour_operation(engine_.world(), exchange, send, receive, label,
+                                                    std::move(flow)));
     }
     if (exchange.kind == Exchange::Kind::kNodes) {
-      return engine_.start(make_node_operation(engine_.world(), exchange, send, receive[0], label, std::move(flow)));
+      return engine_.start(
+          make_node_operation(engine_.world(), exchange, send, receive[0], label, std::move(flow)));
     }
-    return engine_.start(
-        make_sum_operation(engine_.world(), exchange.group, send, receive[0], describe(exchange, label), label, std::move(flow)));
+    return engine_.start(make_sum_operation(engine_.world(), exchange.group, send, receive[0],
+                                            describe(exchange, label), label, std::move(flow)));
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     check_sum(in, out);
-    return engine_.start(make_sum_operation(engine_.world(), everyone_, in, out, describe_sum(label), label, std::move(flow)));
+    return engine_.start(make_sum_operation(engine_.world(), everyone_, in, out,
+                                            describe_sum(label), label, std::move(flow)));
   }
   bool done(Ticket ticket) override { return engine_.done(ticket); }
   void wait(Ticket ticket) override { engine_.wait(ticket); }
-  void prepare(const std::vector<std::vector<int>>&) override {}  // every pair of ranks is connected
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  // every pair of ranks is connected
+  void prepare(const std::vector<std::vector<int>>&) override {}
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return make_message_mixer(backend, *this);
+  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
@@ -141,6 +159,8 @@ class MpiTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(double timeout_seconds) { return std::make_unique<MpiTransport>(timeout_seconds); }
+std::unique_ptr<Transport> make_mpi_transport(double timeout_seconds) {
+  return std::make_unique<MpiTransport>(timeout_seconds);
+}
 
 }  // namespace starling

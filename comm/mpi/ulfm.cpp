@@ -32,7 +32,9 @@ std::vector<int> lost_between(MPI_Comm before, MPI_Comm after) {
 std::string why_no_ulfm() {
   int* on = nullptr;
   int known = 0;
-  if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, static_cast<void*>(&on), &known) == MPI_SUCCESS && known && on && *on) return {};
+  if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, static_cast<void*>(&on), &known) == MPI_SUCCESS &&
+      known && on && *on)
+    return {};
   return "ULFM is off in this run; start it with mpirun --with-ft ulfm";
 }
 
@@ -40,7 +42,8 @@ bool is_rank_failure(int code) {
   if (code == MPI_SUCCESS) return false;
   int kind = code;
   MPI_Error_class(code, &kind);
-  return kind == MPIX_ERR_PROC_FAILED || kind == MPIX_ERR_PROC_FAILED_PENDING || kind == MPIX_ERR_REVOKED;
+  return kind == MPIX_ERR_PROC_FAILED || kind == MPIX_ERR_PROC_FAILED_PENDING ||
+         kind == MPIX_ERR_REVOKED;
 }
 
 void acknowledge_failures(MPI_Comm comm) { MPIX_Comm_failure_ack(comm); }
@@ -70,7 +73,10 @@ bool agree(MPI_Comm comm, bool mine) {
 
 #else
 
-std::string why_no_ulfm() { return mpi_library_version() + " has no ULFM; build with Open MPI 5, and start with mpirun --with-ft ulfm"; }
+std::string why_no_ulfm() {
+  return mpi_library_version() +
+         " has no ULFM; build with Open MPI 5, and start with mpirun --with-ft ulfm";
+}
 bool is_rank_failure(int) { return false; }
 void acknowledge_failures(MPI_Comm) {}
 std::vector<int> failed_ranks(MPI_Comm) { return {}; }

@@ -35,7 +35,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A rank that fails says goodbye before it ends: until then its end may be an answer that is still on its way.
+/// A rank that fails says goodbye before it ends: until then its end may be an answer that is still
+/// on its way.
 constexpr auto kGrace = milliseconds(250);
 constexpr auto kEnd = milliseconds(2000);  // for a process that was killed
 constexpr auto kLook = milliseconds(200);  // between hosts: at answers, and at others' questions
@@ -43,7 +44,8 @@ constexpr double kQuestions = 5.0;         // within the limit, and one a second
 
 constexpr ExchangeLabel kNoExchange{-1, -1, -1};
 
-/// A process of this host as the other ranks know it. Ranks with the same kernel and the same numbers of processes can watch each other.
+/// A process of this host as the other ranks know it. Ranks with the same kernel and the same
+/// numbers of processes can watch each other.
 struct Place {
   std::array<char, 112> kernel{};  ///< empty: this rank cannot watch processes
   std::int64_t process = 0;
@@ -74,7 +76,8 @@ std::vector<std::vector<int>> hosts_of(const std::vector<Place>& places) {
   std::vector<std::vector<int>> hosts;
   for (std::size_t r = 0; r < places.size(); ++r) {
     const auto same = [&](const std::vector<int>& host) {
-      return places[r].kernel[0] != '\0' && places[static_cast<std::size_t>(host.front())].kernel == places[r].kernel;
+      return places[r].kernel[0] != '\0' &&
+             places[static_cast<std::size_t>(host.front())].kernel == places[r].kernel;
     };
     const auto found = std::find_if(hosts.begin(), hosts.end(), same);
     (found == hosts.end() ? hosts.emplace_back() : *found).push_back(static_cast<int>(r));
@@ -86,20 +89,25 @@ std::vector<std::vector<int>> hosts_of(const std::vector<Place>& places) {
 
 double question_interval(double limit) { return std::min(1.0, limit / kQuestions); }
 
-RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pulse), lost_(std::move(lost)) {
+RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost)
+    : pulse_(pulse), lost_(std::move(lost)) {
   const Place mine = own_place();
   std::vector<Place> places(static_cast<std::size_t>(size));
-  mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, world_communicator()), "MPI_Allgather");
+  mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE,
+                          world_communicator()),
+            "MPI_Allgather");
   const std::vector<std::vector<int>> hosts = hosts_of(places);
   several_hosts_ = hosts.size() > 1;
   for (std::size_t h = 0; h < hosts.size(); ++h) {
     if (std::find(hosts[h].begin(), hosts[h].end(), rank) == hosts[h].end()) continue;
-    if (several_hosts_ && hosts[h].front() == rank) watched_ = hosts[(h + 1) % hosts.size()].front();
+    if (several_hosts_ && hosts[h].front() == rank)
+      watched_ = hosts[(h + 1) % hosts.size()].front();
     for (const int other : hosts[h]) {
       if (other == rank) continue;
       const auto process = static_cast<pid_t>(places[static_cast<std::size_t>(other)].process);
       const int file = open_process(process);
-      if (file < 0 && errno != ESRCH) continue;  // no descriptors left: what waits still has its limit
+      // no descriptors left: what waits still has its limit
+      if (file < 0 && errno != ESRCH) continue;
       processes_.push_back({other, process, file});
     }
   }
@@ -134,7 +142,8 @@ void RankWatch::run() {
   }
   Heartbeat heartbeat{Clock::now(), {}, Clock::now()};
   while (!stop_) {
-    const int ready = ::poll(files.data(), files.size(), several_hosts_ || wake_ < 0 ? static_cast<int>(kLook.count()) : -1);
+    const int ready = ::poll(files.data(), files.size(),
+                             several_hosts_ || wake_ < 0 ? static_cast<int>(kLook.count()) : -1);
     for (std::size_t i = 1; ready > 0 && !stop_ && i < files.size(); ++i) {
       if (files[i].revents == 0) continue;
       report(processes_[i - 1]);
@@ -148,16 +157,20 @@ void RankWatch::report(const Process& process) {
   const auto until = Clock::now() + kGrace;
   do {
     if (stop_) return;
-    if (const std::unique_lock lock(mpi_lock(), milliseconds(20)); lock.owns_lock()) pulse_.poll();  // ends this process on a goodbye
+    // ends this process on a goodbye
+    if (const std::unique_lock lock(mpi_lock(), milliseconds(20)); lock.owns_lock()) pulse_.poll();
     std::this_thread::sleep_for(milliseconds(10));
   } while (Clock::now() < until);
   note_flight(FlightEvent::kLost, kNoExchange, std::span(&process.rank, 1));
   lost_({process.rank, text_of_end(process.rank)},
-        doing() + "; look for its last words, or for the kernel's (dmesg) where memory was short, and continue with --resume latest");
+        doing() +
+            "; look for its last words, or for the kernel's (dmesg) where memory was short, and "
+            "continue with --resume latest");
 }
 
 const RankWatch::Process* RankWatch::process_of(int rank) const {
-  const auto found = std::find_if(processes_.begin(), processes_.end(), [&](const Process& process) { return process.rank == rank; });
+  const auto found = std::find_if(processes_.begin(), processes_.end(),
+                                  [&](const Process& process) { return process.rank == rank; });
   return found == processes_.end() ? nullptr : &*found;
 }
 
@@ -170,14 +183,16 @@ bool RankWatch::has_ended(int rank) const {
 
 std::string RankWatch::text_of_end(int rank) const {
   const Process* process = process_of(rank);
-  return fmt::format("rank {} on host {} has ended{}", rank, pulse_.host(rank),
-                     process ? fmt::format(": process {} is gone and said nothing", process->id) : "");
+  return fmt::format(
+      "rank {} on host {} has ended{}", rank, pulse_.host(rank),
+      process ? fmt::format(": process {} is gone and said nothing", process->id) : "");
 }
 
 bool RankWatch::end_process(int rank) {
   const Process* process = process_of(rank);
   if (!process || process->file < 0) return false;
-  if (::syscall(SYS_pidfd_send_signal, process->file, SIGKILL, nullptr, 0) != 0 && errno != ESRCH) return false;
+  if (::syscall(SYS_pidfd_send_signal, process->file, SIGKILL, nullptr, 0) != 0 && errno != ESRCH)
+    return false;
   pollfd file{process->file, POLLIN, 0};
   return ::poll(&file, 1, static_cast<int>(kEnd.count())) == 1;
 }
@@ -188,11 +203,13 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
   if (lock.owns_lock()) pulse_.poll();
   const double limit = limit_;
   if (watched_ < 0 || limit <= 0.0) return;
-  // Whoever was suspended himself, or is inside of a call of MPI, has heard nothing and knows nothing.
+  // Whoever was suspended himself, or is inside of a call of MPI, has heard nothing and knows
+  // nothing.
   if (!lock.owns_lock() || now - state.last_look > 3 * kLook) state.silent_since = now;
   state.last_look = Clock::now();
   if (!lock.owns_lock()) return;
-  if (std::chrono::duration<double>(now - state.last_question).count() >= question_interval(limit)) {
+  if (std::chrono::duration<double>(now - state.last_question).count() >=
+      question_interval(limit)) {
     pulse_.ask(watched_);
     state.last_question = now;
   }
@@ -201,14 +218,20 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
   const double silence = heard < 0 ? silent : std::min(heard, silent);
   if (silence <= limit) return;
   note_flight(FlightEvent::kLost, kNoExchange, std::span(&watched_, 1));
-  const LostRank lost{watched_, fmt::format("rank {} on host {} has given no sign of life for {:.1f} s (sync.heartbeat_s {:g})", watched_,
-                                            pulse_.host(watched_), silence, limit)};
+  const LostRank lost{
+      watched_,
+      fmt::format(
+          "rank {} on host {} has given no sign of life for {:.1f} s (sync.heartbeat_s {:g})",
+          watched_, pulse_.host(watched_), silence, limit)};
   watched_ = -1;
-  lost_(lost, doing() + "; look whether the host and its network are up, and continue with --resume latest");
+  lost_(lost,
+        doing() +
+            "; look whether the host and its network are up, and continue with --resume latest");
 }
 
 std::string RankWatch::doing() const {
-  // What this rank is at is worth a wait: on a busy machine another thread may hold the lock for long, or for good.
+  // What this rank is at is worth a wait: on a busy machine another thread may hold the lock for
+  // long, or for good.
   const std::unique_lock lock(mpi_lock(), milliseconds(500));
   const std::string text = lock.owns_lock() ? pulse_.started() : std::string();
   return text.empty() ? "" : "; this rank " + text;

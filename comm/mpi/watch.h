@@ -17,15 +17,17 @@ namespace starling::detail {
 /// Seconds between two questions to a rank that must give a sign of life within `limit` seconds.
 double question_interval(double limit);
 
-/// Notices a rank that is gone, whatever this process waits for or computes at the time: messages, shared memory, NCCL, a disk. A thread of
-/// its own sleeps until the kernel says that a process of this host has ended (pidfd_open, Linux 5.3), so that costs nothing while all goes
-/// well. Between hosts, the lowest rank of each asks that of the next one for a sign of life, and the last asks the first: so one small
-/// message a host and second finds a lost host, and whoever finds one tells all (MpiPulse::say_goodbye). Where the kernel refuses to
-/// watch processes, each rank counts as a host of its own.
+/// Notices a rank that is gone, whatever this process waits for or computes at the time: messages,
+/// shared memory, NCCL, a disk. A thread of its own sleeps until the kernel says that a process of
+/// this host has ended (pidfd_open, Linux 5.3), so that costs nothing while all goes well. Between
+/// hosts, the lowest rank of each asks that of the next one for a sign of life, and the last asks
+/// the first: so one small message a host and second finds a lost host, and whoever finds one tells
+/// all (MpiPulse::say_goodbye). Where the kernel refuses to watch processes, each rank counts as a
+/// host of its own.
 class RankWatch {
  public:
-  /// What to do about a lost rank: `rest` completes its line, with what this rank did and what may be done about it. Where it returns, the
-  /// watch goes on with the others.
+  /// What to do about a lost rank: `rest` completes its line, with what this rank did and what may
+  /// be done about it. Where it returns, the watch goes on with the others.
   using Lost = std::function<void(const LostRank& lost, const std::string& rest)>;
 
   /// Collective over world_communicator(); the caller holds mpi_lock().
@@ -41,7 +43,8 @@ class RankWatch {
   /// Whether the kernel says that the rank's process has ended; false of other hosts' ranks.
   bool has_ended(int rank) const;
   std::string text_of_end(int rank) const;
-  /// Ends a rank of this host, which does not answer any more, and waits for its end; false where that cannot be done.
+  /// Ends a rank of this host, which does not answer any more, and waits for its end; false where
+  /// that cannot be done.
   bool end_process(int rank);
 
  private:
@@ -49,7 +52,8 @@ class RankWatch {
   struct Process {
     int rank;
     pid_t id;
-    int file;  ///< its pidfd: readable once it has ended; -1: it had ended before it could be opened
+    /// Its pidfd: readable once it has ended; -1: it had ended before it could be opened
+    int file;
   };
   struct Heartbeat {
     Clock::time_point last_look, last_question, silent_since;

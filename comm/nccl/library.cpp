@@ -12,11 +12,12 @@
 #include "core/error.h"
 #include "kernels/cuda_plugin.h"
 
-static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 is the oldest with ncclCommSplit");
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
+              "NCCL 2.18 is the oldest with ncclCommSplit");
 
-// comm/nccl/nccl.h by NCCL itself: a part of the CUDA plug-in, and the only source that includes NCCL's header. All operations of a rank go
-// to one stream in one order, which is the same on all ranks, so that several communicators on a device need no order of launches from
-// NCCL.
+// comm/nccl/nccl.h by NCCL itself: a part of the CUDA plug-in, and the only source that includes
+// NCCL's header. All operations of a rank go to one stream in one order, which is the same on all
+// ranks, so that several communicators on a device need no order of launches from NCCL.
 namespace starling {
 namespace {
 
@@ -30,18 +31,22 @@ std::string one_line(std::string text) {
 void check(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const std::string words = one_line(ncclGetLastError(comm));
-  fail(ExitCode::kLost, "nccl", "{}: {}{}", call, ncclGetErrorString(result), words.empty() ? "" : " (" + words + ")");
+  fail(ExitCode::kLost, "nccl", "{}: {}{}", call, ncclGetErrorString(result),
+       words.empty() ? "" : " (" + words + ")");
 }
 
 void check_cuda(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) fail(ExitCode::kInternal, "nccl", "{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  if (error != cudaSuccess)
+    fail(ExitCode::kInternal, "nccl", "{}: {} ({})", call, cudaGetErrorString(error),
+         cudaGetErrorName(error));
 }
 
 ncclComm_t of(NcclComm comm) { return static_cast<ncclComm_t>(comm); }
 cudaStream_t of_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 ncclDataType_t type_of(DType dtype) {
-  require(dtype == DType::kFloat32 || dtype == DType::kFloat64, "nccl", "a sum of {}", name_of(dtype));
+  require(dtype == DType::kFloat32 || dtype == DType::kFloat64, "nccl", "a sum of {}",
+          name_of(dtype));
   return dtype == DType::kFloat64 ? ncclFloat64 : ncclFloat32;
 }
 
@@ -72,7 +77,8 @@ class NcclLibrary final : public Nccl {
 
   NcclComm init(const NcclId& id, int ranks, int rank, int max_ctas) override {
     check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
-    // In a capture NCCL would register buffers by handshakes between ranks, where one whose capture has failed does not come.
+    // In a capture NCCL would register buffers by handshakes between ranks, where one whose capture
+    // has failed does not come.
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
     ncclUniqueId unique;
     std::memcpy(unique.internal, id.bytes.data(), sizeof unique.internal);
@@ -81,14 +87,16 @@ class NcclLibrary final : public Nccl {
     config.splitShare = 1;  // of groups: their buffers and the abort flag are the world's
     if (max_ctas > 0) config.maxCTAs = max_ctas;
     ncclComm_t comm = nullptr;
-    check(ncclCommInitRankConfig(&comm, ranks, unique, rank, &config), "ncclCommInitRankConfig", comm);
+    check(ncclCommInitRankConfig(&comm, ranks, unique, rank, &config), "ncclCommInitRankConfig",
+          comm);
     return comm;
   }
 
   void split(NcclComm parent, int color, int key, NcclComm& joined) override {
     // Written by a thread of NCCL's; a null configuration is the parent's.
     static_assert(sizeof(NcclComm) == sizeof(ncclComm_t));
-    check(ncclCommSplit(of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, reinterpret_cast<ncclComm_t*>(&joined), nullptr),
+    check(ncclCommSplit(of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
+                        reinterpret_cast<ncclComm_t*>(&joined), nullptr),
           "ncclCommSplit", of(parent));
   }
 
@@ -96,30 +104,41 @@ class NcclLibrary final : public Nccl {
     ncclResult_t result = ncclSuccess;
     if (ncclCommGetAsyncError(of(comm), &result) != ncclSuccess) return NcclState::kFailed;
     last_result_ = result == ncclInProgress ? ncclSuccess : result;
-    return result == ncclSuccess ? NcclState::kReady : result == ncclInProgress ? NcclState::kBusy : NcclState::kFailed;
+    return result == ncclSuccess      ? NcclState::kReady
+           : result == ncclInProgress ? NcclState::kBusy
+                                      : NcclState::kFailed;
   }
   std::string error(NcclComm comm) override {
     const std::string words = one_line(ncclGetLastError(of(comm)));
     if (last_result_ == ncclSuccess) return words;
-    return fmt::format("{}{}", ncclGetErrorString(last_result_), words.empty() ? "" : " (" + words + ")");
+    return fmt::format("{}{}", ncclGetErrorString(last_result_),
+                       words.empty() ? "" : " (" + words + ")");
   }
 
   void group_start() override { check(ncclGroupStart(), "ncclGroupStart", nullptr); }
   void group_end() override { check(ncclGroupEnd(), "ncclGroupEnd", nullptr); }
   void send(const void* from, std::size_t bytes, int peer, NcclComm comm, void* stream) override {
-    check(ncclSend(from, bytes, ncclUint8, peer, of(comm), of_stream(stream)), "ncclSend", of(comm));
+    check(ncclSend(from, bytes, ncclUint8, peer, of(comm), of_stream(stream)), "ncclSend",
+          of(comm));
   }
   void receive(void* to, std::size_t bytes, int peer, NcclComm comm, void* stream) override {
     check(ncclRecv(to, bytes, ncclUint8, peer, of(comm), of_stream(stream)), "ncclRecv", of(comm));
   }
-  void all_reduce(const void* from, void* to, std::size_t count, DType dtype, NcclComm comm, void* stream) override {
-    check(ncclAllReduce(from, to, count, type_of(dtype), ncclSum, of(comm), of_stream(stream)), "ncclAllReduce", of(comm));
+  void all_reduce(const void* from, void* to, std::size_t count, DType dtype, NcclComm comm,
+                  void* stream) override {
+    check(ncclAllReduce(from, to, count, type_of(dtype), ncclSum, of(comm), of_stream(stream)),
+          "ncclAllReduce", of(comm));
   }
-  void reduce_scatter(const void* from, void* to, std::size_t count_each, DType dtype, NcclComm comm, void* stream) override {
-    check(ncclReduceScatter(from, to, count_each, type_of(dtype), ncclSum, of(comm), of_stream(stream)), "ncclReduceScatter", of(comm));
+  void reduce_scatter(const void* from, void* to, std::size_t count_each, DType dtype,
+                      NcclComm comm, void* stream) override {
+    check(ncclReduceScatter(from, to, count_each, type_of(dtype), ncclSum, of(comm),
+                            of_stream(stream)),
+          "ncclReduceScatter", of(comm));
   }
-  void all_gather(const void* from, void* to, std::size_t count_each, DType dtype, NcclComm comm, void* stream) override {
-    check(ncclAllGather(from, to, count_each, type_of(dtype), of(comm), of_stream(stream)), "ncclAllGather", of(comm));
+  void all_gather(const void* from, void* to, std::size_t count_each, DType dtype, NcclComm comm,
+                  void* stream) override {
+    check(ncclAllGather(from, to, count_each, type_of(dtype), of(comm), of_stream(stream)),
+          "ncclAllGather", of(comm));
   }
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
@@ -127,7 +146,9 @@ class NcclLibrary final : public Nccl {
     void* handle = nullptr;
     return ncclCommRegister(of(comm), data, bytes, &handle) == ncclSuccess ? handle : nullptr;
   }
-  void deregister_buffer(NcclComm comm, void* handle) noexcept override { ncclCommDeregister(of(comm), handle); }
+  void deregister_buffer(NcclComm comm, void* handle) noexcept override {
+    ncclCommDeregister(of(comm), handle);
+  }
 #else
   void* register_buffer(NcclComm, void*, std::size_t) override { return nullptr; }
   void deregister_buffer(NcclComm, void*) noexcept override {}
@@ -147,7 +168,8 @@ class NcclLibrary final : public Nccl {
 }  // namespace
 }  // namespace starling
 
-extern "C" __attribute__((visibility("default"))) std::uint32_t starling_nccl_open(StarlingNcclOpening* opening) {
+extern "C" __attribute__((visibility("default"))) std::uint32_t starling_nccl_open(
+    StarlingNcclOpening* opening) {
   opening->nccl = new (std::nothrow) starling::NcclLibrary;
   constexpr char kMessage[] = "no memory";
   std::memcpy(opening->message, kMessage, sizeof kMessage);

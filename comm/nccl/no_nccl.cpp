@@ -4,9 +4,11 @@
 #include "kernels/cuda_plugin.h"
 
 // The plug-in's entry point for NCCL where the build has none.
-extern "C" __attribute__((visibility("default"))) std::uint32_t starling_nccl_open(StarlingNcclOpening* opening) {
+extern "C" __attribute__((visibility("default"))) std::uint32_t starling_nccl_open(
+    StarlingNcclOpening* opening) {
   constexpr std::string_view kMessage =
-      "this build has no NCCL; build it again where NCCL 2.18 or newer is (NVIDIA's package libnccl-dev, or the Python wheel "
+      "this build has no NCCL; build it again where NCCL 2.18 or newer is (NVIDIA's package "
+      "libnccl-dev, or the Python wheel "
       "nvidia-nccl-cu13)";
   opening->nccl = nullptr;
   std::memcpy(opening->message, kMessage.data(), kMessage.size());

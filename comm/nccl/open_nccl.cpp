@@ -9,7 +9,8 @@ namespace starling {
 
 std::unique_ptr<Nccl> open_nccl(std::string& why) {
   std::string missing;
-  const auto open = reinterpret_cast<StarlingNcclOpen>(cuda_plugin_function(kStarlingNcclEntry, missing));
+  const auto open =
+      reinterpret_cast<StarlingNcclOpen>(cuda_plugin_function(kStarlingNcclEntry, missing));
   if (!open) {
     why = "NCCL needs " + missing;
     return nullptr;
@@ -18,8 +19,10 @@ std::unique_ptr<Nccl> open_nccl(std::string& why) {
   opening.abi = kStarlingCudaAbi;
   const std::uint32_t abi = open(&opening);
   if (abi != kStarlingCudaAbi) {
-    why = fmt::format("the plug-in {} speaks version {} of the interface, this program {}; build both from the same source",
-                      kStarlingCudaLibrary, abi, kStarlingCudaAbi);
+    why = fmt::format(
+        "the plug-in {} speaks version {} of the interface, this program {}; build both from the "
+        "same source",
+        kStarlingCudaLibrary, abi, kStarlingCudaAbi);
     return nullptr;
   }
   opening.message[sizeof(opening.message) - 1] = '\0';

@@ -25,10 +25,12 @@
 namespace starling {
 namespace {
 
-/// A communicator on which a call has failed can only be aborted, so that a run cannot go on without graphs by itself.
+/// A communicator on which a call has failed can only be aborted, so that a run cannot go on
+/// without graphs by itself.
 constexpr const char* kWithoutGraphs = "\"cuda_graphs\": false issues every step";
 
-/// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's reason.
+/// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's
+/// reason.
 void agreed(World& world, const std::function<void()>& work) {
   const auto error = try_together(world, work);
   if (!error) return;
@@ -38,11 +40,14 @@ void agreed(World& world, const std::function<void()>& work) {
 
 /// A tensor cut for the members of a group: all shards but the last ones have `each` elements.
 struct Shards {
-  Shards(std::int64_t elements_, std::size_t members_) : elements(elements_), members(static_cast<std::int64_t>(members_)) {
+  Shards(std::int64_t elements_, std::size_t members_)
+      : elements(elements_), members(static_cast<std::int64_t>(members_)) {
     each = (elements + members - 1) / members;
     if (elements % members != 0) each = (each + 31) / 32 * 32;  // they begin where wide loads may
   }
-  std::int64_t first(std::size_t k) const { return std::min(static_cast<std::int64_t>(k) * each, elements); }
+  std::int64_t first(std::size_t k) const {
+    return std::min(static_cast<std::int64_t>(k) * each, elements);
+  }
   std::int64_t count(std::size_t k) const { return std::min(each, elements - first(k)); }
   bool equal() const { return elements % members == 0; }
 
@@ -50,7 +55,8 @@ struct Shards {
 };
 
 /// Groups that can be made in one split, since no rank is in two of them.
-std::vector<std::vector<std::vector<int>>> disjoint(const std::vector<std::vector<int>>& groups, int ranks) {
+std::vector<std::vector<std::vector<int>>> disjoint(const std::vector<std::vector<int>>& groups,
+                                                    int ranks) {
   std::vector<std::vector<std::vector<int>>> splits;
   std::vector<std::vector<char>> taken;
   for (const std::vector<int>& group : groups) {
@@ -69,7 +75,8 @@ std::vector<std::vector<std::vector<int>>> disjoint(const std::vector<std::vecto
 
 class NcclTransport final : public Transport {
  public:
-  NcclTransport(std::unique_ptr<Transport>& control, Backend& backend, std::unique_ptr<Nccl> nccl, const NcclSettings& settings)
+  NcclTransport(std::unique_ptr<Transport>& control, Backend& backend, std::unique_ptr<Nccl> nccl,
+                const NcclSettings& settings)
       : Transport(world_),
         world_(control->world(), [this] { watchdog_.check(); }),
         backend_(backend),
@@ -102,7 +109,8 @@ class NcclTransport final : public Transport {
       watchdog_.call([] { return std::string("the end"); },
                      [&] {
                        for (const auto& [key, buffer] : registered_) {
-                         if (buffer.handle) nccl_->deregister_buffer(std::get<0>(key), buffer.handle);
+                         if (buffer.handle)
+                           nccl_->deregister_buffer(std::get<0>(key), buffer.handle);
                        }
                      });
     } catch (const Error&) {
@@ -111,43 +119,57 @@ class NcclTransport final : public Transport {
     watchdog_.close();
   }
 
-  std::string name() const override { return fmt::format("NCCL {}, control by {}", nccl_->version(), control_->name()); }
+  std::string name() const override {
+    return fmt::format("NCCL {}, control by {}", nccl_->version(), control_->name());
+  }
 
   void prepare(const std::vector<std::vector<int>>& groups) override {
     watchdog_.check();
     std::vector<std::vector<int>> wanted;
     for (const std::vector<int>& group : groups) {
-      require(!group.empty() && group.front() >= 0 && group.back() < size_ && std::is_sorted(group.begin(), group.end()), "nccl",
-              "a group to prepare must ascend within {} ranks", size_);
+      require(!group.empty() && group.front() >= 0 && group.back() < size_ &&
+                  std::is_sorted(group.begin(), group.end()),
+              "nccl", "a group to prepare must ascend within {} ranks", size_);
       const bool whole = static_cast<int>(group.size()) == size_;
-      if (group.size() > 1 && !whole && std::find(wanted.begin(), wanted.end(), group) == wanted.end() && prepared_.count(group) == 0)
+      if (group.size() > 1 && !whole &&
+          std::find(wanted.begin(), wanted.end(), group) == wanted.end() &&
+          prepared_.count(group) == 0)
         wanted.push_back(group);
     }
     for (const auto& split : disjoint(wanted, size_)) make_communicators(split);
   }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    if (on_host(send)) return of_control(control_->start_exchange(exchange, send, receive, label, std::move(flow)));
-    require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
+    if (on_host(send))
+      return of_control(control_->start_exchange(exchange, send, receive, label, std::move(flow)));
+    require(exchange.kind != Exchange::Kind::kNone, "transport",
+            "an exchange of kind none has nothing to start");
     check_device_call(flow);
     check_exchange(rank_, size_, exchange, send, receive, DeviceType::kCuda);
-    return issue({exchange, label, false, backend_.capturing()}, [&](void* stream, const NcclWork& work) {
-      switch (exchange.kind) {
-        case Exchange::Kind::kNone: break;
-        case Exchange::Kind::kNeighbours: return exchange_with_neighbours(exchange, send, receive, stream, work);
-        case Exchange::Kind::kGroupSum: return sum_group(exchange.group, send, receive[0], stream, work);
-        case Exchange::Kind::kNodes: return exchange_nodes(exchange, send, receive[0], stream, work);
-      }
-    });
+    return issue({exchange, label, false, backend_.capturing()},
+                 [&](void* stream, const NcclWork& work) {
+                   switch (exchange.kind) {
+                     case Exchange::Kind::kNone: break;
+                     case Exchange::Kind::kNeighbours:
+                       return exchange_with_neighbours(exchange, send, receive, stream, work);
+                     case Exchange::Kind::kGroupSum:
+                       return sum_group(exchange.group, send, receive[0], stream, work);
+                     case Exchange::Kind::kNodes:
+                       return exchange_nodes(exchange, send, receive[0], stream, work);
+                   }
+                 });
   }
 
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     if (on_host(in)) return of_control(control_->start_sum(in, out, label, std::move(flow)));
     check_device_call(flow);
     check_sum(in, out, DeviceType::kCuda);
-    return issue({{}, label, true, backend_.capturing()},
-                 [&](void* stream, const NcclWork& work) { all_reduce(everyone_, in, out, stream, work); });
+    return issue({{}, label, true, backend_.capturing()}, [&](void* stream, const NcclWork& work) {
+      all_reduce(everyone_, in, out, stream, work);
+    });
   }
 
   bool done(Ticket ticket) override {
@@ -165,15 +187,20 @@ class NcclTransport final : public Transport {
     under_way_.erase(it);
   }
 
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return make_message_mixer(backend, *this);
+  }
   std::string why_not_captured() const override { return {}; }
-  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override { return std::make_unique<Part>(*this, step); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override {
+    return std::make_unique<Part>(*this, step);
+  }
 
  private:
   /// What was issued in a capture. Its tickets are good until the first launch.
   class Part final : public CapturePart {
    public:
-    Part(NcclTransport& transport, std::int64_t step) : transport_(transport), graph_(std::make_shared<NcclGraph>()) {
+    Part(NcclTransport& transport, std::int64_t step)
+        : transport_(transport), graph_(std::make_shared<NcclGraph>()) {
       graph_->step = step;
       transport_.capture_ = graph_;
     }
@@ -183,13 +210,15 @@ class NcclTransport final : public Transport {
       end();
       if (graph_->works.empty()) return;
       const StreamScope scope(transport_.backend_, StreamKind::kCompute);
-      transport_.watchdog_.follow([graph = graph_, step] { return graph->text(step); }, Event{}, transport_.backend_.record());
+      transport_.watchdog_.follow([graph = graph_, step] { return graph->text(step); }, Event{},
+                                  transport_.backend_.record());
     }
 
    private:
     void end() {
       if (transport_.capture_ != graph_) return;
-      std::erase_if(transport_.under_way_, [](const auto& exchange) { return exchange.second.captured; });
+      std::erase_if(transport_.under_way_,
+                    [](const auto& exchange) { return exchange.second.captured; });
       transport_.capture_.reset();
     }
     NcclTransport& transport_;
@@ -218,23 +247,28 @@ class NcclTransport final : public Transport {
 
   void check_device_call(const std::shared_ptr<Flow>& flow) {
     watchdog_.check();
-    require(!flow, "transport", "NCCL moves a GPU's own buffers: it takes no numbers that come piece by piece");
+    require(!flow, "transport",
+            "NCCL moves a GPU's own buffers: it takes no numbers that come piece by piece");
   }
 
   /// Collective: the communicators of groups that are disjoint.
   void make_communicators(const std::vector<std::vector<int>>& groups) {
     int color = -1;
     for (std::size_t k = 0; k < groups.size(); ++k) {
-      if (std::binary_search(groups[k].begin(), groups[k].end(), rank_)) color = static_cast<int>(k);
+      if (std::binary_search(groups[k].begin(), groups[k].end(), rank_))
+        color = static_cast<int>(k);
     }
     const auto what = [&] {
-      return fmt::format("the communicator{} of {} group{}", groups.size() == 1 ? "" : "s", groups.size(), groups.size() == 1 ? "" : "s");
+      return fmt::format("the communicator{} of {} group{}", groups.size() == 1 ? "" : "s",
+                         groups.size(), groups.size() == 1 ? "" : "s");
     };
     const auto joined = std::make_shared<NcclComm>(nullptr);
     pending_splits_.push_back(joined);  // a split that failed may still write there
     try {
       watchdog_.during(what, [&] {
-        agreed(*control_, [&] { watchdog_.call(what, [&] { nccl_->split(everyone_, color, rank_, *joined); }); });
+        agreed(*control_, [&] {
+          watchdog_.call(what, [&] { nccl_->split(everyone_, color, rank_, *joined); });
+        });
         agreed(*control_, [&] {
           watchdog_.settle(everyone_, what);
           if (color < 0) return;
@@ -263,18 +297,25 @@ class NcclTransport final : public Transport {
     return backend_.record();
   }
 
-  /// Issues work to the communication stream, behind what the compute and the update stream hold: what is sent is final then, and a receive
-  /// buffer that an update reads is not overwritten before that update is through. A sum started on the compute stream waits for that
-  /// alone: no update issued since that one joined writes what it reads, and behind updates the sums of a backward pass would come one
-  /// update later each. One started on the update stream sums what updates wrote.
+  /// Issues work to the communication stream, behind what the compute and the update stream hold:
+  /// what is sent is final then, and a receive buffer that an update reads is not overwritten
+  /// before that update is through. A sum started on the compute stream waits for that alone: no
+  /// update issued since that one joined writes what it reads, and behind updates the sums of a
+  /// backward pass would come one update later each. One started on the update stream sums what
+  /// updates wrote.
   template <class Operations>
   Ticket issue(NcclWork work, const Operations& operations) {
     const bool captured = work.captured;
-    require(!captured || capture_, "transport", "an exchange is captured by no Capture (comm/capture.h)");
-    const Lane lane = work.label.lane;  // one communicator and one stream run all in the order of issue, so those under way are of one lane
+    require(!captured || capture_, "transport",
+            "an exchange is captured by no Capture (comm/capture.h)");
+    // one communicator and one stream run all in the order of issue, so those under way are of one
+    // lane
+    const Lane lane = work.label.lane;
     require(under_way_.empty() || under_way_.begin()->second.lane == lane, "transport",
             "with NCCL a lane's exchanges start when no other lane has any under way");
-    if (!captured) note_flight(FlightEvent::kStart, work.label, partners_of(work.sum ? nullptr : &work.exchange, size_, rank_));
+    if (!captured)
+      note_flight(FlightEvent::kStart, work.label,
+                  partners_of(work.sum ? nullptr : &work.exchange, size_, rank_));
     const Event computed = mark(StreamKind::kCompute);
     Event updated;
     if (!work.sum || backend_.stream() == StreamKind::kUpdate) updated = mark(StreamKind::kUpdate);
@@ -291,11 +332,13 @@ class NcclTransport final : public Transport {
                      [&] {
                        {
                          const TraceRange range("exchange", timeline_name(work.label));
-                         const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(work.label));
+                         const DeviceSpan span(TraceLane::kDeviceExchange, "exchange",
+                                               timeline_name(work.label));
                          operations(backend_.native_stream(), work);
                        }
                        through = backend_.record();
-                       if (!captured) watchdog_.follow([work] { return work.text(); }, ready, through);
+                       if (!captured)
+                         watchdog_.follow([work] { return work.text(); }, ready, through);
                      },
                      captured ? kWithoutGraphs : "");
     if (captured) capture_->works.push_back(std::move(work));
@@ -323,43 +366,55 @@ class NcclTransport final : public Transport {
     watchdog_.settle(comm, what);
   }
 
-  /// Once for each buffer that is used again and again. Buffers of the mean model and of measurements (step -1) come and go.
+  /// Once for each buffer that is used again and again. Buffers of the mean model and of
+  /// measurements (step -1) come and go.
   void register_once(NcclComm comm, const Tensor& tensor, const NcclWork& work) {
-    if (work.label.step < 0 || tensor.bytes() == 0 || backend_.capturing()) return;  // NCCL asks the driver, which a capture forbids
+    // NCCL asks the driver, which a capture forbids
+    if (work.label.step < 0 || tensor.bytes() == 0 || backend_.capturing()) return;
     const BufferKey key{comm, tensor.raw(), tensor.bytes()};
     if (registered_.count(key) != 0) return;
-    watchdog_.call([&] { return work.text(); },
-                   [&] {
-                     registered_[key] = {nccl_->register_buffer(comm, tensor.raw(), tensor.bytes()), tensor};
-                   });
+    watchdog_.call(
+        [&] { return work.text(); },
+        [&] {
+          registered_[key] = {nccl_->register_buffer(comm, tensor.raw(), tensor.bytes()), tensor};
+        });
   }
 
-  void exchange_with_neighbours(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, void* stream,
+  void exchange_with_neighbours(const Exchange& exchange, const Tensor& send,
+                                const std::vector<Tensor>& receive, void* stream,
                                 const NcclWork& work) {
     if (send.bytes() == 0) return;
     register_once(everyone_, send, work);
     for (const Tensor& buffer : receive) register_once(everyone_, buffer, work);
     group(everyone_, work, [&] {
-      for (const int peer : exchange.send_to) nccl_->send(send.raw(), send.bytes(), peer, everyone_, stream);
+      for (const int peer : exchange.send_to)
+        nccl_->send(send.raw(), send.bytes(), peer, everyone_, stream);
       for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
-        nccl_->receive(receive[k].raw(), receive[k].bytes(), exchange.receive_from[k], everyone_, stream);
+        nccl_->receive(receive[k].raw(), receive[k].bytes(), exchange.receive_from[k], everyone_,
+                       stream);
     });
   }
 
-  void all_reduce(NcclComm comm, const Tensor& in, const Tensor& out, void* stream, const NcclWork& work) {
+  void all_reduce(NcclComm comm, const Tensor& in, const Tensor& out, void* stream,
+                  const NcclWork& work) {
     if (in.bytes() == 0) return;
     register_once(comm, in, work);
     register_once(comm, out, work);
-    group(comm, work, [&] { nccl_->all_reduce(in.raw(), out.raw(), static_cast<std::size_t>(in.elements()), in.dtype(), comm, stream); });
+    group(comm, work, [&] {
+      nccl_->all_reduce(in.raw(), out.raw(), static_cast<std::size_t>(in.elements()), in.dtype(),
+                        comm, stream);
+    });
   }
 
-  void sum_group(const std::vector<int>& members, const Tensor& in, const Tensor& out, void* stream, const NcclWork& work) {
+  void sum_group(const std::vector<int>& members, const Tensor& in, const Tensor& out, void* stream,
+                 const NcclWork& work) {
     const NcclComm comm = communicator(members);
     if (comm && in.dtype() == out.dtype()) return all_reduce(comm, in, out, stream, work);
     const Shards shards(in.elements(), members.size());
     const std::size_t mine = place_in(members);
     if (shards.count(mine) > 0) {
-      sum_shard(members, shards, in, out.slice(shards.first(mine), Shape{shards.count(mine)}), stream, work);
+      sum_shard(members, shards, in, out.slice(shards.first(mine), Shape{shards.count(mine)}),
+                stream, work);
     } else {
       sum_shard(members, shards, in, {}, stream, work);
     }
@@ -367,24 +422,30 @@ class NcclTransport final : public Transport {
   }
 
   std::size_t place_in(const std::vector<int>& members) const {
-    return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_) - members.begin());
+    return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_) -
+                                    members.begin());
   }
 
-  /// Every member's numbers of this rank's shard come here, and are summed in rank order; `sum` is empty where the shard is.
-  void sum_shard(const std::vector<int>& members, const Shards& shards, const Tensor& in, const Tensor& sum, void* stream,
-                 const NcclWork& work) {
+  /// Every member's numbers of this rank's shard come here, and are summed in rank order; `sum` is
+  /// empty where the shard is.
+  void sum_shard(const std::vector<int>& members, const Shards& shards, const Tensor& in,
+                 const Tensor& sum, void* stream, const NcclWork& work) {
     const std::size_t me = place_in(members);
     const std::int64_t mine = shards.count(me);
     Tensor terms;
     if (mine > 0) {
       terms = Tensor(backend_, Shape{mine * shards.members}, in.dtype());
-      backend_.copy(in.slice(shards.first(me), Shape{mine}), terms.slice(static_cast<std::int64_t>(me) * mine, Shape{mine}));
+      backend_.copy(in.slice(shards.first(me), Shape{mine}),
+                    terms.slice(static_cast<std::int64_t>(me) * mine, Shape{mine}));
     }
     group(everyone_, work, [&] {
       for (std::size_t k = 0; k < members.size(); ++k) {
         if (k == me) continue;
-        if (shards.count(k) > 0) send(in.slice(shards.first(k), Shape{shards.count(k)}), members[k], stream);
-        if (mine > 0) receive(terms.slice(static_cast<std::int64_t>(k) * mine, Shape{mine}), members[k], stream);
+        if (shards.count(k) > 0)
+          send(in.slice(shards.first(k), Shape{shards.count(k)}), members[k], stream);
+        if (mine > 0)
+          receive(terms.slice(static_cast<std::int64_t>(k) * mine, Shape{mine}), members[k],
+                  stream);
       }
     });
     if (mine == 0) return;
@@ -394,14 +455,18 @@ class NcclTransport final : public Transport {
       backend_.cast({terms, wide});
     }
     std::vector<Tensor> parts;
-    for (std::int64_t k = 0; k < shards.members; ++k) parts.push_back(wide.slice(k * mine, Shape{mine}));
+    for (std::int64_t k = 0; k < shards.members; ++k)
+      parts.push_back(wide.slice(k * mine, Shape{mine}));
     add_up(parts, std::vector<double>(parts.size(), 1.0), sum);
   }
 
   /// Every member's shard of `out` goes to all members.
-  void gather_shards(const std::vector<int>& members, const Shards& shards, const Tensor& out, void* stream, const NcclWork& work) {
+  void gather_shards(const std::vector<int>& members, const Shards& shards, const Tensor& out,
+                     void* stream, const NcclWork& work) {
     const std::size_t me = place_in(members);
-    const auto shard = [&](std::size_t k) { return out.slice(shards.first(k), Shape{shards.count(k)}); };
+    const auto shard = [&](std::size_t k) {
+      return out.slice(shards.first(k), Shape{shards.count(k)});
+    };
     group(everyone_, work, [&] {
       for (std::size_t k = 0; k < members.size(); ++k) {
         if (k == me) continue;
@@ -411,11 +476,16 @@ class NcclTransport final : public Transport {
     });
   }
 
-  void send(const Tensor& tensor, int peer, void* stream) { nccl_->send(tensor.raw(), tensor.bytes(), peer, everyone_, stream); }
-  void receive(const Tensor& tensor, int peer, void* stream) { nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream); }
+  void send(const Tensor& tensor, int peer, void* stream) {
+    nccl_->send(tensor.raw(), tensor.bytes(), peer, everyone_, stream);
+  }
+  void receive(const Tensor& tensor, int peer, void* stream) {
+    nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream);
+  }
 
   /// out = Σ weights · terms, in their order.
-  void add_up(const std::vector<Tensor>& terms, const std::vector<double>& weights, const Tensor& out) {
+  void add_up(const std::vector<Tensor>& terms, const std::vector<double>& weights,
+              const Tensor& out) {
     WeightedSum sum;
     sum.out = out;
     for (std::size_t k = 0; k < terms.size(); ++k) {
@@ -436,7 +506,8 @@ class NcclTransport final : public Transport {
     return wide;
   }
 
-  void exchange_nodes(const Exchange& exchange, const Tensor& in, const Tensor& out, void* stream, const NcclWork& work) {
+  void exchange_nodes(const Exchange& exchange, const Tensor& in, const Tensor& out, void* stream,
+                      const NcclWork& work) {
     const std::vector<int>& node = exchange.group;
     const Shards shards(in.elements(), node.size());
     const std::size_t me = place_in(node);
@@ -450,7 +521,10 @@ class NcclTransport final : public Transport {
     if (comm && mine > 0) {
       register_once(comm, in, work);
       register_once(comm, out, work);
-      group(comm, work, [&] { nccl_->reduce_scatter(in.raw(), sum.raw(), static_cast<std::size_t>(mine), in.dtype(), comm, stream); });
+      group(comm, work, [&] {
+        nccl_->reduce_scatter(in.raw(), sum.raw(), static_cast<std::size_t>(mine), in.dtype(), comm,
+                              stream);
+      });
     } else if (!comm) {
       sum_shard(node, shards, in, sum, stream, work);
     }
@@ -470,10 +544,12 @@ class NcclTransport final : public Transport {
         terms = {sum};
       }
       std::vector<Tensor> arrived;
-      for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) arrived.emplace_back(backend_, sent.shape(), sent.dtype());
+      for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
+        arrived.emplace_back(backend_, sent.shape(), sent.dtype());
       group(everyone_, work, [&] {
         for (const int peer : exchange.send_to) send(sent, peer, stream);
-        for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) receive(arrived[k], exchange.receive_from[k], stream);
+        for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
+          receive(arrived[k], exchange.receive_from[k], stream);
       });
       for (const Tensor& tensor : arrived) terms.push_back(decoded(tensor, sum.dtype()));
       in_node_order(exchange, terms);
@@ -481,7 +557,10 @@ class NcclTransport final : public Transport {
     }
     if (!comm) return gather_shards(node, shards, out, stream, work);
     if (mine == 0) return;
-    group(comm, work, [&] { nccl_->all_gather(mixed.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm, stream); });
+    group(comm, work, [&] {
+      nccl_->all_gather(mixed.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm,
+                        stream);
+    });
   }
 
   CheckedWorld world_;
@@ -495,14 +574,16 @@ class NcclTransport final : public Transport {
   std::map<std::vector<int>, NcclComm> prepared_;  ///< null: a group that this rank is not in
   std::unordered_map<Ticket, UnderWay> under_way_;
   Ticket last_ = 1;
-  std::shared_ptr<NcclGraph> capture_;  ///< what is being captured; null once its graph has been launched
+  /// What is being captured; null once its graph has been launched
+  std::shared_ptr<NcclGraph> capture_;
   NcclWatchdog watchdog_;
   int exceptions_at_start_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport>&& control, Backend& backend, std::unique_ptr<Nccl> nccl,
+std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport>&& control,
+                                               Backend& backend, std::unique_ptr<Nccl> nccl,
                                                const NcclSettings& settings) {
   require(backend.device() == DeviceType::kCuda, "nccl", "NCCL connects GPUs");
   return std::make_unique<NcclTransport>(control, backend, std::move(nccl), settings);

@@ -17,7 +17,8 @@ constexpr double kAbortSecondsWithGraphs = 0.3;
 }  // namespace
 
 std::string NcclWork::text() const {
-  return (sum ? describe_sum(label) : describe(exchange, label)) + (captured ? ", captured into a graph" : "");
+  return (sum ? describe_sum(label) : describe(exchange, label)) +
+         (captured ? ", captured into a graph" : "");
 }
 
 std::string NcclGraph::text(std::int64_t launched) const {
@@ -27,21 +28,29 @@ std::string NcclGraph::text(std::int64_t launched) const {
     buckets.insert(work.label.bucket);
     sum = sum || work.sum;
     groups = groups || !work.exchange.group.empty();
-    for (const auto* some : {&work.exchange.send_to, &work.exchange.receive_from, &work.exchange.group})
+    for (const auto* some :
+         {&work.exchange.send_to, &work.exchange.receive_from, &work.exchange.group})
       ranks.insert(some->begin(), some->end());
   }
   const std::int64_t round = works.front().label.round + launched - step;
   std::string text = fmt::format("the exchanges of step {} (replayed as a graph), ", launched);
-  text += buckets.size() == 1 ? fmt::format("bucket {}, ", *buckets.begin())
-                              : fmt::format("buckets {} to {}, ", *buckets.begin(), *buckets.rbegin());
+  text += buckets.size() == 1
+              ? fmt::format("bucket {}, ", *buckets.begin())
+              : fmt::format("buckets {} to {}, ", *buckets.begin(), *buckets.rbegin());
   if (sum) return text + "over all ranks";
   text += fmt::format("round {}", round);
-  if (!ranks.empty()) text += (groups ? " among " : " with ") + rank_list({ranks.begin(), ranks.end()});
+  if (!ranks.empty())
+    text += (groups ? " among " : " with ") + rank_list({ranks.begin(), ranks.end()});
   return text;
 }
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<Nccl> nccl, Backend& backend, int rank, double timeout_seconds, double watch_seconds)
-    : nccl_(std::move(nccl)), backend_(backend), rank_(rank), timeout_seconds_(timeout_seconds), watch_seconds_(watch_seconds) {
+NcclWatchdog::NcclWatchdog(std::shared_ptr<Nccl> nccl, Backend& backend, int rank,
+                           double timeout_seconds, double watch_seconds)
+    : nccl_(std::move(nccl)),
+      backend_(backend),
+      rank_(rank),
+      timeout_seconds_(timeout_seconds),
+      watch_seconds_(watch_seconds) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -68,18 +77,21 @@ void NcclWatchdog::check() {
   check_locked();
 }
 
-void NcclWatchdog::call(const std::function<std::string()>& what, const std::function<void()>& calls) {
+void NcclWatchdog::call(const std::function<std::string()>& what,
+                        const std::function<void()>& calls) {
   const std::lock_guard lock(mutex_);
   check_locked();
   try {
     calls();
   } catch (const Error& error) {
-    lose(fmt::format("rank {} on host {}: NCCL refused a call for {}: {}", rank_, host_name(), what(), message_of(error)));
+    lose(fmt::format("rank {} on host {}: NCCL refused a call for {}: {}", rank_, host_name(),
+                     what(), message_of(error)));
     check_locked();
   }
 }
 
-void NcclWatchdog::during(const std::function<std::string()>& what, const std::function<void()>& work, const std::string& remedy) {
+void NcclWatchdog::during(const std::function<std::string()>& what,
+                          const std::function<void()>& work, const std::string& remedy) {
   const auto set = [this](const std::function<std::string()>* value, const std::string& then) {
     const std::lock_guard lock(mutex_);
     during_ = value;
@@ -104,12 +116,14 @@ void NcclWatchdog::settle(NcclComm comm, const std::function<std::string()>& wha
       const NcclState state = nccl_->state(comm);
       if (state == NcclState::kReady) return;
       if (state == NcclState::kFailed) {
-        lose(fmt::format("rank {} on host {}: NCCL failed in {}{}", rank_, host_name(), what(), last_words(comm)));
+        lose(fmt::format("rank {} on host {}: NCCL failed in {}{}", rank_, host_name(), what(),
+                         last_words(comm)));
         check_locked();
       }
       if (std::chrono::duration<double>(Clock::now() - begin).count() > timeout_seconds_) {
-        lose(fmt::format("rank {} waited {:g} s (sync.timeout_s) on host {} for NCCL to connect {}{}", rank_, timeout_seconds_, host_name(),
-                         what(), last_words(comm)));
+        lose(fmt::format(
+            "rank {} waited {:g} s (sync.timeout_s) on host {} for NCCL to connect {}{}", rank_,
+            timeout_seconds_, host_name(), what(), last_words(comm)));
         check_locked();
       }
     }
@@ -163,19 +177,23 @@ void NcclWatchdog::look() {
       const std::string during = !followed_.empty() ? "in or after " + followed_.front().what()
                                  : during_          ? "in " + (*during_)()
                                                     : "between exchanges";
-      return lose(fmt::format("rank {} on host {}: NCCL reported an error {}{}", rank_, host_name(), during, last_words(comm)));
+      return lose(fmt::format("rank {} on host {}: NCCL reported an error {}{}", rank_, host_name(),
+                              during, last_words(comm)));
     }
     forget_what_is_through();
     if (followed_.empty()) return;
     Followed& first = followed_.front();
     const auto now = Clock::now();
     if (!first.started && backend_.done(first.ready)) first.started = now;
-    if (!first.started || std::chrono::duration<double>(now - *first.started).count() <= timeout_seconds_) return;
-    lose(
-        fmt::format("rank {} waited {:g} s (sync.timeout_s) on host {} for {}, {:.1f} s after its issue{}; which rank is missing NCCL does "
-                    "not tell",
-                    rank_, timeout_seconds_, host_name(), first.what(), std::chrono::duration<double>(now - first.issued).count(),
-                    last_words(comms_.front())));
+    if (!first.started ||
+        std::chrono::duration<double>(now - *first.started).count() <= timeout_seconds_)
+      return;
+    lose(fmt::format(
+        "rank {} waited {:g} s (sync.timeout_s) on host {} for {}, {:.1f} s after its issue{}; "
+        "which rank is missing NCCL does "
+        "not tell",
+        rank_, timeout_seconds_, host_name(), first.what(),
+        std::chrono::duration<double>(now - first.issued).count(), last_words(comms_.front())));
   } catch (const std::exception& error) {  // the device has failed
     lose(fmt::format("rank {} on host {}: {}", rank_, host_name(), message_of(error)));
   }
@@ -199,7 +217,8 @@ void NcclWatchdog::abort_all() noexcept {
     for (auto comm = comms.rbegin(); comm != comms.rend(); ++comm) nccl->abort(*comm);
   };
   try {
-    // An abort is not known never to hang, and nothing may hang because of it: the process is about to end, and leaves it behind.
+    // An abort is not known never to hang, and nothing may hang because of it: the process is about
+    // to end, and leaves it behind.
     const auto ended = std::make_shared<std::promise<void>>();
     std::future<void> end = ended->get_future();
     std::thread([abort, nccl = nccl_, ended] {
@@ -207,7 +226,8 @@ void NcclWatchdog::abort_all() noexcept {
       abort();
       ended->set_value();
     }).detach();
-    // NCCL first raises a flag, which ends what is under way on all communicators, then waits until no graph holds the communicator.
+    // NCCL first raises a flag, which ends what is under way on all communicators, then waits until
+    // no graph holds the communicator.
     end.wait_for(std::chrono::duration<double>(graphs_ ? kAbortSecondsWithGraphs : kAbortSeconds));
   } catch (...) {  // no thread to be had
     abort();
@@ -224,7 +244,8 @@ bool NcclWatchdog::drain() noexcept {
         forget_what_is_through();
         if (followed_.empty()) return true;
         // Where even an exchange's data never gets ready, the thread sees no loss.
-        if (std::chrono::duration<double>(Clock::now() - begin).count() > 2.0 * timeout_seconds_) return false;
+        if (std::chrono::duration<double>(Clock::now() - begin).count() > 2.0 * timeout_seconds_)
+          return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }

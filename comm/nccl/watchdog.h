@@ -36,13 +36,15 @@ struct NcclGraph {
   std::string text(std::int64_t step) const;
 };
 
-/// Owns a rank's communicators and sees to it that nothing waits for ever: a thread asks them for asynchronous errors and follows the
-/// exchanges under way. At a loss it aborts them all, and from then on everything here throws what was lost. All calls of NCCL go through
-/// call(), one at a time.
+/// Owns a rank's communicators and sees to it that nothing waits for ever: a thread asks them for
+/// asynchronous errors and follows the exchanges under way. At a loss it aborts them all, and from
+/// then on everything here throws what was lost. All calls of NCCL go through call(), one at a
+/// time.
 class NcclWatchdog {
  public:
   /// The backend outlives it.
-  NcclWatchdog(std::shared_ptr<Nccl> nccl, Backend& backend, int rank, double timeout_seconds, double watch_seconds);
+  NcclWatchdog(std::shared_ptr<Nccl> nccl, Backend& backend, int rank, double timeout_seconds,
+               double watch_seconds);
   /// Aborts the communicators, unless close() has destroyed them.
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
@@ -52,16 +54,18 @@ class NcclWatchdog {
   void check();
   /// Makes calls of NCCL; one that is refused is a loss while `what` was going on.
   void call(const std::function<std::string()>& what, const std::function<void()>& calls);
-  /// Runs `work`, some call() and settle(): an error of NCCL's that the thread is the first to see meanwhile is told as one of `what`, and
-  /// every loss meanwhile with the remedy.
-  void during(const std::function<std::string()>& what, const std::function<void()>& work, const std::string& remedy = {});
+  /// Runs `work`, some call() and settle(): an error of NCCL's that the thread is the first to see
+  /// meanwhile is told as one of `what`, and every loss meanwhile with the remedy.
+  void during(const std::function<std::string()>& what, const std::function<void()>& work,
+              const std::string& remedy = {});
   /// Waits until the communicator is not busy; too long, or an error, is a loss.
   void settle(NcclComm comm, const std::function<std::string()>& what);
   /// From now on this communicator is watched, and ended with the others.
   void add(NcclComm comm);
   /// Aborts everything, as after a loss, for a reason found elsewhere.
   void give_up(const Error& reason);
-  /// An exchange is under way: `ready` marks that it can start, `through` its end. What was followed before is through by then.
+  /// An exchange is under way: `ready` marks that it can start, `through` its end. What was
+  /// followed before is through by then.
   void follow(std::function<std::string()> what, Event ready, Event through);
   /// From now on graphs hold exchanges: an abort is not through before they are gone.
   void expect_graphs();
@@ -84,7 +88,9 @@ class NcclWatchdog {
   void look();
   void forget_what_is_through();
   void check_locked() const;
-  void lose(const std::string& message) noexcept { lose(Error(ExitCode::kLost, {"transport", message, remedy_, {.rank = rank_}})); }
+  void lose(const std::string& message) noexcept {
+    lose(Error(ExitCode::kLost, {"transport", message, remedy_, {.rank = rank_}}));
+  }
   void lose(const Error& error) noexcept;
   std::string last_words(NcclComm comm);
   void abort_all() noexcept;

@@ -24,8 +24,10 @@ constexpr double kStepsPerDrift = 0.03;
 constexpr double kSameSize = 1.005;    ///< bucket sizes whose steps are this close are equal
 constexpr double kUsualBucket = 25.0;  ///< MiB, the default
 constexpr double kAgreed = 1e-12;      ///< disagreement that is rounding
-constexpr int kMostGrowth = 64;        ///< ranks up to which growth is computed here: above it takes longer than the rest
-constexpr std::int64_t kRounds = 128;  ///< most rounds that are followed to see how a topology mixes
+/// Ranks up to which growth is computed here: above it takes longer than the rest
+constexpr int kMostGrowth = 64;
+/// Most rounds that are followed to see how a topology mixes
+constexpr std::int64_t kRounds = 128;
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
 struct Candidate {
@@ -53,8 +55,10 @@ void follow(Candidate& candidate) {
   }
   // The second half: the first rounds remove what is easily removed.
   const std::size_t half = left.size() / 2;
-  candidate.rate = std::pow(left.back() / left[half], 1.0 / static_cast<double>(left.size() - 1 - half));
-  if (const double kept = candidate.rate * candidate.rate; kept < 1.0) candidate.left += left.back() * left.back() * kept / (1.0 - kept);
+  candidate.rate =
+      std::pow(left.back() / left[half], 1.0 / static_cast<double>(left.size() - 1 - half));
+  if (const double kept = candidate.rate * candidate.rate; kept < 1.0)
+    candidate.left += left.back() * left.back() * kept / (1.0 - kept);
 }
 
 std::vector<Candidate> candidates(const NetworkModel& network) {
@@ -66,22 +70,26 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
     section.required_text("type", "");
     Candidate candidate{.name = name};
     try {
-      candidate.topology = topologies().make(name, "type", section, RankLayout{network.ranks, network.ranks_per_host});
+      candidate.topology = topologies().make(name, "type", section,
+                                             RankLayout{network.ranks, network.ranks_per_host});
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
       continue;  // another number of ranks, or keys without default
     }
     follow(candidate);
-    if (candidate.rate < 1.0) result.push_back(std::move(candidate));  // else it does not mix within sight
+    // else it does not mix within sight
+    if (candidate.rate < 1.0) result.push_back(std::move(candidate));
   }
   return result;
 }
 
-/// The algorithms that advise() looks at: with a topology `mixing` alone, without one those whose ranks do not drift apart.
+/// The algorithms that advise() looks at: with a topology `mixing` alone, without one those whose
+/// ranks do not drift apart.
 std::vector<AlgorithmPlan> predictable(const AlgorithmPlan& mixing) {
   std::vector<AlgorithmPlan> result = known_algorithms();
   std::erase_if(result, [&](const AlgorithmPlan& plan) {
-    return !plan.predict || plan.topology != TopologyKind::kNone || !plan.disagreement || plan.disagreement(1.0) > 0.0 || plan.wire < 1.0;
+    return !plan.predict || plan.topology != TopologyKind::kNone || !plan.disagreement ||
+           plan.disagreement(1.0) > 0.0 || plan.wire < 1.0;
   });
   if (mixing.predict) result.push_back(mixing);
   return result;
@@ -90,7 +98,8 @@ std::vector<AlgorithmPlan> predictable(const AlgorithmPlan& mixing) {
 /// Predicts algorithms on one network.
 class Planner {
  public:
-  Planner(const NetworkModel& network, const std::vector<double>& bucket_mb) : networks_{network, network}, bucket_mb_(bucket_mb) {
+  Planner(const NetworkModel& network, const std::vector<double>& bucket_mb)
+      : networks_{network, network}, bucket_mb_(bucket_mb) {
     require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
     if (network.ranks > 1) candidates_ = candidates(network);
     networks_[1].direct = false;  // what is encoded is sent, also inside a host
@@ -100,34 +109,42 @@ class Planner {
     sgd_ = optimizers().make("sgd", "optimizer.type", section);
   }
 
-  /// On every topology that it takes, with each bucket size; none of a single rank that would need a topology.
+  /// On every topology that it takes, with each bucket size; none of a single rank that would need
+  /// a topology.
   std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, StepModel step) {
     std::vector<PlannedChoice> result;
     step.gossip_wire *= algorithm.wire;
     const bool sent = step.gossip_wire < 1.0 || algorithm.messages;
     const Way way = step.gossip_whole || algorithm.wire < 1.0 ? kWhole : sent ? kSent : kRead;
-    if (algorithm.topology == TopologyKind::kNone) add(result, algorithm, {.rounds_to_consensus = 1}, {}, networks_[sent], step);
+    if (algorithm.topology == TopologyKind::kNone)
+      add(result, algorithm, {.rounds_to_consensus = 1}, {}, networks_[sent], step);
     for (const Candidate& candidate : candidates_) {
-      if (algorithm.topology == TopologyKind::kNone || !kind_fault(*candidate.topology, algorithm.topology).empty()) continue;
+      if (algorithm.topology == TopologyKind::kNone ||
+          !kind_fault(*candidate.topology, algorithm.topology).empty())
+        continue;
       add(result, algorithm, candidate, costs_on(candidate, way), networks_[sent], step);
     }
     return result;
   }
-  /// Whether it would be refused on that topology: with the usual momentum it enlarges what ranks disagree in.
+  /// Whether it would be refused on that topology: with the usual momentum it enlarges what ranks
+  /// disagree in.
   bool grows(const AlgorithmPlan& algorithm, const std::string& topology) const {
     if (!algorithm.growth || topology.empty() || networks_[0].ranks > kMostGrowth) return false;
-    const auto at = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.name == topology; });
+    const auto at = std::find_if(candidates_.begin(), candidates_.end(),
+                                 [&](const Candidate& c) { return c.name == topology; });
     return growth_per_step(algorithm, *sgd_, *at->topology).grows();
   }
 
  private:
-  enum Way : std::uint8_t { kRead, kSent, kWhole };  ///< neighbours' parameters: where they lie, as messages, as messages to each
+  /// Neighbours' parameters: where they lie, as messages, as messages to each
+  enum Way : std::uint8_t { kRead, kSent, kWhole };
   const std::vector<RoundCost>& costs_on(const Candidate& candidate, Way way) {
     const auto [at, fresh] = costs_[way].try_emplace(candidate.name);
     if (fresh) at->second = costs_of(*candidate.topology, networks_[way != kRead], way == kWhole);
     return at->second;
   }
-  void add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm, const Candidate& candidate, const std::vector<RoundCost>& costs,
+  void add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm,
+           const Candidate& candidate, const std::vector<RoundCost>& costs,
            const NetworkModel& network, const StepModel& step) const;
 
   NetworkModel networks_[2];  ///< as it is, and where everything is sent
@@ -137,8 +154,9 @@ class Planner {
   std::map<std::string, std::vector<RoundCost>> costs_[3];
 };
 
-void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm, const Candidate& candidate,
-                  const std::vector<RoundCost>& costs, const NetworkModel& network, const StepModel& step) const {
+void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm,
+                  const Candidate& candidate, const std::vector<RoundCost>& costs,
+                  const NetworkModel& network, const StepModel& step) const {
   for (const double mb : bucket_mb_) {
     PlannedChoice choice{.algorithm = algorithm.name,
                          .title = algorithm.label(),
@@ -149,8 +167,9 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
                          .rate = candidate.rate,
                          .mixing = std::numeric_limits<double>::infinity()};
     if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
-    choice.steps = algorithm.disagreement ? expected_steps(algorithm.disagreement(candidate.left), network.ranks)
-                                          : std::numeric_limits<double>::infinity();
+    choice.steps = algorithm.disagreement
+                       ? expected_steps(algorithm.disagreement(candidate.left), network.ranks)
+                       : std::numeric_limits<double>::infinity();
     to.push_back(std::move(choice));
   }
 }
@@ -160,8 +179,8 @@ bool sooner(const PlannedChoice& a, const PlannedChoice& b) {
   return std::pair(a.seconds(), a.prediction.step) < std::pair(b.seconds(), b.prediction.step);
 }
 
-/// Every algorithm with default keys and those that it is tried with, sending what it can send; of each what is soonest to a loss, or
-/// fastest where it is not known what it costs in learning.
+/// Every algorithm with default keys and those that it is tried with, sending what it can send; of
+/// each what is soonest to a loss, or fastest where it is not known what it costs in learning.
 std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   std::vector<PlannedChoice> result;
   for (const AlgorithmPlan& known : known_algorithms()) {
@@ -178,8 +197,9 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
         if (encoded && !algorithm.encoding) continue;
         std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
         std::stable_sort(choices.begin(), choices.end(), sooner);
-        const auto best =
-            std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return !planner.grows(algorithm, c.topology); });
+        const auto best = std::find_if(choices.begin(), choices.end(), [&](const auto& c) {
+          return !planner.grows(algorithm, c.topology);
+        });
         if (best == choices.end()) continue;
         result.push_back(*best);
         result.back().keys = keys;
@@ -191,39 +211,54 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   return result;
 }
 
-bool faster(const PlannedChoice& a, const PlannedChoice& b) { return a.prediction.step < b.prediction.step; }
+bool faster(const PlannedChoice& a, const PlannedChoice& b) {
+  return a.prediction.step < b.prediction.step;
+}
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); }
 
 std::string reason_for(const Advice& advice) {
   const PlannedChoice& best = advice.choices[advice.best];
-  const auto exact = std::find_if(advice.choices.begin(), advice.choices.end(), [](const auto& c) { return c.topology.empty(); });
+  const auto exact = std::find_if(advice.choices.begin(), advice.choices.end(),
+                                  [](const auto& c) { return c.topology.empty(); });
   if (best.topology.empty()) {
-    return fmt::format("{} costs {} of waiting a step, and no topology comes to a loss more than {:.0f} % sooner; it leaves nothing to mix",
-                       best.label(), milliseconds(best.prediction.exposed), (kTie - 1.0) * 100.0);
+    return fmt::format(
+        "{} costs {} of waiting a step, and no topology comes to a loss more than {:.0f} % sooner; "
+        "it leaves nothing to mix",
+        best.label(), milliseconds(best.prediction.exposed), (kTie - 1.0) * 100.0);
   }
-  const std::string against =
-      exact == advice.choices.end()
-          ? ""
-          : fmt::format("; its steps are {:.2f} × as fast as {}'s, and some {:.1f} % more of them come to the same loss",
-                        exact->prediction.step / best.prediction.step, exact->label(), (best.steps - 1.0) * 100.0);
+  const std::string against = exact == advice.choices.end()
+                                  ? ""
+                                  : fmt::format(
+                                        "; its steps are {:.2f} × as fast as {}'s, and some {:.1f} "
+                                        "% more of them come to the same loss",
+                                        exact->prediction.step / best.prediction.step,
+                                        exact->label(), (best.steps - 1.0) * 100.0);
   if (best.prediction.exposed < 0.01 * best.prediction.step) {
-    return fmt::format("its exchanges fit behind the computation, and of what is as good it mixes fastest{}", against);
+    return fmt::format(
+        "its exchanges fit behind the computation, and of what is as good it mixes fastest{}",
+        against);
   }
-  return fmt::format("the network is the limit (waiting {} a step), and it moves few bytes for its mixing{}",
-                     milliseconds(best.prediction.exposed), against);
+  return fmt::format(
+      "the network is the limit (waiting {} a step), and it moves few bytes for its mixing{}",
+      milliseconds(best.prediction.exposed), against);
 }
 
-/// Of the choices that differ from this one in the bucket size at most: the fastest, and of equals the size nearest to the default.
+/// Of the choices that differ from this one in the bucket size at most: the fastest, and of equals
+/// the size nearest to the default.
 std::size_t best_size(const Advice& advice, const PlannedChoice& of) {
-  const auto distance = [](const PlannedChoice& choice) { return std::abs(std::log(choice.bucket_mb / kUsualBucket)); };
+  const auto distance = [](const PlannedChoice& choice) {
+    return std::abs(std::log(choice.bucket_mb / kUsualBucket));
+  };
   std::size_t best = advice.choices.size();
   double limit = 0.0;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {  // fastest first
     const PlannedChoice& choice = advice.choices[i];
     if (!choice.same_but_size(of)) continue;
     if (best == advice.choices.size()) limit = choice.prediction.step * kSameSize;
-    if (best == advice.choices.size() || (choice.prediction.step <= limit && distance(choice) < distance(advice.choices[best]))) best = i;
+    if (best == advice.choices.size() ||
+        (choice.prediction.step <= limit && distance(choice) < distance(advice.choices[best])))
+      best = i;
   }
   require(best < advice.choices.size(), "planner", "no prediction for {}", of.label());
   return best;
@@ -239,18 +274,20 @@ std::string PlannedChoice::method() const {
 }
 
 double expected_steps(double disagreement, int ranks) {
-  return 1.0 + kStepsPerDrift * disagreement * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  return 1.0 + kStepsPerDrift * disagreement * static_cast<double>(ranks - 1) /
+                   static_cast<double>(ranks);
 }
 
 std::vector<double> usual_bucket_sizes() { return {1, 4, 25, 100}; }
 
-Advice advise(const NetworkModel& network, const StepModel& step, const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing,
-              bool methods) {
+Advice advise(const NetworkModel& network, const StepModel& step,
+              const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing, bool methods) {
   register_builtin_algorithms();
   Planner planner(network, bucket_mb);
   Advice advice;
   advice.compute = compute_alone(step, network);
-  advice.product_flops = step.matrix_flops(), advice.product_seconds = step.matrix_seconds(advice.product_flops);
+  advice.product_flops = step.matrix_flops(),
+  advice.product_seconds = step.matrix_seconds(advice.product_flops);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
     std::map<std::string, bool> grows;  // by topology, which comes again with each bucket size
     for (PlannedChoice& choice : planner.choices(algorithm, step)) {
@@ -261,11 +298,14 @@ Advice advise(const NetworkModel& network, const StepModel& step, const std::vec
   }
   require(!advice.choices.empty(), "planner", "no algorithm says what it takes");
   std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
-  const double limit = std::min_element(advice.choices.begin(), advice.choices.end(), sooner)->seconds() * kTie;
+  const double limit =
+      std::min_element(advice.choices.begin(), advice.choices.end(), sooner)->seconds() * kTie;
   advice.best = advice.choices.size();
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     if (advice.choices[i].seconds() > limit) continue;
-    if (advice.best == advice.choices.size() || advice.choices[i].mixing > advice.choices[advice.best].mixing) advice.best = i;
+    if (advice.best == advice.choices.size() ||
+        advice.choices[i].mixing > advice.choices[advice.best].mixing)
+      advice.best = i;
   }
   advice.best = best_size(advice, advice.choices[advice.best]);
   advice.reason = reason_for(advice);
@@ -273,16 +313,19 @@ Advice advise(const NetworkModel& network, const StepModel& step, const std::vec
   return advice;
 }
 
-Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, const std::string& name, const NetworkModel& network,
-                  const StepModel& step, const std::vector<double>& bucket_mb) {
+Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, const std::string& name,
+                  const NetworkModel& network, const StepModel& step,
+                  const std::vector<double>& bucket_mb) {
   require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
   Advice advice;
   advice.compute = compute_alone(step, network);
-  advice.product_flops = step.matrix_flops(), advice.product_seconds = step.matrix_seconds(advice.product_flops);
+  advice.product_flops = step.matrix_flops(),
+  advice.product_seconds = step.matrix_seconds(advice.product_flops);
   StepModel of = step;
   of.gossip_wire *= algorithm.wire;
   const bool whole = of.gossip_whole || algorithm.wire < 1.0;
-  const std::vector<RoundCost> costs = topology ? costs_of(*topology, network, whole) : std::vector<RoundCost>{};
+  const std::vector<RoundCost> costs =
+      topology ? costs_of(*topology, network, whole) : std::vector<RoundCost>{};
   for (const double mb : bucket_mb) {
     const Prediction prediction = algorithm.predict(costs, network, of, mb * kMebibyte);
     advice.choices.push_back({.algorithm = algorithm.name,
@@ -297,40 +340,54 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
 }
 
 std::string advice_text(const Advice& advice, bool all) {
-  std::string text = fmt::format("a step without communication: {}\n", milliseconds(advice.compute));
-  text += fmt::format("  {:<20} {:>9} {:>11} {:>11} {:>13} {:>15} {:>12} {:>10} {:>8}\n", "choice", "bucket_mb", "step ms", "exposed ms",
-                      "MB sent/rank", "MB out of host", "consensus", "mixing/s", "steps ×");
+  std::string text =
+      fmt::format("a step without communication: {}\n", milliseconds(advice.compute));
+  text += fmt::format("  {:<20} {:>9} {:>11} {:>11} {:>13} {:>15} {:>12} {:>10} {:>8}\n", "choice",
+                      "bucket_mb", "step ms", "exposed ms", "MB sent/rank", "MB out of host",
+                      "consensus", "mixing/s", "steps ×");
   std::set<std::pair<std::string, std::string>> shown;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     const PlannedChoice& c = advice.choices[i];
     // One row for each, its best size: the recommended one, else the fastest.
     const bool recommended = i == advice.best;
-    if (!all && !recommended && (c.same_but_size(advice.choices[advice.best]) || !shown.insert({c.algorithm, c.topology}).second)) continue;
-    const std::string rounds = c.rounds_to_consensus ? fmt::format("{} rounds", *c.rounds_to_consensus) : fmt::format("×{:.3g}", c.rate);
-    text +=
-        fmt::format("{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10} {:>8.3f}\n", recommended ? "* " : "  ",
-                    c.label(), c.bucket_mb, c.prediction.step * 1e3, c.prediction.exposed * 1e3, c.prediction.sent * 1e-6,
-                    c.prediction.between_hosts * 1e-6, rounds, std::isinf(c.mixing) ? "exact" : fmt::format("{:.4g}", c.mixing), c.steps);
+    if (!all && !recommended &&
+        (c.same_but_size(advice.choices[advice.best]) ||
+         !shown.insert({c.algorithm, c.topology}).second))
+      continue;
+    const std::string rounds = c.rounds_to_consensus
+                                   ? fmt::format("{} rounds", *c.rounds_to_consensus)
+                                   : fmt::format("×{:.3g}", c.rate);
+    text += fmt::format(
+        "{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10} {:>8.3f}\n",
+        recommended ? "* " : "  ", c.label(), c.bucket_mb, c.prediction.step * 1e3,
+        c.prediction.exposed * 1e3, c.prediction.sent * 1e-6, c.prediction.between_hosts * 1e-6,
+        rounds, std::isinf(c.mixing) ? "exact" : fmt::format("{:.4g}", c.mixing), c.steps);
   }
   const PlannedChoice& best = advice.choices[advice.best];
-  text += fmt::format("recommended: {}, bucket_mb {:.4g}: {}\n", best.label(), best.bucket_mb, advice.reason);
+  text += fmt::format("recommended: {}, bucket_mb {:.4g}: {}\n", best.label(), best.bucket_mb,
+                      advice.reason);
   if (advice.methods.empty()) return text;
   text += fmt::format(
-      "\nother ways, which change what is computed; to the loss that all-reduce has after a step:\n  {:<28} {:<20} {:>9} {:>11} {:>13} "
+      "\nother ways, which change what is computed; to the loss that all-reduce has after a "
+      "step:\n  {:<28} {:<20} {:>9} {:>11} {:>13} "
       "{:>8} {:>11}\n",
       "method", "topology", "bucket_mb", "step ms", "MB sent/rank", "steps ×", "ms to loss");
   for (const PlannedChoice& c : advice.methods) {
-    text += fmt::format("  {:<28} {:<20} {:>9.4g} {:>11.4g} {:>13.4g} {:>8} {:>11}\n", c.method(), c.topology.empty() ? "-" : c.topology,
-                        c.bucket_mb, c.prediction.step * 1e3, c.prediction.sent * 1e-6, c.known() ? fmt::format("{:.3f}", c.steps) : "?",
+    text += fmt::format("  {:<28} {:<20} {:>9.4g} {:>11.4g} {:>13.4g} {:>8} {:>11}\n", c.method(),
+                        c.topology.empty() ? "-" : c.topology, c.bucket_mb, c.prediction.step * 1e3,
+                        c.prediction.sent * 1e-6, c.known() ? fmt::format("{:.3f}", c.steps) : "?",
                         c.known() ? fmt::format("{:.4g}", c.seconds() * 1e3) : "?");
   }
-  if (!advice.methods.back().known()) text += "?: what it costs in learning has not been measured\n";
+  if (!advice.methods.back().known())
+    text += "?: what it costs in learning has not been measured\n";
   const PlannedChoice& first = advice.methods.front();
   if (first.seconds() * kTie < best.seconds()) {
-    text += fmt::format("soonest: {}{}, {:.2f} × as soon as {}\n", first.method(), first.topology.empty() ? "" : " over " + first.topology,
+    text += fmt::format("soonest: {}{}, {:.2f} × as soon as {}\n", first.method(),
+                        first.topology.empty() ? "" : " over " + first.topology,
                         best.seconds() / first.seconds(), best.label());
   } else {
-    text += fmt::format("none of them is expected to be sooner than {} by more than {:.0f} %\n", best.label(), (kTie - 1.0) * 100.0);
+    text += fmt::format("none of them is expected to be sooner than {} by more than {:.0f} %\n",
+                        best.label(), (kTie - 1.0) * 100.0);
   }
   return text;
 }
@@ -339,7 +396,8 @@ namespace {
 
 nlohmann::ordered_json row_of(const PlannedChoice& c) {
   nlohmann::ordered_json row;
-  row["topology"] = c.topology.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(c.topology);
+  row["topology"] =
+      c.topology.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(c.topology);
   row["algorithm"] = c.algorithm;
   row["bucket_mb"] = c.bucket_mb;
   row["step_ms"] = c.prediction.step * 1e3;
@@ -351,7 +409,8 @@ nlohmann::ordered_json row_of(const PlannedChoice& c) {
   row["rate"] = c.rate;
   row["mixing_per_second"] = nullptr;
   if (!std::isinf(c.mixing)) row["mixing_per_second"] = c.mixing;
-  row["expected_steps"] = c.known() ? nlohmann::ordered_json(c.steps) : nlohmann::ordered_json(nullptr);
+  row["expected_steps"] =
+      c.known() ? nlohmann::ordered_json(c.steps) : nlohmann::ordered_json(nullptr);
   return row;
 }
 
@@ -360,16 +419,19 @@ nlohmann::ordered_json row_of(const PlannedChoice& c) {
 std::string advice_json(const Advice& advice) {
   nlohmann::ordered_json result;
   result["compute_ms"] = advice.compute * 1e3;
-  result["update_products"] = {{"gflop", advice.product_flops * 1e-9}, {"ms", advice.product_seconds * 1e3}};
+  result["update_products"] = {{"gflop", advice.product_flops * 1e-9},
+                               {"ms", advice.product_seconds * 1e3}};
   result["choices"] = nlohmann::ordered_json::array();
   for (const PlannedChoice& c : advice.choices) result["choices"].push_back(row_of(c));
   const PlannedChoice& best = advice.choices[advice.best];
-  result["recommended"] = {{"topology", best.label()}, {"bucket_mb", best.bucket_mb}, {"reason", advice.reason}};
+  result["recommended"] = {
+      {"topology", best.label()}, {"bucket_mb", best.bucket_mb}, {"reason", advice.reason}};
   result["methods"] = nlohmann::ordered_json::array();
   for (const PlannedChoice& c : advice.methods) {
     result["methods"].push_back(row_of(c));
     result["methods"].back()["keys"] = c.keys;
-    result["methods"].back()["exchange"] = c.exchange.empty() ? nlohmann::json() : nlohmann::json(c.exchange);
+    result["methods"].back()["exchange"] =
+        c.exchange.empty() ? nlohmann::json() : nlohmann::json(c.exchange);
   }
   return result.dump(2) + "\n";
 }

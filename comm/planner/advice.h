@@ -21,48 +21,63 @@ struct PlannedChoice {
   Prediction prediction;
   /// Rounds until all ranks agree to 1e-12, if there are such within the rounds looked at.
   std::optional<std::int64_t> rounds_to_consensus;
-  double rate = 0.0;    ///< what remains of a disagreement after one round, the geometric mean; 0: nothing
-  double mixing = 0.0;  ///< powers of e by which disagreement shrinks in a second; infinite without a topology: all agree
-  double steps = 1.0;   ///< that it takes to a loss, of those that all-reduce takes: expected_steps(); infinite where that is not known
+  /// What remains of a disagreement after one round, the geometric mean; 0: nothing
+  double rate = 0.0;
+  /// Powers of e by which disagreement shrinks in a second; infinite without a topology: all agree
+  double mixing = 0.0;
+  /// That it takes to a loss, of those that all-reduce takes: expected_steps(); infinite where that
+  /// is not known
+  double steps = 1.0;
   /// Seconds to the loss that all-reduce has after a step, about.
   double seconds() const { return prediction.step * steps; }
   bool known() const { return std::isfinite(steps); }
   std::string label() const { return topology.empty() ? title : topology; }
   /// The algorithm with its keys and what it sends: "gossip, interval 4, int8".
   std::string method() const;
-  bool same_but_size(const PlannedChoice& other) const { return method() == other.method() && topology == other.topology; }
+  bool same_but_size(const PlannedChoice& other) const {
+    return method() == other.method() && topology == other.topology;
+  }
 };
 
-/// The part by which more steps are expected to a loss, because ranks take gradients where they are and not at the mean: AlgorithmPlan's
-/// disagreement, times a constant that our own runs gave (docs/benchmarks.md, "What mixing costs in learning"). For data that are spread
-/// evenly; int8's and bf16's rounding is left out, as runs with and without it did not differ by more than their seeds.
+/// The part by which more steps are expected to a loss, because ranks take gradients where they are
+/// and not at the mean: AlgorithmPlan's disagreement, times a constant that our own runs gave
+/// (docs/benchmarks.md, "What mixing costs in learning"). For data that are spread evenly; int8's
+/// and bf16's rounding is left out, as runs with and without it did not differ by more than their
+/// seeds.
 double expected_steps(double disagreement, int ranks);
 
 struct Advice {
   std::vector<PlannedChoice> choices;  ///< fastest first
-  std::vector<PlannedChoice> methods;  ///< other algorithms, keys and exchanges, each with what fits it best; soonest to a loss first
-  std::size_t best = 0;                ///< index of the recommendation, of `choices`
-  std::string reason;                  ///< one line
-  double compute = 0.0;                ///< seconds of a step without communication
-  double product_flops = 0.0;          ///< of an update's products of whole matrices (Muon), and the seconds of `compute` that they take
+  /// Other algorithms, keys and exchanges, each with what fits it best; soonest to a loss first
+  std::vector<PlannedChoice> methods;
+  std::size_t best = 0;  ///< index of the recommendation, of `choices`
+  std::string reason;    ///< one line
+  double compute = 0.0;  ///< seconds of a step without communication
+  /// Of an update's products of whole matrices (Muon), and the seconds of `compute` that they take
+  double product_flops = 0.0;
   double product_seconds = 0.0;
 };
 
 /// Bucket sizes that are tried where none is given, in MiB.
 std::vector<double> usual_bucket_sizes();
 
-/// Predicts the algorithms that keep the mathematics (what gossip's default keys do, or `mixing`; and all-reduce) on every topology that
-/// takes this network without further keys. The recommendation: of what is within 2 % of the least expected time to a loss, what mixes
-/// fastest; all-reduce is exact and so wins such ties. Of bucket sizes that are equal, the nearest to the default.
-/// `methods`: Advice::methods too.
-Advice advise(const NetworkModel& network, const StepModel& step, const std::vector<double>& bucket_mb,
-              const AlgorithmPlan* mixing = nullptr, bool methods = false);
+/// Predicts the algorithms that keep the mathematics (what gossip's default keys do, or `mixing`;
+/// and all-reduce) on every topology that takes this network without further keys. The
+/// recommendation: of what is within 2 % of the least expected time to a loss, what mixes fastest;
+/// all-reduce is exact and so wins such ties. Of bucket sizes that are equal, the nearest to the
+/// default. `methods`: Advice::methods too.
+Advice advise(const NetworkModel& network, const StepModel& step,
+              const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing = nullptr,
+              bool methods = false);
 
-/// The same as advise() for an algorithm and a topology (null where it has none) that are given, over bucket sizes alone.
-Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, const std::string& name, const NetworkModel& network,
-                  const StepModel& step, const std::vector<double>& bucket_mb);
+/// The same as advise() for an algorithm and a topology (null where it has none) that are given,
+/// over bucket sizes alone.
+Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, const std::string& name,
+                  const NetworkModel& network, const StepModel& step,
+                  const std::vector<double>& bucket_mb);
 
-/// The table, the recommendation and its reason, as text: every choice, or one row for each topology.
+/// The table, the recommendation and its reason, as text: every choice, or one row for each
+/// topology.
 std::string advice_text(const Advice& advice, bool all);
 std::string advice_json(const Advice& advice);
 

@@ -20,14 +20,16 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// The lower quartile: of an exchange that takes longer whenever something else runs on a core that it needs.
+/// The lower quartile: of an exchange that takes longer whenever something else runs on a core that
+/// it needs.
 double undisturbed(std::vector<double> times) {
   const auto at = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
   std::nth_element(times.begin(), at, times.end());
   return *at;
 }
 
-/// Rounds of pairs, in which every host meets every other; above 16 hosts those at distance 1, 2, 4, … alone. partner[h] = -1: idle.
+/// Rounds of pairs, in which every host meets every other; above 16 hosts those at distance 1, 2,
+/// 4, … alone. partner[h] = -1: idle.
 std::vector<std::vector<int>> host_pairings(int hosts) {
   std::vector<std::vector<int>> rounds;
   if (hosts < 2) return rounds;
@@ -76,9 +78,11 @@ class Meter {
     model.direct = settings_.direct;
     model.spare_cores = settings_.spare_cores;
     model.memory_bandwidth = memory_bandwidth();
-    const int rank = transport_.rank(), here = rank / model.ranks_per_host, local = rank % model.ranks_per_host;
+    const int rank = transport_.rank(), here = rank / model.ranks_per_host,
+              local = rank % model.ranks_per_host;
     if (model.ranks_per_host > 1) {
-      const int peer = (local ^ 1) < model.ranks_per_host ? rank - local + (local ^ 1) : -1;  // neighbours in pairs
+      // neighbours in pairs
+      const int peer = (local ^ 1) < model.ranks_per_host ? rank - local + (local ^ 1) : -1;
       model.inside = agreed(link_to(peer, 0.15));
     }
     if (model.hosts() > 1) between(model, here, local);
@@ -87,17 +91,19 @@ class Meter {
 
  private:
   int check_layout() {
-    const std::vector<std::string> locals =
-        transport_.world().all_gather(fmt::format("{} {}", transport_.world().local_rank(), transport_.world().local_size()));
+    const std::vector<std::string> locals = transport_.world().all_gather(
+        fmt::format("{} {}", transport_.world().local_rank(), transport_.world().local_size()));
     int per_host = 0;
     for (std::size_t r = 0; r < locals.size(); ++r) {
       int local = 0, size = 0;
-      if (std::sscanf(locals[r].c_str(), "%d %d", &local, &size) != 2) fail(ExitCode::kInternal, "planner", "rank {} said nothing", r);
+      if (std::sscanf(locals[r].c_str(), "%d %d", &local, &size) != 2)
+        fail(ExitCode::kInternal, "planner", "rank {} said nothing", r);
       if (r == 0) per_host = size;
       if (size != per_host || local != static_cast<int>(r) % per_host) {
         fail(ExitCode::kUsage, "planner",
-             "rank {} is number {} of {} on its host; ranks must be numbered host by host, as many on each (mpirun --map-by slot)", r,
-             local, size);
+             "rank {} is number {} of {} on its host; ranks must be numbered host by host, as many "
+             "on each (mpirun --map-by slot)",
+             r, local, size);
       }
     }
     return per_host;
@@ -112,12 +118,14 @@ class Meter {
   enum class Way { kBoth, kOut, kIn };
 
   /// Seconds of one exchange with `peer`, undisturbed, of `count`; ranks without a peer look on.
-  double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count, Way way = Way::kBoth) {
-    return exchange_seconds(peer < 0 ? std::vector<int>{} : std::vector{peer}, send, {receive}, count, way);
+  double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count,
+                          Way way = Way::kBoth) {
+    return exchange_seconds(peer < 0 ? std::vector<int>{} : std::vector{peer}, send, {receive},
+                            count, way);
   }
   /// The same with several peers at once; a tensor of `received` for each.
-  double exchange_seconds(const std::vector<int>& peers, const Tensor& send, std::vector<Tensor> received, int count,
-                          Way way = Way::kBoth) {
+  double exchange_seconds(const std::vector<int>& peers, const Tensor& send,
+                          std::vector<Tensor> received, int count, Way way = Way::kBoth) {
     transport_.world().barrier();
     if (peers.empty()) return 0.0;
     Exchange exchange;
@@ -135,43 +143,53 @@ class Meter {
       transport_.wait(transport_.start_exchange(exchange, send, received, {-1, 0, i}));
       times.push_back(settings_.now() - start);
     }
-    // Who began a latency later than its peer does not wait in every second exchange, and the peer twice as long: two together tell.
+    // Who began a latency later than its peer does not wait in every second exchange, and the peer
+    // twice as long: two together tell.
     for (std::size_t i = 0; i + 1 < times.size(); ++i) times[i] = (times[i] + times[i + 1]) / 2.0;
     if (times.size() > 1) times.pop_back();
     return undisturbed(std::move(times));
   }
 
-  /// Latency and bandwidth with one peer, {0, 0} without; `budget` seconds. Collective: all ranks take part in the same number of calls.
+  /// Latency and bandwidth with one peer, {0, 0} without; `budget` seconds. Collective: all ranks
+  /// take part in the same number of calls.
   LinkModel link_to(int peer, double budget) {
     const Tensor small_send = buffer(128), small_receive = buffer(128);
-    (void)exchange_seconds(peer, small_send, small_receive, 3);  // connections are made with the first message
+    // connections are made with the first message
+    (void)exchange_seconds(peer, small_send, small_receive, 3);
     LinkModel link;
     link.latency = exchange_seconds(peer, small_send, small_receive, 15);
-    const double rate =
-        rate_of(link, budget, 1.0, [&](std::int64_t bytes) { return exchange_seconds(peer, buffer(bytes), buffer(bytes), 3); });
+    const double rate = rate_of(link, budget, 1.0, [&](std::int64_t bytes) {
+      return exchange_seconds(peer, buffer(bytes), buffer(bytes), 3);
+    });
     if (peer >= 0) link.bandwidth = rate;
     return link;
   }
 
-  /// Bytes a second each way of this host's link with several peers at once, which may be more than one connection carries: a peer is sent
-  /// no more than some windows before it answers. 0 on ranks that look on. Collective.
+  /// Bytes a second each way of this host's link with several peers at once, which may be more than
+  /// one connection carries: a peer is sent no more than some windows before it answers. 0 on ranks
+  /// that look on. Collective.
   double with_several_peers(const NetworkModel& model, int here, int local, double budget) {
     std::set<int> peers;
     for (int distance = 1; distance <= kSeveral / 2; ++distance) {
-      for (const int host : {here + distance, here + model.hosts() - distance}) peers.insert(host % model.hosts() * model.ranks_per_host);
+      for (const int host : {here + distance, here + model.hosts() - distance})
+        peers.insert(host % model.hosts() * model.ranks_per_host);
     }
     peers.erase(transport_.rank());
     if (local != 0) peers.clear();
-    return rate_of(model.between, budget, static_cast<double>(std::min(kSeveral, model.hosts() - 1)), [&](std::int64_t bytes) {
-      const std::vector<Tensor> received(peers.size(), buffer(bytes));
-      return exchange_seconds({peers.begin(), peers.end()}, buffer(bytes), received, 3);
-    });
+    return rate_of(
+        model.between, budget, static_cast<double>(std::min(kSeveral, model.hosts() - 1)),
+        [&](std::int64_t bytes) {
+          const std::vector<Tensor> received(peers.size(), buffer(bytes));
+          return exchange_seconds({peers.begin(), peers.end()}, buffer(bytes), received, 3);
+        });
   }
   /// The same of sums over all ranks, several at once; the same on every rank. Collective.
   double with_several_sums(const NetworkModel& model, double budget) {
     const double here = model.ranks_per_host, all = model.ranks;
-    const double sent = kSeveral * here * (all - here) * 2.0 / all;  // of a host, for each byte that is summed, as the planner counts it
-    const std::int64_t window = kSumPieces * model.ranks * sum_chunk_bytes(model.ranks);  // what is longer waits for answers in between
+    // of a host, for each byte that is summed, as the planner counts it
+    const double sent = kSeveral * here * (all - here) * 2.0 / all;
+    // what is longer waits for answers in between
+    const std::int64_t window = kSumPieces * model.ranks * sum_chunk_bytes(model.ranks);
     const double rate = rate_of(model.between, budget, sent, [&](std::int64_t bytes) {
       std::vector<Tensor> sums;
       const std::int64_t each = std::min(bytes, window);
@@ -181,7 +199,9 @@ class Meter {
         transport_.world().barrier();
         const double start = settings_.now();
         std::vector<Ticket> tickets;
-        for (const Tensor& sum : sums) tickets.push_back(transport_.start_sum(sum, sum, {-1, static_cast<int>(tickets.size()), repeat}));
+        for (const Tensor& sum : sums)
+          tickets.push_back(
+              transport_.start_sum(sum, sum, {-1, static_cast<int>(tickets.size()), repeat}));
         for (const Ticket ticket : tickets) transport_.wait(ticket);
         times.push_back(settings_.now() - start);
       }
@@ -191,9 +211,11 @@ class Meter {
     transport_.world().max(&slowest, 1);
     return slowest > 0.0 ? 1.0 / slowest : 0.0;
   }
-  /// Bytes a second where seconds(bytes) are taken for `sent` times as many: larger and larger, until that is a part of the budget and much
-  /// more than latencies. What the last four times as many take longer counts, so that no latency does.
-  double rate_of(const LinkModel& link, double budget, double sent, const std::function<double(std::int64_t)>& seconds) {
+  /// Bytes a second where seconds(bytes) are taken for `sent` times as many: larger and larger,
+  /// until that is a part of the budget and much more than latencies. What the last four times as
+  /// many take longer counts, so that no latency does.
+  double rate_of(const LinkModel& link, double budget, double sent,
+                 const std::function<double(std::int64_t)>& seconds) {
     double took = 0.0, before = 0.0, fewer = 0.0;
     for (std::int64_t bytes = 128 << 10;; bytes *= 4) {
       took = seconds(bytes);
@@ -206,20 +228,25 @@ class Meter {
     }
   }
 
-  /// How many times as long both directions together take as one alone, as the receiver of that one sees it (a sender is done when its last
-  /// bytes are in the socket); 0 on other ranks. Collective.
+  /// How many times as long both directions together take as one alone, as the receiver of that one
+  /// sees it (a sender is done when its last bytes are in the socket); 0 on other ranks.
+  /// Collective.
   double both_over_one(int peer, const LinkModel& link, double budget) {
-    // As much as fills a part of the budget, the same on all ranks: what a few fragments and their handshakes take says nothing.
-    double most = peer < 0 ? 0.0 : std::clamp(link.bandwidth * budget / 8.0, 64.0 * 1024, 16.0 * 1024 * 1024);
+    // As much as fills a part of the budget, the same on all ranks: what a few fragments and their
+    // handshakes take says nothing.
+    double most =
+        peer < 0 ? 0.0 : std::clamp(link.bandwidth * budget / 8.0, 64.0 * 1024, 16.0 * 1024 * 1024);
     transport_.world().max(&most, 1);
-    const Tensor send = buffer(static_cast<std::int64_t>(most)), receive = buffer(static_cast<std::int64_t>(most));
+    const Tensor send = buffer(static_cast<std::int64_t>(most)),
+                 receive = buffer(static_cast<std::int64_t>(most));
     const double both = exchange_seconds(peer, send, receive, 3);
     const bool receives = peer >= 0 && peer < transport_.rank();
     const double one = exchange_seconds(peer, send, receive, 3, receives ? Way::kIn : Way::kOut);
     return receives ? both / std::max(one, 1e-9) : 0.0;
   }
 
-  /// Passes over numbers that stay in the first cache, about `seconds` of them: work of the processor alone.
+  /// Passes over numbers that stay in the first cache, about `seconds` of them: work of the
+  /// processor alone.
   class Work {
    public:
     Work(Meter& meter, double seconds) : backend_(meter.backend_), settings_(meter.settings_) {
@@ -249,15 +276,20 @@ class Meter {
     std::int64_t passes_ = 64;
   };
 
-  /// Seconds of a core that one byte between hosts, sent or received, takes from what the host's ranks compute meanwhile: all compute,
-  /// alone and beside an exchange of their first ranks. Collective.
+  /// Seconds of a core that one byte between hosts, sent or received, takes from what the host's
+  /// ranks compute meanwhile: all compute, alone and beside an exchange of their first ranks.
+  /// Collective.
   double message_cost(int peer, const LinkModel& link, double budget) {
     const double seconds = std::clamp(budget / 10.0, 0.01, 0.2);
     const Work work(*this, seconds);
-    double bytes = peer < 0 ? 0.0 : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
+    double bytes =
+        peer < 0 ? 0.0
+                 : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
     transport_.world().max(&bytes, 1);
-    if (bytes < 2 << 20) return 0.0;  // so little is lost in the noise, and beside so slow a network in its waits
-    const Tensor send = buffer(static_cast<std::int64_t>(bytes)), receive = buffer(static_cast<std::int64_t>(bytes));
+    // so little is lost in the noise, and beside so slow a network in its waits
+    if (bytes < 2 << 20) return 0.0;
+    const Tensor send = buffer(static_cast<std::int64_t>(bytes)),
+                 receive = buffer(static_cast<std::int64_t>(bytes));
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
     if (peer >= 0) exchange.send_to = exchange.receive_from = {peer};
@@ -267,7 +299,8 @@ class Meter {
       transport_.world().barrier();
       alone.push_back(work.run());
       transport_.world().barrier();
-      const Ticket ticket = peer >= 0 ? transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}) : 0;
+      const Ticket ticket =
+          peer >= 0 ? transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}) : 0;
       beside.push_back(work.run());
       if (peer >= 0) transport_.wait(ticket);
     }
@@ -287,7 +320,8 @@ class Meter {
 
   void between(NetworkModel& model, int here, int local) {
     const auto rounds = host_pairings(model.hosts());
-    const double budget = std::max(0.05, settings_.seconds * 0.4 / static_cast<double>(rounds.size()));
+    const double budget =
+        std::max(0.05, settings_.seconds * 0.4 / static_cast<double>(rounds.size()));
     std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
     std::vector<double> latency, both;
     bool first = true;
@@ -295,16 +329,19 @@ class Meter {
     for (const auto& partners : rounds) {
       double took = settings_.now() - start;
       transport_.world().max(&took, 1);
-      // Each has been in a pair after two rounds, or after two times so many where they are in pairs at growing distances.
+      // Each has been in a pair after two rounds, or after two times so many where they are in
+      // pairs at growing distances.
       if (&partners - rounds.data() >= 2 && took > settings_.seconds * 0.6) break;
       const int other = local == 0 ? partners[static_cast<std::size_t>(here)] : -1;
       const int peer = other < 0 ? -1 : other * model.ranks_per_host;
       const LinkModel link = link_to(peer, budget);
       const double times = both_over_one(peer, link, budget);
-      if (std::exchange(first, false)) model.message_cpu = message_cost(peer, link, settings_.seconds * 0.2);
+      if (std::exchange(first, false))
+        model.message_cpu = message_cost(peer, link, settings_.seconds * 0.2);
       if (other < 0) continue;
       if (times > 0.0) both.push_back(times);
-      bandwidth[static_cast<std::size_t>(here)] = std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
+      bandwidth[static_cast<std::size_t>(here)] =
+          std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
       latency.push_back(link.latency);
     }
     transport_.world().max(bandwidth.data(), bandwidth.size());
@@ -356,7 +393,8 @@ class Meter {
 
 }  // namespace
 
-NetworkModel measure_network(Transport& transport, Backend& backend, const MeasureSettings& settings) {
+NetworkModel measure_network(Transport& transport, Backend& backend,
+                             const MeasureSettings& settings) {
   return Meter(transport, backend, settings).measure();
 }
 

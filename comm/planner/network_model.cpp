@@ -12,20 +12,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json link_json(const LinkModel& link) { return {{"latency_us", link.latency * 1e6}, {"bandwidth_gbs", link.bandwidth * 1e-9}}; }
+Json link_json(const LinkModel& link) {
+  return {{"latency_us", link.latency * 1e6}, {"bandwidth_gbs", link.bandwidth * 1e-9}};
+}
 
 constexpr int kMostRanks = 65536;  // as `starling-topo --ranks` has it
 
 /// Reads numbers of one object, and names the key that is wrong.
 class Reader {
  public:
-  Reader(const Json& object, std::string source, std::string path) : object_(object), source_(std::move(source)), path_(std::move(path)) {
+  Reader(const Json& object, std::string source, std::string path)
+      : object_(object), source_(std::move(source)), path_(std::move(path)) {
     if (!object_.is_object()) error("", "an object");
   }
   double number(const char* key, double least, bool exclusive = false) const {
     const Json& value = at(key);
     const double number = value.is_number() ? value.get<double>() : std::nan("");
-    const bool usable = std::isnormal(number) || number == 0.0;  // of a bandwidth of 1e-320 nothing can be computed
+    // of a bandwidth of 1e-320 nothing can be computed
+    const bool usable = std::isnormal(number) || number == 0.0;
     if (!usable || number < least || (exclusive && number == least)) {
       error(key, "a number {} {}", exclusive ? "above" : "from", least);
     }
@@ -33,7 +37,8 @@ class Reader {
   }
   int count(const char* key) const {
     const double value = number(key, 1);
-    if (value != std::floor(value) || value > kMostRanks) error(key, "a whole number from 1 to {}", kMostRanks);
+    if (value != std::floor(value) || value > kMostRanks)
+      error(key, "a whole number from 1 to {}", kMostRanks);
     return static_cast<int>(value);
   }
   bool flag(const char* key) const {
@@ -50,8 +55,10 @@ class Reader {
     return *found;
   }
   template <class... Args>
-  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> needed, Args&&... args) const {
-    fail(ExitCode::kUsage, "planner", "{}: '{}{}' must be {}; `starling-topo measure` writes such files", source_, path_, key,
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> needed,
+                          Args&&... args) const {
+    fail(ExitCode::kUsage, "planner",
+         "{}: '{}{}' must be {}; `starling-topo measure` writes such files", source_, path_, key,
          fmt::vformat(needed, fmt::make_format_args(args...)));
   }
 
@@ -71,16 +78,19 @@ double NetworkModel::typical_link() const {
 }
 
 void NetworkModel::derive_pair() {
-  between.bandwidth = 1.0 / std::max(1.0 / typical_link(), (kHandshakeLatencies - 1.0) * between.latency / kPairWindow);
+  between.bandwidth = 1.0 / std::max(1.0 / typical_link(),
+                                     (kHandshakeLatencies - 1.0) * between.latency / kPairWindow);
 }
 
 std::string half_duplex_warning(const NetworkModel& model) {
   constexpr double kHalfDuplex = 1.7;
   if (model.both_directions < kHalfDuplex) return {};
   return fmt::format(
-      "an exchange between hosts takes {:.1f} times as long as one of its directions alone, which makes gossip as much slower: a "
+      "an exchange between hosts takes {:.1f} times as long as one of its directions alone, which "
+      "makes gossip as much slower: a "
       "half-duplex "
-      "link, or Open MPI's btl_tcp_flags (see docs/clusters.md; scripts/launch.sh sets them), or processors that cannot keep up",
+      "link, or Open MPI's btl_tcp_flags (see docs/clusters.md; scripts/launch.sh sets them), or "
+      "processors that cannot keep up",
       model.both_directions);
 }
 
@@ -92,7 +102,8 @@ std::string to_json(const NetworkModel& model) {
   result["between"] = link_json(model.between);
   result["between"]["measured"] = model.between_measured;
   result["hosts_bandwidth_gbs"] = Json::array();
-  for (const double bandwidth : model.host_bandwidth) result["hosts_bandwidth_gbs"].push_back(bandwidth * 1e-9);
+  for (const double bandwidth : model.host_bandwidth)
+    result["hosts_bandwidth_gbs"].push_back(bandwidth * 1e-9);
   result["sum_bandwidth_gbs"] = model.sum_bandwidth * 1e-9;
   result["memory_bandwidth_gbs"] = model.memory_bandwidth * 1e-9;
   result["message_cpu_ns_per_byte"] = model.message_cpu * 1e9;
@@ -105,7 +116,8 @@ std::string to_json(const NetworkModel& model) {
 NetworkModel network_from_json(const std::string& text, const std::string& source) {
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded())
-    fail(ExitCode::kUsage, "planner", {.file = source}, "this is not JSON; `starling-topo measure` writes such files");
+    fail(ExitCode::kUsage, "planner", {.file = source},
+         "this is not JSON; `starling-topo measure` writes such files");
   const Reader reader(json, source, "");
   NetworkModel model;
   model.ranks = reader.count("ranks");
@@ -119,7 +131,8 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
     model.between_measured = model.hosts() > 1;  // a file of a version that did not say it
   }
   const Json& hosts = reader.at("hosts_bandwidth_gbs");
-  if (!hosts.is_array() || (!hosts.empty() && hosts.size() != static_cast<std::size_t>(model.hosts()))) {
+  if (!hosts.is_array() ||
+      (!hosts.empty() && hosts.size() != static_cast<std::size_t>(model.hosts()))) {
     reader.error("hosts_bandwidth_gbs", "a list of {} numbers, or empty", model.hosts());
   }
   for (const Json& host : hosts) {
@@ -127,7 +140,9 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
       reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
-  if (json.contains("sum_bandwidth_gbs")) model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;  // younger than the rest
+  // younger than the rest
+  if (json.contains("sum_bandwidth_gbs"))
+    model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;
   model.message_cpu = reader.number("message_cpu_ns_per_byte", 0) * 1e-9;
   model.direct = reader.flag("direct");

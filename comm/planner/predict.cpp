@@ -11,10 +11,12 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kMostRounds = 64;    ///< of a long period, or of one without end
-constexpr double kLongLatency = 2e-3;       ///< seconds, from which on a connection that begins again after it was idle is felt
-constexpr double kSlack = 0.5;              ///< of the computation, where exchanges fit behind it
-constexpr std::int64_t kMostInterval = 16;  ///< steps from one exchange to the next that are laid out; more of them are computation alone
+constexpr std::int64_t kMostRounds = 64;  ///< of a long period, or of one without end
+/// Seconds, from which on a connection that begins again after it was idle is felt
+constexpr double kLongLatency = 2e-3;
+constexpr double kSlack = 0.5;  ///< of the computation, where exchanges fit behind it
+/// Steps from one exchange to the next that are laid out; more of them are computation alone
+constexpr std::int64_t kMostInterval = 16;
 
 /// Bytes per byte of bucket that ranks and hosts send in one round.
 class Load {
@@ -40,12 +42,14 @@ class Load {
       between_ = true;
     }
   }
-  /// A mean or sum over a group by messages: every member sums a part of it and sends the result to the others.
+  /// A mean or sum over a group by messages: every member sums a part of it and sends the result to
+  /// the others.
   void group_sum(const std::vector<int>& ranks, double share = 1.0) {
     const auto m = static_cast<double>(ranks.size());
     for (std::size_t i = 0; i < ranks.size();) {  // ascending: host by host
       std::size_t end = i + 1;
-      while (end < ranks.size() && network_.host_of(ranks[end]) == network_.host_of(ranks[i])) ++end;
+      while (end < ranks.size() && network_.host_of(ranks[end]) == network_.host_of(ranks[i]))
+        ++end;
       const auto here = static_cast<double>(end - i);
       const auto host = static_cast<std::size_t>(network_.host_of(ranks[i]));
       const double away = share * here * (m - here) * 2.0 / m;
@@ -53,14 +57,17 @@ class Load {
       in_[host] += away;
       sums_[host] += away;
       between_ = between_ || away > 0.0;
-      for (std::size_t k = i; k < end; ++k) rank_inside_[static_cast<std::size_t>(ranks[k])] += share * (here - 1.0) * 2.0 / m;
+      for (std::size_t k = i; k < end; ++k)
+        rank_inside_[static_cast<std::size_t>(ranks[k])] += share * (here - 1.0) * 2.0 / m;
       inside_ = inside_ || here > 1.0;
       i = end;
     }
     sent_ += share * 2.0 * (m - 1.0);
     hops_ = 2.0;
     if (network_.host_of(ranks.front()) == network_.host_of(ranks.back())) return;
-    const double window = static_cast<double>(kSumPieces * sum_chunk_bytes(static_cast<std::int64_t>(ranks.size()))) * m / share;
+    const double window =
+        static_cast<double>(kSumPieces * sum_chunk_bytes(static_cast<std::int64_t>(ranks.size()))) *
+        m / share;
     window_ = window_ == 0.0 ? window : std::min(window_, window);
   }
   void reads(double buffers) { reads_ = std::max(reads_, buffers); }
@@ -69,15 +76,22 @@ class Load {
     RoundCost cost;
     for (int h = 0; h < network_.hosts(); ++h) {
       const auto i = static_cast<std::size_t>(h);
-      const double link = network_.bandwidth_of(h), sums = network_.sum_bandwidth > 0.0 ? std::min(network_.sum_bandwidth, link) : link;
-      cost.per_byte = std::max(cost.per_byte, (std::max(out_[i], in_[i]) - sums_[i]) / link + sums_[i] / sums);
+      const double link = network_.bandwidth_of(h),
+                   sums =
+                       network_.sum_bandwidth > 0.0 ? std::min(network_.sum_bandwidth, link) : link;
+      cost.per_byte =
+          std::max(cost.per_byte, (std::max(out_[i], in_[i]) - sums_[i]) / link + sums_[i] / sums);
       cost.between_per_byte = std::max(cost.between_per_byte, out_[i]);
-      cost.cpu_per_byte = std::max(cost.cpu_per_byte, (out_[i] + in_[i]) * network_.message_cpu / network_.ranks_per_host);
+      cost.cpu_per_byte = std::max(
+          cost.cpu_per_byte, (out_[i] + in_[i]) * network_.message_cpu / network_.ranks_per_host);
     }
     cost.per_byte = std::max(cost.per_byte, pair_ / network_.between.bandwidth);
-    const double most_inside = rank_inside_.empty() ? 0.0 : *std::max_element(rank_inside_.begin(), rank_inside_.end());
-    // Inside a host a core copies: what it does there it does not compute meanwhile, unless it is one of its own.
-    (network_.spare_cores ? cost.per_byte : cost.cpu_per_byte) += most_inside / network_.inside.bandwidth;
+    const double most_inside =
+        rank_inside_.empty() ? 0.0 : *std::max_element(rank_inside_.begin(), rank_inside_.end());
+    // Inside a host a core copies: what it does there it does not compute meanwhile, unless it is
+    // one of its own.
+    (network_.spare_cores ? cost.per_byte : cost.cpu_per_byte) +=
+        most_inside / network_.inside.bandwidth;
     if (between_) {
       cost.latency += kHandshakeLatencies * hops_ * network_.between.latency;
       cost.window = window_;
@@ -90,7 +104,8 @@ class Load {
 
  private:
   const NetworkModel& network_;
-  std::vector<double> out_, in_, sums_, rank_inside_;  ///< sums_: what sums over groups have of out_ and of in_
+  /// sums_: what sums over groups have of out_ and of in_
+  std::vector<double> out_, in_, sums_, rank_inside_;
   double sent_ = 0.0, reads_ = 0.0, hops_ = 1.0, pair_ = 0.0, window_ = 0.0;
   bool inside_ = false, between_ = false;
 };
@@ -107,9 +122,11 @@ struct TimeLine {
 
   /// Seconds of the bucket's update that reads `buffers` more than its own.
   double update(const PlannedBucket& bucket, double buffers) const {
-    return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth + step.matrix_seconds(bucket.matrix_flops);
+    return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth +
+           step.matrix_seconds(bucket.matrix_flops);
   }
-  /// Numbers that travel in fewer bytes are written for it, and all that the update mixes, the own ones too, is made of them again.
+  /// Numbers that travel in fewer bytes are written for it, and all that the update mixes, the own
+  /// ones too, is made of them again.
   double recoding(double buffers) const {
     if (step.gossip_wire >= 1.0 || buffers == 0.0) return 0.0;
     return 1.0 + (1.0 + step.gossip_wire) * (2.0 + buffers);
@@ -119,7 +136,8 @@ struct TimeLine {
     const double bytes = bucket.bytes * wire, moving = bytes * cost.per_byte;
     link_free = std::max(link_free, now) + moving;
     const double arrival = std::max(link_free + cost.latency, now + moving + cost.waiting(bytes));
-    // Beside the transfer: what the computation loses it does not lose where it would wait for this transfer anyway.
+    // Beside the transfer: what the computation loses it does not lose where it would wait for this
+    // transfer anyway.
     if (!network.spare_cores) now += bytes * cost.cpu_per_byte;
     return std::max(arrival, now);
   }
@@ -160,7 +178,8 @@ StepModel even_step(double parameters, double seconds) {
   StepModel step;
   step.forward = seconds / 3.0;
   step.backward = seconds - step.forward;
-  for (int i = 0; i < kTensors; ++i) step.tensors.push_back({parameters * 4.0 / kTensors, (i + 1.0) / kTensors});
+  for (int i = 0; i < kTensors; ++i)
+    step.tensors.push_back({parameters * 4.0 / kTensors, (i + 1.0) / kTensors});
   return step;
 }
 
@@ -182,7 +201,8 @@ std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_
 
 namespace {
 
-/// A round over nodes by shards: a reduce-scatter inside every node, each rank's shard to its peers on other nodes, an all-gather inside.
+/// A round over nodes by shards: a reduce-scatter inside every node, each rank's shard to its peers
+/// on other nodes, an all-gather inside.
 RoundCost cost_of_nodes(const Round& round, const NetworkModel& network) {
   const int per_node = round.ranks_per_node;
   const double shard = 1.0 / per_node;
@@ -212,7 +232,8 @@ RoundCost cost_of_nodes(const Round& round, const NetworkModel& network) {
 }  // namespace
 
 RoundCost cost_of(const Round& given, const NetworkModel& network, bool whole) {
-  if (given.ranks_per_node > 1 && network.hosts() > 1 && !whole) return cost_of_nodes(given, network);
+  if (given.ranks_per_node > 1 && network.hosts() > 1 && !whole)
+    return cost_of_nodes(given, network);
   const Round round = over_ranks(given);
   Load load(network);
   for (const Group& group : round.groups) {
@@ -267,7 +288,8 @@ RoundCost cost_of_all_reduce_by_nodes(const NetworkModel& network, int ranks_per
   Round round;
   round.ranks_per_node = ranks_per_node;
   round.groups.emplace_back();
-  for (int node = 0; node < network.ranks / ranks_per_node; ++node) round.groups[0].ranks.push_back(node);
+  for (int node = 0; node < network.ranks / ranks_per_node; ++node)
+    round.groups[0].ranks.push_back(node);
   return cost_of_nodes(round, network);
 }
 
@@ -276,19 +298,24 @@ RoundCost cost_of_all_reduce_by_nodes(const NetworkModel& network, int ranks_per
 double compute_alone(const StepModel& step, const NetworkModel& network) {
   double bytes = 0.0;
   for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
-  return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth + step.matrix_seconds(step.matrix_flops());
+  return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth +
+         step.matrix_seconds(step.matrix_flops());
 }
 
 namespace {
 
-/// Exchanges that wait for each other, of those between hosts: how many stand in a row, after some rounds.
+/// Exchanges that wait for each other, of those between hosts: how many stand in a row, after some
+/// rounds.
 class Chain {
  public:
-  explicit Chain(const NetworkModel& network) : network_(network), ends_(static_cast<std::size_t>(network.hosts()), 0) {}
+  explicit Chain(const NetworkModel& network)
+      : network_(network), ends_(static_cast<std::size_t>(network.hosts()), 0) {}
   void add(const Round& round) {
     const std::vector<std::int64_t> before = ends_;
     const auto at = [&](int rank) { return static_cast<std::size_t>(network_.host_of(rank)); };
-    const auto meet = [&](std::size_t host, std::int64_t other) { ends_[host] = std::max(ends_[host], std::max(before[host], other) + 1); };
+    const auto meet = [&](std::size_t host, std::int64_t other) {
+      ends_[host] = std::max(ends_[host], std::max(before[host], other) + 1);
+    };
     if (round.ranks_per_node > 1) ends_.assign(ends_.size(), longest() + 1);  // all take part
     for (const Group& group : round.groups) {
       if (round.ranks_per_node > 1 || one_host(group.ranks, network_)) continue;
@@ -320,7 +347,9 @@ class Chain {
 std::int64_t meet_again(const Topology& topology, std::int64_t k, std::int64_t most) {
   int a = -1, b = -1;
   const auto look = [&](const Round& round) {
-    const auto has = [](const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); };
+    const auto has = [](const std::vector<int>& ranks, int rank) {
+      return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    };
     for (const Group& group : round.groups) {
       if (a < 0 && group.ranks.size() > 1) a = group.ranks[0], b = group.ranks[1];
       if (a >= 0 && has(group.ranks, a)) return has(group.ranks, b);
@@ -340,19 +369,23 @@ std::int64_t meet_again(const Topology& topology, std::int64_t k, std::int64_t m
   return rounds;
 }
 
-/// Seconds that an exchange takes longer over a connection that was idle: TCP begins again with ten segments, having halved its window for
-/// each retransmission time-out without use (RFC 5681, 4.1; RFC 2861), and needs a round trip for each doubling.
+/// Seconds that an exchange takes longer over a connection that was idle: TCP begins again with ten
+/// segments, having halved its window for each retransmission time-out without use (RFC 5681, 4.1;
+/// RFC 2861), and needs a round trip for each doubling.
 double restart_seconds(const NetworkModel& network, double idle) {
   constexpr double kFirstWindow = 14600.0, kHalvings = 9.0;  // as measured
-  const double round_trip = 2.0 * network.between.latency, needed = std::min(kPairWindow, network.between.bandwidth * round_trip);
+  const double round_trip = 2.0 * network.between.latency,
+               needed = std::min(kPairWindow, network.between.bandwidth * round_trip);
   const double halvings = idle / (0.2 + round_trip);
-  return round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) * std::min(1.0, halvings / kHalvings);
+  return round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) *
+         std::min(1.0, halvings / kHalvings);
 }
 
 }  // namespace
 
 std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network, bool whole) {
-  require(topology.ranks() == network.ranks, "planner", "a topology of {} ranks on a network of {}", topology.ranks(), network.ranks);
+  require(topology.ranks() == network.ranks, "planner", "a topology of {} ranks on a network of {}",
+          topology.ranks(), network.ranks);
   std::vector<RoundCost> costs;
   const std::int64_t period = topology.period();
   const std::int64_t count = period > 0 ? std::min(period, kMostRounds) : kMostRounds;
@@ -361,20 +394,24 @@ std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& ne
   for (std::int64_t k = 0; k < count; ++k) {
     const Round round = topology.round(k);
     costs.push_back(cost_of(round, network, whole));
-    if (network.hosts() > 2 && network.between.latency > kLongLatency) costs.back().again = meet_again(topology, k, count);
+    if (network.hosts() > 2 && network.between.latency > kLongLatency)
+      costs.back().again = meet_again(topology, k, count);
     chain.add(round);
   }
   if (network.hosts() < 2) return costs;
   const std::int64_t first = chain.longest(), busy = chain.rounds();
-  for (std::int64_t k = count; k < 2 * count; ++k) chain.add(topology.round(k));  // now hosts are as far apart as they get
+  // now hosts are as far apart as they get
+  for (std::int64_t k = count; k < 2 * count; ++k) chain.add(topology.round(k));
   if (busy > 0) {
-    for (RoundCost& cost : costs) cost.pace = static_cast<double>(chain.longest() - first) / static_cast<double>(busy);
+    for (RoundCost& cost : costs)
+      cost.pace = static_cast<double>(chain.longest() - first) / static_cast<double>(busy);
   }
   return costs;
 }
 
-Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                          bool overlap, std::int64_t interval, int tensors) {
+Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkModel& network,
+                          const StepModel& step, double bucket_bytes, bool overlap,
+                          std::int64_t interval, int tensors) {
   require(!costs.empty(), "planner", "gossip without rounds");
   const double wire = step.gossip_wire * tensors;
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
@@ -382,7 +419,8 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   const auto rounds = static_cast<std::int64_t>(costs.size());
   // One period to come into step, then whole periods that count.
   const std::int64_t apart = std::min(interval, kMostInterval);
-  const std::int64_t warm = std::max<std::int64_t>(rounds, 4) * apart, counted = rounds * std::max<std::int64_t>(1, 16 / rounds) * apart;
+  const std::int64_t warm = std::max<std::int64_t>(rounds, 4) * apart,
+                     counted = rounds * std::max<std::int64_t>(1, 16 / rounds) * apart;
   double start = 0.0;
   Prediction result;
   for (std::int64_t t = 0; t < warm + counted; ++t) {
@@ -395,7 +433,8 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
     const RoundCost& next = costs[static_cast<std::size_t>(t / apart % rounds)];
     line.passes([&](std::size_t b, const PlannedBucket& bucket) {
       if (mixes) line.wait_until(arrival[b]);
-      line.now += line.update(bucket, mixes ? tensors * (last.local_reads + line.recoding(last.local_reads)) : 0.0);
+      line.now += line.update(
+          bucket, mixes ? tensors * (last.local_reads + line.recoding(last.local_reads)) : 0.0);
       if (!starts) return;
       arrival[b] = line.transfer(bucket, next, wire);
       if (!overlap) line.wait_until(arrival[b]);
@@ -406,19 +445,22 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
     });
   }
   const auto steps = static_cast<double>(counted);
-  const double part = static_cast<double>(apart) / static_cast<double>(interval), alone = compute_alone(step, network);
+  const double part = static_cast<double>(apart) / static_cast<double>(interval),
+               alone = compute_alone(step, network);
   const double pace = costs[0].pace;
   result.step = alone + ((line.now - start) / steps - alone) * part * pace;
   result.exposed = line.exposed / steps * part * pace;
   if (network.between.latency > kLongLatency) {
-    // All begin with cold connections. Longer steps leave them idle for longer: from there to where it stays.
+    // All begin with cold connections. Longer steps leave them idle for longer: from there to where
+    // it stays.
     const double warm = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
     double late = 0.0;
     for (int i = 0; i < 16; ++i) {
       double more = 0.0;
       for (const RoundCost& cost : costs) {
         const double idle = static_cast<double>((cost.again - 1) * interval) * result.step;
-        if (cost.again > 1) more += restart_seconds(network, i == 0 ? 1e9 : idle) / static_cast<double>(rounds);
+        if (cost.again > 1)
+          more += restart_seconds(network, i == 0 ? 1e9 : idle) / static_cast<double>(rounds);
       }
       late = std::max(0.0, more - slack) * pace / static_cast<double>(interval);
       result.step = warm + late;
@@ -453,8 +495,8 @@ struct MeanOfAll {
 
 }  // namespace
 
-Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
-                            std::int64_t hidden) {
+Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
+                            std::int64_t period, std::int64_t hidden) {
   const MeanOfAll mean(network, step, bucket_bytes);
   const double alone = compute_alone(step, network), steps = static_cast<double>(period);
   Prediction result;
@@ -465,18 +507,26 @@ Prediction predict_averages(const NetworkModel& network, const StepModel& step, 
   return result;
 }
 
-Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step, double bucket_bytes, double interval) {
-  constexpr double kPasses = 6.0;  // over the parameters: a copy, and the mean, the copy and the parameters into the parameters
+Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
+                                double bucket_bytes, double interval) {
+  // over the parameters: a copy, and the mean, the copy and the parameters into the parameters
+  constexpr double kPasses = 6.0;
   const MeanOfAll mean(network, step, bucket_bytes);
-  const double alone = compute_alone(step, network), own = mean.cpu + kPasses * mean.bytes / network.memory_bandwidth;
-  // Averages begin and end between steps. What they take of the computation makes steps longer, so that fewer fit in.
+  const double alone = compute_alone(step, network),
+               own = mean.cpu + kPasses * mean.bytes / network.memory_bandwidth;
+  // Averages begin and end between steps. What they take of the computation makes steps longer, so
+  // that fewer fit in.
   const double steps = std::max(1.0, std::ceil((interval + mean.transfer - own) / alone));
-  return {.step = alone + own / steps, .sent = mean.sent / steps, .between_hosts = mean.between / steps};
+  return {.step = alone + own / steps,
+          .sent = mean.sent / steps,
+          .between_hosts = mean.between / steps};
 }
 
-Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap, int ranks_per_node) {
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step,
+                              double bucket_bytes, bool overlap, int ranks_per_node) {
   const bool by_nodes = ranks_per_node > 1 && ranks_per_node < network.ranks;
-  const RoundCost cost = by_nodes ? cost_of_all_reduce_by_nodes(network, ranks_per_node) : cost_of_all_reduce(network);
+  const RoundCost cost =
+      by_nodes ? cost_of_all_reduce_by_nodes(network, ranks_per_node) : cost_of_all_reduce(network);
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   Prediction result;
@@ -495,13 +545,19 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
   return result;
 }
 
-Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step, double bucket_bytes, double wire) {
+Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step,
+                                double bucket_bytes, double wire) {
   RoundCost half = cost_of_all_reduce(network);  // its other half has as many bytes
-  for (double* cost : {&half.latency, &half.per_byte, &half.cpu_per_byte, &half.sent_per_byte, &half.between_per_byte}) *cost /= 2.0;
+  for (double* cost : {&half.latency, &half.per_byte, &half.cpu_per_byte, &half.sent_per_byte,
+                       &half.between_per_byte})
+    *cost /= 2.0;
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
-  // A byte of numbers is read and its code written, and the other way round; what travels back belongs to all chunks.
-  const auto recode = [&](const PlannedBucket& bucket) { line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth; };
+  // A byte of numbers is read and its code written, and the other way round; what travels back
+  // belongs to all chunks.
+  const auto recode = [&](const PlannedBucket& bucket) {
+    line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth;
+  };
   Prediction result;
   line.passes([&](std::size_t b, const PlannedBucket& bucket) {
     recode(bucket);
@@ -525,15 +581,16 @@ Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& st
 }
 
 Predict predict_by_gossip(bool overlap, std::int64_t interval, int tensors) {
-  return [=](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+  return [=](const std::vector<RoundCost>& rounds, const NetworkModel& network,
+             const StepModel& step, double bucket_bytes) {
     return predict_gossip(rounds, network, step, bucket_bytes, overlap, interval, tensors);
   };
 }
 
 Predict predict_by_encoded_mean(double wire) {
-  return [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-    return predict_encoded_mean(network, step, bucket_bytes, wire);
-  };
+  return
+      [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
+          double bucket_bytes) { return predict_encoded_mean(network, step, bucket_bytes, wire); };
 }
 
 }  // namespace starling

@@ -9,9 +9,10 @@
 #include "comm/planner/network_model.h"
 #include "topology/topology.h"
 
-// What a training step will take: exchanges and computation laid out on a time line, as the scheduler does.
-// What lives here: numbers before a run. measure_network: latency and bandwidth between ranks, as a network_model. predict: a step's time
-// from that, a step alone and a topology; advice: which topology, algorithm and bucket size. Simulated clocks, no threads, no transport.
+// What a training step will take: exchanges and computation laid out on a time line, as the
+// scheduler does. What lives here: numbers before a run. measure_network: latency and bandwidth
+// between ranks, as a network_model. predict: a step's time from that, a step alone and a topology;
+// advice: which topology, algorithm and bucket size. Simulated clocks, no threads, no transport.
 
 namespace starling {
 
@@ -20,25 +21,31 @@ struct MixerKind;
 /// One parameter, in the order in which gradients become ready.
 struct PlannedTensor {
   double bytes = 0.0;
-  double ready = 0.0;         ///< 0 … 1: how much of the backward pass is over when its gradient is complete
-  double matrix_flops = 0.0;  ///< of the products of whole matrices that its update is made of beside what it moves (Muon)
+  /// 0 … 1: how much of the backward pass is over when its gradient is complete
+  double ready = 0.0;
+  /// Of the products of whole matrices that its update is made of beside what it moves (Muon)
+  double matrix_flops = 0.0;
 };
 
 /// One rank's computation in a step.
 struct StepModel {
   double forward = 0.0, backward = 0.0;  ///< seconds
   std::vector<PlannedTensor> tensors;    ///< ascending `ready`
-  double update_traffic = 7.0;           ///< bytes that the update moves per byte of parameters: AdamW 7, SGD with momentum 5
+  /// Bytes that the update moves per byte of parameters: AdamW 7, SGD with momentum 5
+  double update_traffic = 7.0;
   double matrix_flops_per_second = 0.0;  ///< that products of an update reach; 0: they take no time
-  double gossip_wire = 1.0;              ///< bytes on the wire per byte of parameters that gossip exchanges; 0.5: fp32 as bf16
-  bool gossip_whole = false;             ///< every neighbour gets all of it, see costs_of()
+  /// Bytes on the wire per byte of parameters that gossip exchanges; 0.5: fp32 as bf16
+  double gossip_wire = 1.0;
+  bool gossip_whole = false;  ///< every neighbour gets all of it, see costs_of()
   void exchange_by(const MixerKind& mixer);
   /// Of all tensors' updates.
   double matrix_flops() const;
-  double matrix_seconds(double flops) const { return matrix_flops_per_second > 0.0 ? flops / matrix_flops_per_second : 0.0; }
+  double matrix_seconds(double flops) const {
+    return matrix_flops_per_second > 0.0 ? flops / matrix_flops_per_second : 0.0;
+  }
 };
-/// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward pass. No shape is known: the update is
-/// AdamW's, without products of matrices.
+/// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward
+/// pass. No shape is known: the update is AdamW's, without products of matrices.
 StepModel even_step(double parameters, double seconds);
 
 struct PlannedBucket {
@@ -46,24 +53,35 @@ struct PlannedBucket {
   double ready = 0.0;
   double matrix_flops = 0.0;
 };
-/// Buckets as semantics.md section 1 fills them: one closes after the tensor that brings it to `bucket_bytes` or more.
+/// Buckets as semantics.md section 1 fills them: one closes after the tensor that brings it to
+/// `bucket_bytes` or more.
 std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes);
 
-/// What one exchange of a whole round costs, over all ranks: seconds = latency · ⌈bytes / window⌉ + bytes · per_byte for a bucket of
-/// `bytes`. Exchanges under way at once share per_byte, not the latency.
+/// What one exchange of a whole round costs, over all ranks: seconds = latency · ⌈bytes / window⌉ +
+/// bytes · per_byte for a bucket of `bytes`. Exchanges under way at once share per_byte, not the
+/// latency.
 struct RoundCost {
   double latency = 0.0;
   double window = 0.0;  ///< bytes of a bucket under way at once; 0: all
-  double waiting(double bytes) const { return latency * (window > 0.0 ? std::max(1.0, std::ceil(bytes / window)) : 1.0); }
+  double waiting(double bytes) const {
+    return latency * (window > 0.0 ? std::max(1.0, std::ceil(bytes / window)) : 1.0);
+  }
   double per_byte = 0.0;
-  double sent_per_byte = 0.0;     ///< bytes that a rank sends per byte of bucket, the mean over ranks
+  /// Bytes that a rank sends per byte of bucket, the mean over ranks
+  double sent_per_byte = 0.0;
   double between_per_byte = 0.0;  ///< bytes that leave the busiest host per byte of bucket
-  double cpu_per_byte = 0.0;      ///< seconds of a core per byte of bucket, for the busiest host's ranks
-  double pace = 1.0;  ///< of the period: exchanges in a row, for each round that has any; below 1 where hosts sit out rounds and go ahead
-  std::int64_t again = 1;    ///< rounds from one use of a pair's connection to the next, where latency makes that matter
-  double local_reads = 0.0;  ///< buffers that the update reads beside its own: received ones, or neighbours' where they lie
+  /// Seconds of a core per byte of bucket, for the busiest host's ranks
+  double cpu_per_byte = 0.0;
+  /// Of the period: exchanges in a row, for each round that has any; below 1 where hosts sit out
+  /// rounds and go ahead
+  double pace = 1.0;
+  /// Rounds from one use of a pair's connection to the next, where latency makes that matter
+  std::int64_t again = 1;
+  /// Buffers that the update reads beside its own: received ones, or neighbours' where they lie
+  double local_reads = 0.0;
 };
-/// `whole`: every neighbour gets all of a bucket, as a message; else groups and nodes add up on the way, or read each other's memory.
+/// `whole`: every neighbour gets all of a bucket, as a message; else groups and nodes add up on the
+/// way, or read each other's memory.
 RoundCost cost_of(const Round& round, const NetworkModel& network, bool whole = false);
 RoundCost cost_of_all_reduce(const NetworkModel& network);
 
@@ -74,23 +92,31 @@ struct Prediction {
   double between_hosts = 0.0;  ///< bytes that leave the busiest host in a step
 };
 /// The costs of one period's rounds (64 at most).
-std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network, bool whole = false);
-/// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to arrive, and one begins every `interval`
-/// steps. It brings `tensors` of the bucket's size from each neighbour.
-Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                          bool overlap = true, std::int64_t interval = 1, int tensors = 1);
+std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network,
+                                bool whole = false);
+/// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to
+/// arrive, and one begins every `interval` steps. It brings `tensors` of the bucket's size from
+/// each neighbour.
+Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkModel& network,
+                          const StepModel& step, double bucket_bytes, bool overlap = true,
+                          std::int64_t interval = 1, int tensors = 1);
 /// Nothing but a mean over all ranks every `period` steps, which has `hidden` of them to arrive.
-Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
-                            std::int64_t hidden = 0);
+Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
+                            std::int64_t period, std::int64_t hidden = 0);
 /// The same whenever it is `interval` seconds past the end of the last one; no step waits for it.
-Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step, double bucket_bytes, double interval);
-/// Gradient all-reduce, overlapped with the backward pass. `ranks_per_node` above 1: inside nodes first, then between them.
-Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap = true,
-                              int ranks_per_node = 1);
-/// The mean by encoded messages (EncodedMean), `wire` bytes for each byte: chunks travel in the backward pass, their means after it.
-Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step, double bucket_bytes, double wire);
+Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
+                                double bucket_bytes, double interval);
+/// Gradient all-reduce, overlapped with the backward pass. `ranks_per_node` above 1: inside nodes
+/// first, then between them.
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step,
+                              double bucket_bytes, bool overlap = true, int ranks_per_node = 1);
+/// The mean by encoded messages (EncodedMean), `wire` bytes for each byte: chunks travel in the
+/// backward pass, their means after it.
+Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step,
+                                double bucket_bytes, double wire);
 /// The same as AlgorithmPlan::predict takes it.
-using Predict = std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&, double bucket_bytes)>;
+using Predict = std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&,
+                                         const StepModel&, double bucket_bytes)>;
 Predict predict_by_gossip(bool overlap, std::int64_t interval = 1, int tensors = 1);
 Predict predict_by_encoded_mean(double wire);
 /// No communication at all.

@@ -29,9 +29,12 @@ sockaddr_un address_of(const std::string& name) {
   std::copy(name.begin(), name.end(), address.sun_path + 1);
   return address;
 }
-socklen_t length_of(const std::string& name) { return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()); }
+socklen_t length_of(const std::string& name) {
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
 
-/// Goes with a descriptor. `secret` is the receiver's, told to the other ranks alone, so that no stranger's message counts.
+/// Goes with a descriptor. `secret` is the receiver's, told to the other ranks alone, so that no
+/// stranger's message counts.
 struct Note {
   std::uint64_t secret = 0;
   std::int32_t rank = 0;
@@ -41,7 +44,8 @@ Descriptor make_socket(const std::string& name) {
   Descriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) refuse("socket");
   const sockaddr_un address = address_of(name);
-  if (bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), length_of(name)) != 0) refuse("bind of a local socket");
+  if (bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), length_of(name)) != 0)
+    refuse("bind of a local socket");
   return socket;
 }
 
@@ -85,20 +89,25 @@ std::pair<Descriptor, int> receive_file(const Descriptor& socket, std::uint64_t 
     if (got < 0) refuse("receiving a descriptor from another rank");
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
     Descriptor file;
-    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof(int))) {
       int number = -1;
       std::memcpy(&number, CMSG_DATA(header), sizeof number);
       file = Descriptor(number);
     }
     const bool ours = static_cast<std::size_t>(got) == sizeof note && note.secret == secret;
-    require(!ours || file, "sharing", "a descriptor from another rank did not arrive; is the limit of open files (ulimit -n) reached?");
+    require(!ours || file, "sharing",
+            "a descriptor from another rank did not arrive; is the limit of open files (ulimit -n) "
+            "reached?");
     if (ours) return {std::move(file), note.rank};
   }
 }
 
-/// Sends the file to the ranks at the other places of `local`, whose names and secrets were told, and receives theirs.
-void swap_files(int rank, const std::vector<int>& local, const std::vector<std::string>& told, const Descriptor& file,
-                const Descriptor& socket, std::uint64_t secret, double timeout_seconds,
+/// Sends the file to the ranks at the other places of `local`, whose names and secrets were told,
+/// and receives theirs.
+void swap_files(int rank, const std::vector<int>& local, const std::vector<std::string>& told,
+                const Descriptor& file, const Descriptor& socket, std::uint64_t secret,
+                double timeout_seconds,
                 const std::function<void(std::size_t, Descriptor)>& accept) {
   std::vector<char> missing(local.size(), 1);
   std::vector<std::size_t> unsent;
@@ -110,18 +119,22 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
     }
   }
   std::size_t left = unsent.size();
-  const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_seconds));
+  const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(timeout_seconds));
   while (left > 0 || !unsent.empty()) {
     std::erase_if(unsent, [&](std::size_t k) {
       const std::string& text = told[static_cast<std::size_t>(local[k])];
       const std::size_t space = text.find(' ');
-      return send_file(socket, text.substr(0, space), {std::stoull(text.substr(space + 1)), rank}, file);
+      return send_file(socket, text.substr(0, space), {std::stoull(text.substr(space + 1)), rank},
+                       file);
     });
     while (true) {
       auto [received, from] = receive_file(socket, secret);
       if (!received) break;
-      const auto place = static_cast<std::size_t>(std::find(local.begin(), local.end(), from) - local.begin());
-      if (place == local.size() || missing[place] == 0) fail(ExitCode::kInternal, "sharing", "an unexpected descriptor from rank {}", from);
+      const auto place =
+          static_cast<std::size_t>(std::find(local.begin(), local.end(), from) - local.begin());
+      if (place == local.size() || missing[place] == 0)
+        fail(ExitCode::kInternal, "sharing", "an unexpected descriptor from rank {}", from);
       missing[place] = 0;
       --left;
       accept(place, std::move(received));
@@ -129,7 +142,8 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
     if (left == 0 && unsent.empty()) break;
     check_lost_ranks();
     if (Clock::now() >= limit) {
-      fail(ExitCode::kLost, "sharing", "no descriptor from {} ranks within {:g} s", left, timeout_seconds);
+      fail(ExitCode::kLost, "sharing", "no descriptor from {} ranks within {:g} s", left,
+           timeout_seconds);
     }
     pollfd ready{socket.number(), POLLIN, 0};
     poll(&ready, 1, unsent.empty() ? 100 : 1);
@@ -138,13 +152,16 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
 
 }  // namespace
 
-void refuse(const char* call) { fail(ExitCode::kInternal, "sharing", "{}: {}", call, std::strerror(errno)); }
+void refuse(const char* call) {
+  fail(ExitCode::kInternal, "sharing", "{}: {}", call, std::strerror(errno));
+}
 
 Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
 }
 
-std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds, const std::function<Descriptor()>& make,
+std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds,
+                             const std::function<Descriptor()>& make,
                              const std::function<void(std::size_t, Descriptor)>& accept) {
   Descriptor file, socket;
   std::random_device random;
@@ -162,7 +179,9 @@ std::string swap_descriptors(World& world, const std::vector<int>& local, double
   });
   if (!refusal.empty()) return refusal;
   const std::vector<std::string> told = world.all_gather(fmt::format("{} {}", name, secret));
-  return refusal_of([&] { swap_files(world.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
+  return refusal_of([&] {
+    swap_files(world.rank(), local, told, file, socket, secret, timeout_seconds, accept);
+  });
 }
 
 }  // namespace starling::detail

@@ -10,8 +10,8 @@
 // How open files go from one rank of a host to the others.
 namespace starling::detail {
 
-/// Throws Error "call: the reason", with errno's. What goes wrong while ranks share memory ends in a fallback, never in the end of the
-/// program.
+/// Throws Error "call: the reason", with errno's. What goes wrong while ranks share memory ends in
+/// a fallback, never in the end of the program.
 [[noreturn]] void refuse(const char* call);
 
 /// An open file, closed with this.
@@ -31,11 +31,13 @@ class Descriptor {
   int number_;
 };
 
-/// Collective over all ranks of `world`: every rank of a host gives the others of it (`local`: ascending, this one included) a file,
-/// which make() opens, over a socket in the abstract namespace, and gets theirs: accept(k, file) is called for each local[k]. Both may
-/// throw. Where any rank of the world fails, all ranks return the same reason; otherwise "". Ranks that share with nobody take
-/// part without a file.
-std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds, const std::function<Descriptor()>& make,
+/// Collective over all ranks of `world`: every rank of a host gives the others of it (`local`:
+/// ascending, this one included) a file, which make() opens, over a socket in the abstract
+/// namespace, and gets theirs: accept(k, file) is called for each local[k]. Both may throw. Where
+/// any rank of the world fails, all ranks return the same reason; otherwise "". Ranks that share
+/// with nobody take part without a file.
+std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds,
+                             const std::function<Descriptor()>& make,
                              const std::function<void(std::size_t, Descriptor)>& accept);
 
 }  // namespace starling::detail

@@ -21,9 +21,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
+                  std::atomic<std::int64_t>::is_always_lock_free,
               "counts in shared memory need atomics without a lock");
-static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "the kernel sleeps on the count itself");
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t),
+              "the kernel sleeps on the count itself");
 
 void relax() {
 #if defined(__SSE2__)
@@ -34,7 +36,8 @@ void relax() {
 }
 
 std::int64_t monotonic_nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
 }
 
 std::string_view verb_of(Pulse::Doing doing) {
@@ -65,14 +68,20 @@ void Pulse::beat(Doing what) {
 
 double Pulse::seconds_ago() const {
   const std::int64_t then = nanoseconds.load(std::memory_order_acquire);
-  return then == 0 ? -1.0 : 1e-9 * static_cast<double>(std::max<std::int64_t>(0, monotonic_nanoseconds() - then));
+  return then == 0
+             ? -1.0
+             : 1e-9 *
+                   static_cast<double>(std::max<std::int64_t>(0, monotonic_nanoseconds() - then));
 }
 
 std::string Pulse::text() const {
   const Doing what = doing.load(std::memory_order_relaxed);
   const std::int64_t at = step.load(std::memory_order_relaxed);
-  if (at < 0) return what == Doing::kEnded ? "has ended before its first exchange" : "has exchanged nothing yet";
-  return fmt::format("{} bucket {} of step {}", verb_of(what), bucket.load(std::memory_order_relaxed), at);
+  if (at < 0)
+    return what == Doing::kEnded ? "has ended before its first exchange"
+                                 : "has exchanged nothing yet";
+  return fmt::format("{} bucket {} of step {}", verb_of(what),
+                     bucket.load(std::memory_order_relaxed), at);
 }
 
 ControlBlock* ControlBlock::make(std::byte* memory, std::size_t buckets) {
@@ -83,11 +92,12 @@ ControlBlock* ControlBlock::make(std::byte* memory, std::size_t buckets) {
 
 void advance(std::atomic<std::uint32_t>& count, std::uint32_t value) {
   count.store(value, std::memory_order_release);
-  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&count), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&count), FUTEX_WAKE, INT_MAX, nullptr,
+          nullptr, 0);
 }
 
-bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target, std::chrono::nanoseconds spin,
-              std::chrono::steady_clock::time_point deadline) {
+bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
+              std::chrono::nanoseconds spin, std::chrono::steady_clock::time_point deadline) {
   if (reached(count, target)) return true;
   if (spin.count() > 0) {
     const auto until = Clock::now() + spin;
@@ -101,11 +111,15 @@ bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target, std
   while (true) {
     const std::uint32_t seen = count.load(std::memory_order_acquire);
     if (reached(count, target)) return true;
-    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
-    const timespec limit{static_cast<std::time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-    // Returns at once where the count is not `seen` any more. The others' memory may be read-only here: waiting does not write.
-    syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &limit, nullptr, 0);
+    const timespec limit{static_cast<std::time_t>(left / 1'000'000'000),
+                         static_cast<long>(left % 1'000'000'000)};
+    // Returns at once where the count is not `seen` any more. The others' memory may be read-only
+    // here: waiting does not write.
+    syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &limit,
+            nullptr, 0);
   }
 }
 

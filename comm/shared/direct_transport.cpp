@@ -31,15 +31,20 @@ using Doing = detail::Pulse::Doing;
 
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr auto kSlice = std::chrono::milliseconds(20);  // of a long wait, between checks
-constexpr double kLateSeconds = 10.0;                   // after which a rank is called late, at first
+// after which a rank is called late, at first
+constexpr double kLateSeconds = 10.0;
 
-Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
+Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+}
 
 /// Counts in shared memory, at which ranks look and on which they sleep.
 class DirectMixer final : public detail::SharedMixer {
  public:
-  DirectMixer(Backend& backend, Transport& transport, MemorySharing& sharing, const DirectSettings& settings)
-      : SharedMixer(backend, transport, {.memory = "memory", .reads_sums = true, .may_be_flat = true}),
+  DirectMixer(Backend& backend, Transport& transport, MemorySharing& sharing,
+              const DirectSettings& settings)
+      : SharedMixer(backend, transport,
+                    {.memory = "memory", .reads_sums = true, .may_be_flat = true}),
         sharing_(sharing),
         settings_(settings) {}
   ~DirectMixer() override {
@@ -52,7 +57,8 @@ class DirectMixer final : public detail::SharedMixer {
 
  protected:
   bool may_share(const std::vector<Bucket>& buckets) override {
-    if (transport_.size() == 1 || buckets.empty() || backend_.device() != DeviceType::kCpu) return false;
+    if (transport_.size() == 1 || buckets.empty() || backend_.device() != DeviceType::kCpu)
+      return false;
     if (local_.empty()) find_hosts();
     return any_shares_;
   }
@@ -73,23 +79,28 @@ class DirectMixer final : public detail::SharedMixer {
     detail::advance(counts_of(transport_.rank(), label.bucket).released, count);
   }
   void await_published(const Operation& operation) override {
-    await(operation.read, &BucketCounts::published, operation.count, Doing::kWaitsForNeighbour, operation.label,
-          [&] { return describe(operation.exchange, operation.label); });
+    await(operation.read, &BucketCounts::published, operation.count, Doing::kWaitsForNeighbour,
+          operation.label, [&] { return describe(operation.exchange, operation.label); });
   }
-  void await_readers(const Progress::Contents& contents, const Progress&, const ExchangeLabel& label) override {
+  void await_readers(const Progress::Contents& contents, const Progress&,
+                     const ExchangeLabel& label) override {
     await(contents.readers, &BucketCounts::released, contents.count, Doing::kWaitsForReaders, label,
-          [&] { return fmt::format("the readers of step {}, bucket {}", label.step - 1, label.bucket); });
+          [&] {
+            return fmt::format("the readers of step {}, bucket {}", label.step - 1, label.bucket);
+          });
   }
 
  private:
   ControlBlock& control_of(int rank) const { return *controls_.at(rank); }
-  BucketCounts& counts_of(int rank, int bucket) const { return *control_of(rank).counts(static_cast<std::size_t>(bucket)); }
+  BucketCounts& counts_of(int rank, int bucket) const {
+    return *control_of(rank).counts(static_cast<std::size_t>(bucket));
+  }
   void find_hosts();
-  /// The member of BucketCounts comes to `target` on each of the ranks, within the limit; warns once of each rank that takes long. what()
-  /// names what is waited for.
+  /// The member of BucketCounts comes to `target` on each of the ranks, within the limit; warns
+  /// once of each rank that takes long. what() names what is waited for.
   template <class What>
-  void await(const std::vector<int>& ranks, std::atomic<std::uint32_t> BucketCounts::*member, std::uint32_t target, Doing doing,
-             const ExchangeLabel& label, const What& what);
+  void await(const std::vector<int>& ranks, std::atomic<std::uint32_t> BucketCounts::*member,
+             std::uint32_t target, Doing doing, const ExchangeLabel& label, const What& what);
 
   MemorySharing& sharing_;
   DirectSettings settings_;
@@ -127,9 +138,12 @@ std::string DirectMixer::map(std::vector<Bucket>& buckets) {
 }
 
 template <class What>
-void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t> BucketCounts::*member, std::uint32_t target, Doing doing,
-                        const ExchangeLabel& label, const What& what) {
-  const auto count_of = [&](int r) -> const std::atomic<std::uint32_t>& { return counts_of(r, label.bucket).*member; };
+void DirectMixer::await(const std::vector<int>& ranks,
+                        std::atomic<std::uint32_t> BucketCounts::*member, std::uint32_t target,
+                        Doing doing, const ExchangeLabel& label, const What& what) {
+  const auto count_of = [&](int r) -> const std::atomic<std::uint32_t>& {
+    return counts_of(r, label.bucket).*member;
+  };
   Clock::time_point begin{};
   auto spin = settings_.spin ? std::chrono::nanoseconds(kSpin) : std::chrono::nanoseconds(0);
   for (const int r : ranks) {
@@ -140,9 +154,12 @@ void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t
     }
     const auto deadline = begin + seconds(settings_.timeout_seconds);
     const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-    double& late_after = late_after_.try_emplace(r, std::min(kLateSeconds, settings_.timeout_seconds / 3)).first->second;
+    double& late_after =
+        late_after_.try_emplace(r, std::min(kLateSeconds, settings_.timeout_seconds / 3))
+            .first->second;
     bool late = false;
-    while (!detail::wait_for(count_of(r), target, spin, std::min(deadline, Clock::now() + kSlice))) {
+    while (
+        !detail::wait_for(count_of(r), target, spin, std::min(deadline, Clock::now() + kSlice))) {
       spin = std::chrono::nanoseconds(0);
       if (settings_.check) settings_.check();
       check_lost_ranks();
@@ -150,7 +167,8 @@ void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t
         std::vector<AwaitedRank> known;
         for (const int other : ranks) {
           const detail::Pulse& pulse = control_of(other).pulse;
-          known.push_back({other, pulse.seconds_ago(), pulse.text(), !detail::reached(count_of(other), target)});
+          known.push_back({other, pulse.seconds_ago(), pulse.text(),
+                           !detail::reached(count_of(other), target)});
         }
         fail_wait(transport_.rank(), what(), label, settings_.timeout_seconds, std::move(known));
       }
@@ -160,8 +178,8 @@ void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t
         note_flight(FlightEvent::kLate, label, std::span(&r, 1));
         const detail::Pulse& pulse = control_of(r).pulse;
         const std::string state = state_of_rank(r);
-        log::warning("rank {} is late: waited {:.1f} s for {}; {:.1f} s ago it {}{}", r, waited(), what(), pulse.seconds_ago(),
-                     pulse.text(), state.empty() ? "" : "; " + state);
+        log::warning("rank {} is late: waited {:.1f} s for {}; {:.1f} s ago it {}{}", r, waited(),
+                     what(), pulse.seconds_ago(), pulse.text(), state.empty() ? "" : "; " + state);
       }
     }
     if (late) log::warning("rank {} came after {:.1f} s", r, waited());
@@ -171,8 +189,11 @@ void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t
 /// Another transport whose mixers read what they can where it lies.
 class DirectTransport final : public ForwardingTransport {
  public:
-  DirectTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing, const DirectSettings& settings)
-      : ForwardingTransport(std::move(between)), sharing_(std::move(sharing)), settings_(settings) {}
+  DirectTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
+                  const DirectSettings& settings)
+      : ForwardingTransport(std::move(between)),
+        sharing_(std::move(sharing)),
+        settings_(settings) {}
   std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
     return std::make_unique<DirectMixer>(backend, *this, *sharing_, settings_);
   }
@@ -184,13 +205,16 @@ class DirectTransport final : public ForwardingTransport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
+std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between,
+                                                 std::unique_ptr<MemorySharing> sharing,
                                                  const DirectSettings& settings) {
   return std::make_unique<DirectTransport>(std::move(between), std::move(sharing), settings);
 }
 
-std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between, const DirectSettings& settings) {
-  return make_direct_transport(std::move(between), make_process_sharing(settings.timeout_seconds), settings);
+std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between,
+                                                 const DirectSettings& settings) {
+  return make_direct_transport(std::move(between), make_process_sharing(settings.timeout_seconds),
+                               settings);
 }
 
 }  // namespace starling

@@ -31,7 +31,8 @@ constexpr double kSwapSeconds = 30.0;
 /// A bucket's counts, in its owner's device memory: its device alone sets them.
 struct DeviceCounts {
   alignas(128) std::uint32_t published = 0;  ///< exchanges whose parameters of this rank are final
-  alignas(128) std::uint32_t released = 0;   ///< exchanges up to which this rank reads nobody's parameters any more
+  /// Exchanges up to which this rank reads nobody's parameters any more
+  alignas(128) std::uint32_t released = 0;
 };
 enum Purpose { kNeighbour, kReaders };
 
@@ -42,10 +43,12 @@ struct PeerBlocks {
 };
 
 /// Collective: every rank of a host with others gets a zeroed block of its own, and maps theirs.
-PeerBlocks share_blocks(World& world, const std::vector<int>& local, PeerMemory* memory, std::size_t bytes) {
+PeerBlocks share_blocks(World& world, const std::vector<int>& local, PeerMemory* memory,
+                        std::size_t bytes) {
   PeerBlocks blocks;
   blocks.of.resize(local.size());
-  const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
+  const auto own =
+      static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
   blocks.refusal = detail::swap_descriptors(
       world, local, kSwapSeconds,
       [&] {
@@ -53,7 +56,9 @@ PeerBlocks share_blocks(World& world, const std::vector<int>& local, PeerMemory*
         blocks.of[own] = memory->create(bytes, number);
         return Descriptor(number);
       },
-      [&](std::size_t place, const Descriptor& file) { blocks.of[place] = memory->map(file.number(), bytes); });
+      [&](std::size_t place, const Descriptor& file) {
+        blocks.of[place] = memory->map(file.number(), bytes);
+      });
   if (!blocks.refusal.empty()) blocks.of.clear();
   return blocks;
 }
@@ -63,12 +68,16 @@ class PeerTransport;
 /// Counts in the devices' memory, which streams set and await.
 class PeerMixer final : public detail::SharedMixer {
  public:
-  PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing, const PeerSettings& settings, std::vector<int> local,
-            bool one_host);
+  PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing,
+            const PeerSettings& settings, std::vector<int> local, bool one_host);
   ~PeerMixer() override;
-  std::string name() const override { return shares() ? "peer memory + " + transport_.name() : transport_.name(); }
+  std::string name() const override {
+    return shares() ? "peer memory + " + transport_.name() : transport_.name();
+  }
   /// Where all that ranks exchange goes by peers, whatever carries the rest.
-  std::string why_not_captured() const override { return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured(); }
+  std::string why_not_captured() const override {
+    return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured();
+  }
   std::unique_ptr<CapturePart> join_capture(std::int64_t step) override;
   void check() override {
     if (!shares()) return;
@@ -82,18 +91,22 @@ class PeerMixer final : public detail::SharedMixer {
   void tell_published(const Progress& now) override;
   void tell_released(const ExchangeLabel& label, std::uint32_t count) override;
   void await_published(const Operation& operation) override {
-    await(operation.read, &DeviceCounts::published, operation.count, {operation.label.bucket, kNeighbour});
+    await(operation.read, &DeviceCounts::published, operation.count,
+          {operation.label.bucket, kNeighbour});
   }
-  void await_readers(const Progress::Contents& contents, const Progress& now, const ExchangeLabel& label) override;
+  void await_readers(const Progress::Contents& contents, const Progress& now,
+                     const ExchangeLabel& label) override;
 
  private:
   class Part;
 
   DeviceCounts& counts_of(int rank, int bucket) const {
-    return reinterpret_cast<DeviceCounts*>(blocks_.at(rank)->data())[static_cast<std::size_t>(bucket)];
+    return reinterpret_cast<DeviceCounts*>(
+        blocks_.at(rank)->data())[static_cast<std::size_t>(bucket)];
   }
   [[noreturn]] void report(const PeerMemory::Loss& loss);
-  void await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target, const PeerMemory::Purpose& purpose);
+  void await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member,
+             std::uint32_t target, const PeerMemory::Purpose& purpose);
 
   PeerTransport& peers_;
   PeerMemory* memory_;
@@ -107,11 +120,12 @@ class PeerMixer final : public detail::SharedMixer {
   std::vector<PeerMemory::Awaited> awaited_;    ///< kept for its memory
 };
 
-/// Another transport whose mixers read peers' memory. Every call throws what such a mixer knows to be lost.
+/// Another transport whose mixers read peers' memory. Every call throws what such a mixer knows to
+/// be lost.
 class PeerTransport final : public ForwardingTransport {
  public:
-  PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings,
-                std::vector<int> local, bool one_host)
+  PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
+                const PeerSettings& settings, std::vector<int> local, bool one_host)
       : ForwardingTransport(std::move(between), world_),
         world_(inner().world(), [this] { check(); }),
         sharing_(std::move(sharing)),
@@ -119,12 +133,14 @@ class PeerTransport final : public ForwardingTransport {
         local_(std::move(local)),
         one_host_(one_host) {}
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
     check();
     return inner().start_exchange(exchange, send, receive, label, std::move(flow));
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     check();
     return inner().start_sum(in, out, label, std::move(flow));
   }
@@ -140,7 +156,9 @@ class PeerTransport final : public ForwardingTransport {
     return std::make_unique<PeerMixer>(backend, *this, *sharing_, settings_, local_, one_host_);
   }
   /// Before it is known what is exchanged, whether all of it may go by peers.
-  std::string why_not_captured() const override { return !known_ && one_host_ ? std::string() : inner().why_not_captured(); }
+  std::string why_not_captured() const override {
+    return !known_ && one_host_ ? std::string() : inner().why_not_captured();
+  }
 
   /// The mixer that shares memory now; null: none.
   void watch(PeerMixer* mixer) { mixer_ = mixer; }
@@ -160,9 +178,10 @@ class PeerTransport final : public ForwardingTransport {
   PeerMixer* mixer_ = nullptr;
 };
 
-PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing, const PeerSettings& settings,
-                     std::vector<int> local, bool one_host)
-    : SharedMixer(backend, transport, {.memory = "GPU memory", .reads_sums = false, .may_be_flat = false}),
+PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing,
+                     const PeerSettings& settings, std::vector<int> local, bool one_host)
+    : SharedMixer(backend, transport,
+                  {.memory = "GPU memory", .reads_sums = false, .may_be_flat = false}),
       peers_(transport),
       memory_(backend.peer_memory()),
       sharing_(sharing),
@@ -175,7 +194,8 @@ PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& 
 PeerMixer::~PeerMixer() {
   if (pulse_) pulse_->beat(Doing::kEnded);
   if (!shares()) return;
-  if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();  // others may never come
+  // others may never come
+  if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();
   let_go();
 }
 
@@ -232,15 +252,17 @@ void PeerMixer::tell_released(const ExchangeLabel& label, std::uint32_t count) {
   memory_->signal(&counts_of(transport_.rank(), label.bucket).released, count);
 }
 
-void PeerMixer::await_readers(const Progress::Contents& contents, const Progress& now, const ExchangeLabel& label) {
+void PeerMixer::await_readers(const Progress::Contents& contents, const Progress& now,
+                              const ExchangeLabel& label) {
   require(!backend_.capturing() || contents.count + 1 == now.count, "mixer",
-          "step {} cannot be captured: bucket {} has been published {} times, and a graph waits for the readers of the time before",
+          "step {} cannot be captured: bucket {} has been published {} times, and a graph waits "
+          "for the readers of the time before",
           label.step, label.bucket, now.count);
   await(contents.readers, &DeviceCounts::released, contents.count, {label.bucket, kReaders});
 }
 
-void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target,
-                      const PeerMemory::Purpose& purpose) {
+void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member,
+                      std::uint32_t target, const PeerMemory::Purpose& purpose) {
   if (ranks.empty()) return;
   awaited_.clear();
   for (const int r : ranks) awaited_.push_back({&(counts_of(r, purpose.bucket).*member), r});
@@ -250,20 +272,24 @@ void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts:
 void PeerMixer::report(const PeerMemory::Loss& loss) {
   const Progress& now = side_of(loss.purpose.bucket).now;
   const auto back = static_cast<std::int32_t>(now.count - loss.wanted);  // exchanges started since
-  const std::string what = loss.purpose.kind == kReaders
-                               ? fmt::format("rank {} to have read step {}, bucket {}, round {}", loss.rank, now.label.step - back,
-                                             loss.purpose.bucket, now.label.round - back)
-                               : fmt::format("the parameters of rank {} for step {}, bucket {}, round {}", loss.rank, now.label.step - back,
-                                             loss.purpose.bucket, now.label.round - back);
+  const std::string what =
+      loss.purpose.kind == kReaders
+          ? fmt::format("rank {} to have read step {}, bucket {}, round {}", loss.rank,
+                        now.label.step - back, loss.purpose.bucket, now.label.round - back)
+          : fmt::format("the parameters of rank {} for step {}, bucket {}, round {}", loss.rank,
+                        now.label.step - back, loss.purpose.bucket, now.label.round - back);
   const detail::Pulse& pulse = *pulses_.at(loss.rank);
-  fail_wait(transport_.rank(), what, {now.label.step - back, loss.purpose.bucket, now.label.round - back}, settings_.timeout_seconds,
-            {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
+  fail_wait(transport_.rank(), what,
+            {now.label.step - back, loss.purpose.bucket, now.label.round - back},
+            settings_.timeout_seconds, {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
 }
 
-/// The counts of the exchanges in a graph, which its device moves on with the steps: of each bucket one a launch.
+/// The counts of the exchanges in a graph, which its device moves on with the steps: of each bucket
+/// one a launch.
 class PeerMixer::Part final : public CapturePart {
  public:
-  Part(PeerMixer& mixer, std::int64_t step) : mixer_(mixer), step_(step), operations_(mixer.operations_) {
+  Part(PeerMixer& mixer, std::int64_t step)
+      : mixer_(mixer), step_(step), operations_(mixer.operations_) {
     for (const Side& side : mixer.sides_) before_.push_back(side.now);
   }
   ~Part() override {
@@ -277,7 +303,9 @@ class PeerMixer::Part final : public CapturePart {
       for (const Side& side : mixer_.sides_) captured_.push_back(side.now.count);
     } else {
       for (std::size_t b = 0; b < captured_.size(); ++b) {
-        if (captured_[b] != before_[b].count) go_on(mixer_.sides_[b].now, captured_[b] + static_cast<std::uint32_t>(step - step_), step);
+        if (captured_[b] != before_[b].count)
+          go_on(mixer_.sides_[b].now, captured_[b] + static_cast<std::uint32_t>(step - step_),
+                step);
       }
     }
     mixer_.pulse_->beat(Doing::kPublished, mixer_.sides_.back().now.label);
@@ -285,9 +313,11 @@ class PeerMixer::Part final : public CapturePart {
   }
 
  private:
-  /// What the graph did: it published the buffer that was not the last. All ranks of the host may have read it.
+  /// What the graph did: it published the buffer that was not the last. All ranks of the host may
+  /// have read it.
   void go_on(Progress& now, std::uint32_t target, std::int64_t step) {
-    require(now.count + 1 == target, "mixer", "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,
+    require(now.count + 1 == target, "mixer",
+            "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,
             now.count);
     Progress::Contents& contents = now.contents[1 - now.last()];
     contents.count = ++now.count;
@@ -307,10 +337,14 @@ class PeerMixer::Part final : public CapturePart {
   bool launched_ = false;
 };
 
-std::unique_ptr<CapturePart> PeerMixer::join_capture(std::int64_t step) { return std::make_unique<Part>(*this, step); }
+std::unique_ptr<CapturePart> PeerMixer::join_capture(std::int64_t step) {
+  return std::make_unique<Part>(*this, step);
+}
 
-/// Why two ranks of a host, this one among them, cannot use each other's memory; by what this rank knows.
-std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& local, const std::vector<std::string>& devices) {
+/// Why two ranks of a host, this one among them, cannot use each other's memory; by what this rank
+/// knows.
+std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& local,
+                         const std::vector<std::string>& devices) {
   if (!memory) return "its device has no memory that ranks can share";
   try {
     if (std::string why = memory->why_not_exported(); !why.empty()) return why;
@@ -327,8 +361,10 @@ std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& l
 
 }  // namespace
 
-std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between, Backend& backend,
-                                               std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings, std::string& refusal) {
+std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
+                                               Backend& backend,
+                                               std::unique_ptr<MemorySharing> sharing,
+                                               const PeerSettings& settings, std::string& refusal) {
   refusal.clear();
   World& world = between->world();
   const std::vector<std::string> hosts = world.all_gather(sharing->host());
@@ -339,7 +375,9 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
     if (host == hosts[static_cast<std::size_t>(world.rank())]) local.push_back(r);
     ++ranks_of[host];
   }
-  if (std::all_of(ranks_of.begin(), ranks_of.end(), [](const auto& host) { return host.second == 1; })) return nullptr;
+  if (std::all_of(ranks_of.begin(), ranks_of.end(),
+                  [](const auto& host) { return host.second == 1; }))
+    return nullptr;
   PeerMemory* memory = nullptr;
   std::string mine, device;
   try {
@@ -353,12 +391,15 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
   if (const auto reason = lowest_reason(world, mine)) refusal = reason->text();
   if (refusal.empty()) refusal = share_blocks(world, local, memory, kPage).refusal;
   if (!refusal.empty()) return nullptr;
-  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), settings, std::move(local), ranks_of.size() == 1);
+  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), settings,
+                                         std::move(local), ranks_of.size() == 1);
 }
 
-std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between, Backend& backend, const PeerSettings& settings,
+std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
+                                               Backend& backend, const PeerSettings& settings,
                                                std::string& refusal) {
-  return make_peer_transport(std::move(between), backend, make_process_sharing(settings.timeout_seconds), settings, refusal);
+  return make_peer_transport(std::move(between), backend,
+                             make_process_sharing(settings.timeout_seconds), settings, refusal);
 }
 
 }  // namespace starling

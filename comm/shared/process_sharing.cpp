@@ -34,17 +34,20 @@ std::size_t whole_pages(std::size_t bytes) {
 /// A memory file as this process sees it. The mapping stays when the descriptor is closed.
 class MappedBlock final : public SharedBlock {
  public:
-  MappedBlock(const Descriptor& file, std::size_t bytes, bool own) : SharedBlock(map(file, whole_pages(bytes), own), bytes) {}
+  MappedBlock(const Descriptor& file, std::size_t bytes, bool own)
+      : SharedBlock(map(file, whole_pages(bytes), own), bytes) {}
   ~MappedBlock() override { munmap(data(), whole_pages(bytes())); }
 
  private:
   static std::byte* map(const Descriptor& file, std::size_t bytes, bool own) {
     // An address that huge pages may start at, from within a larger piece of address space.
     const std::size_t space = bytes + kHugePage;
-    void* reserved = mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* reserved =
+        mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) refuse("mmap");
     auto* const begin = static_cast<std::byte*>(reserved);
-    const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+    const std::size_t before =
+        (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
     std::byte* const at = begin + before;
     const int access = own ? PROT_READ | PROT_WRITE : PROT_READ;
     if (mmap(at, bytes, access, MAP_SHARED | MAP_FIXED, file.number(), 0) == MAP_FAILED) {
@@ -56,7 +59,8 @@ class MappedBlock final : public SharedBlock {
     if (before > 0) munmap(begin, before);
     munmap(at + bytes, space - before - bytes);
     madvise(at, bytes, MADV_DONTFORK);  // a child of ours has no business there
-    // Small pages cost an update of a large bucket a third of its speed. Kernels that cannot do this say so, and small pages it is.
+    // Small pages cost an update of a large bucket a third of its speed. Kernels that cannot do
+    // this say so, and small pages it is.
     if (own && bytes >= kHugePage) madvise(at, bytes, kCollapse);
     madvise(at, bytes, own ? kPopulateWrite : kPopulateRead);  // now rather than in the first step
     return at;
@@ -70,15 +74,20 @@ Descriptor make_file(std::size_t block) {
   const std::size_t bytes = whole_pages(block);
   // Beyond this limit the kernel would send a signal rather than an error.
   rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) {
-    fail(ExitCode::kInternal, "sharing", "{} bytes of shared memory are beyond the file size limit (ulimit -f) of {} bytes", bytes,
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      limit.rlim_cur < bytes) {
+    fail(ExitCode::kInternal, "sharing",
+         "{} bytes of shared memory are beyond the file size limit (ulimit -f) of {} bytes", bytes,
          limit.rlim_cur);
   }
   Descriptor file(memfd_create("starling", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) refuse("memfd_create");
-  if (ftruncate(file.number(), static_cast<off_t>(bytes)) != 0) refuse("ftruncate of shared memory");
-  if (fallocate(file.number(), 0, 0, static_cast<off_t>(bytes)) != 0) refuse("fallocate of shared memory");
-  if (fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) refuse("sealing shared memory");
+  if (ftruncate(file.number(), static_cast<off_t>(bytes)) != 0)
+    refuse("ftruncate of shared memory");
+  if (fallocate(file.number(), 0, 0, static_cast<off_t>(bytes)) != 0)
+    refuse("fallocate of shared memory");
+  if (fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    refuse("sealing shared memory");
   return file;
 }
 
@@ -86,8 +95,10 @@ void check_file(const Descriptor& file, std::size_t block) {
   const std::size_t bytes = whole_pages(block);
   struct stat status {};
   if (fstat(file.number(), &status) != 0) refuse("fstat of shared memory");
-  if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) != bytes || (fcntl(file.number(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
-    fail(ExitCode::kInternal, "sharing", "another rank's shared memory has {} bytes, needed: {}, sealed", status.st_size, bytes);
+  if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) != bytes ||
+      (fcntl(file.number(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+    fail(ExitCode::kInternal, "sharing",
+         "another rank's shared memory has {} bytes, needed: {}, sealed", status.st_size, bytes);
   }
 }
 
@@ -112,13 +123,15 @@ class ProcessSharing final : public MemorySharing {
   std::string host() const override {
     char name[256] = {};
     gethostname(name, sizeof name - 1);
-    return std::string(name) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " + link_target("/proc/self/ns/net");
+    return std::string(name) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " +
+           link_target("/proc/self/ns/net");
   }
 
   SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
     result.of.resize(local.size());
-    const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
+    const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) -
+                                              local.begin());
     result.refusal = detail::swap_descriptors(
         world, local, timeout_,
         [&] {
@@ -140,6 +153,8 @@ class ProcessSharing final : public MemorySharing {
 
 }  // namespace
 
-std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds) { return std::make_unique<ProcessSharing>(timeout_seconds); }
+std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds) {
+  return std::make_unique<ProcessSharing>(timeout_seconds);
+}
 
 }  // namespace starling

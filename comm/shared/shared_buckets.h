@@ -10,21 +10,24 @@
 #include "core/backend.h"
 #include "core/tensor.h"
 
-// Buckets whose two buffers lie in memory that the ranks of a host have mapped, host memory or a device's.
+// Buckets whose two buffers lie in memory that the ranks of a host have mapped, host memory or a
+// device's.
 namespace starling::detail {
 
 /// Numbers in a rank's block, which a Tensor may view.
 template <class Block>
 class BlockStorage final : public Storage {
  public:
-  BlockStorage(Backend& backend, std::shared_ptr<Block> block, std::size_t offset, std::size_t bytes)
+  BlockStorage(Backend& backend, std::shared_ptr<Block> block, std::size_t offset,
+               std::size_t bytes)
       : Storage(backend, block->data() + offset, bytes), block_(std::move(block)) {}
 
  private:
   std::shared_ptr<Block> block_;
 };
 
-/// Where the buckets' two buffers lie in a rank's block, behind `head` bytes of counts; the same on all ranks.
+/// Where the buckets' two buffers lie in a rank's block, behind `head` bytes of counts; the same on
+/// all ranks.
 struct SharedLayout {
   std::vector<std::array<std::size_t, 2>> offsets;  ///< by bucket
   std::size_t bytes = 0;
@@ -44,15 +47,18 @@ struct SharedLayout {
 
 /// Both buffers that a rank's block has for a bucket like this one.
 template <class Block>
-std::array<Tensor, 2> buffers_in(const std::shared_ptr<Block>& block, const std::array<std::size_t, 2>& offsets, Backend& backend,
+std::array<Tensor, 2> buffers_in(const std::shared_ptr<Block>& block,
+                                 const std::array<std::size_t, 2>& offsets, Backend& backend,
                                  const Tensor& like) {
   const auto at = [&](std::size_t offset) {
-    return Tensor(std::make_shared<BlockStorage<Block>>(backend, block, offset, like.bytes()), 0, like.shape(), like.dtype());
+    return Tensor(std::make_shared<BlockStorage<Block>>(backend, block, offset, like.bytes()), 0,
+                  like.shape(), like.dtype());
   };
   return {at(offsets[0]), at(offsets[1])};
 }
 
-/// The bucket's parameters lie in the first of the two from now on; the next update writes the second.
+/// The bucket's parameters lie in the first of the two from now on; the next update writes the
+/// second.
 inline void move_into(const std::array<Tensor, 2>& own, Backend& backend, Bucket& bucket) {
   backend.copy(bucket.parameters, own[0]);
   bucket.spare = own[0];

@@ -16,17 +16,20 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
   if (!may_share(buckets)) return false;
   const auto is_own = [&](const Tensor& x) { return x && x.raw() == sides_[0].own[0].raw(); };
   // A rank that is alone on its host has nothing by which it could know.
-  const bool same = shares() ? sides_.size() == buckets.size() && (is_own(buckets[0].parameters) || is_own(buckets[0].spare))
+  const bool same = shares() ? sides_.size() == buckets.size() &&
+                                   (is_own(buckets[0].parameters) || is_own(buckets[0].spare))
                              : asked_ || local_.size() == 1;
   asked_ = true;
   World& world = transport_.world();
   const std::vector<std::string> all = world.all_gather(same ? "same" : "other");
   if (std::count(all.begin(), all.end(), "other") == 0) return all_are_read();
-  require(operations_.empty(), "mixer", "other buckets were shared with {} exchanges under way", operations_.size());
+  require(operations_.empty(), "mixer", "other buckets were shared with {} exchanges under way",
+          operations_.size());
   let_go();
   const std::string refusal = map(buckets);
   if (!refusal.empty()) {
-    log::info("ranks of one host exchange by {}, because their {} cannot be shared: {}", transport_.name(), kind_.memory, refusal);
+    log::info("ranks of one host exchange by {}, because their {} cannot be shared: {}",
+              transport_.name(), kind_.memory, refusal);
     return false;
   }
   world.barrier();  // everybody's counts are made
@@ -34,38 +37,46 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
 }
 
 SharedMixer::Side& SharedMixer::side_of(int bucket) {
-  require(bucket >= 0 && static_cast<std::size_t>(bucket) < sides_.size(), "mixer", "bucket {} is not shared", bucket);
+  require(bucket >= 0 && static_cast<std::size_t>(bucket) < sides_.size(), "mixer",
+          "bucket {} is not shared", bucket);
   return sides_[static_cast<std::size_t>(bucket)];
 }
 
 bool SharedMixer::reads_sum(const Exchange& exchange) const {
   return kind_.reads_sums && exchange.kind == Exchange::Kind::kGroupSum &&
-         std::all_of(exchange.group.begin(), exchange.group.end(), [&](int r) { return is_local(r); });
+         std::all_of(exchange.group.begin(), exchange.group.end(),
+                     [&](int r) { return is_local(r); });
 }
 
 std::size_t SharedMixer::buffers_for(const Exchange& exchange) const {
   if (!shares()) return exchange.received();
-  if (exchange.kind != Exchange::Kind::kNeighbours) return reads_sum(exchange) ? 0 : exchange.received();
-  return static_cast<std::size_t>(
-      std::count_if(exchange.receive_from.begin(), exchange.receive_from.end(), [&](int r) { return !is_local(r); }));
+  if (exchange.kind != Exchange::Kind::kNeighbours)
+    return reads_sum(exchange) ? 0 : exchange.received();
+  return static_cast<std::size_t>(std::count_if(exchange.receive_from.begin(),
+                                                exchange.receive_from.end(),
+                                                [&](int r) { return !is_local(r); }));
 }
 
-/// Who is read where the parameters lie, and what goes by messages, which are started. Returns those who read this rank.
-std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
+/// Who is read where the parameters lie, and what goes by messages, which are started. Returns
+/// those who read this rank.
+std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& bucket,
+                                     const std::vector<Tensor>& buffers,
                                      std::vector<Tensor>& received, Operation& operation) {
   Side& side = side_of(operation.label.bucket);
   const std::size_t at = side.active(bucket);  // all ranks change buffers together
   std::vector<int> readers;
   received.clear();
   const auto send = [&](const Exchange& messages, const std::vector<Tensor>& places) {
-    operation.messages = transport_.start_exchange(messages, bucket.parameters, places, operation.label);
+    operation.messages =
+        transport_.start_exchange(messages, bucket.parameters, places, operation.label);
     operation.has_messages = true;
   };
   if (exchange.kind == Exchange::Kind::kNeighbours) {
     Exchange rest;
     rest.kind = Exchange::Kind::kNeighbours;
     std::vector<Tensor> places;
-    for (const int peer : exchange.send_to) (is_local(peer) ? readers : rest.send_to).push_back(peer);
+    for (const int peer : exchange.send_to)
+      (is_local(peer) ? readers : rest.send_to).push_back(peer);
     for (const int peer : exchange.receive_from) {
       if (is_local(peer)) {
         operation.read.push_back(peer);
@@ -79,7 +90,8 @@ std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& buc
     if (!rest.send_to.empty() || !rest.receive_from.empty()) send(rest, places);
   } else if (reads_sum(exchange)) {
     for (const int member : exchange.group) {
-      received.push_back(member == transport_.rank() ? bucket.parameters : side.others.at(member)[at]);
+      received.push_back(member == transport_.rank() ? bucket.parameters
+                                                     : side.others.at(member)[at]);
       if (member != transport_.rank()) readers.push_back(member);
     }
     operation.read = readers;
@@ -90,15 +102,17 @@ std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& buc
   return readers;
 }
 
-Ticket SharedMixer::start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
+Ticket SharedMixer::start(const Exchange& exchange, const Bucket& bucket,
+                          const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
                           const ExchangeLabel& label) {
   if (!shares()) return MessageMixer::start(exchange, bucket, buffers, received, label);
   check();
   Side& side = side_of(label.bucket);
   const std::size_t at = side.active(bucket);
-  require(bucket.parameters.raw() == side.own[at].raw(), "mixer", "bucket {} is not the one that was shared", label.bucket);
-  require(buffers.size() >= buffers_for(exchange), "mixer", "{} buffers for an exchange that needs {}", buffers.size(),
-          buffers_for(exchange));
+  require(bucket.parameters.raw() == side.own[at].raw(), "mixer",
+          "bucket {} is not the one that was shared", label.bucket);
+  require(buffers.size() >= buffers_for(exchange), "mixer",
+          "{} buffers for an exchange that needs {}", buffers.size(), buffers_for(exchange));
   Operation operation{exchange, label, side.now.count + 1, {}, 0, false};
   const std::vector<int> readers = divide(exchange, bucket, buffers, received, operation);
 
@@ -108,11 +122,14 @@ Ticket SharedMixer::start(const Exchange& exchange, const Bucket& bucket, const 
   Progress::Contents& contents = now.contents[at];
   contents.count = now.count;
   for (const int reader : readers) {
-    if (std::find(contents.readers.begin(), contents.readers.end(), reader) == contents.readers.end()) contents.readers.push_back(reader);
+    if (std::find(contents.readers.begin(), contents.readers.end(), reader) ==
+        contents.readers.end())
+      contents.readers.push_back(reader);
   }
   if (!readers.empty() || !operation.read.empty()) {
     std::vector<int> with;
-    std::set_union(readers.begin(), readers.end(), operation.read.begin(), operation.read.end(), std::back_inserter(with));
+    std::set_union(readers.begin(), readers.end(), operation.read.begin(), operation.read.end(),
+                   std::back_inserter(with));
     note_flight(FlightEvent::kStart, label, with);
   }
   tell_published(now);

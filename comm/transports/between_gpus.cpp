@@ -19,7 +19,8 @@
 namespace starling {
 namespace {
 
-/// What NCCL tells hosts apart by: NCCL_HOSTID, or else the host's name and the kernel's number of this boot.
+/// What NCCL tells hosts apart by: NCCL_HOSTID, or else the host's name and the kernel's number of
+/// this boot.
 std::string host_of_nccl() {
   const char* given = std::getenv("NCCL_HOSTID");
   if (given && *given) return std::string("NCCL_HOSTID ") + given;
@@ -44,9 +45,11 @@ NcclAnswer answer_of(std::unique_ptr<Nccl>& nccl, const NcclOpener& open) {
 
 std::vector<NcclAnswer> answers_of_all(World& world, const NcclAnswer& mine) {
   std::vector<NcclAnswer> answers;
-  const auto replace = nlohmann::json::error_handler_t::replace;  // a library's message may be in any encoding
+  // a library's message may be in any encoding
+  const auto replace = nlohmann::json::error_handler_t::replace;
   for (const std::string& text :
-       world.all_gather(nlohmann::json{mine.missing, mine.device, mine.nccl_host, mine.host}.dump(-1, ' ', false, replace))) {
+       world.all_gather(nlohmann::json{mine.missing, mine.device, mine.nccl_host, mine.host}.dump(
+           -1, ' ', false, replace))) {
     const auto fields = nlohmann::json::parse(text).get<std::vector<std::string>>();
     answers.push_back({fields[0], fields[1], fields[2], fields[3]});
   }
@@ -57,7 +60,8 @@ std::vector<NcclAnswer> answers_of_all(World& world, const NcclAnswer& mine) {
 
 std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
-    if (!answers[rank].missing.empty()) return fmt::format("rank {} has no NCCL: {}", rank, answers[rank].missing);
+    if (!answers[rank].missing.empty())
+      return fmt::format("rank {} has no NCCL: {}", rank, answers[rank].missing);
   }
   std::map<std::pair<std::string, std::string>, std::size_t> owners;
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
@@ -65,7 +69,8 @@ std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
     const auto [owner, first] = owners.emplace(std::pair(answer.nccl_host, answer.device), rank);
     if (first) continue;
     return fmt::format(
-        "ranks {} and {} share the GPU {} of host {}, which NCCL refuses; one GPU a rank, or a NCCL_HOSTID of its own in each rank's "
+        "ranks {} and {} share the GPU {} of host {}, which NCCL refuses; one GPU a rank, or a "
+        "NCCL_HOSTID of its own in each rank's "
         "environment, which is slow",
         owner->second, rank, answer.device, answer.host);
   }
@@ -74,16 +79,20 @@ std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
 
 namespace {
 
-/// Says that two ranks use one GPU, where any do: each spends the time in which it has the GPU waiting for the other. Collective.
+/// Says that two ranks use one GPU, where any do: each spends the time in which it has the GPU
+/// waiting for the other. Collective.
 std::string shared_gpu(World& world, Backend& backend) {
   std::map<std::string, int> owners;
   int rank = 0;
-  const PeerMemory* memory = backend.peer_memory();  // none: then no other rank of this host has any
-  for (const std::string& gpu : world.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {
+  // none: then no other rank of this host has any
+  const PeerMemory* memory = backend.peer_memory();
+  for (const std::string& gpu :
+       world.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {
     const auto [owner, first] = owners.emplace(gpu, rank);
     if (!first) {
       return fmt::format(
-          "ranks {} and {} share a GPU, which works for one at a time, for waiting too: right, but slow; sync.transport staged waits on "
+          "ranks {} and {} share a GPU, which works for one at a time, for waiting too: right, but "
+          "slow; sync.transport staged waits on "
           "the "
           "host",
           owner->second, rank);
@@ -94,37 +103,45 @@ std::string shared_gpu(World& world, Backend& backend) {
 }
 
 /// NCCL, or with a `reason` host memory.
-std::unique_ptr<Transport> by_nccl_or_host(const std::string& name, const GpuWays& ways, std::unique_ptr<Transport> control,
+std::unique_ptr<Transport> by_nccl_or_host(const std::string& name, const GpuWays& ways,
+                                           std::unique_ptr<Transport> control,
                                            const TransportSite& site, std::string& reason) {
   if (ways.nccl == GpuWays::Use::kNever) return make_staged_transport(std::move(control));
   std::unique_ptr<Nccl> nccl;
   reason = why_not_nccl(answers_of_all(*control, answer_of(nccl, site.open_nccl)));
   if (reason.empty()) {
     try {
-      return make_nccl_transport(std::move(control), site.backend, std::move(nccl), {site.timeout_seconds, site.max_ctas});
+      return make_nccl_transport(std::move(control), site.backend, std::move(nccl),
+                                 {site.timeout_seconds, site.max_ctas});
     } catch (const NcclSetupError& error) {  // on every rank
       reason = error.message();
     }
   }
   if (ways.nccl == GpuWays::Use::kRequired) {
-    fail_on_all_ranks(ExitCode::kUsage, "transport", {}, "sync.transport is {}, but {}; or sync.transport auto or staged", name, reason);
+    fail_on_all_ranks(ExitCode::kUsage, "transport", {},
+                      "sync.transport is {}, but {}; or sync.transport auto or staged", name,
+                      reason);
   }
   return make_staged_transport(std::move(control));
 }
 
 }  // namespace
 
-std::unique_ptr<Transport> make_transport_between_gpus(const std::string& name, const GpuWays& ways, std::unique_ptr<Transport> control,
+std::unique_ptr<Transport> make_transport_between_gpus(const std::string& name, const GpuWays& ways,
+                                                       std::unique_ptr<Transport> control,
                                                        const TransportSite& site) {
   std::string no_nccl, no_peers;
-  std::unique_ptr<Transport> transport = by_nccl_or_host(name, ways, std::move(control), site, no_nccl);
+  std::unique_ptr<Transport> transport =
+      by_nccl_or_host(name, ways, std::move(control), site, no_nccl);
   std::unique_ptr<Transport> peers;
   if (ways.peers != GpuWays::Use::kNever) {
-    peers = make_peer_transport(std::move(transport), site.backend, {site.timeout_seconds}, no_peers);
+    peers =
+        make_peer_transport(std::move(transport), site.backend, {site.timeout_seconds}, no_peers);
   }
   if (!no_peers.empty() && ways.peers == GpuWays::Use::kRequired) {
     fail_on_all_ranks(ExitCode::kUsage, "transport", {},
-                      "sync.transport is {}, but the ranks of a host cannot share their GPUs' memory: {}; or sync.transport auto, nccl or "
+                      "sync.transport is {}, but the ranks of a host cannot share their GPUs' "
+                      "memory: {}; or sync.transport auto, nccl or "
                       "staged",
                       name, no_peers);
   }

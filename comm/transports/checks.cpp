@@ -22,14 +22,16 @@ std::string describe_label(const ExchangeLabel& label) {
 
 void check_peers(int rank, int size, const std::vector<int>& peers, bool own) {
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    require(peers[i] >= 0 && peers[i] < size, "transport", "rank {} is outside a world of {}", peers[i], size);
+    require(peers[i] >= 0 && peers[i] < size, "transport", "rank {} is outside a world of {}",
+            peers[i], size);
     require(i == 0 || peers[i - 1] < peers[i], "transport", "the peers of an exchange must ascend");
     require(own || peers[i] != rank, "transport", "rank {} is its own neighbour", rank);
   }
 }
 
 const char* wrong_memory(DeviceType device) {
-  return device == DeviceType::kCpu ? "this transport moves host memory only" : "this transport moves a GPU's memory only";
+  return device == DeviceType::kCpu ? "this transport moves host memory only"
+                                    : "this transport moves a GPU's memory only";
 }
 
 }  // namespace
@@ -44,16 +46,22 @@ std::string rank_list(const std::vector<int>& ranks) {
 }
 
 std::string describe(const Exchange& exchange, const ExchangeLabel& label) {
-  const std::string start = fmt::format("the exchange of {}, round {}", describe_label(label), label.round);
-  if (exchange.kind == Exchange::Kind::kGroupSum) return fmt::format("{} in the group of {}", start, rank_list(exchange.group));
+  const std::string start =
+      fmt::format("the exchange of {}, round {}", describe_label(label), label.round);
+  if (exchange.kind == Exchange::Kind::kGroupSum)
+    return fmt::format("{} in the group of {}", start, rank_list(exchange.group));
   std::vector<int> peers;
-  std::set_union(exchange.send_to.begin(), exchange.send_to.end(), exchange.receive_from.begin(), exchange.receive_from.end(),
-                 std::back_inserter(peers));
-  if (exchange.kind == Exchange::Kind::kNeighbours) return fmt::format("{} with {}", start, rank_list(peers));
-  return fmt::format("{} in the node of {} with {} of other nodes", start, rank_list(exchange.group), rank_list(peers));
+  std::set_union(exchange.send_to.begin(), exchange.send_to.end(), exchange.receive_from.begin(),
+                 exchange.receive_from.end(), std::back_inserter(peers));
+  if (exchange.kind == Exchange::Kind::kNeighbours)
+    return fmt::format("{} with {}", start, rank_list(peers));
+  return fmt::format("{} in the node of {} with {} of other nodes", start,
+                     rank_list(exchange.group), rank_list(peers));
 }
 
-std::string describe_sum(const ExchangeLabel& label) { return fmt::format("the sum over all ranks of {}", describe_label(label)); }
+std::string describe_sum(const ExchangeLabel& label) {
+  return fmt::format("the sum over all ranks of {}", describe_label(label));
+}
 
 std::string with_copies(const std::string& what, Flow* flow) {
   const std::size_t copied = flow ? flow->ready() : 0;
@@ -61,7 +69,8 @@ std::string with_copies(const std::string& what, Flow* flow) {
   return fmt::format("{} (the device has copied {} of {} bytes)", what, copied, flow->bytes());
 }
 
-void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, double limit_seconds, std::vector<AwaitedRank> awaited) {
+void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, double limit_seconds,
+               std::vector<AwaitedRank> awaited) {
   // The missing first, and of them the longest silent: most likely the one that is lost.
   std::stable_sort(awaited.begin(), awaited.end(), [](const AwaitedRank& a, const AwaitedRank& b) {
     if (a.missing != b.missing) return a.missing;
@@ -72,7 +81,8 @@ void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, do
   for (AwaitedRank& other : awaited) {
     if (!other.missing) continue;
     not_there.push_back(other.rank);
-    if (const std::string state = state_of_rank(other.rank); !state.empty()) other.doing += (other.doing.empty() ? "" : "; ") + state;
+    if (const std::string state = state_of_rank(other.rank); !state.empty())
+      other.doing += (other.doing.empty() ? "" : "; ") + state;
   }
   note_flight(FlightEvent::kTimeout, label, not_there);
   const auto list = [&](bool missing) {
@@ -80,8 +90,10 @@ void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, do
     std::size_t count = 0;
     for (const AwaitedRank& other : awaited) {
       if (other.missing != missing || ++count > 8) continue;
-      heard += fmt::format("{}rank {} {}", count > 1 ? ", " : "", other.rank, other.host.empty() ? "" : "on host " + other.host + " ");
-      heard += other.seconds_ago < 0 ? std::string("never heard of") : fmt::format("last heard of {:.1f} s ago", other.seconds_ago);
+      heard += fmt::format("{}rank {} {}", count > 1 ? ", " : "", other.rank,
+                           other.host.empty() ? "" : "on host " + other.host + " ");
+      heard += other.seconds_ago < 0 ? std::string("never heard of")
+                                     : fmt::format("last heard of {:.1f} s ago", other.seconds_ago);
       if (!other.doing.empty()) heard += fmt::format(" ({})", other.doing);
     }
     if (count > 8) heard += fmt::format(", … ({} in all)", count);
@@ -90,46 +102,52 @@ void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, do
   const std::string missing = list(true), present = list(false);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
-  const std::string who =
-      fmt::format("; missing: {}{}{}", missing.empty() ? "nobody" : missing, present.empty() ? "" : "; there: ", present);
+  const std::string who = fmt::format("; missing: {}{}{}", missing.empty() ? "nobody" : missing,
+                                      present.empty() ? "" : "; there: ", present);
   fail(ExitCode::kLost, "transport", {.rank = rank, .step = label.step, .bucket = label.bucket},
-       "rank {} waited {:g} s (sync.timeout_s) on host {} for {}{}", rank, limit_seconds, host, what, who);
+       "rank {} waited {:g} s (sync.timeout_s) on host {} for {}{}", rank, limit_seconds, host,
+       what, who);
 }
 
-void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                    DeviceType device) {
+void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send,
+                    const std::vector<Tensor>& receive, DeviceType device) {
   if (exchange.kind == Exchange::Kind::kNone) return;
-  require(receive.size() == exchange.received(), "transport", "an exchange that receives {} buffers was given {}", exchange.received(),
-          receive.size());
+  require(receive.size() == exchange.received(), "transport",
+          "an exchange that receives {} buffers was given {}", exchange.received(), receive.size());
   require(send.backend().device() == device, "transport", "{}", wrong_memory(device));
-  const DType expected = exchange.kind == Exchange::Kind::kGroupSum ? sum_type(send.dtype()) : send.dtype();
+  const DType expected =
+      exchange.kind == Exchange::Kind::kGroupSum ? sum_type(send.dtype()) : send.dtype();
   for (const Tensor& buffer : receive) {
     require(buffer.dtype() == expected && buffer.elements() == send.elements(), "transport",
-            "a receive buffer of {} {} for a send of {} {}", buffer.elements(), name_of(buffer.dtype()), send.elements(),
-            name_of(send.dtype()));
-    require(buffer.raw() != send.raw() || send.elements() == 0, "transport", "an exchange is out of place");
+            "a receive buffer of {} {} for a send of {} {}", buffer.elements(),
+            name_of(buffer.dtype()), send.elements(), name_of(send.dtype()));
+    require(buffer.raw() != send.raw() || send.elements() == 0, "transport",
+            "an exchange is out of place");
   }
   check_peers(rank, size, exchange.send_to, false);
   check_peers(rank, size, exchange.receive_from, false);
   if (exchange.kind == Exchange::Kind::kNodes) {
-    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64, "transport", "a mean over nodes of {}",
-            name_of(send.dtype()));
-    require(exchange.shares.size() == exchange.receive_from.size(), "transport", "{} shares for {} peers", exchange.shares.size(),
-            exchange.receive_from.size());
+    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64, "transport",
+            "a mean over nodes of {}", name_of(send.dtype()));
+    require(exchange.shares.size() == exchange.receive_from.size(), "transport",
+            "{} shares for {} peers", exchange.shares.size(), exchange.receive_from.size());
   }
   if (exchange.kind != Exchange::Kind::kNeighbours) {
     check_peers(rank, size, exchange.group, true);
-    require(std::find(exchange.group.begin(), exchange.group.end(), rank) != exchange.group.end(), "transport",
-            "rank {} is not in its group", rank);
-    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64 || send.dtype() == DType::kBFloat16, "transport",
-            "a group sum of {}", name_of(send.dtype()));
+    require(std::find(exchange.group.begin(), exchange.group.end(), rank) != exchange.group.end(),
+            "transport", "rank {} is not in its group", rank);
+    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64 ||
+                send.dtype() == DType::kBFloat16,
+            "transport", "a group sum of {}", name_of(send.dtype()));
   }
 }
 
 void check_sum(const Tensor& in, const Tensor& out, DeviceType device) {
-  require(in.dtype() == out.dtype() && in.elements() == out.elements(), "transport", "a sum of {} {} into {} {}", in.elements(),
-          name_of(in.dtype()), out.elements(), name_of(out.dtype()));
-  require(in.dtype() == DType::kFloat32 || in.dtype() == DType::kFloat64, "transport", "a sum of {}", name_of(in.dtype()));
+  require(in.dtype() == out.dtype() && in.elements() == out.elements(), "transport",
+          "a sum of {} {} into {} {}", in.elements(), name_of(in.dtype()), out.elements(),
+          name_of(out.dtype()));
+  require(in.dtype() == DType::kFloat32 || in.dtype() == DType::kFloat64, "transport",
+          "a sum of {}", name_of(in.dtype()));
   require(in.backend().device() == device, "transport", "{}", wrong_memory(device));
 }
 

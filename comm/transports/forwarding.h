@@ -12,32 +12,43 @@
 
 namespace starling {
 
-/// Hands every call on to another transport. What goes by another transport but for some calls, or looks at calls on their way, derives
-/// from it.
+/// Hands every call on to another transport. What goes by another transport but for some calls, or
+/// looks at calls on their way, derives from it.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(Transport& inner) : ForwardingTransport(inner, inner.world()) {}
-  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : ForwardingTransport(*inner) { owned_ = std::move(inner); }
+  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : ForwardingTransport(*inner) {
+    owned_ = std::move(inner);
+  }
 
   std::string name() const override { return inner_.name(); }
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
     return inner_.start_exchange(exchange, send, receive, label, std::move(flow));
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     return inner_.start_sum(in, out, label, std::move(flow));
   }
   bool done(Ticket ticket) override { return inner_.done(ticket); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void prepare(const std::vector<std::vector<int>>& groups) override { inner_.prepare(groups); }
   /// Messages by this transport, so that they come through here.
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return make_message_mixer(backend, *this);
+  }
   std::string why_not_captured() const override { return inner_.why_not_captured(); }
-  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override { return inner_.join_capture(step); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override {
+    return inner_.join_capture(step);
+  }
 
  protected:
   ForwardingTransport(Transport& inner, World& world) : Transport(world), inner_(inner) {}
-  ForwardingTransport(std::unique_ptr<Transport> inner, World& world) : ForwardingTransport(*inner, world) { owned_ = std::move(inner); }
+  ForwardingTransport(std::unique_ptr<Transport> inner, World& world)
+      : ForwardingTransport(*inner, world) {
+    owned_ = std::move(inner);
+  }
   Transport& inner() const { return inner_; }
 
  private:

@@ -20,8 +20,14 @@ struct Builtin {
 
 using Use = GpuWays::Use;
 constexpr Builtin kBuiltin[] = {
-    {"auto", true, {Use::kWherePossible, Use::kWherePossible}, "the fastest way that all ranks have"},
-    {"direct", true, {Use::kWherePossible, Use::kRequired}, "ranks of one host read each other's parameters where they lie"},
+    {"auto",
+     true,
+     {Use::kWherePossible, Use::kWherePossible},
+     "the fastest way that all ranks have"},
+    {"direct",
+     true,
+     {Use::kWherePossible, Use::kRequired},
+     "ranks of one host read each other's parameters where they lie"},
     {"mpi", true, {Use::kNever, Use::kNever}, "messages; between GPUs through host memory"},
     {"nccl", false, {Use::kRequired, Use::kNever}, "GPUs send to each other"},
     {"staged", false, {Use::kNever, Use::kNever}, "between GPUs through host memory"},
@@ -36,7 +42,9 @@ TransportPlan plan_of(const Builtin& kind) {
           .make = [kind, reads](std::unique_ptr<Transport> messages, const TransportSite& site) {
             if (site.backend.device() == DeviceType::kCuda)
               return make_transport_between_gpus(kind.name, kind.gpus, std::move(messages), site);
-            return reads ? make_direct_transport(std::move(messages), {site.timeout_seconds, site.own_cores}) : std::move(messages);
+            return reads ? make_direct_transport(std::move(messages),
+                                                 {site.timeout_seconds, site.own_cores})
+                         : std::move(messages);
           }};
 }
 
@@ -60,13 +68,15 @@ TransportPlan read_transport(ConfigSection& section) {
   TransportPlan plan = transports().make(type, section.path("type"), section);
   plan.name = type;
   section.finish();
-  if (!plan.make) section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
+  if (!plan.make)
+    section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
   return plan;
 }
 
 TransportPlan transport_of(const nlohmann::json& value) {
   const nlohmann::json config{{"sync", {{"transport", value}}}};
-  ConfigSection section = ConfigSection(config, "config").section("sync", "").section("transport", "", "type");
+  ConfigSection section =
+      ConfigSection(config, "config").section("sync", "").section("transport", "", "type");
   return read_transport(section);
 }
 
@@ -77,7 +87,8 @@ std::string transports_between_cpus() {
     if (transports().make(name, "sync.transport", description).between_cpus) names.push_back(name);
   }
   std::string text;
-  for (std::size_t k = 0; k < names.size(); ++k) text += (k == 0 ? "" : k + 1 == names.size() ? " or " : ", ") + names[k];
+  for (std::size_t k = 0; k < names.size(); ++k)
+    text += (k == 0 ? "" : k + 1 == names.size() ? " or " : ", ") + names[k];
   return text;
 }
 

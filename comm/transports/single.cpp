@@ -18,7 +18,9 @@ class SingleWorld final : public World {
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
   void barrier() override {}
-  void broadcast(void*, std::size_t, int root) override { require(root == 0, "transport", "a single rank cannot hear rank {}", root); }
+  void broadcast(void*, std::size_t, int root) override {
+    require(root == 0, "transport", "a single rank cannot hear rank {}", root);
+  }
   std::vector<std::string> all_gather(const std::string& mine) override { return {mine}; }
   void sum(double*, std::size_t) override {}
   void max(double*, std::size_t) override {}
@@ -30,33 +32,42 @@ class SingleTransport final : public Transport {
   SingleTransport() : Transport(world_) {}
   std::string name() const override { return "single"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel&,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel&,
                         std::shared_ptr<Flow> flow) override {
     refuse(flow);
     if (exchange.kind == Exchange::Kind::kGroupSum) {
-      require(exchange.group == std::vector<int>{0} && receive.size() == 1, "transport", "a single rank cannot exchange with others");
+      require(exchange.group == std::vector<int>{0} && receive.size() == 1, "transport",
+              "a single rank cannot exchange with others");
       send.backend().copy(send, receive[0]);
     } else {
-      require(exchange.send_to.empty() && exchange.receive_from.empty(), "transport", "a single rank cannot exchange with others");
+      require(exchange.send_to.empty() && exchange.receive_from.empty(), "transport",
+              "a single rank cannot exchange with others");
     }
     return ++tickets_;
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel&, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel&,
+                   std::shared_ptr<Flow> flow) override {
     refuse(flow);
     if (in.raw() != out.raw()) in.backend().copy(in, out);
     return ++tickets_;
   }
   bool done(Ticket ticket) override { return ticket <= tickets_; }
-  void wait(Ticket ticket) override { require(ticket <= tickets_, "transport", "ticket {} was never given", ticket); }
+  void wait(Ticket ticket) override {
+    require(ticket <= tickets_, "transport", "ticket {} was never given", ticket);
+  }
 
   void prepare(const std::vector<std::vector<int>>&) override {}
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return make_message_mixer(backend, *this);
+  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) {
-    require(!flow, "transport", "a single rank copies at once: it takes no numbers that come piece by piece");
+    require(!flow, "transport",
+            "a single rank copies at once: it takes no numbers that come piece by piece");
   }
   SingleWorld world_;
   Ticket tickets_ = 0;

@@ -30,7 +30,8 @@ class PinnedStorage final : public Storage {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// Who writes a buffer first. The device writes behind all that it did with the buffer before, the host knows no such order.
+/// Who writes a buffer first. The device writes behind all that it did with the buffer before, the
+/// host knows no such order.
 enum class FirstWriter { kDevice, kHost };
 
 struct PinnedBuffer {
@@ -41,7 +42,8 @@ struct PinnedBuffer {
   Event used;  ///< for kHost: after the device's last copy from it
 };
 
-/// The pinned buffers, which exchanges use in turn: as buckets repeat, every exchange soon finds one that fits.
+/// The pinned buffers, which exchanges use in turn: as buckets repeat, every exchange soon finds
+/// one that fits.
 class PinnedBuffers {
  public:
   explicit PinnedBuffers(Backend& host) : host_(host) {}
@@ -62,14 +64,21 @@ class PinnedBuffers {
   /// Belongs to the caller until it says that it is not `taken` any more.
   PinnedBuffer& take(Backend& device, FirstWriter writer, std::size_t bytes) {
     for (const auto& buffer : buffers_) {
-      if (buffer->taken || buffer->device != &device || buffer->writer != writer || buffer->storage->bytes() != bytes) continue;
-      if (writer == FirstWriter::kHost && !device.done(buffer->used)) continue;  // the device still copies what came before
+      if (buffer->taken || buffer->device != &device || buffer->writer != writer ||
+          buffer->storage->bytes() != bytes)
+        continue;
+      // the device still copies what came before
+      if (writer == FirstWriter::kHost && !device.done(buffer->used)) continue;
       buffer->taken = true;
       return *buffer;
     }
     auto memory = device.allocate_host(bytes);
     buffers_.push_back(std::make_unique<PinnedBuffer>(
-        PinnedBuffer{&device, writer, std::make_shared<PinnedStorage>(host_, std::move(memory), bytes), true, {}}));
+        PinnedBuffer{&device,
+                     writer,
+                     std::make_shared<PinnedStorage>(host_, std::move(memory), bytes),
+                     true,
+                     {}}));
     return *buffers_.back();
   }
 
@@ -83,7 +92,11 @@ class Transfer final : public Flow {
  public:
   /// Issues the copies to the host, into `out`.
   Transfer(const Tensor& send, PinnedBuffer& out, const ExchangeLabel& label)
-      : Flow(send.bytes()), device_(send.backend()), send_(send), out_(out), name_(timeline_name(label)) {
+      : Flow(send.bytes()),
+        device_(send.backend()),
+        send_(send),
+        out_(out),
+        name_(timeline_name(label)) {
     const Event computed = mark(StreamKind::kCompute), updated = mark(StreamKind::kUpdate);
     const StreamScope scope(device_, StreamKind::kCommunication);
     device_.wait(computed);
@@ -98,7 +111,9 @@ class Transfer final : public Flow {
   }
 
   /// The host's view of a pinned buffer, shaped as `like`.
-  static Tensor view(const PinnedBuffer& buffer, const Tensor& like) { return {buffer.storage, 0, like.shape(), like.dtype()}; }
+  static Tensor view(const PinnedBuffer& buffer, const Tensor& like) {
+    return {buffer.storage, 0, like.shape(), like.dtype()};
+  }
   Tensor send() const { return view(out_, send_); }
   /// `target` gets what comes into `in`.
   void expect(const Tensor& target, PinnedBuffer& in) { arrivals_.push_back({target, &in}); }
@@ -112,8 +127,9 @@ class Transfer final : public Flow {
     const std::lock_guard lock(mutex_);
     arrivals_[buffer].come = std::max(arrivals_[buffer].come, bytes);
   }
-  /// Copies to the device what has come, in whole pieces. Nothing on the device reads the targets any more by the time of these copies:
-  /// the communication stream has waited for that before it copied to the host.
+  /// Copies to the device what has come, in whole pieces. Nothing on the device reads the targets
+  /// any more by the time of these copies: the communication stream has waited for that before it
+  /// copied to the host.
   void look() override {
     bool all = true;
     for (Arrival& arrival : arrivals_) {
@@ -124,7 +140,10 @@ class Transfer final : public Flow {
       }
       const std::size_t total = arrival.target.bytes();
       const StreamScope scope(device_, StreamKind::kCommunication);
-      const auto next_is_there = [&] { return arrival.issued < total && std::min(total, arrival.issued + kStagedPieceBytes) <= come; };
+      const auto next_is_there = [&] {
+        return arrival.issued < total &&
+               std::min(total, arrival.issued + kStagedPieceBytes) <= come;
+      };
       if (next_is_there()) {
         const TraceRange range("receive", name_);
         const DeviceSpan span(TraceLane::kDeviceExchange, "receive", name_);
@@ -144,7 +163,8 @@ class Transfer final : public Flow {
     for (const Arrival& arrival : arrivals_) arrival.in->used = last_;
   }
 
-  /// The exchange is through: the current stream goes on with what it brought, and the buffers are free again.
+  /// The exchange is through: the current stream goes on with what it brought, and the buffers are
+  /// free again.
   void finish() {
     for (std::size_t k = 0; k < arrivals_.size(); ++k) arrived(k, arrivals_[k].target.bytes());
     look();
@@ -174,8 +194,10 @@ class Transfer final : public Flow {
     return device_.record();
   }
   static Tensor piece(const Tensor& tensor, std::size_t at) {
-    const auto size = static_cast<std::int64_t>(size_of(tensor.dtype())), first = static_cast<std::int64_t>(at) / size;
-    return tensor.slice(first, Shape{std::min(static_cast<std::int64_t>(kStagedPieceBytes) / size, tensor.elements() - first)});
+    const auto size = static_cast<std::int64_t>(size_of(tensor.dtype())),
+               first = static_cast<std::int64_t>(at) / size;
+    return tensor.slice(first, Shape{std::min(static_cast<std::int64_t>(kStagedPieceBytes) / size,
+                                              tensor.elements() - first)});
   }
 
   Backend& device_;
@@ -195,7 +217,10 @@ class Transfer final : public Flow {
 class StagedTransport final : public Transport {
  public:
   explicit StagedTransport(std::unique_ptr<Transport> inner)
-      : Transport(inner->world()), host_(open_backend(DeviceType::kCpu, 1)), buffers_(*host_), inner_(std::move(inner)) {}
+      : Transport(inner->world()),
+        host_(open_backend(DeviceType::kCpu, 1)),
+        buffers_(*host_),
+        inner_(std::move(inner)) {}
   ~StagedTransport() override {
     inner_.reset();  // it waits for what is under way, unless an error is on its way
     for (const auto& [ticket, transfer] : pending_) transfer->close();
@@ -204,9 +229,11 @@ class StagedTransport final : public Transport {
   std::string name() const override { return inner_->name() + ", through host memory"; }
   void prepare(const std::vector<std::vector<int>>& groups) override { inner_->prepare(groups); }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    if (on_host(send)) return inner_->start_exchange(exchange, send, receive, label, std::move(flow));
+    if (on_host(send))
+      return inner_->start_exchange(exchange, send, receive, label, std::move(flow));
     refuse(flow);
     const std::shared_ptr<Transfer> transfer = copy_out(send, label);
     std::vector<Tensor> places;
@@ -215,10 +242,12 @@ class StagedTransport final : public Transport {
       transfer->expect(target, in);
       places.push_back(Transfer::view(in, target));
     }
-    return keep(inner_->start_exchange(exchange, transfer->send(), places, label, transfer), transfer);
+    return keep(inner_->start_exchange(exchange, transfer->send(), places, label, transfer),
+                transfer);
   }
 
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     if (on_host(in)) return inner_->start_sum(in, out, label, std::move(flow));
     refuse(flow);
     PinnedBuffer* buffer = nullptr;
@@ -240,15 +269,21 @@ class StagedTransport final : public Transport {
     pending_.erase(it);
   }
 
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return make_message_mixer(backend, *this);
+  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
-  static void refuse(const std::shared_ptr<Flow>& flow) { require(!flow, "transport", "a device's tensors come piece by piece already"); }
+  static void refuse(const std::shared_ptr<Flow>& flow) {
+    require(!flow, "transport", "a device's tensors come piece by piece already");
+  }
 
-  /// What came for other exchanges goes to the device first: behind this one's copies it would wait for the update that these wait for.
-  std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label, PinnedBuffer** buffer = nullptr) {
+  /// What came for other exchanges goes to the device first: behind this one's copies it would wait
+  /// for the update that these wait for.
+  std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label,
+                                     PinnedBuffer** buffer = nullptr) {
     look();
     PinnedBuffer& out = buffers_.take(send.backend(), FirstWriter::kDevice, send.bytes());
     if (buffer) *buffer = &out;

@@ -1,5 +1,5 @@
-// A plug-in: layers, an operation, a topology, an optimizer, an algorithm, a transport and a data set of one's own, made outside Starling's
-// tree. docs/extending.md explains it.
+// A plug-in: layers, an operation, a topology, an optimizer, an algorithm, a transport and a data
+// set of one's own, made outside Starling's tree. docs/extending.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -33,12 +33,15 @@ class ResidualLinear final : public Layer {
     const std::int64_t width = input[0];
     const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(width)));
     weight_ = &add_parameter("weight", Shape{width, width}, init);
-    weight_->product = true;  // an operand of a matrix product: read in bf16 or fp16 where training computes in those
+    // an operand of a matrix product: read in bf16 or fp16 where training computes in those
+    weight_->product = true;
     bias_ = &add_parameter("bias", Shape{width}, init);
     return input;
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    return functions::add(x, functions::activation(functions::linear(x, *weight_, bias_, pass), activation_, pass), pass);
+    return functions::add(
+        x, functions::activation(functions::linear(x, *weight_, bias_, pass), activation_, pass),
+        pass);
   }
 
  private:
@@ -48,11 +51,15 @@ class ResidualLinear final : public Layer {
 };
 
 std::unique_ptr<Layer> make_residual_linear(ConfigSection& config) {
-  const std::string name = config.choice("activation", "relu", {"relu", "gelu", "silu"}, "what follows the matrix product");
-  return std::make_unique<ResidualLinear>(name == "relu" ? Activation::kRelu : name == "gelu" ? Activation::kGelu : Activation::kSilu);
+  const std::string name = config.choice("activation", "relu", {"relu", "gelu", "silu"},
+                                         "what follows the matrix product");
+  return std::make_unique<ResidualLinear>(name == "relu"   ? Activation::kRelu
+                                          : name == "gelu" ? Activation::kGelu
+                                                           : Activation::kSilu);
 }
 
-/// Two halves of the ranks; in round k, rank r of the first half averages with rank n/2 + (r + k) mod n/2 of the second.
+/// Two halves of the ranks; in round k, rank r of the first half averages with rank n/2 + (r + k)
+/// mod n/2 of the second.
 class Halves final : public Topology {
  public:
   explicit Halves(int ranks) : Topology(ranks) {}
@@ -62,22 +69,26 @@ class Halves final : public Topology {
   Round make_round(std::int64_t k) const override {
     Round round;
     const int half = ranks() / 2;
-    for (int r = 0; r < half; ++r) round.groups.push_back({{r, half + (r + static_cast<int>(k)) % half}, 0.5});
+    for (int r = 0; r < half; ++r)
+      round.groups.push_back({{r, half + (r + static_cast<int>(k)) % half}, 0.5});
     return round;
   }
 };
 
 std::unique_ptr<Topology> make_halves(ConfigSection&, const RankLayout& site) {
   if (site.ranks > 1 && site.ranks % 2 != 0) {
-    fail(ExitCode::kUsage, "topology", "halves needs an even number of ranks, found {}; base-2 takes any number", site.ranks);
+    fail(ExitCode::kUsage, "topology",
+         "halves needs an even number of ranks, found {}; base-2 takes any number", site.ranks);
   }
   return std::make_unique<Halves>(site.ranks);
 }
 
 /// sign.h has the rule, sign.cu its kernels for GPUs.
 std::unique_ptr<OptimizerRule> make_sign(ConfigSection& config) {
-  const double beta = config.number("beta", 0.9, Range::half_open(0.0, 1.0), "decay of the running mean of the gradient");
-  const double weight_decay = config.number("weight_decay", 0.0, Range::at_least(0.0), "weight decay");
+  const double beta = config.number("beta", 0.9, Range::half_open(0.0, 1.0),
+                                    "decay of the running mean of the gradient");
+  const double weight_decay =
+      config.number("weight_decay", 0.0, Range::at_least(0.0), "weight decay");
   return std::make_unique<RuleKernel<mine::Sign>>(mine::Sign{beta, weight_decay});
 }
 
@@ -91,9 +102,11 @@ std::unique_ptr<Dataset> make_slow_store(ConfigSection& config, std::uint64_t se
 extern "C" void starling_register_plugin() {
   layers().add("residual_linear", make_residual_linear, "y = x + act(W x + b) on vectors");
   mine::register_softsign();  // a layer with an operation of its own
-  topologies().add("halves", make_halves, "pairs between two halves of the ranks, shifted every round; even n");
+  topologies().add("halves", make_halves,
+                   "pairs between two halves of the ranks, shifted every round; even n");
   optimizers().add("sign", make_sign, "sign of the gradient's running mean");
-  algorithms().add("slow_average", mine::plan_slow_average, "ranks train by themselves and average with slow momentum");
+  algorithms().add("slow_average", mine::plan_slow_average,
+                   "ranks train by themselves and average with slow momentum");
   datasets().add("slow_store", make_slow_store, "pictures of uneven size from a slow store");
   transports().add("throttled", mine::plan_throttled, "messages, as slow as on a slower network");
 }

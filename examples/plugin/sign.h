@@ -6,15 +6,17 @@
 
 #include "core/host_device.h"
 
-// The optimizer's arithmetic, for CPUs (mine.cpp) and GPUs (sign.cu). In a namespace with a name: the two files must mean the same type.
+// The optimizer's arithmetic, for CPUs (mine.cpp) and GPUs (sign.cu). In a namespace with a name:
+// the two files must mean the same type.
 namespace mine {
 
 /// The sign of a running mean of the gradient, with decoupled weight decay: one element, one step.
 template <class T>
 struct SignStep {
   using Real = T;
-  static constexpr int kStates = 1;                   // one state tensor …
-  static constexpr unsigned kReads = 1, kWrites = 1;  // … that each step reads and writes (bit masks)
+  static constexpr int kStates = 1;  // one state tensor …
+  // … that each step reads and writes (bit masks)
+  static constexpr unsigned kReads = 1, kWrites = 1;
   T lr, beta, decay;
   STARLING_HD T operator()(T p, T g, T* state, bool decays) const {
     state[0] = beta * state[0] + (1 - beta) * g;

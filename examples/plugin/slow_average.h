@@ -10,7 +10,8 @@
 
 namespace mine {
 
-/// Every rank trains by itself. After steps t with period | t+1, x̄ being the mean of all ranks' x, they meet (SlowMo, arXiv 1910.00643):
+/// Every rank trains by itself. After steps t with period | t+1, x̄ being the mean of all ranks' x,
+/// they meet (SlowMo, arXiv 1910.00643):
 ///     u' = momentum · u + (a - x̄)/lr        a' = a - lr · u'        x' = a'
 /// with a(0) = x(0) and u(0) = 0; where lr = 0, a' = x' = x̄. Nothing is in flight between steps.
 class SlowAverage final : public starling::Algorithm {
@@ -18,7 +19,11 @@ class SlowAverage final : public starling::Algorithm {
   static constexpr std::size_t kAnchor = 0, kMomentum = 1;  ///< a and u in Bucket::sync
 
   SlowAverage(const starling::AlgorithmSite& site, std::int64_t period, double momentum)
-      : Algorithm(site), updater_(site), period_(period), momentum_(momentum), tickets_(site.buckets.size()) {
+      : Algorithm(site),
+        updater_(site),
+        period_(period),
+        momentum_(momentum),
+        tickets_(site.buckets.size()) {
     if (ranks() == 1) return;
     site.transport.prepare({});
     for (const starling::Bucket& bucket : site.buckets) {
@@ -29,7 +34,8 @@ class SlowAverage final : public starling::Algorithm {
   void begin(const starling::StepInfo& info) override {
     info_ = info;
     if (info.step > 0) return;
-    for (const starling::Bucket& bucket : site_.buckets) site_.backend.copy(bucket.parameters, bucket.sync[kAnchor].numbers);
+    for (const starling::Bucket& bucket : site_.buckets)
+      site_.backend.copy(bucket.parameters, bucket.sync[kAnchor].numbers);
   }
   void bucket_ready(int bucket) override {
     if (updater_.in_backward()) update(bucket);
@@ -56,7 +62,8 @@ class SlowAverage final : public starling::Algorithm {
     const auto b = static_cast<std::size_t>(bucket);
     updater_.update(bucket, info_);
     if (meets() && ranks() > 1) {
-      tickets_[b] = site_.transport.start_sum(site_.buckets[b].parameters, sums_[b], {info_.step, bucket, info_.step});
+      tickets_[b] = site_.transport.start_sum(site_.buckets[b].parameters, sums_[b],
+                                              {info_.step, bucket, info_.step});
     }
   }
 
@@ -64,13 +71,15 @@ class SlowAverage final : public starling::Algorithm {
     const auto b = static_cast<std::size_t>(bucket);
     starling::Bucket& of = site_.buckets[b];
     if (ranks() > 1) wait(tickets_[b], bucket);
-    const starling::Tensor &x = of.parameters, &a = of.sync[kAnchor].numbers, &u = of.sync[kMomentum].numbers;
+    const starling::Tensor &x = of.parameters, &a = of.sync[kAnchor].numbers,
+                           &u = of.sync[kMomentum].numbers;
     const starling::Tensor& sum = ranks() > 1 ? sums_[b] : x;
     const double share = 1.0 / ranks(), lr = info_.lr;
     starling::Backend& backend = site_.backend;
     const starling::StreamScope scope(backend, starling::StreamKind::kUpdate);
     if (lr > 0.0) {
-      backend.weighted_sum({.in = {u, a, sum}, .weight = {momentum_, 1.0 / lr, -share / lr}, .terms = 3, .out = u});
+      backend.weighted_sum(
+          {.in = {u, a, sum}, .weight = {momentum_, 1.0 / lr, -share / lr}, .terms = 3, .out = u});
       backend.weighted_sum({.in = {a, u}, .weight = {1.0, -lr}, .terms = 2, .out = a});
     } else {
       backend.weighted_sum({.in = {sum}, .weight = {share}, .terms = 1, .out = a});
@@ -89,9 +98,13 @@ class SlowAverage final : public starling::Algorithm {
 
 inline starling::AlgorithmPlan plan_slow_average(starling::ConfigSection& config) {
   using starling::Range;
-  const std::int64_t period = config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
-  const double momentum = config.number("momentum", 0.5, Range::half_open(0.0, 1.0), "of the averages' steps; 0: plain averages");
-  return {.states = {{"anchor"}, {"slow_momentum"}}, .step_keys = {{"period", period}}, .make = [=](const starling::AlgorithmSite& site) {
+  const std::int64_t period =
+      config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
+  const double momentum = config.number("momentum", 0.5, Range::half_open(0.0, 1.0),
+                                        "of the averages' steps; 0: plain averages");
+  return {.states = {{"anchor"}, {"slow_momentum"}},
+          .step_keys = {{"period", period}},
+          .make = [=](const starling::AlgorithmSite& site) {
             return std::make_unique<SlowAverage>(site, period, momentum);
           }};
 }

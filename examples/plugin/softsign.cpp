@@ -1,4 +1,5 @@
-// A layer with an operation of its own: the CPU's code, the way back, and what the layer can be run with.
+// A layer with an operation of its own: the CPU's code, the way back, and what the layer can be run
+// with.
 #include "softsign.h"
 
 #include <cstdint>
@@ -27,12 +28,14 @@ void backward(const SoftsignBackward& args) {
 }
 
 // Layer::support() below lets no other dtype come here; data<T>() would refuse it.
-const bool forward_on_cpu = softsign_forward().add(DeviceType::kCpu, [](Backend&, const SoftsignForward& args) {
-  args.x.dtype() == DType::kFloat64 ? forward<double>(args) : forward<float>(args);
-});
-const bool backward_on_cpu = softsign_backward().add(DeviceType::kCpu, [](Backend&, const SoftsignBackward& args) {
-  args.x.dtype() == DType::kFloat64 ? backward<double>(args) : backward<float>(args);
-});
+const bool forward_on_cpu =
+    softsign_forward().add(DeviceType::kCpu, [](Backend&, const SoftsignForward& args) {
+      args.x.dtype() == DType::kFloat64 ? forward<double>(args) : forward<float>(args);
+    });
+const bool backward_on_cpu =
+    softsign_backward().add(DeviceType::kCpu, [](Backend&, const SoftsignBackward& args) {
+      args.x.dtype() == DType::kFloat64 ? backward<double>(args) : backward<float>(args);
+    });
 
 class Softsign final : public Layer {
  protected:
@@ -50,8 +53,11 @@ class Softsign final : public Layer {
     });
   }
 
-  /// Written for fp32 and fp64, and for a GPU where softsign.cu was compiled: anything else is refused before training starts.
-  LayerSupport support() const override { return {{DType::kFloat32, DType::kFloat64}, softsign_forward().devices()}; }
+  /// Written for fp32 and fp64, and for a GPU where softsign.cu was compiled: anything else is
+  /// refused before training starts.
+  LayerSupport support() const override {
+    return {{DType::kFloat32, DType::kFloat64}, softsign_forward().devices()};
+  }
 };
 
 }  // namespace

@@ -14,13 +14,15 @@ constexpr int kThreads = 256;
 template <class T>
 __global__ void forward_kernel(const T* x, T* y, Index n) {
   const Index step = Index{gridDim.x} * blockDim.x;
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) y[i] = softsign_of(x[i]);
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step)
+    y[i] = softsign_of(x[i]);
 }
 
 template <class T>
 __global__ void backward_kernel(const T* x, const T* dy, T* dx, Index n) {
   const Index step = Index{gridDim.x} * blockDim.x;
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) dx[i] = dy[i] * softsign_slope(x[i]);
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step)
+    dx[i] = dy[i] * softsign_slope(x[i]);
 }
 
 /// Enough blocks for n elements, on the stream that the backend computes on.
@@ -35,21 +37,27 @@ cuda::Launch launch_for(Backend& backend, Index n) {
 template <class T>
 void forward(Backend& backend, const SoftsignForward& args) {
   const Index n = args.x.elements();
-  cuda::launch_own(&forward_kernel<T>, launch_for(backend, n), args.x.data<T>(), args.y.data<T>(), n);
+  cuda::launch_own(&forward_kernel<T>, launch_for(backend, n), args.x.data<T>(), args.y.data<T>(),
+                   n);
 }
 
 template <class T>
 void backward(Backend& backend, const SoftsignBackward& args) {
   const Index n = args.x.elements();
-  cuda::launch_own(&backward_kernel<T>, launch_for(backend, n), args.x.data<T>(), args.dy.data<T>(), args.dx.data<T>(), n);
+  cuda::launch_own(&backward_kernel<T>, launch_for(backend, n), args.x.data<T>(), args.dy.data<T>(),
+                   args.dx.data<T>(), n);
 }
 
-const bool forward_on_gpu = softsign_forward().add(DeviceType::kCuda, [](Backend& backend, const SoftsignForward& args) {
-  args.x.dtype() == DType::kFloat64 ? forward<double>(backend, args) : forward<float>(backend, args);
-});
-const bool backward_on_gpu = softsign_backward().add(DeviceType::kCuda, [](Backend& backend, const SoftsignBackward& args) {
-  args.x.dtype() == DType::kFloat64 ? backward<double>(backend, args) : backward<float>(backend, args);
-});
+const bool forward_on_gpu =
+    softsign_forward().add(DeviceType::kCuda, [](Backend& backend, const SoftsignForward& args) {
+      args.x.dtype() == DType::kFloat64 ? forward<double>(backend, args)
+                                        : forward<float>(backend, args);
+    });
+const bool backward_on_gpu =
+    softsign_backward().add(DeviceType::kCuda, [](Backend& backend, const SoftsignBackward& args) {
+      args.x.dtype() == DType::kFloat64 ? backward<double>(backend, args)
+                                        : backward<float>(backend, args);
+    });
 
 }  // namespace
 }  // namespace mine

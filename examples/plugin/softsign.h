@@ -5,8 +5,8 @@
 #include "core/custom_operation.h"
 #include "core/host_device.h"
 
-// An operation of one's own, y = x / (1 + |x|): softsign.cpp has the layer and the CPU's code, softsign.cu the GPU's. Both run the same
-// arithmetic, which stands here.
+// An operation of one's own, y = x / (1 + |x|): softsign.cpp has the layer and the CPU's code,
+// softsign.cu the GPU's. Both run the same arithmetic, which stands here.
 namespace mine {
 
 template <class T>

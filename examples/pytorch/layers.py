@@ -1,4 +1,5 @@
-"""Starling's layers in PyTorch: what a config's lists of layers ask for, with the names of the tensors in a model.safetensors."""
+"""Starling's layers in PyTorch: what a config's lists of layers ask for, with the names of the
+tensors in a model.safetensors."""
 import inspect
 import math
 
@@ -8,8 +9,9 @@ from torch.nn import functional as F
 
 
 def by_type(makers, what, config, place, *given):
-    """What the maker of `config["type"]` makes of `given` and the other keys, which are its keyword-only arguments. A key that it does not
-    have may change what is computed without changing a tensor's shape, so that none is ignored."""
+    """What the maker of `config["type"]` makes of `given` and the other keys, which are its
+    keyword-only arguments. A key that it does not have may change what is computed without changing
+    a tensor's shape, so that none is ignored."""
     kind = config.get("type")
     if kind not in makers:
         raise ValueError(f"{place}.type: the {what} {kind} is not known here; known: {', '.join(makers)}")
@@ -62,7 +64,8 @@ class StochasticDepth(nn.Module):
 
 
 def blur(x, kernel_size=3, stride=2, padding=None):
-    """Zhang 2019 (arXiv 1904.11486), with zeros around the image: a binomial filter on every channel."""
+    """Zhang 2019 (arXiv 1904.11486), with zeros around the image: a binomial filter on every
+    channel."""
     rows, columns = ([math.comb(k - 1, i) / 2 ** (k - 1) for i in range(k)] for k in pair(kernel_size))
     channels = int(x.shape[1])
     # From numbers alone: ONNX takes only weights of known shape.
@@ -91,7 +94,8 @@ class Residual(nn.Module):
         return self.layers(x) + (self.shortcut(x) if hasattr(self, "shortcut") else x)
 
 
-# Makers by the name in the config. x: what the layer gets, for its shape; place: of the layer in the config, for errors.
+# Makers by the name in the config. x: what the layer gets, for its shape; place: of the layer in
+# the config, for errors.
 
 def conv2d(x, place, *, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True):
     return nn.Conv2d(x.shape[1], out_channels, pair(kernel_size), pair(stride), pair(padding), pair(dilation), groups, bias)

@@ -1,15 +1,15 @@
 """Starling's models in PyTorch, with the names and shapes of the tensors in a model.safetensors.
 
-The CIFAR ResNets follow akamaster/pytorch_resnet_cifar10, the wide ones xternalz/WideResNet-pytorch, airbench arXiv 2404.00498, the others
-torchvision, in architecture and names; they are written out here, so that PyTorch alone is enough.
-"""
+The CIFAR ResNets follow akamaster/pytorch_resnet_cifar10, the wide ones
+xternalz/WideResNet-pytorch, airbench arXiv 2404.00498, the others torchvision, in architecture
+and names; they are written out here, so that PyTorch alone is enough."""
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from layers import ChannelLayerNorm, blur, by_type, drop_samples, make_sequential
 
-# --- ResNets ---------------------------------------------------------------------------------------------------------------
+# --- ResNets --------------------------------------------------------------------------------------
 
 class CifarBlock(nn.Module):
     def __init__(self, in_planes, planes, stride):
@@ -278,12 +278,13 @@ class Airbench(nn.Sequential):
                          Divide(1 / scale))
 
 
-# --- by the config ---------------------------------------------------------------------------------------------------------
+# --- by the config --------------------------------------------------------------------------------
 
 # Makers by the name in the config. image: (H, W, C) of one input.
 
 def blur_strided(model):
-    """FFCV's rule for ResNets: convolutions with a stride and 16 input channels or more read a blurred image."""
+    """FFCV's rule for ResNets: convolutions with a stride and 16 input channels or more read a
+    blurred image."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and max(module.stride) > 1 and module.in_channels >= 16:
             module.register_forward_pre_hook(lambda _, inputs: (blur(inputs[0], stride=1),))
@@ -355,7 +356,7 @@ MODELS = {
 
 
 def make_model(config, image, classes):
-    """The model that `model` of a config asks for. image: (H, W, C) of one input; classes: where the config has no num_classes. ValueError
-    names a type or key that is not known here."""
+    """The model that `model` of a config asks for. image: (H, W, C) of one input; classes: where
+    the config has no num_classes. ValueError names a type or key that is not known here."""
     keys = {key: value for key, value in config.items() if key != "num_classes"}
     return by_type(MODELS, "model", keys, "model", tuple(image), config.get("num_classes", classes))

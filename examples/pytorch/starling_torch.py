@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Opens a model that Starling trained in PyTorch. Needs torch, and Pillow for pictures.
 
-    python3 examples/pytorch/starling_torch.py runs/cifar10 cat.jpg dog.png     predictions, a line a picture
-    python3 examples/pytorch/starling_torch.py runs/cifar10 --onnx model.onnx   the model for ONNX runtimes: logits of normalised N×C×H×W
+    python3 examples/pytorch/starling_torch.py runs/cifar10 cat.jpg dog.png
+        predictions, a line a picture
+    python3 examples/pytorch/starling_torch.py runs/cifar10 --onnx model.onnx
+        the model for ONNX runtimes: logits of normalised N×C×H×W
 
 In a program:
 
     from starling_torch import load
     model, about = load("runs/cifar10")        # a torch.nn.Module in evaluation mode
-    logits = about.logits(model, about.prepare("cat.jpg"))   # as Starling prepares and shows a test picture
+    # as Starling prepares and shows a test picture
+    logits = about.logits(model, about.prepare("cat.jpg"))
     print(about.classes[logits.argmax()])
 
-All models and layers that are built in are known here; of others, and of keys that are not known, the error has the name. Predictions are
-the mean over the views that evaluate.tta of the run says, as starling-predict's. model(...) and the ONNX file see one view: the picture
-as it is.
+All models and layers that are built in are known here; of others, and of keys that are not known,
+the error has the name. Predictions are the mean over the views that evaluate.tta of the run says,
+as starling-predict's. model(...) and the ONNX file see one view: the picture as it is.
 """
 import argparse
 import json
@@ -32,7 +35,8 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 def read_safetensors(path):
-    """Tensors by name, and the metadata. The format: 8 bytes of header length, the header as JSON, the tensors' bytes."""
+    """Tensors by name, and the metadata. The format: 8 bytes of header length, the header as JSON,
+    the tensors' bytes."""
     data = pathlib.Path(path).read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8:8 + length])
@@ -47,7 +51,8 @@ def read_safetensors(path):
 
 
 def test_views(name):
-    """What evaluate.tta shows of an image: (pixels down and right that the window moves, mirrored, weight)."""
+    """What evaluate.tta shows of an image: (pixels down and right that the window moves, mirrored,
+    weight)."""
     if name == "none":
         return [(0, False, 1.0)]
     if name == "mirror":
@@ -58,7 +63,8 @@ def test_views(name):
 
 
 def show(images, step, mirrored):
-    """The window of images N×C×H×W that begins `step` pixels further down and right; beyond the rim they are mirrored."""
+    """The window of images N×C×H×W that begins `step` pixels further down and right; beyond the rim
+    they are mirrored."""
     down, right = (step if size > 1 else 0 for size in images.shape[2:])
     if down or right:
         height, width = images.shape[2:]
@@ -80,12 +86,14 @@ class About:
     interpolation: str = "bilinear"
 
     def logits(self, model, images):
-        """Of images N×C×H×W, as the run's tests measure them: the mean over the views of evaluate.tta."""
+        """Of images N×C×H×W, as the run's tests measure them: the mean over the views of
+        evaluate.tta."""
         views = test_views(self.config.get("evaluate", {}).get("tta", "none"))
         return sum(weight * model(show(images, step, mirrored)) for step, mirrored, weight in views)
 
     def probabilities(self, logits):
-        """Of logits ...×outputs: softmax, or where the run's loss took each output by itself the sigmoid of each."""
+        """Of logits ...×outputs: softmax, or where the run's loss took each output by itself the
+        sigmoid of each."""
         separate = self.config.get("loss", {}).get("type") == "bce_with_logits"
         return logits.sigmoid() if separate else logits.softmax(-1)
 
@@ -94,7 +102,8 @@ class About:
         from PIL import Image, ImageOps
         height, width, channels = self.shape
         picture = ImageOps.exif_transpose(Image.open(file))
-        if picture.mode.startswith("I"):  # grey of 16 bits, of which the upper 8 count; Pillow alone would cut off all above 255
+        # grey of 16 bits, of which the upper 8 count; Pillow alone would cut off all above 255
+        if picture.mode.startswith("I"):
             picture = picture.convert("I").point(lambda value: value / 256).convert("L")
         picture = picture.convert("L" if channels == 1 else "RGB")
         scale = max(self.resize or min(height, width), 1) / min(picture.size)

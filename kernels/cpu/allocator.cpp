@@ -68,8 +68,9 @@ CachingAllocator::Block CachingAllocator::from_system(std::size_t size) {
   }
   if (!data) {
     fail(ExitCode::kMemory, "memory",
-         "out of memory: {} bytes needed, {} in use by tensors, {} available on this machine; a smaller batch_size needs less", size,
-         stats_.in_use, available_memory());
+         "out of memory: {} bytes needed, {} in use by tensors, {} available on this machine; a "
+         "smaller batch_size needs less",
+         size, stats_.in_use, available_memory());
   }
 #ifdef MADV_HUGEPAGE
   if (size >= kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish; refusal does no harm

@@ -10,8 +10,9 @@
 
 namespace starling::cpu {
 
-/// Keeps freed blocks by size class and hands them out again, so that a training loop in its steady state asks the operating
-/// system for nothing. Thread-safe. Blocks of 2 MiB and more are aligned to huge pages and ask for them.
+/// Keeps freed blocks by size class and hands them out again, so that a training loop in its steady
+/// state asks the operating system for nothing. Thread-safe. Blocks of 2 MiB and more are aligned
+/// to huge pages and ask for them.
 class CachingAllocator {
  public:
   CachingAllocator() = default;
@@ -23,7 +24,8 @@ class CachingAllocator {
     std::byte* data = nullptr;
     std::size_t size = 0;  ///< the size class
   };
-  /// At least `bytes` bytes, aligned to 64 or more. Error(kMemory) with needed and free bytes where there are none.
+  /// At least `bytes` bytes, aligned to 64 or more. Error(kMemory) with needed and free bytes where
+  /// there are none.
   Block take(std::size_t bytes);
   void give_back(Block block) noexcept;
   MemoryStats stats() const;

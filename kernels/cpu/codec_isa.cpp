@@ -9,7 +9,8 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-// Vectors are written out: of arrays the compiler keeps none in registers from one turn to the next.
+// Vectors are written out: of arrays the compiler keeps none in registers from one turn to the
+// next.
 #if defined(__AVX512F__)
 constexpr Index kLanes = 16;
 #elif defined(__AVX__)
@@ -87,7 +88,8 @@ static void range(bool min_max, const T* x, Index n, float* least, float* most) 
     Bits size0 = {}, size1 = {}, size2 = {}, size3 = {};
     for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
       size0 = larger(sizes_at(x + i), size0), size1 = larger(sizes_at(x + i + kLanes), size1);
-      size2 = larger(sizes_at(x + i + 2 * kLanes), size2), size3 = larger(sizes_at(x + i + 3 * kLanes), size3);
+      size2 = larger(sizes_at(x + i + 2 * kLanes), size2),
+      size3 = larger(sizes_at(x + i + 3 * kLanes), size3);
     }
     largest = fold(larger(larger(size0, size1), larger(size2, size3)), larger<Bits>);
   }
@@ -103,35 +105,49 @@ static void range(bool min_max, const T* x, Index n, float* least, float* most) 
   if (largest > 0x7f800000) *least = *most = size_of_all;  // NaN
 }
 
-/// x + kInteger has x, rounded to even, in its lowest bits, where |x| < 2^22; less kInteger it is that integer.
+/// x + kInteger has x, rounded to even, in its lowest bits, where |x| < 2^22; less kInteger it is
+/// that integer.
 constexpr float kInteger = 0x1.8p23f;
 
-// From 32-bit lanes to their lowest bytes and back: the compiler takes lane by lane for what is one instruction or two.
+// From 32-bit lanes to their lowest bytes and back: the compiler takes lane by lane for what is one
+// instruction or two.
 #if defined(__AVX512F__)
-constexpr __mmask16 kAll = 0xffff;  // of the forms without a mask g++ 12 says wrongly that they read what was never written
-static inline __attribute__((always_inline)) void put_bytes(Floats with_integers, std::uint8_t* codes) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm512_maskz_cvtepi32_epi8(kAll, (__m512i)with_integers));
+// of the forms without a mask g++ 12 says wrongly that they read what was never written
+constexpr __mmask16 kAll = 0xffff;
+static inline __attribute__((always_inline)) void put_bytes(Floats with_integers,
+                                                            std::uint8_t* codes) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes),
+                   _mm512_maskz_cvtepi32_epi8(kAll, (__m512i)with_integers));
 }
 static inline __attribute__((always_inline)) Floats signed_bytes(const std::uint8_t* codes) {
-  return (Floats)_mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+  return (Floats)_mm512_maskz_cvtepi32_ps(
+      kAll,
+      _mm512_maskz_cvtepi8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
 }
 static inline __attribute__((always_inline)) Floats unsigned_bytes(const std::uint8_t* codes) {
-  return (Floats)_mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+  return (Floats)_mm512_maskz_cvtepi32_ps(
+      kAll,
+      _mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
 }
 constexpr bool kHasVectors = true;
 #elif defined(__AVX2__)
-static inline __attribute__((always_inline)) void put_bytes(Floats with_integers, std::uint8_t* codes) {
-  const __m256i lowest = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
-                                          0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+static inline __attribute__((always_inline)) void put_bytes(Floats with_integers,
+                                                            std::uint8_t* codes) {
+  const __m256i lowest =
+      _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                       0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m256i bytes = _mm256_shuffle_epi8((__m256i)with_integers, lowest);
-  const __m128i all = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+  const __m128i all =
+      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(codes), all);
 }
 static inline __attribute__((always_inline)) Floats signed_bytes(const std::uint8_t* codes) {
-  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))));
+  return (Floats)_mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))));
 }
 static inline __attribute__((always_inline)) Floats unsigned_bytes(const std::uint8_t* codes) {
-  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))));
+  return (Floats)_mm256_cvtepi32_ps(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))));
 }
 constexpr bool kHasVectors = true;
 #else
@@ -141,9 +157,10 @@ static inline Floats unsigned_bytes(const std::uint8_t*) { return Floats{}; }
 constexpr bool kHasVectors = false;  // loops it is
 #endif
 
-/// Int8Code's codes by a product with 1/scale, which takes a fraction of a division's time. It lies within 2.5e-5 codes of the quotient:
-/// |x| is 127 scales at most, and three roundings change it by 2^-24 each. So both round alike, but close to the middle between two codes.
-/// Returns how many numbers, a multiple of kLanes, are done; none where one lies there (one block of 256 in fifty).
+/// Int8Code's codes by a product with 1/scale, which takes a fraction of a division's time. It lies
+/// within 2.5e-5 codes of the quotient: |x| is 127 scales at most, and three roundings change it by
+/// 2^-24 each. So both round alike, but close to the middle between two codes. Returns how many
+/// numbers, a multiple of kLanes, are done; none where one lies there (one block of 256 in fifty).
 template <class T>
 static Index encode_vectors(math::Int8Code code, const T* x, Index n, std::uint8_t* codes) {
   if (!kHasVectors || !(code.scale > 1e-30f && code.scale < 1e30f))
@@ -164,7 +181,8 @@ static Index encode_vectors(math::Int8Code code, const T* x, Index n, std::uint8
 /// The same for MinMax8Code, whose codes need no division. A NaN's block has a scale that is none.
 template <class T>
 static Index encode_vectors(math::MinMax8Code code, const T* x, Index n, std::uint8_t* codes) {
-  if (!kHasVectors || !(code.upper < 0x1p20f && code.lower > -0x1p20f)) return 0;  // numbers close together, far from 0
+  // numbers close together, far from 0
+  if (!kHasVectors || !(code.upper < 0x1p20f && code.lower > -0x1p20f)) return 0;
   const Floats upper = Floats{} + code.upper, zero = {};
   Index i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -176,26 +194,31 @@ static Index encode_vectors(math::MinMax8Code code, const T* x, Index n, std::ui
 }
 
 template <class T>
-static void encode8(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes, float* head) {
+static void encode8(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes,
+                    float* head) {
   math::with_code(
       min_max, [&](auto kind) __attribute__((always_inline)) {
         const auto code = decltype(kind)::of(least, most);
         if (head) code.put(head);
-        for (Index i = encode_vectors(code, x, n, codes); i < n; ++i) codes[i] = code.encode(static_cast<float>(x[i]));
+        for (Index i = encode_vectors(code, x, n, codes); i < n; ++i)
+          codes[i] = code.encode(static_cast<float>(x[i]));
       });
 }
 
-static inline __attribute__((always_inline)) Floats decode_vector(math::Int8Code code, const std::uint8_t* codes) {
+static inline __attribute__((always_inline)) Floats decode_vector(math::Int8Code code,
+                                                                  const std::uint8_t* codes) {
   return signed_bytes(codes) * code.scale;
 }
-static inline __attribute__((always_inline)) Floats decode_vector(math::MinMax8Code code, const std::uint8_t* codes) {
+static inline __attribute__((always_inline)) Floats decode_vector(math::MinMax8Code code,
+                                                                  const std::uint8_t* codes) {
   return (unsigned_bytes(codes) + code.lower) / code.scale;
 }
 
 /// decode8 of codes of one kind; from zero even where a sum of one would do, as -0 + 0 is 0.
 template <bool two, bool accumulate, class Code, class T>
-static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)[2], const std::uint8_t* const* codes, Index n,
-                                                              const T* weights, T* sum) {
+static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)[2],
+                                                              const std::uint8_t* const* codes,
+                                                              Index n, const T* weights, T* sum) {
   const std::uint8_t *first = codes[0], *second = codes[1];
   const T weight0 = weights[0], weight1 = two ? weights[1] : T(0);
   Index i = 0;
@@ -217,17 +240,20 @@ static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)
 }
 
 template <class T>
-static void decode8(bool min_max, int terms, const float* const* heads, const std::uint8_t* const* codes, Index n, const T* weights,
-                    bool accumulate, T* sum) {
+static void decode8(bool min_max, int terms, const float* const* heads,
+                    const std::uint8_t* const* codes, Index n, const T* weights, bool accumulate,
+                    T* sum) {
   math::with_code(
       min_max, [&](auto kind) __attribute__((always_inline)) {
         using Code = decltype(kind);
         const bool two = terms == 2;
         const Code code[2] = {Code::from(heads[0]), Code::from(heads[two ? 1 : 0])};
         if (two)
-          accumulate ? sum_decoded<true, true>(code, codes, n, weights, sum) : sum_decoded<true, false>(code, codes, n, weights, sum);
+          accumulate ? sum_decoded<true, true>(code, codes, n, weights, sum)
+                     : sum_decoded<true, false>(code, codes, n, weights, sum);
         else
-          accumulate ? sum_decoded<false, true>(code, codes, n, weights, sum) : sum_decoded<false, false>(code, codes, n, weights, sum);
+          accumulate ? sum_decoded<false, true>(code, codes, n, weights, sum)
+                     : sum_decoded<false, false>(code, codes, n, weights, sum);
       });
 }
 
@@ -241,7 +267,8 @@ static void decode16(const BFloat16* codes, Index n, T weight, bool accumulate, 
   if (accumulate) {
     STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] += weight * static_cast<T>(widen(codes[i]));
   } else {
-    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] = T(0) + weight * static_cast<T>(widen(codes[i]));
+    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] =
+        T(0) + weight * static_cast<T>(widen(codes[i]));
   }
 }
 

@@ -10,7 +10,8 @@ namespace {
 
 class CpuStorage final : public Storage {
  public:
-  CpuStorage(Backend& backend, std::shared_ptr<cpu::CachingAllocator> allocator, cpu::CachingAllocator::Block block, std::size_t bytes)
+  CpuStorage(Backend& backend, std::shared_ptr<cpu::CachingAllocator> allocator,
+             cpu::CachingAllocator::Block block, std::size_t bytes)
       : Storage(backend, block.data, bytes), allocator_(std::move(allocator)), block_(block) {}
   ~CpuStorage() override { allocator_->give_back(block_); }
 
@@ -32,15 +33,17 @@ CpuBackend::CpuBackend(int threads, cpu::Isa isa)
       isa_(std::min(isa, cpu::hardware_isa())),
       bf16_products_(isa_ == cpu::Isa::kAvx512 && cpu::fast_bf16()),
       dnnl_(*allocator_) {
-  if (threads < 1) fail(ExitCode::kUsage, "cpu", "{} threads were asked for; at least 1 is needed", threads);
+  if (threads < 1)
+    fail(ExitCode::kUsage, "cpu", "{} threads were asked for; at least 1 is needed", threads);
   std::apply([&](auto&... table) { (cpu::load(isa_, table), ...); }, kernels_);
 }
 
 CpuBackend::~CpuBackend() = default;
 
 std::string CpuBackend::description() const {
-  return fmt::format("{}, {}, {} thread{}, {}", cpu::processor_name(), cpu::name_of(isa_), threads_.count(),
-                     threads_.count() == 1 ? "" : "s", cpu::DnnlOperations::library());
+  return fmt::format("{}, {}, {} thread{}, {}", cpu::processor_name(), cpu::name_of(isa_),
+                     threads_.count(), threads_.count() == 1 ? "" : "s",
+                     cpu::DnnlOperations::library());
 }
 
 std::shared_ptr<Storage> CpuBackend::allocate(std::size_t bytes) {
@@ -49,7 +52,8 @@ std::shared_ptr<Storage> CpuBackend::allocate(std::size_t bytes) {
     return std::make_shared<CpuStorage>(*this, allocator_, block, bytes);
   } catch (const std::bad_alloc&) {
     allocator_->give_back(block);
-    fail(ExitCode::kMemory, "memory", "out of memory: no room for a tensor's handle; {} bytes are in use by tensors",
+    fail(ExitCode::kMemory, "memory",
+         "out of memory: no room for a tensor's handle; {} bytes are in use by tensors",
          memory_stats().in_use);
   }
 }
@@ -57,13 +61,16 @@ std::shared_ptr<Storage> CpuBackend::allocate(std::size_t bytes) {
 MemoryStats CpuBackend::memory_stats() const { return allocator_->stats(); }
 
 void CpuBackend::copy(const Tensor& from, const Tensor& to) {
-  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cpu", "copy of a {} {} tensor into a {} {} one",
-          from.shape().text(), name_of(from.dtype()), to.shape().text(), name_of(to.dtype()));
+  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cpu",
+          "copy of a {} {} tensor into a {} {} one", from.shape().text(), name_of(from.dtype()),
+          to.shape().text(), name_of(to.dtype()));
   const std::byte* source = from.raw();
   std::byte* target = to.raw();
-  threads_.parallel_for(static_cast<std::int64_t>(from.bytes()), 4 * cpu::kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-    std::memmove(target + begin, source + begin, static_cast<std::size_t>(end - begin));
-  });
+  threads_.parallel_for(static_cast<std::int64_t>(from.bytes()), 4 * cpu::kElementGrain,
+                        [&](std::int64_t begin, std::int64_t end) {
+                          std::memmove(target + begin, source + begin,
+                                       static_cast<std::size_t>(end - begin));
+                        });
 }
 
 void CpuBackend::copy_from_host(const void* from, const Tensor& to) {

@@ -12,17 +12,20 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/workspace.h"
 
-// What lives here: the backend of a processor. dnnl_*: what oneDNN does. cpu_*: an operation's checks, threads and choice of kernel.
-// *_isa.cpp: the loops, compiled once for each instruction set (isa.h) and reached through a table of functions (kernels.h); they include
-// nothing that could be compiled for a set that the machine lacks. allocator, storage, workspace: memory that is used again. parallel:
-// threads.
+// What lives here: the backend of a processor. dnnl_*: what oneDNN does. cpu_*: an operation's
+// checks, threads and choice of kernel. *_isa.cpp: the loops, compiled once for each instruction
+// set (isa.h) and reached through a table of functions (kernels.h); they include nothing that could
+// be compiled for a set that the machine lacks. allocator, storage, workspace: memory that is used
+// again. parallel: threads.
 
 namespace starling {
 
-/// The processor as a backend. Everything runs at once, in issue order, on `threads` threads; the same calls give the same bits for a given
-/// number of threads and instruction set. fp32 takes oneDNN and own vectorised kernels, fp64 own kernels alone (for gradient checks). bf16
-/// takes oneDNN where the processor multiplies it in hardware (cpu::fast_bf16), and own kernels that read and write it; what neither has
-/// goes through fp32 in pieces, as do fp16's products (fp16 is here for tests, not for speed).
+/// The processor as a backend. Everything runs at once, in issue order, on `threads` threads; the
+/// same calls give the same bits for a given number of threads and instruction set. fp32 takes
+/// oneDNN and own vectorised kernels, fp64 own kernels alone (for gradient checks). bf16 takes
+/// oneDNN where the processor multiplies it in hardware (cpu::fast_bf16), and own kernels that read
+/// and write it; what neither has goes through fp32 in pieces, as do fp16's products (fp16 is here
+/// for tests, not for speed).
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads = 1, cpu::Isa isa = cpu::detected_isa());
@@ -54,7 +57,8 @@ class CpuBackend final : public Backend {
  private:
   template <class T>
   const cpu::Kernels<T>& kernels() const;
-  /// Calls f(T{}) with the type of `x`: float, double, BFloat16 or Float16; any other dtype is one clear error.
+  /// Calls f(T{}) with the type of `x`: float, double, BFloat16 or Float16; any other dtype is one
+  /// clear error.
   template <class F>
   void floating(const Tensor& x, const char* operation, F&& f) const;
 
@@ -63,13 +67,16 @@ class CpuBackend final : public Backend {
   template <class T>
   void batch_norm_backward_of(const BatchNormBackward& args);
   template <class T>
-  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, Compute<T>* y, bool accumulate);
+  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, Compute<T>* y,
+                   bool accumulate);
   template <class T>
-  void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const Compute<T>* bias, T* y);
+  void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
+                         const Compute<T>* bias, T* y);
   template <class T>
   void conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx);
   template <class T>
-  void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, Compute<T>* dweight, bool accumulate);
+  void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy,
+                                  Compute<T>* dweight, bool accumulate);
   template <class T>
   void matmul_of(const cpu::Product& p, const T* a, const T* b, const Compute<T>* bias, T* c);
   /// The product of 16-bit numbers, into fp32 or their own type.
@@ -81,8 +88,8 @@ class CpuBackend final : public Backend {
   cpu::Workspace<float> widened(const T* x, cpu::Index n);
   template <class T>
   void narrow(const float* x, T* y, cpu::Index n);
-  /// Calls f(kernels, first image, images, x, y) over parts of the images of two tensors, in numbers to compute in: 16-bit ones go through
-  /// fp32, image by image.
+  /// Calls f(kernels, first image, images, x, y) over parts of the images of two tensors, in
+  /// numbers to compute in: 16-bit ones go through fp32, image by image.
   template <class F>
   void by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f);
 
@@ -94,7 +101,9 @@ class CpuBackend final : public Backend {
   cpu::Threads threads_;
   cpu::Isa isa_;
   bool bf16_products_;  ///< oneDNN multiplies bf16 natively
-  std::tuple<cpu::Kernels<float>, cpu::Kernels<double>, cpu::Kernels<BFloat16>, cpu::Kernels<Float16>> kernels_;
+  std::tuple<cpu::Kernels<float>, cpu::Kernels<double>, cpu::Kernels<BFloat16>,
+             cpu::Kernels<Float16>>
+      kernels_;
   cpu::DnnlOperations dnnl_;
   StreamKind stream_ = StreamKind::kCompute;
 };

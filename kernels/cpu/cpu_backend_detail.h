@@ -11,9 +11,12 @@
 namespace starling {
 
 namespace cpu {
-constexpr Index kElementGrain = 16384;  ///< elements: less work than this is not worth another thread
+/// elements: less work than this is not worth another thread
+constexpr Index kElementGrain = 16384;
 /// The same in rows of so many elements.
-constexpr Index rows_of_work(Index elements) { return std::max<Index>(1, kElementGrain / std::max<Index>(1, elements)); }
+constexpr Index rows_of_work(Index elements) {
+  return std::max<Index>(1, kElementGrain / std::max<Index>(1, elements));
+}
 }  // namespace cpu
 
 template <class T>
@@ -31,22 +34,26 @@ void CpuBackend::floating(const Tensor& x, const char* operation, F&& f) const {
     case DType::kBFloat16: return f(BFloat16());
     case DType::kFloat16: return f(Float16());
     default:
-      fail(ExitCode::kUsage, "cpu", "{} on a {} tensor: the CPU computes in fp32, fp64, bf16 and fp16", operation, name_of(x.dtype()));
+      fail(ExitCode::kUsage, "cpu",
+           "{} on a {} tensor: the CPU computes in fp32, fp64, bf16 and fp16", operation,
+           name_of(x.dtype()));
   }
 }
 
 template <class T>
 cpu::Workspace<float> CpuBackend::widened(const T* x, cpu::Index n) {
   cpu::Workspace<float> result(*allocator_, n);
-  threads_.parallel_for(n, cpu::kElementGrain,
-                        [&](cpu::Index begin, cpu::Index end) { kernels<T>().widen(x + begin, result.data() + begin, end - begin); });
+  threads_.parallel_for(n, cpu::kElementGrain, [&](cpu::Index begin, cpu::Index end) {
+    kernels<T>().widen(x + begin, result.data() + begin, end - begin);
+  });
   return result;
 }
 
 template <class T>
 void CpuBackend::narrow(const float* x, T* y, cpu::Index n) {
-  threads_.parallel_for(n, cpu::kElementGrain,
-                        [&](cpu::Index begin, cpu::Index end) { kernels<T>().narrow(x + begin, y + begin, end - begin); });
+  threads_.parallel_for(n, cpu::kElementGrain, [&](cpu::Index begin, cpu::Index end) {
+    kernels<T>().narrow(x + begin, y + begin, end - begin);
+  });
 }
 
 namespace cpu {
@@ -60,8 +67,8 @@ T* optional(const Tensor& x) {
 /// Checks that a tensor is there with `elements` elements of T.
 template <class T>
 T* numbers(const Tensor& x, Index elements, const char* operation, const char* name) {
-  require(static_cast<bool>(x) && x.elements() == elements, "cpu", "{}: {} must have {} elements, not {}", operation, name, elements,
-          x ? x.elements() : 0);
+  require(static_cast<bool>(x) && x.elements() == elements, "cpu",
+          "{}: {} must have {} elements, not {}", operation, name, elements, x ? x.elements() : 0);
   return x.data<T>();
 }
 template <class T>
@@ -77,7 +84,8 @@ struct Matrix {
   Index block() const { return block_rows(channels); }  ///< of rows whose sums gather in one run
 };
 inline Matrix matrix_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cpu", "{}: x must have two or more dimensions", operation);
+  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cpu",
+          "{}: x must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
@@ -88,7 +96,8 @@ void repeat(T* vector, Index channels) {
   for (Index v = channels; v < width; ++v) vector[v] = vector[v - channels];
 }
 
-/// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O]; checks that they belong together.
+/// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O]; checks that they belong
+/// together.
 Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const char* operation);
 
 }  // namespace cpu

@@ -23,48 +23,57 @@ void CpuBackend::encode(const Encode& args) {
     const Index n = args.x.elements();
     if (args.code == Code::kNone) {
       return threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
-        std::memcpy(message + begin * Index{sizeof(T)}, x + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+        std::memcpy(message + begin * Index{sizeof(T)}, x + begin,
+                    static_cast<std::size_t>(end - begin) * sizeof(T));
       });
     }
     if (args.code == Code::kBf16) {
       auto* codes = reinterpret_cast<BFloat16*>(message);
-      return threads_.parallel_for(n, kElementGrain,
-                                   [&](Index begin, Index end) { kernels<T>().encode16(x + begin, end - begin, codes + begin); });
+      return threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
+        kernels<T>().encode16(x + begin, end - begin, codes + begin);
+      });
     }
     const bool min_max = args.code == Code::kMinMax8;
     const MessageLayout layout(args.code, n, args.block);
     const auto of_block = [&](Index b, Index begin, Index end, float least, float most) {
       const Index first = b * layout.block;
-      kernels<T>().encode8(min_max, least, most, x + first + begin, end - begin, message + first + begin,
+      kernels<T>().encode8(min_max, least, most, x + first + begin, end - begin,
+                           message + first + begin,
                            begin == 0 ? layout.heads(message) + b * layout.head : nullptr);
     };
     constexpr float kNone = std::numeric_limits<float>::infinity();
     const Index grain = cpu::rows_of_work(layout.block);
     if (layout.block <= kElementGrain) {
       return threads_.parallel_for(layout.blocks, grain, [&](Index begin, Index end) {
-        constexpr Index kTogether = 8;  // none waits for its own range, and all stay in the first cache
+        // none waits for its own range, and all stay in the first cache
+        constexpr Index kTogether = 8;
         float least[kTogether], most[kTogether];
         for (Index first = begin; first < end; first += kTogether) {
           const Index count = std::min(kTogether, end - first);
           std::fill_n(least, count, kNone), std::fill_n(most, count, -kNone);
           for (Index k = 0; k < count; ++k) {
-            kernels<T>().range(min_max, x + (first + k) * layout.block, layout.size(first + k), least + k, most + k);
+            kernels<T>().range(min_max, x + (first + k) * layout.block, layout.size(first + k),
+                               least + k, most + k);
           }
-          for (Index k = 0; k < count; ++k) of_block(first + k, 0, layout.size(first + k), least[k], most[k]);
+          for (Index k = 0; k < count; ++k)
+            of_block(first + k, 0, layout.size(first + k), least[k], most[k]);
         }
       });
     }
     for (Index b = 0; b < layout.blocks; ++b) {  // long ones: threads share each
       const Index pieces = (layout.size(b) + kElementGrain - 1) / kElementGrain;
-      std::vector<float> least(static_cast<std::size_t>(pieces), kNone), most(static_cast<std::size_t>(pieces), -kNone);
+      std::vector<float> least(static_cast<std::size_t>(pieces), kNone),
+          most(static_cast<std::size_t>(pieces), -kNone);
       const auto in_pieces = [&](auto&& f) {
         threads_.parallel_for(pieces, 1, [&](Index begin, Index end) {
-          for (Index p = begin; p < end; ++p) f(p, p * kElementGrain, std::min(layout.size(b), (p + 1) * kElementGrain));
+          for (Index p = begin; p < end; ++p)
+            f(p, p * kElementGrain, std::min(layout.size(b), (p + 1) * kElementGrain));
         });
       };
       in_pieces([&](Index p, Index begin, Index end) {
         const auto at = static_cast<std::size_t>(p);
-        kernels<T>().range(min_max, x + b * layout.block + begin, end - begin, &least[at], &most[at]);
+        kernels<T>().range(min_max, x + b * layout.block + begin, end - begin, &least[at],
+                           &most[at]);
       });
       float low = kNone, high = -kNone;
       for (std::size_t p = 0; p < least.size(); ++p) {  // NaN stays
@@ -98,7 +107,8 @@ void CpuBackend::decode(const Decode& args) {
       for (Index begin = from; begin < to; begin += kPiece) {
         const Index end = std::min(to, begin + kPiece);
         T* sum = out + begin;
-        cpu::sum_decoded(kernels<T>(), args.code, layout, messages.data(), weights.data(), args.terms, begin, end, args.accumulate, sum);
+        cpu::sum_decoded(kernels<T>(), args.code, layout, messages.data(), weights.data(),
+                         args.terms, begin, end, args.accumulate, sum);
         for (Index i = 0; args.divisor != 1.0 && i < end - begin; ++i) sum[i] = sum[i] / divisor;
       }
     });

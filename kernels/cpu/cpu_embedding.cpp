@@ -2,8 +2,9 @@
 
 #include "kernels/cpu/cpu_backend_detail.h"
 
-// Rows of a table by number, and back. On the way back the positions are sorted by token, so that one thread writes each row of the table
-// once, and adds in the order of the positions: the bits do not depend on the number of threads.
+// Rows of a table by number, and back. On the way back the positions are sorted by token, so that
+// one thread writes each row of the table once, and adds in the order of the positions: the bits do
+// not depend on the number of threads.
 namespace starling {
 
 using cpu::Index;
@@ -12,10 +13,13 @@ namespace {
 
 /// A token outside the table is the data's fault.
 const std::int32_t* checked_tokens(const Tensor& tokens, Index rows, const char* operation) {
-  const std::int32_t* token = cpu::numbers<std::int32_t>(tokens, tokens.elements(), operation, "tokens");
+  const std::int32_t* token =
+      cpu::numbers<std::int32_t>(tokens, tokens.elements(), operation, "tokens");
   for (Index i = 0; i < tokens.elements(); ++i) {
     if (token[i] < 0 || token[i] >= rows) {
-      fail(ExitCode::kUsage, "data", "the token {} at position {} of a batch lies outside the table's {} rows", token[i], i, rows);
+      fail(ExitCode::kUsage, "data",
+           "the token {} at position {} of a batch lies outside the table's {} rows", token[i], i,
+           rows);
     }
   }
   return token;
@@ -47,7 +51,8 @@ void CpuBackend::embedding_backward(const EmbeddingBackward& args) {
     const Index n = args.tokens.elements();
     const T* dy = cpu::numbers<T>(args.dy, n * c, kName, "dy");
     Compute<T>* dtable = args.dtable.data<Compute<T>>();
-    // ends[row] becomes where the row's positions end in `order`; they begin where those of the row before end.
+    // ends[row] becomes where the row's positions end in `order`; they begin where those of the row
+    // before end.
     const cpu::Workspace<Index> ends_memory(*allocator_, v + 1), order_memory(*allocator_, n);
     Index* ends = ends_memory.data();
     Index* order = order_memory.data();
@@ -60,12 +65,15 @@ void CpuBackend::embedding_backward(const EmbeddingBackward& args) {
       double* sum = sum_memory.data();
       for (Index row = begin; row < end; ++row) {
         Compute<T>* to = dtable + row * c;
-        for (Index column = 0; column < c; ++column) sum[column] = args.accumulate ? static_cast<double>(to[column]) : 0.0;
+        for (Index column = 0; column < c; ++column)
+          sum[column] = args.accumulate ? static_cast<double>(to[column]) : 0.0;
         for (Index k = row == 0 ? 0 : ends[row - 1]; k < ends[row]; ++k) {
           const T* from = dy + order[k] * c;
-          for (Index column = 0; column < c; ++column) sum[column] += static_cast<double>(cpu::widen(from[column]));
+          for (Index column = 0; column < c; ++column)
+            sum[column] += static_cast<double>(cpu::widen(from[column]));
         }
-        for (Index column = 0; column < c; ++column) to[column] = static_cast<Compute<T>>(sum[column]);
+        for (Index column = 0; column < c; ++column)
+          to[column] = static_cast<Compute<T>>(sum[column]);
       }
     });
   });

@@ -11,7 +11,8 @@ using cpu::Index;
 
 template <class F>
 void CpuBackend::by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f) {
-  const Index images = from.shape()[0], each = std::max<Index>(images, 1), x_size = from.elements() / each, y_size = to.elements() / each;
+  const Index images = from.shape()[0], each = std::max<Index>(images, 1),
+              x_size = from.elements() / each, y_size = to.elements() / each;
   floating(from, operation, [&](auto type) {
     using T = decltype(type);
     const T* x = from.data<T>();
@@ -26,17 +27,20 @@ void CpuBackend::by_image(const Tensor& from, const Tensor& to, const char* oper
         kernels<T>().narrow(wide_y, y + n * y_size, y_size);
       });
     } else {
-      threads_.parallel_for(images, 1,
-                            [&](Index begin, Index end) { f(kernels<T>(), begin, end - begin, x + begin * x_size, y + begin * y_size); });
+      threads_.parallel_for(images, 1, [&](Index begin, Index end) {
+        f(kernels<T>(), begin, end - begin, x + begin * x_size, y + begin * y_size);
+      });
     }
   });
 }
 
 namespace {
 /// The sizes of a pooling of `image` into `result`.
-cpu::Geometry pooling(const Tensor& image, const Tensor& result, const Window2d& window, const char* operation) {
+cpu::Geometry pooling(const Tensor& image, const Tensor& result, const Window2d& window,
+                      const char* operation) {
   const cpu::Geometry g = cpu::geometry(image.shape(), result.shape(), window, operation);
-  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", operation, g.channels, g.out_channels);
+  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", operation, g.channels,
+          g.out_channels);
   return g;
 }
 
@@ -70,10 +74,13 @@ void CpuBackend::pool2d_forward(const Pool2dForward& args) {
                            .y = args.y,
                            .window = by_channel(args.window, g.channels)});
   }
-  std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
+  std::int32_t* index =
+      cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
   by_image(args.x, args.y, kName, [&](const auto& k, Index first, Index images, auto* x, auto* y) {
     if (args.kind == Pooling::kMax) {
-      k.max_pool_forward(x, y, index ? index + first * g.out_height * g.out_width * g.channels : nullptr, g, 0, images);
+      k.max_pool_forward(x, y,
+                         index ? index + first * g.out_height * g.out_width * g.channels : nullptr,
+                         g, 0, images);
     } else {
       k.avg_pool_forward(x, y, g, 0, images);
     }
@@ -90,21 +97,26 @@ void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
                                  .window = by_channel(args.window, g.channels)});
   }
   const bool max = args.kind == Pooling::kMax;
-  const std::int32_t* index = max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-  by_image(args.dy, args.dx, kName, [&](const auto& k, Index first, Index images, auto* dy, auto* dx) {
-    if (max) {
-      k.max_pool_backward(dy, index + first * g.out_height * g.out_width * g.channels, dx, g, 0, images);
-    } else {
-      k.avg_pool_backward(dy, dx, g, 0, images);
-    }
-  });
+  const std::int32_t* index =
+      max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
+  by_image(args.dy, args.dx, kName,
+           [&](const auto& k, Index first, Index images, auto* dy, auto* dx) {
+             if (max) {
+               k.max_pool_backward(dy, index + first * g.out_height * g.out_width * g.channels, dx,
+                                   g, 0, images);
+             } else {
+               k.avg_pool_backward(dy, dx, g, 0, images);
+             }
+           });
 }
 
 namespace {
 /// The pixels of x[N,H,W,C] that an element of y[N,C] is the mean of.
 Index pixels_of(const Tensor& image, const Tensor& vector, const char* operation) {
-  require(image && vector && image.shape().rank() == 4 && vector.elements() == image.shape()[0] * image.shape()[3], "cpu",
-          "{}: {} and {} do not belong together", operation, image.shape().text(), vector.shape().text());
+  require(image && vector && image.shape().rank() == 4 &&
+              vector.elements() == image.shape()[0] * image.shape()[3],
+          "cpu", "{}: {} and {} do not belong together", operation, image.shape().text(),
+          vector.shape().text());
   return image.shape()[1] * image.shape()[2];
 }
 }  // namespace
@@ -112,25 +124,32 @@ Index pixels_of(const Tensor& image, const Tensor& vector, const char* operation
 void CpuBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
   constexpr const char* kName = "global average pooling forward";
   const Index pixels = pixels_of(args.x, args.y, kName), channels = args.x.shape()[3];
-  by_image(args.x, args.y, kName, [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
-    k.global_sum(x, y, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
-  });
+  by_image(args.x, args.y, kName,
+           [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
+             k.global_sum(x, y, images, pixels, channels,
+                          static_cast<R>(1.0 / static_cast<double>(pixels)));
+           });
 }
 
 void CpuBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
   constexpr const char* kName = "global average pooling backward";
   const Index pixels = pixels_of(args.dx, args.dy, kName), channels = args.dx.shape()[3];
-  by_image(args.dy, args.dx, kName, [&]<class R>(const auto& k, Index, Index images, const R* dy, R* dx) {
-    k.global_spread(dy, dx, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
-  });
+  by_image(args.dy, args.dx, kName,
+           [&]<class R>(const auto& k, Index, Index images, const R* dy, R* dx) {
+             k.global_spread(dy, dx, images, pixels, channels,
+                             static_cast<R>(1.0 / static_cast<double>(pixels)));
+           });
 }
 
 namespace {
-void check_subsample(const Shape& large, const Shape& small, Index stride, Index pad_before, const char* operation) {
-  require(large.rank() == 4 && small.rank() == 4 && stride > 0 && large[0] == small[0] && small[1] == (large[1] + stride - 1) / stride &&
-              small[2] == (large[2] + stride - 1) / stride && pad_before >= 0 && small[3] >= large[3] + pad_before,
-          "cpu", "{}: {} does not become {} with stride {} and {} channels before", operation, large.text(), small.text(), stride,
-          pad_before);
+void check_subsample(const Shape& large, const Shape& small, Index stride, Index pad_before,
+                     const char* operation) {
+  require(large.rank() == 4 && small.rank() == 4 && stride > 0 && large[0] == small[0] &&
+              small[1] == (large[1] + stride - 1) / stride &&
+              small[2] == (large[2] + stride - 1) / stride && pad_before >= 0 &&
+              small[3] >= large[3] + pad_before,
+          "cpu", "{}: {} does not become {} with stride {} and {} channels before", operation,
+          large.text(), small.text(), stride, pad_before);
 }
 }  // namespace
 
@@ -145,7 +164,8 @@ void CpuBackend::subsample_pad_forward(const SubsamplePadForward& args) {
     const Index after = to[3] - from[3] - args.pad_before;
     threads_.parallel_for(to[0] * to[1], 8, [&](Index begin, Index end) {
       for (Index row = begin; row < end; ++row) {
-        const T* source = x + ((row / to[1]) * from[1] + (row % to[1]) * args.stride) * from[2] * from[3];
+        const T* source =
+            x + ((row / to[1]) * from[1] + (row % to[1]) * args.stride) * from[2] * from[3];
         T* target = y + row * to[2] * to[3];
         for (Index w = 0; w < to[2]; ++w) {
           target = std::fill_n(target, args.pad_before, T(0));
@@ -171,8 +191,10 @@ void CpuBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
         std::fill_n(target, to[2] * to[3], T(0));
         const Index h = row % to[1];
         if (h % args.stride != 0) continue;
-        const T* source = dy + ((row / to[1]) * from[1] + h / args.stride) * from[2] * from[3] + args.pad_before;
-        for (Index w = 0; w < from[2]; ++w) std::copy_n(source + w * from[3], to[3], target + w * args.stride * to[3]);
+        const T* source =
+            dy + ((row / to[1]) * from[1] + h / args.stride) * from[2] * from[3] + args.pad_before;
+        for (Index w = 0; w < from[2]; ++w)
+          std::copy_n(source + w * from[3], to[3], target + w * args.stride * to[3]);
       }
     });
   });
@@ -209,9 +231,11 @@ void CpuBackend::augment_images(const AugmentImages& args) {
   constexpr const char* kName = "augment_images";
   check_augment_images(args);
   const Shape shape = args.x.shape();
-  const std::int32_t* params = cpu::optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
+  const std::int32_t* params =
+      cpu::optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
   const Index boxes_each = args.boxes_each();
-  const std::int32_t* boxes = cpu::optional_numbers<std::int32_t>(args.boxes, shape[0] * boxes_each * 4, kName, "boxes");
+  const std::int32_t* boxes =
+      cpu::optional_numbers<std::int32_t>(args.boxes, shape[0] * boxes_each * 4, kName, "boxes");
   const std::int32_t* mix = cpu::optional_numbers<std::int32_t>(args.mix, 5, kName, "mix");
   floating(args.y, kName, [&](auto type) {
     using T = decltype(type);
@@ -221,15 +245,18 @@ void CpuBackend::augment_images(const AugmentImages& args) {
     const Index images = shape[0], height = shape[1], width = shape[2], channels = shape[3];
     // A pixel of image n as it is before mixing.
     const auto pixel = [&](Index n, Index h, Index w, Index c) {
-      const Index top = params ? params[3 * n] - args.crop_padding : 0, left = params ? params[3 * n + 1] - args.crop_padding : 0;
+      const Index top = params ? params[3 * n] - args.crop_padding : 0,
+                  left = params ? params[3 * n + 1] - args.crop_padding : 0;
       const bool flip = params && params[3 * n + 2] != 0;
       const Index from_h = h + top, from_w = (flip ? width - 1 - w : w) + left;
       const bool inside = from_h >= 0 && from_h < height && from_w >= 0 && from_w < width;
-      const std::uint8_t value = inside ? x[((n * height + from_h) * width + from_w) * channels + c] : std::uint8_t{0};
+      const std::uint8_t value =
+          inside ? x[((n * height + from_h) * width + from_w) * channels + c] : std::uint8_t{0};
       const auto i = static_cast<std::size_t>(c);
       auto number = math::normalized_pixel<C>(value, args.mean[i], args.std[i]);
       for (Index k = 0; k < boxes_each; ++k) {
-        if (math::in_box(boxes + (n * boxes_each + k) * 4, h, w)) number = static_cast<C>(args.values[static_cast<std::size_t>(k)]);
+        if (math::in_box(boxes + (n * boxes_each + k) * 4, h, w))
+          number = static_cast<C>(args.values[static_cast<std::size_t>(k)]);
       }
       return number;
     };
@@ -241,7 +268,10 @@ void CpuBackend::augment_images(const AugmentImages& args) {
             T* to = y + ((n * height + h) * width + w) * channels;
             for (Index c = 0; c < channels; ++c) {
               const C number = pixel(n, h, w, c);
-              to[c] = cpu::narrow<T>(own == C(1) ? number : math::mixed_pixel(own, number, pixel(n > 0 ? n - 1 : images - 1, h, w, c)));
+              to[c] = cpu::narrow<T>(
+                  own == C(1)
+                      ? number
+                      : math::mixed_pixel(own, number, pixel(n > 0 ? n - 1 : images - 1, h, w, c)));
             }
           }
         }

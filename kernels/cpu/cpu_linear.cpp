@@ -11,7 +11,8 @@ using cpu::Index;
 namespace cpu {
 
 Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const char* operation) {
-  require(x.rank() == 4 && y.rank() == 4, "cpu", "{}: {} and {} must have four dimensions", operation, x.text(), y.text());
+  require(x.rank() == 4 && y.rank() == 4, "cpu", "{}: {} and {} must have four dimensions",
+          operation, x.text(), y.text());
   Geometry g;
   g.images = x[0];
   g.height = x[1];
@@ -29,58 +30,77 @@ Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const 
   g.dilation_h = window.dilation[0];
   g.dilation_w = window.dilation[1];
   g.groups = window.groups;
-  const bool valid =
-      g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0 && g.dilation_h > 0 && g.dilation_w > 0 && g.groups > 0;
-  require(valid && y[0] == x[0] && y[1] == window.output(0, x[1]) && y[2] == window.output(1, x[2]) && y[1] > 0 && y[2] > 0 &&
-              x[3] % g.groups == 0 && y[3] % g.groups == 0,
-          "cpu", "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}, {} groups", operation, x.text(),
-          y.text(), g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
+  const bool valid = g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0 &&
+                     g.dilation_h > 0 && g.dilation_w > 0 && g.groups > 0;
+  require(valid && y[0] == x[0] && y[1] == window.output(0, x[1]) &&
+              y[2] == window.output(1, x[2]) && y[1] > 0 && y[2] > 0 && x[3] % g.groups == 0 &&
+              y[3] % g.groups == 0,
+          "cpu",
+          "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}, "
+          "{} groups",
+          operation, x.text(), y.text(), g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h,
+          g.groups);
   return g;
 }
 
 namespace {
-/// Stride 1, padding 1, 3×3 to 16 channels from 8 to 32 (more inputs' weights would leave the first cache), on images of some width.
+/// Stride 1, padding 1, 3×3 to 16 channels from 8 to 32 (more inputs' weights would leave the first
+/// cache), on images of some width.
 bool suits_conv16(const Geometry& g) {
-  return g.out_channels == 16 && g.groups == 1 && g.kernel_h == 3 && g.kernel_w == 3 && g.stride_h == 1 && g.stride_w == 1 &&
-         g.pad_h == 1 && g.pad_w == 1 && g.dilation_h == 1 && g.dilation_w == 1 && g.channels >= 8 && g.channels <= 32 && g.width >= 8;
+  return g.out_channels == 16 && g.groups == 1 && g.kernel_h == 3 && g.kernel_w == 3 &&
+         g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 1 && g.pad_w == 1 && g.dilation_h == 1 &&
+         g.dilation_w == 1 && g.channels >= 8 && g.channels <= 32 && g.width >= 8;
 }
-Index weight_elements(const Geometry& g) { return g.out_channels * g.kernel_h * g.kernel_w * (g.channels / g.groups); }
+Index weight_elements(const Geometry& g) {
+  return g.out_channels * g.kernel_h * g.kernel_w * (g.channels / g.groups);
+}
 }  // namespace
 
 }  // namespace cpu
 
 namespace {
 Index x_elements(const cpu::Geometry& g) { return g.images * g.height * g.width * g.channels; }
-Index y_elements(const cpu::Geometry& g) { return g.images * g.out_height * g.out_width * g.out_channels; }
-
-/// 1×1 with enough channels that a plain product finds the gradient of the weights faster than oneDNN's bf16 convolution (twice and more).
-bool suits_product(const cpu::Geometry& g) {
-  return g.kernel_h == 1 && g.kernel_w == 1 && g.pad_h == 0 && g.pad_w == 0 && g.groups == 1 && g.channels * g.out_channels >= 8192;
+Index y_elements(const cpu::Geometry& g) {
+  return g.images * g.out_height * g.out_width * g.out_channels;
 }
 
-/// The pixels that a 1×1 convolution with strides reads, for its output rows first … last - 1, counted over N·P.
+/// 1×1 with enough channels that a plain product finds the gradient of the weights faster than
+/// oneDNN's bf16 convolution (twice and more).
+bool suits_product(const cpu::Geometry& g) {
+  return g.kernel_h == 1 && g.kernel_w == 1 && g.pad_h == 0 && g.pad_w == 0 && g.groups == 1 &&
+         g.channels * g.out_channels >= 8192;
+}
+
+/// The pixels that a 1×1 convolution with strides reads, for its output rows first … last - 1,
+/// counted over N·P.
 template <class T>
 void gather_pixels(const cpu::Geometry& g, const T* x, T* to, Index first, Index last) {
   for (Index row = first; row < last; ++row) {
-    const T* from = x + (row / g.out_height * g.height + row % g.out_height * g.stride_h) * g.width * g.channels;
+    const T* from = x + (row / g.out_height * g.height + row % g.out_height * g.stride_h) *
+                            g.width * g.channels;
     for (Index q = 0; q < g.out_width; ++q) {
-      std::copy_n(from + q * g.stride_w * g.channels, g.channels, to + (row * g.out_width + q) * g.channels);
+      std::copy_n(from + q * g.stride_w * g.channels, g.channels,
+                  to + (row * g.out_width + q) * g.channels);
     }
   }
 }
 }  // namespace
 
 template <class T>
-void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const Compute<T>* bias, T* y) {
+void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
+                                   const Compute<T>* bias, T* y) {
   if constexpr (std::is_same_v<T, double>) {
-    if (cpu::takes_depthwise(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).forward(g, x, weight, bias, y);
-    threads_.parallel_for(g.images * g.out_height, 1,
-                          [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });
+    if (cpu::takes_depthwise(g))
+      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).forward(g, x, weight, bias, y);
+    threads_.parallel_for(g.images * g.out_height, 1, [&](Index begin, Index end) {
+      kernels<T>().conv_forward(g, x, weight, bias, y, begin, end);
+    });
   } else if constexpr (std::is_same_v<T, float>) {
     const cpu::Kernels<float>& k = kernels<float>();
     if (k.conv16 && !bias && cpu::suits_conv16(g)) {
       const Index scratch = 3 * (g.width + 2) * g.channels;
-      const cpu::Workspace<float> packed(*allocator_, cpu::weight_elements(g)), lines(*allocator_, threads_.count() * scratch);
+      const cpu::Workspace<float> packed(*allocator_, cpu::weight_elements(g)),
+          lines(*allocator_, threads_.count() * scratch);
       k.conv16_pack(weight, packed.data(), g.channels);
       threads_.parallel_parts(g.images, 1, [&](Index part, Index begin, Index end) {
         k.conv16(g, x, packed.data(), y, begin, end, lines.data() + part * scratch);
@@ -92,7 +112,8 @@ void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* 
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (bf16_products_) return dnnl_.conv_forward(g, x, weight, bias, y);
     }
-    const auto wide_x = widened(x, x_elements(g)), wide_weight = widened(weight, cpu::weight_elements(g));
+    const auto wide_x = widened(x, x_elements(g)),
+               wide_weight = widened(weight, cpu::weight_elements(g));
     const cpu::Workspace<float> wide_y(*allocator_, y_elements(g));
     conv2d_forward_of<float>(g, wide_x.data(), wide_weight.data(), bias, wide_y.data());
     narrow(wide_y.data(), y, y_elements(g));
@@ -104,24 +125,31 @@ void CpuBackend::conv2d_forward(const Conv2dForward& args) {
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    conv2d_forward_of<T>(g, args.x.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
-                         cpu::optional_numbers<Compute<T>>(args.bias, g.out_channels, kName, "bias"), args.y.data<T>());
+    conv2d_forward_of<T>(
+        g, args.x.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
+        cpu::optional_numbers<Compute<T>>(args.bias, g.out_channels, kName, "bias"),
+        args.y.data<T>());
   });
 }
 
 template <class T>
-void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx) {
+void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight,
+                                         T* dx) {
   if constexpr (std::is_same_v<T, double>) {
-    if (cpu::takes_depthwise(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_data(g, dy, weight, dx);
-    threads_.parallel_for(g.images * g.height, 1,
-                          [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
+    if (cpu::takes_depthwise(g))
+      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_)
+          .backward_data(g, dy, weight, dx);
+    threads_.parallel_for(g.images * g.height, 1, [&](Index begin, Index end) {
+      kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end);
+    });
   } else if constexpr (std::is_same_v<T, float>) {
     dnnl_.conv_backward_data(g, dy, weight, dx);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (bf16_products_) return dnnl_.conv_backward_data(g, dy, weight, dx);
     }
-    const auto wide_dy = widened(dy, y_elements(g)), wide_weight = widened(weight, cpu::weight_elements(g));
+    const auto wide_dy = widened(dy, y_elements(g)),
+               wide_weight = widened(weight, cpu::weight_elements(g));
     const cpu::Workspace<float> wide_dx(*allocator_, x_elements(g));
     conv2d_backward_data_of<float>(g, wide_dy.data(), wide_weight.data(), wide_dx.data());
     narrow(wide_dx.data(), dx, x_elements(g));
@@ -133,35 +161,44 @@ void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
   const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
-    conv2d_backward_data_of<T>(g, args.dy.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
-                               args.dx.data<T>());
+    conv2d_backward_data_of<T>(
+        g, args.dy.data<T>(),
+        cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"), args.dx.data<T>());
   });
 }
 
 template <class T>
-void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, Compute<T>* dweight, bool accumulate) {
+void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy,
+                                            Compute<T>* dweight, bool accumulate) {
   if constexpr (!cpu::kIsLow<T>) {
     if (cpu::takes_depthwise(g)) {
-      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_weights(g, x, dy, dweight, accumulate);
+      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_)
+          .backward_weights(g, x, dy, dweight, accumulate);
     }
   }
   if constexpr (std::is_same_v<T, double>) {
-    threads_.parallel_for(g.out_channels, 1,
-                          [&](Index begin, Index end) { kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, accumulate); });
+    threads_.parallel_for(g.out_channels, 1, [&](Index begin, Index end) {
+      kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, accumulate);
+    });
   } else if constexpr (std::is_same_v<T, float>) {
     dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (bf16_products_ && suits_product(g)) {
-        const cpu::Product p{g.out_channels, g.channels, g.images * g.out_height * g.out_width, true, false, accumulate};
+        const cpu::Product p{g.out_channels, g.channels, g.images * g.out_height * g.out_width,
+                             true,           false,      accumulate};
         if (g.stride_h == 1 && g.stride_w == 1) return dnnl_.matmul(p, dy, x, nullptr, dweight);
         const cpu::Workspace<T> rows(*allocator_, p.k * g.channels);
-        threads_.parallel_for(g.images * g.out_height, 8, [&](Index begin, Index end) { gather_pixels(g, x, rows.data(), begin, end); });
+        threads_.parallel_for(g.images * g.out_height, 8, [&](Index begin, Index end) {
+          gather_pixels(g, x, rows.data(), begin, end);
+        });
         return dnnl_.matmul(p, dy, rows.data(), nullptr, dweight);
       }
-      // Of large windows that oneDNN 2.6 does not know by heart the gradient takes it longer than anything else.
+      // Of large windows that oneDNN 2.6 does not know by heart the gradient takes it longer than
+      // anything else.
       const bool slow = cpu::takes_depthwise(g) && g.kernel_h * g.kernel_w > 9;
-      if (bf16_products_ && !slow) return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
+      if (bf16_products_ && !slow)
+        return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
     }
     const auto wide_x = widened(x, x_elements(g)), wide_dy = widened(dy, y_elements(g));
     conv2d_backward_weights_of<float>(g, wide_x.data(), wide_dy.data(), dweight, accumulate);
@@ -175,17 +212,19 @@ void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
     using T = decltype(type);
     using R = Compute<T>;
     const T* dy = args.dy.data<T>();
-    conv2d_backward_weights_of<T>(g, args.x.data<T>(), dy, cpu::numbers<R>(args.dweight, cpu::weight_elements(g), kName, "dweight"),
-                                  args.accumulate);
+    conv2d_backward_weights_of<T>(
+        g, args.x.data<T>(), dy,
+        cpu::numbers<R>(args.dweight, cpu::weight_elements(g), kName, "dweight"), args.accumulate);
     if (args.dbias) {
-      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels, cpu::numbers<R>(args.dbias, g.out_channels, kName, "dbias"),
-                  args.accumulate);
+      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels,
+                  cpu::numbers<R>(args.dbias, g.out_channels, kName, "dbias"), args.accumulate);
     }
   });
 }
 
 template <class T>
-void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const Compute<T>* bias, T* c) {
+void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const Compute<T>* bias,
+                           T* c) {
   if constexpr (std::is_same_v<T, float>) {
     // The bias goes in first, and the product on top of it.
     if (bias) {
@@ -202,13 +241,15 @@ void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const 
     dnnl_.matmul(a, b, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate || bias);
   } else {
     threads_.parallel_for(p.m, 1, [&](Index begin, Index end) {
-      kernels<T>().matmul(a, b, bias, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate, begin, end);
+      kernels<T>().matmul(a, b, bias, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate,
+                          begin, end);
     });
   }
 }
 
 template <class T, class To>
-void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias, To* c) {
+void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias,
+                            To* c) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (bf16_products_) return dnnl_.matmul(p, a, b, bias, c);
   }
@@ -216,7 +257,8 @@ void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const
   if constexpr (std::is_same_v<To, float>) {
     matmul_of<float>(p, wide_a.data(), wide_b.data(), bias, c);
   } else {
-    const auto wide_c = p.accumulate ? widened(c, p.m * p.n) : cpu::Workspace<float>(*allocator_, p.m * p.n);
+    const auto wide_c =
+        p.accumulate ? widened(c, p.m * p.n) : cpu::Workspace<float>(*allocator_, p.m * p.n);
     matmul_of<float>(p, wide_a.data(), wide_b.data(), bias, wide_c.data());
     narrow(wide_c.data(), c, p.m * p.n);
   }
@@ -224,12 +266,16 @@ void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const
 
 void CpuBackend::matmul(const Matmul& args) {
   constexpr const char* kName = "matmul";
-  require(args.a && args.b && args.c && args.a.shape().rank() == 2 && args.b.shape().rank() == 2 && args.c.shape().rank() == 2, "cpu",
-          "matmul: a, b and c must be matrices");
-  const Index m = args.c.shape()[0], n = args.c.shape()[1], k = args.a.shape()[args.transpose_a ? 0 : 1];
-  require(args.a.shape()[args.transpose_a ? 1 : 0] == m && args.b.shape()[args.transpose_b ? 1 : 0] == k &&
+  require(args.a && args.b && args.c && args.a.shape().rank() == 2 && args.b.shape().rank() == 2 &&
+              args.c.shape().rank() == 2,
+          "cpu", "matmul: a, b and c must be matrices");
+  const Index m = args.c.shape()[0], n = args.c.shape()[1],
+              k = args.a.shape()[args.transpose_a ? 0 : 1];
+  require(args.a.shape()[args.transpose_a ? 1 : 0] == m &&
+              args.b.shape()[args.transpose_b ? 1 : 0] == k &&
               args.b.shape()[args.transpose_b ? 0 : 1] == n,
-          "cpu", "matmul: {}{} by {}{} is not {}", args.a.shape().text(), args.transpose_a ? " transposed" : "", args.b.shape().text(),
+          "cpu", "matmul: {}{} by {}{} is not {}", args.a.shape().text(),
+          args.transpose_a ? " transposed" : "", args.b.shape().text(),
           args.transpose_b ? " transposed" : "", args.c.shape().text());
   require(!args.relu || !args.accumulate, "cpu", "matmul: relu and accumulate exclude each other");
   const cpu::Product p{m, n, k, args.transpose_a, args.transpose_b, args.accumulate};
@@ -250,7 +296,8 @@ void CpuBackend::matmul(const Matmul& args) {
 }
 
 template <class T>
-void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>* y, bool accumulate) {
+void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>* y,
+                             bool accumulate) {
   // Each block's sums, added up in the blocks' order: no bit depends on the number of threads.
   const Index block = cpu::block_rows(channels), width = cpu::fold_width(channels);
   const Index blocks = std::max<Index>((rows + block - 1) / block, 1);
@@ -258,20 +305,23 @@ void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>*
   const cpu::Workspace<Compute<T>> scratch(*allocator_, threads_.count() * width);
   std::fill_n(sums.data(), blocks * channels, 0.0);
   threads_.parallel_blocks(rows, block, [&](Index part, Index r, Index count) {
-    kernels<T>().column_sums(x + r * channels, count, channels, scratch.data() + part * width, sums.data() + r / block * channels);
+    kernels<T>().column_sums(x + r * channels, count, channels, scratch.data() + part * width,
+                             sums.data() + r / block * channels);
   });
   double* total = sums.data();
   for (Index b = 1; b < blocks; ++b) {
     for (Index c = 0; c < channels; ++c) total[c] += sums.data()[b * channels + c];
   }
-  for (Index c = 0; c < channels; ++c) y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + total[c] : total[c]);
+  for (Index c = 0; c < channels; ++c)
+    y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + total[c] : total[c]);
 }
 
 void CpuBackend::sum_rows(const SumRows& args) {
   const cpu::Matrix x = cpu::matrix_of(args.x, "sum_rows");
   floating(args.x, "sum_rows", [&](auto type) {
     using T = decltype(type);
-    column_sums(args.x.data<T>(), x.rows, x.channels, cpu::numbers<Compute<T>>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
+    column_sums(args.x.data<T>(), x.rows, x.channels,
+                cpu::numbers<Compute<T>>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
   });
 }
 

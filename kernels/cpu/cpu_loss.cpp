@@ -8,11 +8,14 @@ using cpu::Index;
 namespace {
 
 /// Labels outside the classes would read past a row; they are the data's fault.
-const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes, const char* operation) {
+const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes,
+                                   const char* operation) {
   const std::int32_t* label = cpu::numbers<std::int32_t>(labels, rows, operation, "labels");
   for (Index r = 0; r < rows; ++r) {
     if (label[r] < 0 || label[r] >= classes) {
-      fail(ExitCode::kUsage, "data", "the label {} of sample {} of a batch lies outside the model's {} classes", label[r], r, classes);
+      fail(ExitCode::kUsage, "data",
+           "the label {} of sample {} of a batch lies outside the model's {} classes", label[r], r,
+           classes);
     }
   }
   return label;
@@ -30,8 +33,9 @@ void CpuBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     T* dlogits = cpu::optional_numbers<T>(args.dlogits, n * c, kName, "dlogits");
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, 16, [&](Index begin, Index end) {
-      kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin, dlogits ? dlogits + begin * c : nullptr,
-                                         end - begin, c, args.label_smoothing, args.scale * args.gradient_scale);
+      kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin,
+                                         dlogits ? dlogits + begin * c : nullptr, end - begin, c,
+                                         args.label_smoothing, args.scale * args.gradient_scale);
     });
     double sum = 0.0;
     for (Index r = 0; r < n; ++r) sum += losses.data()[r];
@@ -52,7 +56,8 @@ void CpuBackend::classification_metrics(const ClassificationMetrics& args) {
     for (Index r = 0; r < n; ++r) {
       const T* row = logits + r * c;
       const auto own = cpu::widen(row[labels[r]]);
-      // How many classes come before the label's: larger logits, and equal ones of a lower index. NaN comes before everything.
+      // How many classes come before the label's: larger logits, and equal ones of a lower index.
+      // NaN comes before everything.
       Index before = 0;
       for (Index i = 0; i < c; ++i) {
         const auto other = cpu::widen(row[i]);

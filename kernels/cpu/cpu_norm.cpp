@@ -4,8 +4,9 @@
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/activations.h"
 
-// Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A batch norm comes as one operation and in
-// steps, with which convolutions are composed that carry out parts of it.
+// Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A
+// batch norm comes as one operation and in steps, with which convolutions are composed that carry
+// out parts of it.
 namespace starling {
 
 using cpu::Index;
@@ -21,23 +22,28 @@ R* repeated(const R* from, Index channels, R* to) {
   return to;
 }
 
-/// The affine form of a normalisation, one for forward and backward so that the backward pass can find the sign of y again.
+/// The affine form of a normalisation, one for forward and backward so that the backward pass can
+/// find the sign of y again.
 template <class R>
-void affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma, const R* beta, R* scale, R* shift) {
+void affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma, const R* beta,
+                 R* scale, R* shift) {
   for (Index c = 0; c < channels; ++c) {
     scale[c] = (gamma ? gamma[c] : R(1)) * inv_std[c];
-    shift[c] = static_cast<R>((beta ? static_cast<double>(beta[c]) : 0.0) - static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
+    shift[c] = static_cast<R>((beta ? static_cast<double>(beta[c]) : 0.0) -
+                              static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
   }
 }
 /// The same for the kernels' long rows.
 template <class R>
-void repeated_affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma, const R* beta, R* scale, R* shift) {
+void repeated_affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma,
+                          const R* beta, R* scale, R* shift) {
   affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   cpu::repeat(scale, channels);
   cpu::repeat(shift, channels);
 }
 
-/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up, else R.
+/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up,
+/// else R.
 template <class R, class F>
 void as_sums(const Tensor& sums, const F& f) {
   if (sums.dtype() == DType::kFloat64)
@@ -57,7 +63,8 @@ struct NormStatistics {
   NormStatistics(const Args& args, Index channels, const char* operation)
       : saved_mean(cpu::numbers<R>(args.saved_mean, channels, operation, "saved_mean")),
         saved_inv_std(cpu::numbers<R>(args.saved_inv_std, channels, operation, "saved_inv_std")),
-        running_mean(cpu::optional_numbers<R>(args.running_mean, channels, operation, "running_mean")),
+        running_mean(
+            cpu::optional_numbers<R>(args.running_mean, channels, operation, "running_mean")),
         running_var(cpu::optional_numbers<R>(args.running_var, channels, operation, "running_var")),
         eps(args.eps),
         momentum(args.momentum) {}
@@ -66,7 +73,9 @@ struct NormStatistics {
     saved_mean[c] = static_cast<R>(mean);
     saved_inv_std[c] = static_cast<R>(1.0 / std::sqrt(variance + eps));
     const auto move = [&](R* running, double value) {
-      if (running) running[c] = static_cast<R>((1.0 - momentum) * static_cast<double>(running[c]) + momentum * value);
+      if (running)
+        running[c] =
+            static_cast<R>((1.0 - momentum) * static_cast<double>(running[c]) + momentum * value);
     };
     move(running_mean, mean);
     move(running_var, unbiased);
@@ -89,7 +98,8 @@ struct NormInputs {
         gamma(cpu::optional_numbers<R>(args.gamma, matrix.channels, operation, "gamma")) {}
 };
 
-/// dγ, dβ and the coefficients of dx = a·g + b·(x - mean) + shift, where g is the gradient before the normalisation.
+/// dγ, dβ and the coefficients of dx = a·g + b·(x - mean) + shift, where g is the gradient before
+/// the normalisation.
 template <class R>
 struct NormGradients {
   const R *inv_std, *gamma;
@@ -100,9 +110,11 @@ struct NormGradients {
 
   /// From Σ g and Σ g·x̂ of channel c.
   void take(Index c, double g, double gx) const {
-    const double inv = static_cast<double>(inv_std[c]), factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
+    const double inv = static_cast<double>(inv_std[c]),
+                 factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
     const double share = 1.0 / static_cast<double>(rows);
-    if (dgamma) dgamma[c] = static_cast<R>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
+    if (dgamma)
+      dgamma[c] = static_cast<R>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
     if (dbeta) dbeta[c] = static_cast<R>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
     // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
     a[c] = static_cast<R>(factor);
@@ -145,7 +157,8 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     const Workspace<double> counts(*allocator_, parts);
     std::fill_n(counts.data(), parts, 0.0);
     // Chan et al. 1983: the moments of a union of two sets of `n` and `m` elements.
-    const auto merge = [&](double* to_mean, double* to_m2, double n, const double* mean_b, const double* m2_b, double m) {
+    const auto merge = [&](double* to_mean, double* to_m2, double n, const double* mean_b,
+                           const double* m2_b, double m) {
       const double share = m / (n + m), cross = n * share;
       for (Index c = 0; c < channels; ++c) {
         const double delta = mean_b[c] - to_mean[c];
@@ -158,7 +171,8 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
       double* own = moments.data() + part * 4 * channels;
       double* piece = own + 2 * channels;
       double& n = counts.data()[part];
-      k.moments(x + r * channels, count, channels, scratch.data() + part * 3 * width, piece, piece + channels);
+      k.moments(x + r * channels, count, channels, scratch.data() + part * 3 * width, piece,
+                piece + channels);
       merge(own, own + channels, n, piece, piece + channels, static_cast<double>(count));
       n += static_cast<double>(count);
     });
@@ -178,32 +192,41 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     mean = statistics.saved_mean;
     inv_std = statistics.saved_inv_std;
   } else {
-    require(args.running_mean && args.running_var, "cpu", "batch norm forward: inference needs the running statistics");
+    require(args.running_mean && args.running_var, "cpu",
+            "batch norm forward: inference needs the running statistics");
     mean = cpu::numbers<R>(args.running_mean, channels, kName, "running_mean");
     const R* running_var = cpu::numbers<R>(args.running_var, channels, kName, "running_var");
     R* inverse = shift + 2 * width;
-    for (Index c = 0; c < channels; ++c) inverse[c] = static_cast<R>(1.0 / std::sqrt(static_cast<double>(running_var[c]) + args.eps));
-    if (args.saved_mean) std::copy_n(mean, channels, cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean"));
-    if (args.saved_inv_std) std::copy_n(inverse, channels, cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std"));
+    for (Index c = 0; c < channels; ++c)
+      inverse[c] = static_cast<R>(1.0 / std::sqrt(static_cast<double>(running_var[c]) + args.eps));
+    if (args.saved_mean)
+      std::copy_n(mean, channels, cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean"));
+    if (args.saved_inv_std)
+      std::copy_n(inverse, channels,
+                  cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std"));
   }
   repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
-    k.affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu, static_cast<R>(args.ceiling));
+    k.affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift,
+             args.relu, static_cast<R>(args.ceiling));
   });
 }
 
 void CpuBackend::batch_norm_forward(const BatchNormForward& args) {
-  floating(args.x, "batch norm forward", [&](auto type) { batch_norm_forward_of<decltype(type)>(args); });
+  floating(args.x, "batch norm forward",
+           [&](auto type) { batch_norm_forward_of<decltype(type)>(args); });
 }
 
-/// Σ g and Σ g·(x - mean) of each channel, [2][channels], where g is dy + dy2 masked by y or by the affine form; `masked` (optional) gets
-/// g. scratch: 2 · width for each thread.
+/// Σ g and Σ g·(x - mean) of each channel, [2][channels], where g is dy + dy2 masked by y or by the
+/// affine form; `masked` (optional) gets g. scratch: 2 · width for each thread.
 template <class T>
-static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator, const cpu::Threads& threads, const cpu::Kernels<T>& k,
-                                       const NormInputs<T>& in, cpu::Matrix matrix, const T* y, const T* dy2, T* masked,
-                                       const Compute<T>* means, const Compute<T>* scale, const Compute<T>* shift, double ceiling,
-                                       Compute<T>* scratch) {
+static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator,
+                                       const cpu::Threads& threads, const cpu::Kernels<T>& k,
+                                       const NormInputs<T>& in, cpu::Matrix matrix, const T* y,
+                                       const T* dy2, T* masked, const Compute<T>* means,
+                                       const Compute<T>* scale, const Compute<T>* shift,
+                                       double ceiling, Compute<T>* scratch) {
   const Index channels = matrix.channels, width = matrix.width(), parts = threads.count();
   const auto largest = math::largest_below<Compute<T>>(ceiling);
   Workspace<double> sums(allocator, parts * 2 * channels);
@@ -211,8 +234,9 @@ static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator, const c
   threads.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
     const Index o = r * channels;
     double* own = sums.data() + part * 2 * channels;
-    k.masked_sums(in.x + o, y ? y + o : nullptr, in.dy + o, dy2 ? dy2 + o : nullptr, masked ? masked + o : nullptr, count, channels, means,
-                  scale, shift, largest, scratch + part * 2 * width, own, own + channels);
+    k.masked_sums(in.x + o, y ? y + o : nullptr, in.dy + o, dy2 ? dy2 + o : nullptr,
+                  masked ? masked + o : nullptr, count, channels, means, scale, shift, largest,
+                  scratch + part * 2 * width, own, own + channels);
   });
   for (Index part = 1; part < parts; ++part) {
     const double* own = sums.data() + part * 2 * channels;
@@ -231,7 +255,8 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   const NormInputs<T> in(args, matrix, kName);
   const T *x = in.x, *dy = in.dy;
   const R *mean = in.mean, *inv_std = in.inv_std, *gamma = in.gamma;
-  const R* beta = args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
+  const R* beta =
+      args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
   const T* y = args.relu && !beta ? cpu::numbers<T>(args.y, elements, kName, "y") : nullptr;
   const T* dy2 = cpu::optional_numbers<T>(args.dy2, elements, kName, "dy2");
   T* dx = cpu::optional_numbers<T>(args.dx, elements, kName, "dx");
@@ -251,20 +276,23 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   if (beta) repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
 
   const Workspace<double> sums =
-      gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means, scale, shift, args.ceiling, scratch);
+      gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means, scale, shift,
+                       args.ceiling, scratch);
   const double* sum_g = sums.data();
   const double* sum_gx = sum_g + channels;
-  const NormGradients<R> gradients{.inv_std = inv_std,
-                                   .gamma = gamma,
-                                   .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
-                                   .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
-                                   .a = a,
-                                   .b = b,
-                                   .shift = c0,
-                                   .rows = rows,
-                                   .accumulate = args.accumulate,
-                                   .training = args.training};
-  for (Index c = 0; c < channels; ++c) gradients.take(c, sum_g[c], sum_gx[c] * static_cast<double>(inv_std[c]));
+  const NormGradients<R> gradients{
+      .inv_std = inv_std,
+      .gamma = gamma,
+      .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
+      .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
+      .a = a,
+      .b = b,
+      .shift = c0,
+      .rows = rows,
+      .accumulate = args.accumulate,
+      .training = args.training};
+  for (Index c = 0; c < channels; ++c)
+    gradients.take(c, sum_g[c], sum_gx[c] * static_cast<double>(inv_std[c]));
   if (!dx) return;
   gradients.repeat_all(channels);
   // The masked sum is at hand where the first pass wrote it.
@@ -275,13 +303,14 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   const R largest = math::largest_below<R>(args.ceiling);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
-    k.masked_affine(x + o, g_y ? g_y + o : nullptr, g_dy + o, g_dy2 ? g_dy2 + o : nullptr, dx + o, end - begin, channels, means, scale,
-                    shift, largest, a, b, c0);
+    k.masked_affine(x + o, g_y ? g_y + o : nullptr, g_dy + o, g_dy2 ? g_dy2 + o : nullptr, dx + o,
+                    end - begin, channels, means, scale, shift, largest, a, b, c0);
   });
 }
 
 void CpuBackend::batch_norm_backward(const BatchNormBackward& args) {
-  floating(args.x, "batch norm backward", [&](auto type) { batch_norm_backward_of<decltype(type)>(args); });
+  floating(args.x, "batch norm backward",
+           [&](auto type) { batch_norm_backward_of<decltype(type)>(args); });
 }
 
 void CpuBackend::channel_sums(const ChannelSums& args) {
@@ -299,7 +328,8 @@ void CpuBackend::channel_sums(const ChannelSums& args) {
     threads_.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
       double* own = sums.data() + part * 4 * channels;
       double* piece = own + 2 * channels;
-      kernels<T>().moments(x + r * channels, count, channels, scratch.data() + part * 3 * width, piece, piece + channels);
+      kernels<T>().moments(x + r * channels, count, channels, scratch.data() + part * 3 * width,
+                           piece, piece + channels);
       const auto n = static_cast<double>(count);
       for (Index c = 0; c < channels; ++c) {
         own[c] += n * piece[c];
@@ -337,7 +367,8 @@ void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
     R* shift = cpu::numbers<R>(args.shift, channels, kName, "shift");
     const auto n = static_cast<double>(args.count);
     if constexpr (cpu::kIsLow<R>) {
-      fail(ExitCode::kUsage, "cpu", "{}: statistics are fp32 or fp64, not {}", kName, name_of(args.saved_mean.dtype()));
+      fail(ExitCode::kUsage, "cpu", "{}: statistics are fp32 or fp64, not {}", kName,
+           name_of(args.saved_mean.dtype()));
     } else {
       as_sums<R>(args.sum, [&](auto number) {
         using S = decltype(number);
@@ -351,7 +382,8 @@ void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
         }
       });
       // From the rounded statistics, as the backward pass finds the mask from them.
-      affine_form(channels, statistics.saved_mean, statistics.saved_inv_std, gamma, beta, scale, shift);
+      affine_form(channels, statistics.saved_mean, statistics.saved_inv_std, gamma, beta, scale,
+                  shift);
     }
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
   });
@@ -365,15 +397,19 @@ void CpuBackend::scale_shift(const ScaleShift& args) {
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width();
     const T* x = args.x.data<T>();
-    const T* residual = cpu::optional_numbers<T>(args.residual, matrix.elements(), kName, "residual");
+    const T* residual =
+        cpu::optional_numbers<T>(args.residual, matrix.elements(), kName, "residual");
     T* y = cpu::numbers<T>(args.y, matrix.elements(), kName, "y");
     const Workspace<R> vectors(*allocator_, 2 * width);
-    const R* scale = repeated(cpu::numbers<R>(args.scale, channels, kName, "scale"), channels, vectors.data());
-    const R* shift = repeated(cpu::numbers<R>(args.shift, channels, kName, "shift"), channels, vectors.data() + width);
+    const R* scale =
+        repeated(cpu::numbers<R>(args.scale, channels, kName, "scale"), channels, vectors.data());
+    const R* shift = repeated(cpu::numbers<R>(args.shift, channels, kName, "shift"), channels,
+                              vectors.data() + width);
     const R ceiling = static_cast<R>(args.ceiling);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
       const Index o = begin * channels;
-      kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu, ceiling);
+      kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels,
+                          scale, shift, args.relu, ceiling);
     });
   });
 }
@@ -391,18 +427,21 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
     R* scale = vectors.data();
     R* shift = scale + width;
     R* scratch = shift + 2 * width;
-    repeated_affine_form(channels, in.mean, in.inv_std, in.gamma, cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale,
+    repeated_affine_form(channels, in.mean, in.inv_std, in.gamma,
+                         cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale,
                          shift);
     const R* means = repeated(in.mean, channels, shift + width);
-    const Workspace<double> sums = gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked, means, scale,
-                                                    shift, args.ceiling, scratch);
+    const Workspace<double> sums =
+        gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked,
+                         means, scale, shift, args.ceiling, scratch);
     as_sums<R>(args.sum_dy, [&](auto number) {
       using S = decltype(number);
       S* sum_dy = cpu::numbers<S>(args.sum_dy, channels, kName, "sum_dy");
       S* sum_dy_xhat = cpu::numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
       for (Index c = 0; c < channels; ++c) {
         sum_dy[c] = static_cast<S>(sums.data()[c]);
-        sum_dy_xhat[c] = static_cast<S>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
+        sum_dy_xhat[c] =
+            static_cast<S>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
       }
     });
   });
@@ -420,28 +459,31 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
     const Workspace<R> vectors(*allocator_, 4 * width);
     const R* means = repeated(in.mean, channels, vectors.data());
     R* a = vectors.data() + width;
-    const NormGradients<R> gradients{.inv_std = in.inv_std,
-                                     .gamma = in.gamma,
-                                     .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
-                                     .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
-                                     .a = a,
-                                     .b = a + width,
-                                     .shift = a + 2 * width,
-                                     .rows = matrix.rows,
-                                     .accumulate = args.accumulate,
-                                     .training = true};
+    const NormGradients<R> gradients{
+        .inv_std = in.inv_std,
+        .gamma = in.gamma,
+        .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
+        .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
+        .a = a,
+        .b = a + width,
+        .shift = a + 2 * width,
+        .rows = matrix.rows,
+        .accumulate = args.accumulate,
+        .training = true};
     as_sums<R>(args.sum_dy, [&](auto number) {
       using S = decltype(number);
       const S* sum_dy = cpu::numbers<S>(args.sum_dy, channels, kName, "sum_dy");
       const S* sum_dy_xhat = cpu::numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
-      for (Index c = 0; c < channels; ++c) gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
+      for (Index c = 0; c < channels; ++c)
+        gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
     });
     if (!dx) return;
     gradients.repeat_all(channels);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
       const Index o = begin * channels;
-      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin, channels, means, nullptr, nullptr, R(0),
-                                 gradients.a, gradients.b, gradients.shift);
+      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin,
+                                 channels, means, nullptr, nullptr, R(0), gradients.a, gradients.b,
+                                 gradients.shift);
     });
   });
 }
@@ -460,8 +502,9 @@ void CpuBackend::layer_norm_forward(const LayerNormForward& args) {
     R* mean = cpu::optional_numbers<R>(args.saved_mean, rows, kName, "saved_mean");
     R* inv_std = cpu::optional_numbers<R>(args.saved_inv_std, rows, kName, "saved_inv_std");
     threads_.parallel_for(rows, 8, [&, c = channels](Index begin, Index end) {
-      kernels<T>().layer_norm_forward(x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr,
-                                      inv_std ? inv_std + begin : nullptr, end - begin, c, args.eps);
+      kernels<T>().layer_norm_forward(
+          x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr,
+          inv_std ? inv_std + begin : nullptr, end - begin, c, args.eps);
     });
   });
 }
@@ -486,8 +529,9 @@ void CpuBackend::layer_norm_backward(const LayerNormBackward& args) {
     std::fill_n(sums.data(), parts * 2 * channels, 0.0);
     threads_.parallel_parts(rows, 8, [&, c = channels](Index part, Index begin, Index end) {
       double* own = sums.data() + part * 2 * c;
-      kernels<T>().layer_norm_backward(x + begin * c, dy + begin * c, gamma, mean + begin, inv_std + begin, dx ? dx + begin * c : nullptr,
-                                       end - begin, c, dbeta ? own : nullptr, dgamma ? own + c : nullptr);
+      kernels<T>().layer_norm_backward(x + begin * c, dy + begin * c, gamma, mean + begin,
+                                       inv_std + begin, dx ? dx + begin * c : nullptr, end - begin,
+                                       c, dbeta ? own : nullptr, dgamma ? own + c : nullptr);
     });
     const auto store = [&](R* to, Index first, Index count) {
       for (Index c = 0; to && c < count; ++c) {

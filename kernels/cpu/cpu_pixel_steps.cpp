@@ -2,8 +2,8 @@
 #include "kernels/math/resize_pictures.h"
 #include "kernels/math/run_pixel_steps.h"
 
-// Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for each image it reads (apps/pictures),
-// with the same bits. Compiled without contraction.
+// Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for
+// each image it reads (apps/pictures), with the same bits. Compiled without contraction.
 namespace starling {
 
 static_assert(sizeof(PixelStep) == kPixelStepNumbers * sizeof(std::int32_t));
@@ -31,13 +31,15 @@ struct Alone {
 void CpuBackend::resize_pictures(const ResizePictures& args) {
   check_resize_pictures(args);
   const Shape shape = args.y.shape();
-  const std::int64_t size = shape[1] * shape[2] * shape[3], tiles = math::picture_tiles(shape[1], shape[2]);
+  const std::int64_t size = shape[1] * shape[2] * shape[3],
+                     tiles = math::picture_tiles(shape[1], shape[2]);
   const auto* parts = reinterpret_cast<const CutPicture*>(args.parts.data<std::int32_t>());
   threads_.parallel_for(shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
     math::PictureRoom room;
     for (std::int64_t n = begin; n < end; ++n) {
       for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        math::resize_tile(Alone{}, room, parts[n], tile, shape[1], shape[2], args.x.data<std::uint8_t>() + parts[n].place,
+        math::resize_tile(Alone{}, room, parts[n], tile, shape[1], shape[2],
+                          args.x.data<std::uint8_t>() + parts[n].place,
                           args.y.data<std::uint8_t>() + n * size);
       }
     }
@@ -53,8 +55,10 @@ void CpuBackend::change_pixels(const ChangePixels& args) {
     threads_.parallel_for(shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
       math::PixelRoom room;
       for (std::int64_t n = begin; n < end; ++n) {
-        math::run_pixel_steps<kChannels>(Alone{}, room, steps + n * most, most, shape[1], shape[2], args.x.data<std::uint8_t>() + n * size,
-                                         args.scratch.data<std::uint8_t>() + n * size, args.y.data<std::uint8_t>() + n * size);
+        math::run_pixel_steps<kChannels>(Alone{}, room, steps + n * most, most, shape[1], shape[2],
+                                         args.x.data<std::uint8_t>() + n * size,
+                                         args.scratch.data<std::uint8_t>() + n * size,
+                                         args.y.data<std::uint8_t>() + n * size);
       }
     });
   });

@@ -4,8 +4,8 @@
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/losses.h"
 
-// The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A batch's outputs are few beside its
-// activations, so all is fp64 and in plain loops.
+// The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A
+// batch's outputs are few beside its activations, so all is fp64 and in plain loops.
 namespace starling {
 
 using cpu::Index;
@@ -14,7 +14,9 @@ namespace {
 
 void check_label(std::int32_t label, Index row, Index classes) {
   if (label >= 0 && label < classes) return;
-  fail(ExitCode::kUsage, "data", "the label {} of sample {} of a batch lies outside the model's {} classes", label, row, classes);
+  fail(ExitCode::kUsage, "data",
+       "the label {} of sample {} of a batch lies outside the model's {} classes", label, row,
+       classes);
 }
 
 /// The targets of a row, one-hot where they are a class number.
@@ -23,18 +25,25 @@ struct Targets {
   const std::int32_t* labels;
   const Real* numbers;
   double operator()(Index row, Index classes, Index c) const {
-    return labels ? (labels[row] == c ? 1.0 : 0.0) : static_cast<double>(numbers[row * classes + c]);
+    return labels ? (labels[row] == c ? 1.0 : 0.0)
+                  : static_cast<double>(numbers[row * classes + c]);
   }
 };
 
 /// Loss and gradient of a row of scores that share a softmax. `slopes`: of the row's classes.
 template <class T, class Target>
-double softmax_row(const TargetLoss& args, const T* row, Index classes, const Target& target, double* slopes, T* dx, double factor) {
+double softmax_row(const TargetLoss& args, const T* row, Index classes, const Target& target,
+                   double* slopes, T* dx, double factor) {
   double largest = static_cast<double>(cpu::widen(row[0])), sum = 0.0, loss = 0.0, total = 0.0;
-  for (Index c = 1; c < classes; ++c) largest = std::max(largest, static_cast<double>(cpu::widen(row[c])));
-  for (Index c = 0; c < classes; ++c) sum += std::exp(static_cast<double>(cpu::widen(row[c])) - largest);
-  const double log_sum = std::log(sum), smoothing = args.label_smoothing, uniform = smoothing / static_cast<double>(classes);
-  const auto log_p = [&](Index c) { return static_cast<double>(cpu::widen(row[c])) - largest - log_sum; };
+  for (Index c = 1; c < classes; ++c)
+    largest = std::max(largest, static_cast<double>(cpu::widen(row[c])));
+  for (Index c = 0; c < classes; ++c)
+    sum += std::exp(static_cast<double>(cpu::widen(row[c])) - largest);
+  const double log_sum = std::log(sum), smoothing = args.label_smoothing,
+               uniform = smoothing / static_cast<double>(classes);
+  const auto log_p = [&](Index c) {
+    return static_cast<double>(cpu::widen(row[c])) - largest - log_sum;
+  };
   for (Index c = 0; c < classes; ++c) {
     const double wanted = (1.0 - smoothing) * target(c) + uniform;
     const math::LossTerm term = math::focal_loss(log_p(c), wanted, args.parameter);
@@ -43,7 +52,8 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
   }
   // ∂log p_c/∂x_k = [c = k] - p_k
   for (Index c = 0; dx && c < classes; ++c)
-    dx[c] = cpu::narrow<T>(static_cast<Compute<T>>(factor * (slopes[c] - std::exp(log_p(c)) * total)));
+    dx[c] =
+        cpu::narrow<T>(static_cast<Compute<T>>(factor * (slopes[c] - std::exp(log_p(c)) * total)));
   return loss;
 }
 
@@ -53,7 +63,8 @@ void CpuBackend::target_loss(const TargetLoss& args) {
   constexpr const char* kName = "target loss";
   const auto [rows, classes] = cpu::matrix_of(args.x, kName);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
-  const std::int32_t* labels = by_number ? cpu::numbers<std::int32_t>(args.targets, rows, kName, "targets") : nullptr;
+  const std::int32_t* labels =
+      by_number ? cpu::numbers<std::int32_t>(args.targets, rows, kName, "targets") : nullptr;
   for (Index r = 0; labels && r < rows; ++r) check_label(labels[r], r, classes);
   const bool softmax = args.kind == LossKind::kCrossEntropy || args.kind == LossKind::kFocal;
   floating(args.x, kName, [&, n = rows, width = classes](auto type) {
@@ -62,7 +73,8 @@ void CpuBackend::target_loss(const TargetLoss& args) {
     const T* x = args.x.data<T>();
     T* dx = cpu::optional_numbers<T>(args.dx, n * width, kName, "dx");
     R* loss = cpu::optional_numbers<R>(args.loss, 1, kName, "loss");
-    const Targets<R> targets{labels, labels ? nullptr : cpu::numbers<R>(args.targets, n * width, kName, "targets")};
+    const Targets<R> targets{
+        labels, labels ? nullptr : cpu::numbers<R>(args.targets, n * width, kName, "targets")};
     const double factor = args.scale * args.gradient_scale;
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, std::max<Index>(1, 1024 / width), [&](Index begin, Index end) {
@@ -73,11 +85,13 @@ void CpuBackend::target_loss(const TargetLoss& args) {
         double& sum = losses.data()[r] = 0.0;
         if (softmax) {
           sum = softmax_row(
-              args, row, width, [&](Index c) { return targets(r, width, c); }, slopes.data(), drow, factor);
+              args, row, width, [&](Index c) { return targets(r, width, c); }, slopes.data(), drow,
+              factor);
           continue;
         }
         for (Index c = 0; c < width; ++c) {
-          const auto term = math::element_loss(args.kind, static_cast<double>(cpu::widen(row[c])), targets(r, width, c), args.parameter);
+          const auto term = math::element_loss(args.kind, static_cast<double>(cpu::widen(row[c])),
+                                               targets(r, width, c), args.parameter);
           sum += term.value;
           if (drow) drow[c] = cpu::narrow<T>(static_cast<R>(factor * term.slope));
         }

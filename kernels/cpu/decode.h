@@ -7,7 +7,8 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/math/codec.h"
 
-// Messages of encoded numbers, part by part: for the decoder, and for updates that decode as they go.
+// Messages of encoded numbers, part by part: for the decoder, and for updates that decode as they
+// go.
 namespace starling::cpu {
 
 /// A message's parts: codes, and behind them the heads of its blocks.
@@ -23,15 +24,17 @@ struct MessageLayout {
   Index size(Index b) const { return std::min(block, n - b * block); }
   template <class Byte>
   auto heads(Byte* message) const {
-    return reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const float*, float*>>(message + n);
+    return reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const float*, float*>>(
+        message + n);
   }
 };
 
-/// sum[0 … end - begin - 1] = (0, or with `accumulate` what it is) + Σ weight_k · what message k holds from `begin` on, added in their
-/// order.
+/// sum[0 … end - begin - 1] = (0, or with `accumulate` what it is) + Σ weight_k · what message k
+/// holds from `begin` on, added in their order.
 template <class T>
-void sum_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layout, const std::uint8_t* const* messages, const T* weights,
-                 Index terms, Index begin, Index end, bool accumulate, T* sum) {
+void sum_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layout,
+                 const std::uint8_t* const* messages, const T* weights, Index terms, Index begin,
+                 Index end, bool accumulate, T* sum) {
   if (!accumulate && (code == Code::kNone || terms == 0)) std::fill_n(sum, end - begin, T(0));
   if (code == Code::kNone || code == Code::kBf16) {
     for (Index k = 0; k < terms; ++k) {
@@ -39,7 +42,8 @@ void sum_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layo
       if (code == Code::kNone)
         kernels.weighted_sum(&from, &weights[k], 1, sum, end - begin, true);
       else
-        kernels.decode16(reinterpret_cast<const BFloat16*>(messages[k]) + begin, end - begin, weights[k], accumulate || k > 0, sum);
+        kernels.decode16(reinterpret_cast<const BFloat16*>(messages[k]) + begin, end - begin,
+                         weights[k], accumulate || k > 0, sum);
     }
     return;
   }
@@ -49,8 +53,10 @@ void sum_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layo
       const float* heads[2] = {};
       const std::uint8_t* codes[2] = {};
       const int count = static_cast<int>(std::min<Index>(2, terms - k));
-      for (int j = 0; j < count; ++j) heads[j] = layout.heads(messages[k + j]) + b * layout.head, codes[j] = messages[k + j] + at;
-      kernels.decode8(code == Code::kMinMax8, count, heads, codes, last - at, weights + k, accumulate || k > 0, sum + (at - begin));
+      for (int j = 0; j < count; ++j)
+        heads[j] = layout.heads(messages[k + j]) + b * layout.head, codes[j] = messages[k + j] + at;
+      kernels.decode8(code == Code::kMinMax8, count, heads, codes, last - at, weights + k,
+                      accumulate || k > 0, sum + (at - begin));
     }
     at = last;
   }

@@ -1,8 +1,10 @@
 #include "kernels/cpu/kernels.h"
 
-// Convolutions of every channel alone. A block of channels is taken at a time. Its rows are copied between columns of zeros, as many as a
-// window has, so that no column needs a check and what is read lies close together; a tile of neighbouring outputs then gathers its sums in
-// registers. Each output adds up its taps in the order of the window, whatever the tile: no bit depends on how the work is cut.
+// Convolutions of every channel alone. A block of channels is taken at a time. Its rows are copied
+// between columns of zeros, as many as a window has, so that no column needs a check and what is
+// read lies close together; a tile of neighbouring outputs then gathers its sums in registers. Each
+// output adds up its taps in the order of the window, whatever the tile: no bit depends on how the
+// work is cut.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
@@ -37,14 +39,16 @@ static inline void store(T* to, typename VectorsOf<T>::Vector value, Index count
   }
 }
 
-/// A ring of an image's rows in a block of channels, each kDepthwiseBlock numbers a pixel between columns of zeros.
+/// A ring of an image's rows in a block of channels, each kDepthwiseBlock numbers a pixel between
+/// columns of zeros.
 template <class T>
 struct Lines {
   T* memory;
-  Index slots, columns;          ///< rows at a time, and pixels of each, zeros included
-  Index zeros;                   ///< columns in front
-  Index width, channels, count;  ///< of the image's rows; of the block, the rest of a pixel being zeros
-  Index next = 0;                ///< the first row that has not been copied
+  Index slots, columns;  ///< rows at a time, and pixels of each, zeros included
+  Index zeros;           ///< columns in front
+  /// Of the image's rows; of the block, the rest of a pixel being zeros
+  Index width, channels, count;
+  Index next = 0;  ///< the first row that has not been copied
 
   T* line(Index row) const { return memory + row % slots * columns * kDepthwiseBlock; }
 
@@ -62,7 +66,8 @@ struct Lines {
       }
     }
   }
-  /// Copies the rows first … last that are not there. `image`: its first pixel's first channel of the block.
+  /// Copies the rows first … last that are not there. `image`: its first pixel's first channel of
+  /// the block.
   void need(const T* image, Index first, Index last) {
     if (next < first) next = first;
     for (; next <= last; ++next) {
@@ -71,11 +76,13 @@ struct Lines {
       const Index pixels = zeros + width < columns ? width : columns - zeros;
       if (count == kDepthwiseBlock) {
         for (Index w = 0; w < pixels; ++w) {
-          STARLING_LOOP for (Index c = 0; c < kDepthwiseBlock; ++c) to[w * kDepthwiseBlock + c] = from[w * channels + c];
+          STARLING_LOOP for (Index c = 0; c < kDepthwiseBlock; ++c) to[w * kDepthwiseBlock + c] =
+              from[w * channels + c];
         }
       } else {
         for (Index w = 0; w < pixels; ++w) {
-          STARLING_LOOP for (Index c = 0; c < count; ++c) to[w * kDepthwiseBlock + c] = from[w * channels + c];
+          STARLING_LOOP for (Index c = 0; c < count; ++c) to[w * kDepthwiseBlock + c] =
+              from[w * channels + c];
         }
       }
     }
@@ -91,7 +98,8 @@ struct Tap {
 
 /// kOutputs neighbouring outputs, from the tap's x + `at` on, kStep numbers apart (0: `step`).
 template <class T, int kOutputs, int kStep, int kWide>
-static inline void tile(const Tap<T>* taps, int count, Index at, Index step, const T* bias, T* out, Index out_step, Index channels) {
+static inline void tile(const Tap<T>* taps, int count, Index at, Index step, const T* bias, T* out,
+                        Index out_step, Index channels) {
   using V = VectorsOf<T>;
   const Index apart = kStep > 0 ? kStep : step;
   typename V::Vector sum[kOutputs][kWide];
@@ -114,13 +122,15 @@ static inline void tile(const Tap<T>* taps, int count, Index at, Index step, con
 #pragma GCC unroll 8
   for (int q = 0; q < kOutputs; ++q) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kWide; ++v) store(out + q * out_step + v * V::kLanes, sum[q][v], channels - v * V::kLanes);
+    for (int v = 0; v < kWide; ++v)
+      store(out + q * out_step + v * V::kLanes, sum[q][v], channels - v * V::kLanes);
   }
 }
 
 /// A row of outputs in a block of `channels`.
 template <class T, int kStep>
-static void row_of(Tap<T>* taps, int count, Index outputs, Index step, const T* bias, T* out, Index out_step, Index channels) {
+static void row_of(Tap<T>* taps, int count, Index outputs, Index step, const T* bias, T* out,
+                   Index out_step, Index channels) {
   constexpr Index kLanes = VectorsOf<T>::kLanes, kRun = kLanes * kTogether;
   const Index apart = kStep > 0 ? kStep : step;
   for (Index q = 0; q < outputs;) {
@@ -131,9 +141,15 @@ static void row_of(Tap<T>* taps, int count, Index outputs, Index step, const T* 
       T* to = out + q * out_step + c;
       const T* b = bias ? bias + c : nullptr;
       switch (size) {
-        case kTile: tile<T, kTile, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c); break;
-        case 4: tile<T, 4, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c); break;
-        case 2: tile<T, 2, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c); break;
+        case kTile:
+          tile<T, kTile, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c);
+          break;
+        case 4:
+          tile<T, 4, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c);
+          break;
+        case 2:
+          tile<T, 2, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c);
+          break;
         default: tile<T, 1, kStep, kTogether>(taps, count, at, step, b, to, out_step, channels - c);
       }
       for (int t = 0; t < count; ++t) taps[t].weight += kRun;
@@ -145,15 +161,20 @@ static void row_of(Tap<T>* taps, int count, Index outputs, Index step, const T* 
 }
 /// x_step: pixels between the windows of neighbouring outputs.
 template <class T>
-static void row(Tap<T>* taps, int count, Index outputs, Index x_step, const T* bias, T* out, Index out_step, Index channels) {
+static void row(Tap<T>* taps, int count, Index outputs, Index x_step, const T* bias, T* out,
+                Index out_step, Index channels) {
   const Index step = x_step * kDepthwiseBlock;
-  if (x_step == 1) return row_of<T, kDepthwiseBlock>(taps, count, outputs, step, bias, out, out_step, channels);
-  if (x_step == 2) return row_of<T, 2 * kDepthwiseBlock>(taps, count, outputs, step, bias, out, out_step, channels);
+  if (x_step == 1)
+    return row_of<T, kDepthwiseBlock>(taps, count, outputs, step, bias, out, out_step, channels);
+  if (x_step == 2)
+    return row_of<T, 2 * kDepthwiseBlock>(taps, count, outputs, step, bias, out, out_step,
+                                          channels);
   row_of<T, 0>(taps, count, outputs, step, bias, out, out_step, channels);
 }
 
 static inline Index block_of(const Geometry& g, Index first_channel) {
-  return g.channels - first_channel < kDepthwiseBlock ? g.channels - first_channel : kDepthwiseBlock;
+  return g.channels - first_channel < kDepthwiseBlock ? g.channels - first_channel
+                                                      : kDepthwiseBlock;
 }
 
 template <class T>
@@ -162,7 +183,8 @@ static void pack(const Geometry& g, const T* weight, T* packed) {
   for (Index c = 0; c < g.channels; c += kDepthwiseBlock) {
     const Index count = block_of(g, c);
     for (Index t = 0; t < taps; ++t, packed += kDepthwiseBlock) {
-      for (Index i = 0; i < kDepthwiseBlock; ++i) packed[i] = i < count ? weight[(c + i) * taps + t] : T(0);
+      for (Index i = 0; i < kDepthwiseBlock; ++i)
+        packed[i] = i < count ? weight[(c + i) * taps + t] : T(0);
     }
   }
 }
@@ -180,8 +202,8 @@ static Lines<T> input_lines(const Geometry& g, T* scratch, Index count) {
 }
 
 template <class T>
-static void forward(const Geometry& g, const T* x, const T* packed, const T* bias, T* y, Index image, Index first, Index last,
-                    Index channel, T* scratch) {
+static void forward(const Geometry& g, const T* x, const T* packed, const T* bias, T* y,
+                    Index image, Index first, Index last, Index channel, T* scratch) {
   const Index count = block_of(g, channel);
   Lines<T> lines = input_lines(g, scratch, count);
   lines.begin();
@@ -199,7 +221,8 @@ static void forward(const Geometry& g, const T* x, const T* packed, const T* bia
       const Index h = top + kh * g.dilation_h;
       if (h < 0 || h >= g.height) continue;
       for (Index kw = 0; kw < g.kernel_w; ++kw) {
-        taps[n++] = {lines.line(h) + kw * g.dilation_w * kDepthwiseBlock, filter + (kh * g.kernel_w + kw) * kDepthwiseBlock};
+        taps[n++] = {lines.line(h) + kw * g.dilation_w * kDepthwiseBlock,
+                     filter + (kh * g.kernel_w + kw) * kDepthwiseBlock};
       }
     }
     T* out = y + ((image * g.out_height + p) * g.out_width) * g.channels + channel;
@@ -207,7 +230,8 @@ static void forward(const Geometry& g, const T* x, const T* packed, const T* bia
   }
 }
 
-/// Outputs of the row whose window's tap k reads pixel `at` (padding included): at = s·output + k·dilation.
+/// Outputs of the row whose window's tap k reads pixel `at` (padding included): at = s·output +
+/// k·dilation.
 static inline bool reached(Index at, Index stride, Index outputs, Index* output) {
   if (at < 0 || at % stride != 0) return false;
   *output = at / stride;
@@ -215,9 +239,10 @@ static inline bool reached(Index at, Index stride, Index outputs, Index* output)
 }
 
 template <class T>
-static void backward_data(const Geometry& g, const T* dy, const T* packed, T* dx, Index image, Index first, Index last, Index channel,
-                          T* scratch) {
-  const Index count = block_of(g, channel), reach_h = (g.kernel_h - 1) * g.dilation_h, reach_w = (g.kernel_w - 1) * g.dilation_w;
+static void backward_data(const Geometry& g, const T* dy, const T* packed, T* dx, Index image,
+                          Index first, Index last, Index channel, T* scratch) {
+  const Index count = block_of(g, channel), reach_h = (g.kernel_h - 1) * g.dilation_h,
+              reach_w = (g.kernel_w - 1) * g.dilation_w;
   const Index before = reach_w > g.pad_w ? (reach_w - g.pad_w + g.stride_w - 1) / g.stride_w : 0;
   Lines<T> lines{.memory = scratch,
                  .slots = depthwise_rows(g),
@@ -232,7 +257,8 @@ static void backward_data(const Geometry& g, const T* dy, const T* packed, T* dx
   Tap<T> taps[kDepthwiseTaps];
   for (Index h = first; h < last; ++h) {
     const Index lowest = h + g.pad_h - reach_h, highest = (h + g.pad_h) / g.stride_h;
-    lines.need(from, lowest > 0 ? (lowest + g.stride_h - 1) / g.stride_h : 0, highest < g.out_height ? highest : g.out_height - 1);
+    lines.need(from, lowest > 0 ? (lowest + g.stride_h - 1) / g.stride_h : 0,
+               highest < g.out_height ? highest : g.out_height - 1);
     // Every stride_w-th pixel of the row is reached by the same taps.
     for (Index phase = 0; phase < g.stride_w && phase < g.width; ++phase) {
       int n = 0;
@@ -240,21 +266,25 @@ static void backward_data(const Geometry& g, const T* dy, const T* packed, T* dx
         Index p = 0;
         if (!reached(h + g.pad_h - kh * g.dilation_h, g.stride_h, g.out_height, &p)) continue;
         for (Index kw = 0; kw < g.kernel_w; ++kw) {
-          const Index at = phase + g.pad_w - kw * g.dilation_w + before * g.stride_w;  // not negative
+          // not negative
+          const Index at = phase + g.pad_w - kw * g.dilation_w + before * g.stride_w;
           if (at % g.stride_w != 0) continue;
-          taps[n++] = {lines.line(p) + at / g.stride_w * kDepthwiseBlock, filter + (kh * g.kernel_w + kw) * kDepthwiseBlock};
+          taps[n++] = {lines.line(p) + at / g.stride_w * kDepthwiseBlock,
+                       filter + (kh * g.kernel_w + kw) * kDepthwiseBlock};
         }
       }
       T* out = dx + ((image * g.height + h) * g.width + phase) * g.channels + channel;
-      row<T>(taps, n, (g.width - phase + g.stride_w - 1) / g.stride_w, 1, nullptr, out, g.stride_w * g.channels, count);
+      row<T>(taps, n, (g.width - phase + g.stride_w - 1) / g.stride_w, 1, nullptr, out,
+             g.stride_w * g.channels, count);
     }
   }
 }
 
-/// Adds a row of dy times what its windows' taps read: kRows rows of the filter from `rows`, kTaps neighbouring taps in each. Sums of one
-/// row gather in registers and go on from there.
+/// Adds a row of dy times what its windows' taps read: kRows rows of the filter from `rows`, kTaps
+/// neighbouring taps in each. Sums of one row gather in registers and go on from there.
 template <class T, int kRows, int kTaps>
-static void gather(const T* const* rows, T* const* sums, const T* dy, Index dy_step, Index outputs, Index x_step, Index channels) {
+static void gather(const T* const* rows, T* const* sums, const T* dy, Index dy_step, Index outputs,
+                   Index x_step, Index channels) {
   using V = VectorsOf<T>;
   for (Index c = 0; c < channels; c += V::kLanes) {
     typename V::Vector sum[kRows][kTaps] = {};
@@ -283,20 +313,27 @@ static void gather(const T* const* rows, T* const* sums, const T* dy, Index dy_s
 }
 
 template <class T>
-static void gather_rows(const Geometry& g, const T* const* rows, T* const* sums, int count, const T* dy, Index dy_step, Index channels) {
+static void gather_rows(const Geometry& g, const T* const* rows, T* const* sums, int count,
+                        const T* dy, Index dy_step, Index channels) {
   const Index outputs = g.out_width, step = g.stride_w * kDepthwiseBlock;
   int r = 0;
   if (g.dilation_w == 1 && g.kernel_w == 3) {
-    for (; r + 3 <= count; r += 3) gather<T, 3, 3>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
-    for (; r < count; ++r) gather<T, 1, 3>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
+    for (; r + 3 <= count; r += 3)
+      gather<T, 3, 3>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
+    for (; r < count; ++r)
+      gather<T, 1, 3>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
   } else if (g.dilation_w == 1 && g.kernel_w == 5) {
-    for (; r + 2 <= count; r += 2) gather<T, 2, 5>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
-    for (; r < count; ++r) gather<T, 1, 5>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
+    for (; r + 2 <= count; r += 2)
+      gather<T, 2, 5>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
+    for (; r < count; ++r)
+      gather<T, 1, 5>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
   } else if (g.dilation_w == 1 && g.kernel_w == 7) {
     if constexpr (kVectorBytes == 64) {  // with as many registers
-      for (; r + 2 <= count; r += 2) gather<T, 2, 7>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
+      for (; r + 2 <= count; r += 2)
+        gather<T, 2, 7>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
     }
-    for (; r < count; ++r) gather<T, 1, 7>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
+    for (; r < count; ++r)
+      gather<T, 1, 7>(rows + r, sums + r, dy, dy_step, outputs, step, channels);
   } else {
     for (; r < count; ++r) {
       for (Index kw = 0; kw < g.kernel_w; ++kw) {
@@ -309,10 +346,12 @@ static void gather_rows(const Geometry& g, const T* const* rows, T* const* sums,
 }
 
 template <class T>
-static void backward_weights(const Geometry& g, const T* x, const T* dy, T* sums, Index first, Index last, Index channel, T* scratch) {
+static void backward_weights(const Geometry& g, const T* x, const T* dy, T* sums, Index first,
+                             Index last, Index channel, T* scratch) {
   const Index count = block_of(g, channel), taps = g.kernel_h * g.kernel_w;
   Lines<T> lines = input_lines(g, scratch, count);
-  T* dy_line = scratch + lines.slots * lines.columns * kDepthwiseBlock;  // of a block that is not full
+  // of a block that is not full
+  T* dy_line = scratch + lines.slots * lines.columns * kDepthwiseBlock;
   for (Index i = 0; i < g.out_width * kDepthwiseBlock; ++i) dy_line[i] = T(0);
   for (Index i = 0; i < taps * kDepthwiseBlock; ++i) sums[i] = T(0);
   const T* rows[kDepthwiseTaps];
@@ -327,7 +366,8 @@ static void backward_weights(const Geometry& g, const T* x, const T* dy, T* sums
       Index dy_step = g.channels;
       if (count < kDepthwiseBlock) {
         for (Index q = 0; q < g.out_width; ++q) {
-          for (Index c = 0; c < count; ++c) dy_line[q * kDepthwiseBlock + c] = gradient[q * g.channels + c];
+          for (Index c = 0; c < count; ++c)
+            dy_line[q * kDepthwiseBlock + c] = gradient[q * g.channels + c];
         }
         gradient = dy_line;
         dy_step = kDepthwiseBlock;

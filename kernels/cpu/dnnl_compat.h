@@ -2,8 +2,8 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
-// oneDNN 2.x makes a primitive's description in two steps, 3.x in one; everything else that Starling uses is alike. All of the
-// difference is in this file.
+// oneDNN 2.x makes a primitive's description in two steps, 3.x in one; everything else that
+// Starling uses is alike. All of the difference is in this file.
 namespace starling::cpu::dnnl_compat {
 
 struct ConvolutionDescs {
@@ -13,7 +13,8 @@ struct ConvolutionDescs {
 
 #if DNNL_VERSION_MAJOR >= 3
 
-inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const ConvolutionDescs& d,
+inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine,
+                                                         const ConvolutionDescs& d,
                                                          const dnnl::primitive_attr& attr) {
   return {engine,
           dnnl::prop_kind::forward_training,
@@ -28,46 +29,67 @@ inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& eng
           d.padding,
           attr};
 }
-inline dnnl::convolution_backward_data::primitive_desc backward_data(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                     const dnnl::convolution_forward::primitive_desc& hint,
-                                                                     const dnnl::primitive_attr& attr) {
-  return {engine, dnnl::algorithm::convolution_direct, d.src, d.weights, d.dst, d.strides, d.dilates, d.padding, d.padding, hint, attr};
-}
-inline dnnl::convolution_backward_weights::primitive_desc backward_weights(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                           const dnnl::convolution_forward::primitive_desc& hint,
-                                                                           const dnnl::primitive_attr& attr) {
-  return {engine, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding, hint,
+inline dnnl::convolution_backward_data::primitive_desc backward_data(
+    const dnnl::engine& engine, const ConvolutionDescs& d,
+    const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+  return {engine,    dnnl::algorithm::convolution_direct,
+          d.src,     d.weights,
+          d.dst,     d.strides,
+          d.dilates, d.padding,
+          d.padding, hint,
           attr};
 }
-inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
-                                           const dnnl::memory::desc& bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attr) {
+inline dnnl::convolution_backward_weights::primitive_desc backward_weights(
+    const dnnl::engine& engine, const ConvolutionDescs& d,
+    const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+  return {engine,    dnnl::algorithm::convolution_direct,
+          d.src,     d.weights,
+          d.bias,    d.dst,
+          d.strides, d.dilates,
+          d.padding, d.padding,
+          hint,      attr};
+}
+inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a,
+                                           const dnnl::memory::desc& b,
+                                           const dnnl::memory::desc& bias,
+                                           const dnnl::memory::desc& c,
+                                           const dnnl::primitive_attr& attr) {
   return {engine, a, b, bias, c, attr};
 }
 
 #else
 
-inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const ConvolutionDescs& d,
+inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine,
+                                                         const ConvolutionDescs& d,
                                                          const dnnl::primitive_attr& attr) {
-  return {{dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates,
-           d.padding, d.padding},
+  return {{dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, d.src, d.weights,
+           d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding},
           attr,
           engine};
 }
-inline dnnl::convolution_backward_data::primitive_desc backward_data(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                     const dnnl::convolution_forward::primitive_desc& hint,
-                                                                     const dnnl::primitive_attr& attr) {
-  return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.dst, d.strides, d.dilates, d.padding, d.padding}, attr, engine, hint};
-}
-inline dnnl::convolution_backward_weights::primitive_desc backward_weights(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                           const dnnl::convolution_forward::primitive_desc& hint,
-                                                                           const dnnl::primitive_attr& attr) {
-  return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding},
+inline dnnl::convolution_backward_data::primitive_desc backward_data(
+    const dnnl::engine& engine, const ConvolutionDescs& d,
+    const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+  return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.dst, d.strides, d.dilates,
+           d.padding, d.padding},
           attr,
           engine,
           hint};
 }
-inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
-                                           const dnnl::memory::desc& bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attr) {
+inline dnnl::convolution_backward_weights::primitive_desc backward_weights(
+    const dnnl::engine& engine, const ConvolutionDescs& d,
+    const dnnl::convolution_forward::primitive_desc& hint, const dnnl::primitive_attr& attr) {
+  return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides,
+           d.dilates, d.padding, d.padding},
+          attr,
+          engine,
+          hint};
+}
+inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a,
+                                           const dnnl::memory::desc& b,
+                                           const dnnl::memory::desc& bias,
+                                           const dnnl::memory::desc& c,
+                                           const dnnl::primitive_attr& attr) {
   return {{a, b, bias, c}, attr, engine};
 }
 

@@ -41,8 +41,10 @@ Key key_of(Operation operation, const Geometry& g, Type type, bool flag) {
 }
 
 std::string text(const Geometry& g) {
-  return fmt::format("{}×{}×{}×{} with {} filters of {}×{}, stride {}, padding {}, dilation {}, {} groups", g.images, g.height, g.width,
-                     g.channels, g.out_channels, g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
+  return fmt::format(
+      "{}×{}×{}×{} with {} filters of {}×{}, stride {}, padding {}, dilation {}, {} groups",
+      g.images, g.height, g.width, g.channels, g.out_channels, g.kernel_h, g.kernel_w, g.stride_h,
+      g.pad_h, g.dilation_h, g.groups);
 }
 
 /// Memory from the caching allocator for the length of a call.
@@ -93,9 +95,11 @@ memory::desc plain_activation(Index n, Index h, Index w, Index c, Type type) {
 
 /// O×kH×kW×I in oneDNN's logical order, with a group dimension in front where there are groups.
 memory::desc plain_weights(const Geometry& g, Type type) {
-  const Index in = g.channels / g.groups, out = g.out_channels / g.groups, row = g.kernel_w * in, filter = g.kernel_h * row;
+  const Index in = g.channels / g.groups, out = g.out_channels / g.groups, row = g.kernel_w * in,
+              filter = g.kernel_h * row;
   if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, type, Dims{filter, 1, row, in}};
-  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, type, Dims{out * filter, filter, 1, row, in}};
+  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, type,
+          Dims{out * filter, filter, 1, row, in}};
 }
 memory::desc any_weights(const Geometry& g, Type type) {
   const Index in = g.channels / g.groups, out = g.out_channels / g.groups;
@@ -118,7 +122,8 @@ dnnl_compat::ConvolutionDescs describe(const Geometry& g, Type type, Type weight
 }  // namespace
 
 struct DnnlOperations::State {
-  explicit State(CachingAllocator& a) : allocator(a), engine(dnnl::engine::kind::cpu, 0), stream(engine) {}
+  explicit State(CachingAllocator& a)
+      : allocator(a), engine(dnnl::engine::kind::cpu, 0), stream(engine) {}
 
   CachingAllocator& allocator;
   dnnl::engine engine;
@@ -135,30 +140,37 @@ struct DnnlOperations::State {
 
   Plan make_convolution(Operation operation, const Geometry& g, Type type, bool flag) const {
     Plan plan;
-    // Gradients of weights are fp32 always; the forward primitive that they want as a hint is all of one type.
+    // Gradients of weights are fp32 always; the forward primitive that they want as a hint is all
+    // of one type.
     const Type of_weights = operation == kBackwardWeights ? Type::f32 : type;
     const memory::desc plain = plain_weights(g, of_weights);
     memory::desc own;
     const auto d = describe(g, type, of_weights, operation == kForward && flag);
-    const auto forward = dnnl_compat::forward(engine, describe(g, type, type, operation == kForward && flag), with_user_scratchpad());
+    const auto forward = dnnl_compat::forward(
+        engine, describe(g, type, type, operation == kForward && flag), with_user_scratchpad());
     if (operation == kForward) {
       own = forward.weights_desc();
       plan.primitive = dnnl::convolution_forward(forward);
-      plan.arguments = {Argument{DNNL_ARG_SRC, handle(forward.src_desc())}, Argument{DNNL_ARG_WEIGHTS, handle(own)},
-                        Argument{DNNL_ARG_BIAS, flag ? handle(d.bias) : memory()}, Argument{DNNL_ARG_DST, handle(forward.dst_desc())}};
+      plan.arguments = {Argument{DNNL_ARG_SRC, handle(forward.src_desc())},
+                        Argument{DNNL_ARG_WEIGHTS, handle(own)},
+                        Argument{DNNL_ARG_BIAS, flag ? handle(d.bias) : memory()},
+                        Argument{DNNL_ARG_DST, handle(forward.dst_desc())}};
       set_scratchpad(plan, forward);
     } else if (operation == kBackwardData) {
       const auto backward = dnnl_compat::backward_data(engine, d, forward, with_user_scratchpad());
       own = backward.weights_desc();
       plan.primitive = dnnl::convolution_backward_data(backward);
-      plan.arguments = {Argument{DNNL_ARG_DIFF_SRC, handle(backward.diff_src_desc())}, Argument{DNNL_ARG_WEIGHTS, handle(own)}, Argument{},
+      plan.arguments = {Argument{DNNL_ARG_DIFF_SRC, handle(backward.diff_src_desc())},
+                        Argument{DNNL_ARG_WEIGHTS, handle(own)}, Argument{},
                         Argument{DNNL_ARG_DIFF_DST, handle(backward.diff_dst_desc())}};
       set_scratchpad(plan, backward);
     } else {
-      const auto backward = dnnl_compat::backward_weights(engine, d, forward, with_user_scratchpad());
+      const auto backward =
+          dnnl_compat::backward_weights(engine, d, forward, with_user_scratchpad());
       own = backward.diff_weights_desc();
       plan.primitive = dnnl::convolution_backward_weights(backward);
-      plan.arguments = {Argument{DNNL_ARG_SRC, handle(backward.src_desc())}, Argument{DNNL_ARG_DIFF_WEIGHTS, handle(own)}, Argument{},
+      plan.arguments = {Argument{DNNL_ARG_SRC, handle(backward.src_desc())},
+                        Argument{DNNL_ARG_DIFF_WEIGHTS, handle(own)}, Argument{},
                         Argument{DNNL_ARG_DIFF_DST, handle(backward.diff_dst_desc())}};
       set_scratchpad(plan, backward);
     }
@@ -169,8 +181,9 @@ struct DnnlOperations::State {
       plan.plain_weights = handle(plain);
       plan.weights_bytes = own.get_size();
       const auto attr = accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr();
-      plan.reorder = dnnl::reorder(to_plain ? dnnl::reorder::primitive_desc(engine, own, engine, plain, attr)
-                                            : dnnl::reorder::primitive_desc(engine, plain, engine, own, attr));
+      plan.reorder =
+          dnnl::reorder(to_plain ? dnnl::reorder::primitive_desc(engine, own, engine, plain, attr)
+                                 : dnnl::reorder::primitive_desc(engine, plain, engine, own, attr));
     }
     return plan;
   }
@@ -183,8 +196,9 @@ struct DnnlOperations::State {
       if (it == plans.end()) it = plans.emplace(key, make()).first;
       body(it->second);
     } catch (const dnnl::error& error) {
-      fail(error.status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu", "{} of {} failed in oneDNN: {}", operation,
-           shape(), error.message ? error.message : "no reason given");
+      fail(error.status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu",
+           "{} of {} failed in oneDNN: {}", operation, shape(),
+           error.message ? error.message : "no reason given");
     }
   }
 
@@ -203,9 +217,11 @@ struct DnnlOperations::State {
     plan.primitive.execute(stream, arguments);
   }
 
-  void convolve(Operation operation, const Geometry& g, Type type, bool flag, std::array<const void*, 4> pointers, const char* name) {
+  void convolve(Operation operation, const Geometry& g, Type type, bool flag,
+                std::array<const void*, 4> pointers, const char* name) {
     run(
-        key_of(operation, g, type, flag), [&] { return make_convolution(operation, g, type, flag); },
+        key_of(operation, g, type, flag),
+        [&] { return make_convolution(operation, g, type, flag); },
         [&](Plan& plan) {
           if (!plan.reorders) return execute(plan, pointers);
           const Scratch weights(allocator, plan.weights_bytes);
@@ -230,46 +246,62 @@ struct DnnlOperations::State {
     const memory::desc a(Dims{p.m, p.k}, Type::bf16, p.transpose_a ? Dims{1, p.m} : Dims{p.k, 1});
     const memory::desc b(Dims{p.k, p.n}, Type::bf16, p.transpose_b ? Dims{1, p.k} : Dims{p.n, 1});
     const memory::desc c(Dims{p.m, p.n}, to, Dims{p.n, 1});
-    const memory::desc row = bias ? memory::desc(Dims{1, p.n}, Type::f32, Dims{p.n, 1}) : memory::desc();
-    const auto descriptor = dnnl_compat::matmul(engine, a, b, row, c,
-                                                with_user_scratchpad(p.accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr()));
+    const memory::desc row =
+        bias ? memory::desc(Dims{1, p.n}, Type::f32, Dims{p.n, 1}) : memory::desc();
+    const auto descriptor = dnnl_compat::matmul(
+        engine, a, b, row, c,
+        with_user_scratchpad(p.accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr()));
     plan.primitive = dnnl::matmul(descriptor);
     plan.arguments = {Argument{DNNL_ARG_SRC, handle(a)}, Argument{DNNL_ARG_WEIGHTS, handle(b)},
-                      Argument{DNNL_ARG_BIAS, bias ? handle(row) : memory()}, Argument{DNNL_ARG_DST, handle(c)}};
+                      Argument{DNNL_ARG_BIAS, bias ? handle(row) : memory()},
+                      Argument{DNNL_ARG_DST, handle(c)}};
     set_scratchpad(plan, descriptor);
     return plan;
   }
 };
 
-DnnlOperations::DnnlOperations(CachingAllocator& allocator) : state_(std::make_unique<State>(allocator)) {}
+DnnlOperations::DnnlOperations(CachingAllocator& allocator)
+    : state_(std::make_unique<State>(allocator)) {}
 DnnlOperations::~DnnlOperations() = default;
 
 template <class T>
-void DnnlOperations::conv_forward(const Geometry& g, const T* x, const T* weight, const float* bias, T* y) {
+void DnnlOperations::conv_forward(const Geometry& g, const T* x, const T* weight, const float* bias,
+                                  T* y) {
   state_->convolve(kForward, g, kType<T>, bias != nullptr, {x, weight, bias, y}, "conv2d forward");
 }
 
 template <class T>
 void DnnlOperations::conv_backward_data(const Geometry& g, const T* dy, const T* weight, T* dx) {
-  state_->convolve(kBackwardData, g, kType<T>, false, {dx, weight, nullptr, dy}, "conv2d backward of the data");
+  state_->convolve(kBackwardData, g, kType<T>, false, {dx, weight, nullptr, dy},
+                   "conv2d backward of the data");
 }
 
 template <class T>
-void DnnlOperations::conv_backward_weights(const Geometry& g, const T* x, const T* dy, float* dweight, bool accumulate) {
-  state_->convolve(kBackwardWeights, g, kType<T>, accumulate, {x, dweight, nullptr, dy}, "conv2d backward of the weights");
+void DnnlOperations::conv_backward_weights(const Geometry& g, const T* x, const T* dy,
+                                           float* dweight, bool accumulate) {
+  state_->convolve(kBackwardWeights, g, kType<T>, accumulate, {x, dweight, nullptr, dy},
+                   "conv2d backward of the weights");
 }
 
-template void DnnlOperations::conv_forward(const Geometry&, const float*, const float*, const float*, float*);
-template void DnnlOperations::conv_forward(const Geometry&, const BFloat16*, const BFloat16*, const float*, BFloat16*);
-template void DnnlOperations::conv_backward_data(const Geometry&, const float*, const float*, float*);
-template void DnnlOperations::conv_backward_data(const Geometry&, const BFloat16*, const BFloat16*, BFloat16*);
-template void DnnlOperations::conv_backward_weights(const Geometry&, const float*, const float*, float*, bool);
-template void DnnlOperations::conv_backward_weights(const Geometry&, const BFloat16*, const BFloat16*, float*, bool);
+template void DnnlOperations::conv_forward(const Geometry&, const float*, const float*,
+                                           const float*, float*);
+template void DnnlOperations::conv_forward(const Geometry&, const BFloat16*, const BFloat16*,
+                                           const float*, BFloat16*);
+template void DnnlOperations::conv_backward_data(const Geometry&, const float*, const float*,
+                                                 float*);
+template void DnnlOperations::conv_backward_data(const Geometry&, const BFloat16*, const BFloat16*,
+                                                 BFloat16*);
+template void DnnlOperations::conv_backward_weights(const Geometry&, const float*, const float*,
+                                                    float*, bool);
+template void DnnlOperations::conv_backward_weights(const Geometry&, const BFloat16*,
+                                                    const BFloat16*, float*, bool);
 
 template <class To>
-void DnnlOperations::matmul(const Product& p, const BFloat16* a, const BFloat16* b, const float* bias, To* c) {
+void DnnlOperations::matmul(const Product& p, const BFloat16* a, const BFloat16* b,
+                            const float* bias, To* c) {
   state_->run(
-      Key{kMatmul, static_cast<Index>(kType<To>), bias != nullptr, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate},
+      Key{kMatmul, static_cast<Index>(kType<To>), bias != nullptr, p.m, p.n, p.k, p.transpose_a,
+          p.transpose_b, p.accumulate},
       [&] { return state_->make_matmul(p, kType<To>, bias != nullptr); },
       [&](Plan& plan) {
         state_->execute(plan, {a, b, bias, c});
@@ -277,17 +309,22 @@ void DnnlOperations::matmul(const Product& p, const BFloat16* a, const BFloat16*
       "matmul", [&] { return fmt::format("bf16 {}×{} by {}×{}", p.m, p.k, p.k, p.n); });
 }
 
-template void DnnlOperations::matmul(const Product&, const BFloat16*, const BFloat16*, const float*, float*);
-template void DnnlOperations::matmul(const Product&, const BFloat16*, const BFloat16*, const float*, BFloat16*);
+template void DnnlOperations::matmul(const Product&, const BFloat16*, const BFloat16*, const float*,
+                                     float*);
+template void DnnlOperations::matmul(const Product&, const BFloat16*, const BFloat16*, const float*,
+                                     BFloat16*);
 
-void DnnlOperations::matmul(const float* a, const float* b, float* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
-                            bool accumulate) {
-  // The plain function: faster than the matmul primitive where b is not transposed (2.6 on AVX-512: 2.3 times), and as fast elsewhere.
-  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, transpose_a ? m : k, b,
-                                          transpose_b ? k : n, accumulate ? 1.0f : 0.0f, c, n);
+void DnnlOperations::matmul(const float* a, const float* b, float* c, Index m, Index n, Index k,
+                            bool transpose_a, bool transpose_b, bool accumulate) {
+  // The plain function: faster than the matmul primitive where b is not transposed (2.6 on AVX-512:
+  // 2.3 times), and as fast elsewhere.
+  const dnnl_status_t status =
+      dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a,
+                 transpose_a ? m : k, b, transpose_b ? k : n, accumulate ? 1.0f : 0.0f, c, n);
   if (status != dnnl_success) {
     fail(status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu",
-         "matmul of {}×{} by {}×{} failed in oneDNN with status {}", m, k, k, n, static_cast<int>(status));
+         "matmul of {}×{} by {}×{} failed in oneDNN with status {}", m, k, k, n,
+         static_cast<int>(status));
   }
 }
 

@@ -48,8 +48,10 @@ static void activation_backward(Activation kind, const T* x, const T* dy, T* dx,
             const Compute<T> g = widen(dy[i]);
             return widen(x[i]) > Compute<T>(0) ? g : Compute<T>(0);
           });
-    case Activation::kGelu: return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::gelu_derivative(widen(x[i]))));
-    case Activation::kSilu: return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::silu_derivative(widen(x[i]))));
+    case Activation::kGelu:
+      return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::gelu_derivative(widen(x[i]))));
+    case Activation::kSilu:
+      return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::silu_derivative(widen(x[i]))));
     case Activation::kRelu6:
       return for_each(
           dx, n, [=](Index i) __attribute__((always_inline)) {
@@ -70,18 +72,22 @@ static void fill(T* y, T value, Index n) {
 }
 
 template <class T>
-static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint64_t key, std::uint64_t counter) {
+static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
+                    std::uint64_t counter) {
   const float threshold = static_cast<float>(p);
   const Compute<T> scale = p < 1.0 ? static_cast<Compute<T>>(1.0 / (1.0 - p)) : Compute<T>(0);
   for (Index i = 0; i < n; i += 4) {
-    const math::DropoutMask mask = math::dropout_mask(key, counter, static_cast<std::uint64_t>((first + i) / 4), threshold);
+    const math::DropoutMask mask =
+        math::dropout_mask(key, counter, static_cast<std::uint64_t>((first + i) / 4), threshold);
     const Index count = n - i < 4 ? n - i : 4;
-    for (Index j = 0; j < count; ++j) y[first + i + j] = narrow<T>(mask.keep[j] ? widen(x[first + i + j]) * scale : Compute<T>(0));
+    for (Index j = 0; j < count; ++j)
+      y[first + i + j] = narrow<T>(mask.keep[j] ? widen(x[first + i + j]) * scale : Compute<T>(0));
   }
 }
 
 template <class T>
-static void dropout_runs(const T* x, T* y, Index first, Index n, Index run, double p, std::uint64_t key, std::uint64_t counter) {
+static void dropout_runs(const T* x, T* y, Index first, Index n, Index run, double p,
+                         std::uint64_t key, std::uint64_t counter) {
   const Compute<T> scale = p < 1.0 ? static_cast<Compute<T>>(1.0 / (1.0 - p)) : Compute<T>(0);
   for (Index at = first, end = first + n; at < end;) {
     const Index number = at / run, stop = (number + 1) * run < end ? (number + 1) * run : end;
@@ -97,12 +103,14 @@ static void dropout_runs(const T* x, T* y, Index first, Index n, Index run, doub
 }
 
 template <class T>
-static void weighted_sum(const T* const* in, const Compute<T>* weight, int terms, T* out, Index n, bool accumulate) {
+static void weighted_sum(const T* const* in, const Compute<T>* weight, int terms, T* out, Index n,
+                         bool accumulate) {
   constexpr Index kPiece = 1024;  // stays in the first cache while the terms go over it
   for (Index begin = 0; begin < n; begin += kPiece) {
     const Index end = begin + kPiece < n ? begin + kPiece : n;
     Compute<T> sum[kPiece];
-    for (Index i = 0; i < end - begin; ++i) sum[i] = accumulate ? widen(out[begin + i]) : Compute<T>(0);
+    for (Index i = 0; i < end - begin; ++i)
+      sum[i] = accumulate ? widen(out[begin + i]) : Compute<T>(0);
     for (int k = 0; k < terms; ++k) {
       const T* __restrict from = in[k] + begin;
       const Compute<T> w = weight[k];
@@ -119,21 +127,26 @@ static double squared_distance(const T* x, const T* y, Index n) {
   Index i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (Index j = 0; j < kLanes; ++j) {
-      const double d = static_cast<double>(widen(x[i + j])) - (y ? static_cast<double>(widen(y[i + j])) : 0.0);
+      const double d =
+          static_cast<double>(widen(x[i + j])) - (y ? static_cast<double>(widen(y[i + j])) : 0.0);
       lane[j] += d * d;
     }
   }
   double sum = 0.0;
   for (Index j = 0; j < kLanes; ++j) sum += lane[j];
   for (; i < n; ++i) {
-    const double d = static_cast<double>(widen(x[i])) - (y ? static_cast<double>(widen(y[i])) : 0.0);
+    const double d =
+        static_cast<double>(widen(x[i])) - (y ? static_cast<double>(widen(y[i])) : 0.0);
     sum += d * d;
   }
   return sum;
 }
 
-// The processor's own conversions of fp16 where it has them; the compiler makes vectors of the others.
-static void widen_numbers(const BFloat16* x, float* y, Index n) { STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = widen(x[i]); }
+// The processor's own conversions of fp16 where it has them; the compiler makes vectors of the
+// others.
+static void widen_numbers(const BFloat16* x, float* y, Index n) {
+  STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = widen(x[i]);
+}
 /// Without the instruction for bf16 on purpose: casts keep denormal numbers.
 template <class T>
 static void narrow_numbers(const float* x, T* y, Index n) {
@@ -142,7 +155,9 @@ static void narrow_numbers(const float* x, T* y, Index n) {
 static void widen_numbers(const Float16* x, float* y, Index n) {
   Index i = 0;
 #if defined(__F16C__)
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(y + i,
+                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
 #endif
   for (; i < n; ++i) y[i] = widen(x[i]);
 }

@@ -19,12 +19,15 @@ Isa hardware_isa() {
   // Everything that -march=x86-64-v3 and -v4 let the compiler use.
   // (Not every compiler knows all of these by name.)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  const bool f16c_movbe = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) && (ecx & bit_MOVBE);
+  const bool f16c_movbe =
+      __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) && (ecx & bit_MOVBE);
   const bool lzcnt = __get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx) && (ecx & bit_LZCNT);
-  const bool v3 = f16c_movbe && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+  const bool v3 = f16c_movbe && lzcnt && __builtin_cpu_supports("avx2") &&
+                  __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                   __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
   return v4 ? Isa::kAvx512 : v3 ? Isa::kAvx2 : Isa::kScalar;
 #else
   return Isa::kScalar;
@@ -38,18 +41,26 @@ Isa detected_isa() {
   for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
     if (std::string_view(wanted) == name_of(isa)) return std::min(best, isa);
   }
-  fail(ExitCode::kUsage, "cpu", "the environment variable STARLING_CPU_ISA is '{}'; allowed: scalar, avx2, avx512", wanted);
+  fail(ExitCode::kUsage, "cpu",
+       "the environment variable STARLING_CPU_ISA is '{}'; allowed: scalar, avx2, avx512", wanted);
 }
 
-const char* name_of(Isa isa) { return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "scalar"; }
+const char* name_of(Isa isa) {
+  return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "scalar";
+}
 
 std::string_view bf16_unit() {
 #if defined(__x86_64__)
   if (detected_isa() < Isa::kAvx512) return "nothing";
-  // The library's own word: it asks the operating system for AMX, and its environment may lower what it uses.
+  // The library's own word: it asks the operating system for AMX, and its environment may lower
+  // what it uses.
   const auto effective = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
-  const auto has = [&](dnnl_cpu_isa_t isa) { return (effective & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa); };
-  return has(dnnl_cpu_isa_avx512_core_amx) ? "AMX" : has(dnnl_cpu_isa_avx512_core_bf16) ? "AVX512_BF16" : "nothing";
+  const auto has = [&](dnnl_cpu_isa_t isa) {
+    return (effective & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa);
+  };
+  return has(dnnl_cpu_isa_avx512_core_amx)    ? "AMX"
+         : has(dnnl_cpu_isa_avx512_core_bf16) ? "AVX512_BF16"
+                                              : "nothing";
 #else
   return "nothing";
 #endif
@@ -62,7 +73,8 @@ std::string_view processor_name() {
     std::ifstream file("/proc/cpuinfo");
     for (std::string line; std::getline(file, line);) {
       const auto colon = line.find(": ");
-      if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+      if (line.starts_with("model name") && colon != std::string::npos)
+        return line.substr(colon + 2);
     }
     return std::string("unknown processor");
   }();

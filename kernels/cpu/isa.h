@@ -4,27 +4,29 @@
 
 namespace starling::cpu {
 
-/// Instruction sets that own kernels are compiled for; each is compiled into the namespace of its name.
+/// Instruction sets that own kernels are compiled for; each is compiled into the namespace of its
+/// name.
 ///
-/// A file named `*_isa.cpp` in kernels/cpu (or given to the CMake function starling_isa_sources) is compiled three times, with
-/// STARLING_ISA defined as `scalar` (baseline), `avx2` (x86-64-v3) and `avx512` (x86-64-v4). Such a file puts everything into
-/// `namespace starling::cpu::STARLING_ISA` and may use only static and always_inline functions besides it: any other inline function or
-/// template (std:: too) could be taken by the linker from the AVX-512 objects and then run on an older machine.
-/// On processors other than x86-64 the three copies are the same.
+/// A file named `*_isa.cpp` in kernels/cpu (or given to the CMake function starling_isa_sources) is
+/// compiled three times, with STARLING_ISA defined as `scalar` (baseline), `avx2` (x86-64-v3) and
+/// `avx512` (x86-64-v4). Such a file puts everything into `namespace starling::cpu::STARLING_ISA`
+/// and may use only static and always_inline functions besides it: any other inline function or
+/// template (std:: too) could be taken by the linker from the AVX-512 objects and then run on an
+/// older machine. On processors other than x86-64 the three copies are the same.
 enum class Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
 
 /// The best set that this processor and operating system run.
 Isa hardware_isa();
 
-/// hardware_isa(), or less where the environment variable STARLING_CPU_ISA says scalar, avx2 or avx512.
-/// Throws Error(kUsage) if it says anything else.
+/// hardware_isa(), or less where the environment variable STARLING_CPU_ISA says scalar, avx2 or
+/// avx512. Throws Error(kUsage) if it says anything else.
 Isa detected_isa();
 
 /// "scalar", "avx2" or "avx512".
 const char* name_of(Isa isa);
 
-/// Whether oneDNN multiplies bf16 numbers in hardware (AMX or AVX512_BF16) here, so that training in bf16 is faster than in fp32. False
-/// where STARLING_CPU_ISA lowers the instruction set.
+/// Whether oneDNN multiplies bf16 numbers in hardware (AMX or AVX512_BF16) here, so that training
+/// in bf16 is faster than in fp32. False where STARLING_CPU_ISA lowers the instruction set.
 bool fast_bf16();
 
 /// What multiplies bf16 numbers: "AMX", "AVX512_BF16", or "nothing" where fast_bf16() is false.

@@ -7,7 +7,8 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/storage.h"
 
-// Not core/operations.h, which has it: the files that are compiled for each instruction set take long, and need not know the operations.
+// Not core/operations.h, which has it: the files that are compiled for each instruction set take
+// long, and need not know the operations.
 namespace starling {
 enum class Activation : std::uint8_t;
 }
@@ -20,7 +21,8 @@ using Index = std::int64_t;
 struct Geometry {
   Index images = 0, height = 0, width = 0, channels = 0;
   Index out_height = 0, out_width = 0, out_channels = 0;
-  Index kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1, groups = 1;
+  Index kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0,
+        dilation_h = 1, dilation_w = 1, groups = 1;
 };
 
 /// The sizes of a matrix product: c[m,n] (+)= op(a)·op(b), with k terms a number.
@@ -29,7 +31,8 @@ struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false;
 };
 
-/// How many rows of `channels` values the normalisation kernels take as one long row: enough for 128 values that fill whole vectors.
+/// How many rows of `channels` values the normalisation kernels take as one long row: enough for
+/// 128 values that fill whole vectors.
 STARLING_HD Index fold_rows(Index channels) {
   if (channels >= 128) return 1;
   const Index power = channels & -channels;  // the largest power of two that divides it
@@ -45,72 +48,93 @@ STARLING_HD Index block_rows(Index channels) {
   return fold_rows(channels) * (lines < 16 ? 16 : lines > 256 ? 256 : lines);
 }
 
-/// Channels that the depthwise kernels take at a time, and the largest window that they have room for.
+/// Channels that the depthwise kernels take at a time, and the largest window that they have room
+/// for.
 constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
 /// Rows of an image that a window spans.
 STARLING_HD Index depthwise_rows(const Geometry& g) { return (g.kernel_h - 1) * g.dilation_h + 1; }
 
-/// Own kernels for one element type and one instruction set, on plain pointers and ranges; the callers split the work over threads.
-/// T is float, double, BFloat16 or Float16; R is what it is computed in. Sums over many elements gather in short runs of R and go on in
-/// double. For the 16-bit types only the normalisation, elementwise and loss kernels are there: callers widen pieces for the others.
+/// Own kernels for one element type and one instruction set, on plain pointers and ranges; the
+/// callers split the work over threads. T is float, double, BFloat16 or Float16; R is what it is
+/// computed in. Sums over many elements gather in short runs of R and go on in double. For the
+/// 16-bit types only the normalisation, elementwise and loss kernels are there: callers widen
+/// pieces for the others.
 template <class T>
 struct Kernels {
   using R = Compute<T>;
 
-  // --- Normalisation (norm_isa.cpp). Rows hold `channels` values; per-channel vectors marked [width] are repeated so that they
-  // --- cover fold_width(channels) values: several short rows are then processed as one long one.
+  // --- Normalisation (norm_isa.cpp). Rows hold `channels` values; per-channel vectors marked
+  // [width] are repeated so that they cover fold_width(channels) values: several short rows are
+  // then processed as one long one.
 
-  /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width values.
+  /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width
+  /// values.
   void (*moments)(const T* x, Index rows, Index channels, R* scratch, double* mean, double* m2);
   /// y = x·scale + shift (+ residual), then min(max(·, 0), ceiling) if relu. scale, shift: [width].
-  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* shift, bool relu, R ceiling);
-  /// g = (dy + dy2) masked by 0 < y ≤ largest; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
-  /// not, the mask is found from x·scale + shift in y's place. mean, scale, shift: [width]; scratch: 2 · width.
-  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const R* mean, const R* scale,
-                      const R* shift, R largest, R* scratch, double* sum_g, double* sum_gx);
+  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale,
+                 const R* shift, bool relu, R ceiling);
+  /// g = (dy + dy2) masked by 0 < y ≤ largest; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz
+  /// optional; where scale is given and y is not, the mask is found from x·scale + shift in y's
+  /// place. mean, scale, shift: [width]; scratch: 2 · width.
+  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows,
+                      Index channels, const R* mean, const R* scale, const R* shift, R largest,
+                      R* scratch, double* sum_g, double* sum_gx);
   /// dx = g·a + (x - mean)·b + c with g as above. All per-channel vectors: [width].
-  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const R* mean, const R* scale,
-                        const R* shift, R largest, const R* a, const R* b, const R* c);
+  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows,
+                        Index channels, const R* mean, const R* scale, const R* shift, R largest,
+                        const R* a, const R* b, const R* c);
   /// sum[channel] += Σ over a block of rows. scratch: width.
   void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
-  void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std, Index rows, Index channels, double eps);
+  void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std,
+                             Index rows, Index channels, double eps);
   /// Adds the block's share to sum_g (for dbeta) and sum_gx (for dgamma); dx optional.
-  void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean, const R* inv_std, T* dx, Index rows, Index channels,
-                              double* sum_g, double* sum_gx);
+  void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean,
+                              const R* inv_std, T* dx, Index rows, Index channels, double* sum_g,
+                              double* sum_gx);
 
   // --- Elementwise (elementwise_isa.cpp), on n elements.
   void (*activation_forward)(Activation kind, const T* x, T* y, Index n);
   void (*activation_backward)(Activation kind, const T* x, const T* dy, T* dx, Index n);
   void (*add)(const T* a, const T* b, T* y, Index n);
   void (*fill)(T* y, T value, Index n);
-  /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a multiple of 4.
-  void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key, std::uint64_t counter);
+  /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a
+  /// multiple of 4.
+  void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
+                  std::uint64_t counter);
   /// The same where `run` neighbouring elements share a number; `first` is any.
-  void (*dropout_runs)(const T* x, T* y, Index first, Index n, Index run, double p, std::uint64_t key, std::uint64_t counter);
+  void (*dropout_runs)(const T* x, T* y, Index first, Index n, Index run, double p,
+                       std::uint64_t key, std::uint64_t counter);
   /// out (+)= Σ weight_k in_k.
-  void (*weighted_sum)(const T* const* in, const R* weight, int terms, T* out, Index n, bool accumulate);
+  void (*weighted_sum)(const T* const* in, const R* weight, int terms, T* out, Index n,
+                       bool accumulate);
   /// Σ (x - y)²; y optional.
   double (*squared_distance)(const T* x, const T* y, Index n);
   /// Between the 16-bit types and fp32, to nearest even; null for the others.
   void (*widen)(const T* x, R* y, Index n) = nullptr;
   void (*narrow)(const R* x, T* y, Index n) = nullptr;
 
-  // --- Numbers in fewer bytes (codec_isa.cpp), fp32 and fp64 only. A block's head is what kernels/math/codec.h has it to be.
-  /// Of n numbers as fp32: lowers *least and raises *most to theirs, or without `min_max` sets them to ∓max|x|. Both become NaN where a
-  /// number is.
+  // --- Numbers in fewer bytes (codec_isa.cpp), fp32 and fp64 only. A block's head is what
+  // kernels/math/codec.h has it to be.
+  /// Of n numbers as fp32: lowers *least and raises *most to theirs, or without `min_max` sets them
+  /// to ∓max|x|. Both become NaN where a number is.
   void (*range)(bool min_max, const T* x, Index n, float* least, float* most) = nullptr;
   /// head: optional.
-  void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes, float* head) = nullptr;
-  /// sum = (0, or with `accumulate` sum) + Σ weight_k · decoded_k of one or two messages, of numbers that share a head in each.
-  void (*decode8)(bool min_max, int terms, const float* const* heads, const std::uint8_t* const* codes, Index n, const T* weights,
-                  bool accumulate, T* sum) = nullptr;
+  void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes,
+                  float* head) = nullptr;
+  /// sum = (0, or with `accumulate` sum) + Σ weight_k · decoded_k of one or two messages, of
+  /// numbers that share a head in each.
+  void (*decode8)(bool min_max, int terms, const float* const* heads,
+                  const std::uint8_t* const* codes, Index n, const T* weights, bool accumulate,
+                  T* sum) = nullptr;
   void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
   /// sum = (0, or with `accumulate` sum) + weight · decoded.
   void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;
 
   // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
-  void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last);
-  void (*max_pool_backward)(const T* dy, const std::int32_t* index, T* dx, const Geometry& g, Index first, Index last);
+  void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first,
+                           Index last);
+  void (*max_pool_backward)(const T* dy, const std::int32_t* index, T* dx, const Geometry& g,
+                            Index first, Index last);
   void (*avg_pool_forward)(const T* x, T* y, const Geometry& g, Index first, Index last);
   void (*avg_pool_backward)(const T* dy, T* dx, const Geometry& g, Index first, Index last);
   /// y[n,c] = scale · Σ over `pixels` rows of x[n,·,c]. scratch: channels.
@@ -119,40 +143,49 @@ struct Kernels {
 
   // --- Loss (loss_isa.cpp), on rows of logits.
   /// loss[row] of each row; dlogits (optional) = gradient · scale. Labels lie within the classes.
-  void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss, T* dlogits, Index rows, Index classes,
-                                double smoothing, double scale);
+  void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss,
+                                T* dlogits, Index rows, Index classes, double smoothing,
+                                double scale);
 
-  // --- 3×3 convolutions to 16 channels (conv16_isa.cpp), fp32 only; null where the instruction set has nothing to gain.
-  /// y of the images first … last - 1, with packed weights; width >= 4. scratch: 3 · (width + 2) · channels.
-  void (*conv16)(const Geometry& g, const T* x, const T* packed, T* y, Index first, Index last, T* scratch) = nullptr;
+  // --- 3×3 convolutions to 16 channels (conv16_isa.cpp), fp32 only; null where the instruction set
+  // has nothing to gain.
+  /// y of the images first … last - 1, with packed weights; width >= 4. scratch: 3 · (width + 2) ·
+  /// channels.
+  void (*conv16)(const Geometry& g, const T* x, const T* packed, T* y, Index first, Index last,
+                 T* scratch) = nullptr;
   /// weight[16,3,3,channels] for conv16.
   void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
 
-  // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels: fp64, and in fp32 the last alone. Each
-  // call does the block of
-  // --- kDepthwiseBlock channels from `channel` on; scratch: see cpu_depthwise.cpp.
+  // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels:
+  // fp64, and in fp32 the last alone. Each call does the block of kDepthwiseBlock channels from
+  // `channel` on; scratch: see cpu_depthwise.cpp.
   /// weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], zeros at the end.
   void (*depthwise_pack)(const Geometry& g, const T* weight, T* packed) = nullptr;
   /// Output rows first … last - 1 of an image. bias: optional.
-  void (*depthwise_forward)(const Geometry& g, const T* x, const T* packed, const T* bias, T* y, Index image, Index first, Index last,
-                            Index channel, T* scratch) = nullptr;
+  void (*depthwise_forward)(const Geometry& g, const T* x, const T* packed, const T* bias, T* y,
+                            Index image, Index first, Index last, Index channel,
+                            T* scratch) = nullptr;
   /// Input rows first … last - 1 of an image.
-  void (*depthwise_backward_data)(const Geometry& g, const T* dy, const T* packed, T* dx, Index image, Index first, Index last,
-                                  Index channel, T* scratch) = nullptr;
+  void (*depthwise_backward_data)(const Geometry& g, const T* dy, const T* packed, T* dx,
+                                  Index image, Index first, Index last, Index channel,
+                                  T* scratch) = nullptr;
   /// sums[kH·kW, kDepthwiseBlock] of the images first … last - 1, overwritten.
-  void (*depthwise_backward_weights)(const Geometry& g, const T* x, const T* dy, T* sums, Index first, Index last, Index channel,
-                                     T* scratch) = nullptr;
+  void (*depthwise_backward_weights)(const Geometry& g, const T* x, const T* dy, T* sums,
+                                     Index first, Index last, Index channel, T* scratch) = nullptr;
 
   // --- Convolution and matrix product by plain loops (plain_isa.cpp): what fp64 uses.
   /// Output rows first … last, counted over N·P.
-  void (*conv_forward)(const Geometry& g, const T* x, const T* weight, const T* bias, T* y, Index first, Index last);
+  void (*conv_forward)(const Geometry& g, const T* x, const T* weight, const T* bias, T* y,
+                       Index first, Index last);
   /// Input rows first … last, counted over N·H.
-  void (*conv_backward_data)(const Geometry& g, const T* dy, const T* weight, T* dx, Index first, Index last);
+  void (*conv_backward_data)(const Geometry& g, const T* dy, const T* weight, T* dx, Index first,
+                             Index last);
   /// Output channels first … last.
-  void (*conv_backward_weights)(const Geometry& g, const T* x, const T* dy, T* dweight, Index first, Index last, bool accumulate);
+  void (*conv_backward_weights)(const Geometry& g, const T* x, const T* dy, T* dweight, Index first,
+                                Index last, bool accumulate);
   /// Rows first … last of c[M,N] (+)= op(a)·op(b) + bias.
-  void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
-                 bool accumulate, Index first, Index last);
+  void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k,
+                 bool transpose_a, bool transpose_b, bool accumulate, Index first, Index last);
 };
 
 /// The tables for an instruction set.
@@ -163,7 +196,8 @@ void load(Isa isa, Kernels<Float16>& table);
 
 }  // namespace starling::cpu
 
-// Each file of kernels sets its members of a table; those of every type by a function template `set`.
+// Each file of kernels sets its members of a table; those of every type by a function template
+// `set`.
 #define STARLING_DECLARE_ADDERS(name) \
   void name(Kernels<float>&);         \
   void name(Kernels<double>&);        \
@@ -171,8 +205,9 @@ void load(Isa isa, Kernels<Float16>& table);
   void name(Kernels<Float16>&);
 STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
                              STARLING_DECLARE_ADDERS(add_loss) void add_pool(Kernels<float>&);
-                         void add_pool(Kernels<double>&); void add_codec(Kernels<float>&); void add_codec(Kernels<double>&);
-                         void add_depthwise(Kernels<float>&); void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
+                         void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
+                         void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
+                         void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
                          void add_conv16(Kernels<float>&);)
 #undef STARLING_DECLARE_ADDERS
 #define STARLING_DEFINE_ADDERS(name)                  \
@@ -181,5 +216,6 @@ STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDE
   void name(Kernels<BFloat16>& table) { set(table); } \
   void name(Kernels<Float16>& table) { set(table); }
 
-/// Before a loop whose iterations do not depend on each other through memory: it vectorises without a check.
+/// Before a loop whose iterations do not depend on each other through memory: it vectorises without
+/// a check.
 #define STARLING_LOOP _Pragma("GCC ivdep")

@@ -5,8 +5,9 @@ namespace starling::cpu::STARLING_ISA {
 namespace {
 
 template <class T>
-static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, double* loss, T* dlogits, Index rows, Index classes,
-                                  double smoothing, double scale) {
+static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, double* loss,
+                                  T* dlogits, Index rows, Index classes, double smoothing,
+                                  double scale) {
   using R = Compute<T>;
   const double uniform = smoothing / static_cast<double>(classes);
   for (Index r = 0; r < rows; ++r) {
@@ -30,7 +31,8 @@ static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, d
     const double log_sum = __builtin_log(sum);
     const double of_label = static_cast<double>(widen(row[labels[r]]) - largest);
     // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
-    loss[r] = (1.0 - smoothing) * (log_sum - of_label) + uniform * (static_cast<double>(classes) * log_sum - sum_of_logits);
+    loss[r] = (1.0 - smoothing) * (log_sum - of_label) +
+              uniform * (static_cast<double>(classes) * log_sum - sum_of_logits);
     if (!dlogits) continue;
     T* out = dlogits + r * classes;
     const R factor = static_cast<R>(scale / sum), offset = static_cast<R>(uniform * scale),

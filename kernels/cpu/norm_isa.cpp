@@ -1,21 +1,24 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 
-// Batch and layer normalisation. Memory decides their speed: every loop runs over long rows (fold_rows short ones at once), four rows at
-// a time, so that per-channel values are loaded once for four and the loops vectorise over contiguous memory.
+// Batch and layer normalisation. Memory decides their speed: every loop runs over long rows
+// (fold_rows short ones at once), four rows at a time, so that per-channel values are loaded once
+// for four and the loops vectorise over contiguous memory.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
 template <class T>
-static void moments(const T* x, Index rows, Index channels, Compute<T>* scratch, double* mean, double* m2) {
+static void moments(const T* x, Index rows, Index channels, Compute<T>* scratch, double* mean,
+                    double* m2) {
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
   Compute<T>* __restrict shift = scratch;
   Compute<T>* __restrict s1 = scratch + width;
   Compute<T>* __restrict s2 = scratch + 2 * width;
   for (Index c = 0; c < channels; ++c) mean[c] = m2[c] = 0.0;
   if (lines > 0) {
-    // Deviations from a rough mean (of the first lines) keep the sums small: no cancellation even where the mean is large.
+    // Deviations from a rough mean (of the first lines) keep the sums small: no cancellation even
+    // where the mean is large.
     const Index first = lines < 4 ? lines : 4;
     STARLING_LOOP for (Index v = 0; v < width; ++v) shift[v] = widen(x[v]);
     for (Index r = 1; r < first; ++r) {
@@ -44,10 +47,12 @@ static void moments(const T* x, Index rows, Index channels, Compute<T>* scratch,
         s2[v] += d * d;
       }
     }
-    const double n = static_cast<double>(lines), per_line = 1.0 / n, per_fold = 1.0 / static_cast<double>(fold);
+    const double n = static_cast<double>(lines), per_line = 1.0 / n,
+                 per_fold = 1.0 / static_cast<double>(fold);
     for (Index j = 0; j < fold; ++j) {
       for (Index c = 0; c < channels; ++c) {
-        mean[c] += static_cast<double>(shift[j * channels + c]) + static_cast<double>(s1[j * channels + c]) * per_line;
+        mean[c] += static_cast<double>(shift[j * channels + c]) +
+                   static_cast<double>(s1[j * channels + c]) * per_line;
       }
     }
     for (Index c = 0; c < channels; ++c) mean[c] *= per_fold;
@@ -60,7 +65,8 @@ static void moments(const T* x, Index rows, Index channels, Compute<T>* scratch,
       }
     }
   }
-  for (Index r = lines * fold; r < rows; ++r) {  // Welford's update, for the rows that do not fill a line
+  // Welford's update, for the rows that do not fill a line
+  for (Index r = lines * fold; r < rows; ++r) {
     const double count = 1.0 / static_cast<double>(r + 1);
     for (Index c = 0; c < channels; ++c) {
       const double value = static_cast<double>(widen(x[r * channels + c])), delta = value - mean[c];
@@ -70,8 +76,9 @@ static void moments(const T* x, Index rows, Index channels, Compute<T>* scratch,
   }
 }
 
-/// Calls run(to, first element, lines, width, first column) over pieces of rows of `out`, one long row a line. The results of 16-bit types
-/// go to a buffer and are packed from there, as are those that should go past the caches if `may_stream`; others go straight to `out`.
+/// Calls run(to, first element, lines, width, first column) over pieces of rows of `out`, one long
+/// row a line. The results of 16-bit types go to a buffer and are packed from there, as are those
+/// that should go past the caches if `may_stream`; others go straight to `out`.
 template <class T, class F>
 static inline void in_pieces(T* out, Index rows, Index channels, bool may_stream, F run) {
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
@@ -80,11 +87,13 @@ static inline void in_pieces(T* out, Index rows, Index channels, bool may_stream
   if constexpr (kIsLow<T>) {
     alignas(64) Compute<T> buffer[kStreamBuffer];
     // Few lines at a time: longer pieces make reading and writing take turns.
-    const Index piece = width < kStreamBuffer / 4 ? width : kStreamBuffer / 4, step = piece == width ? 4 : 1;
+    const Index piece = width < kStreamBuffer / 4 ? width : kStreamBuffer / 4,
+                step = piece == width ? 4 : 1;
     for (Index r = 0; r < lines; r += step) {
       const Index count = lines - r < step ? lines - r : step;
       for (Index column = 0; column < width; column += piece) {
-        const Index length = width - column < piece ? width - column : piece, o = r * width + column;
+        const Index length = width - column < piece ? width - column : piece,
+                    o = r * width + column;
         run(buffer, o, count, length, column);
         pack(out + o, buffer, count * length, streamed);
       }
@@ -111,10 +120,12 @@ static inline void in_pieces(T* out, Index rows, Index channels, bool may_stream
   }
 }
 
-// y may be x or the residual: each element is read before it is written, so ivdep holds, but the pointers are not __restrict.
+// y may be x or the residual: each element is read before it is written, so ivdep holds, but the
+// pointers are not __restrict.
 template <class T, bool kResidual, bool kRelu>
-static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, Index lines, Index stride, Index width,
-                                const Compute<T>* __restrict scale, const Compute<T>* __restrict shift, Compute<T> ceiling) {
+static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, Index lines,
+                                Index stride, Index width, const Compute<T>* __restrict scale,
+                                const Compute<T>* __restrict shift, Compute<T> ceiling) {
   const auto value = [=](Index i, Compute<T> a, Compute<T> b) __attribute__((always_inline)) {
     Compute<T> result = widen(x[i]) * a + b;
     if constexpr (kResidual) result += widen(residual[i]);
@@ -130,7 +141,8 @@ static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, In
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
       const Compute<T> a = scale[v], b = shift[v];
       const Index i0 = o + v, i1 = i0 + stride, i2 = i1 + stride, i3 = i2 + stride;
-      const Compute<T> y0 = value(i0, a, b), y1 = value(i1, a, b), y2 = value(i2, a, b), y3 = value(i3, a, b);
+      const Compute<T> y0 = value(i0, a, b), y1 = value(i1, a, b), y2 = value(i2, a, b),
+                       y3 = value(i3, a, b);
       y[i0] = y0;
       y[i1] = y1;
       y[i2] = y2;
@@ -138,27 +150,33 @@ static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, In
     }
   }
   for (; r < lines; ++r) {
-    STARLING_LOOP for (Index v = 0; v < width; ++v) y[r * stride + v] = value(r * stride + v, scale[v], shift[v]);
+    STARLING_LOOP for (Index v = 0; v < width; ++v) y[r * stride + v] =
+        value(r * stride + v, scale[v], shift[v]);
   }
 }
 
 template <class T>
-static void affine(const T* x, const T* residual, T* y, Index rows, Index channels, const Compute<T>* scale, const Compute<T>* shift,
-                   bool relu, Compute<T> ceiling) {
+static void affine(const T* x, const T* residual, T* y, Index rows, Index channels,
+                   const Compute<T>* scale, const Compute<T>* shift, bool relu,
+                   Compute<T> ceiling) {
   const auto run = residual ? (relu ? affine_lines<T, true, true> : affine_lines<T, true, false>)
                             : (relu ? affine_lines<T, false, true> : affine_lines<T, false, false>);
-  in_pieces(y, rows, channels, true, [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
-    run(x + o, residual ? residual + o : nullptr, to, lines, width, width, scale + column, shift + column, ceiling);
-  });
+  in_pieces(y, rows, channels, true,
+            [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
+              run(x + o, residual ? residual + o : nullptr, to, lines, width, width, scale + column,
+                  shift + column, ceiling);
+            });
 }
 
 /// Where the mask of a gradient comes from.
 enum Mask { kNoMask, kMaskY, kMaskX };
 
-/// Element i, of column v: scale and shift are read for kMaskX alone; with a mask what passes is above 0 and `largest` at most.
+/// Element i, of column v: scale and shift are read for kMaskX alone; with a mask what passes is
+/// above 0 and `largest` at most.
 template <class T, Mask kMask, bool kTwo>
-STARLING_HD Compute<T> masked(const T* __restrict x, const T* __restrict y, const T* __restrict dy, const T* __restrict dy2, Index i,
-                              const Compute<T>* __restrict scale, const Compute<T>* __restrict shift, Index v, Compute<T> largest) {
+STARLING_HD Compute<T> masked(const T* __restrict x, const T* __restrict y, const T* __restrict dy,
+                              const T* __restrict dy2, Index i, const Compute<T>* __restrict scale,
+                              const Compute<T>* __restrict shift, Index v, Compute<T> largest) {
   Compute<T> g = widen(dy[i]);
   if constexpr (kTwo) g += widen(dy2[i]);
   if constexpr (kMask != kNoMask) {
@@ -173,12 +191,15 @@ STARLING_HD Compute<T> masked(const T* __restrict x, const T* __restrict y, cons
   return g;
 }
 
-// dz may be dy or dy2: each element is read before it is written, so ivdep holds, but the pointers are not __restrict.
+// dz may be dy or dy2: each element is read before it is written, so ivdep holds, but the pointers
+// are not __restrict.
 template <class T, Mask kMask, bool kTwo, bool kDz>
-static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const T* dy2, Compute<T>* dz, Index lines, Index width,
-                                     const Compute<T>* __restrict mean, const Compute<T>* __restrict scale,
-                                     const Compute<T>* __restrict shift, Compute<T> largest, Compute<T>* __restrict s1,
-                                     Compute<T>* __restrict s2) {
+static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const T* dy2,
+                                     Compute<T>* dz, Index lines, Index width,
+                                     const Compute<T>* __restrict mean,
+                                     const Compute<T>* __restrict scale,
+                                     const Compute<T>* __restrict shift, Compute<T> largest,
+                                     Compute<T>* __restrict s1, Compute<T>* __restrict s2) {
   const auto gradient = [=](Index i, Index v) __attribute__((always_inline)) {
     return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, largest);
   };
@@ -186,9 +207,11 @@ static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const 
   for (; r + 4 <= lines; r += 4) {
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
       const Index i0 = r * width + v, i1 = i0 + width, i2 = i1 + width, i3 = i2 + width;
-      const Compute<T> m = mean[v], g0 = gradient(i0, v), g1 = gradient(i1, v), g2 = gradient(i2, v), g3 = gradient(i3, v);
+      const Compute<T> m = mean[v], g0 = gradient(i0, v), g1 = gradient(i1, v),
+                       g2 = gradient(i2, v), g3 = gradient(i3, v);
       s1[v] += (g0 + g1) + (g2 + g3);
-      s2[v] += (g0 * (widen(x[i0]) - m) + g1 * (widen(x[i1]) - m)) + (g2 * (widen(x[i2]) - m) + g3 * (widen(x[i3]) - m));
+      s2[v] += (g0 * (widen(x[i0]) - m) + g1 * (widen(x[i1]) - m)) +
+               (g2 * (widen(x[i2]) - m) + g3 * (widen(x[i3]) - m));
       if constexpr (kDz) {
         dz[i0] = g0;
         dz[i1] = g1;
@@ -223,19 +246,23 @@ static void add_folded(const T* lane, Index fold, Index channels, double* sum) {
 }
 
 template <class T>
-static void masked_sums(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const Compute<T>* mean,
-                        const Compute<T>* scale, const Compute<T>* shift, Compute<T> largest, Compute<T>* scratch, double* sum_g,
-                        double* sum_gx) {
+static void masked_sums(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows,
+                        Index channels, const Compute<T>* mean, const Compute<T>* scale,
+                        const Compute<T>* shift, Compute<T> largest, Compute<T>* scratch,
+                        double* sum_g, double* sum_gx) {
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
   Compute<T>* s1 = scratch;
   Compute<T>* s2 = scratch + width;
   const bool mask_y = y != nullptr, mask_x = !y && scale;
-  const auto run = dy2 ? (dz ? choose_masked_sums<T, true, true>(mask_y, mask_x) : choose_masked_sums<T, true, false>(mask_y, mask_x))
-                       : (dz ? choose_masked_sums<T, false, true>(mask_y, mask_x) : choose_masked_sums<T, false, false>(mask_y, mask_x));
+  const auto run = dy2 ? (dz ? choose_masked_sums<T, true, true>(mask_y, mask_x)
+                             : choose_masked_sums<T, true, false>(mask_y, mask_x))
+                       : (dz ? choose_masked_sums<T, false, true>(mask_y, mask_x)
+                             : choose_masked_sums<T, false, false>(mask_y, mask_x));
   for (Index v = 0; v < width; ++v) s1[v] = s2[v] = Compute<T>(0);
   const auto sums = [&](Compute<T>* to, Index o, Index count, Index length, Index column) {
-    run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, to, count, length, mean + column, scale ? scale + column : nullptr,
-        shift ? shift + column : nullptr, largest, s1 + column, s2 + column);
+    run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, to, count, length,
+        mean + column, scale ? scale + column : nullptr, shift ? shift + column : nullptr, largest,
+        s1 + column, s2 + column);
   };
   if (dz) {
     in_pieces(dz, rows, channels, false, sums);
@@ -249,12 +276,14 @@ static void masked_sums(const T* x, const T* y, const T* dy, const T* dy2, T* dz
 }
 
 template <class T, Mask kMask, bool kTwo>
-static inline void masked_affine_lines(const T* x, const T* y, const T* dy, const T* dy2, Compute<T>* dx, Index lines, Index width,
-                                       const Compute<T>* __restrict mean, const Compute<T>* __restrict scale,
-                                       const Compute<T>* __restrict shift, Compute<T> largest, const Compute<T>* __restrict a,
-                                       const Compute<T>* __restrict b, const Compute<T>* __restrict c) {
+static inline void masked_affine_lines(
+    const T* x, const T* y, const T* dy, const T* dy2, Compute<T>* dx, Index lines, Index width,
+    const Compute<T>* __restrict mean, const Compute<T>* __restrict scale,
+    const Compute<T>* __restrict shift, Compute<T> largest, const Compute<T>* __restrict a,
+    const Compute<T>* __restrict b, const Compute<T>* __restrict c) {
   const auto value = [=](Index i, Index v) __attribute__((always_inline)) {
-    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, largest) * a[v] + ((widen(x[i]) - mean[v]) * b[v] + c[v]);
+    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, largest) * a[v] +
+           ((widen(x[i]) - mean[v]) * b[v] + c[v]);
   };
   Index r = 0;
   for (; r + 2 <= lines; r += 2) {
@@ -271,18 +300,23 @@ static inline void masked_affine_lines(const T* x, const T* y, const T* dy, cons
 }
 
 template <class T>
-static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const Compute<T>* mean,
-                          const Compute<T>* scale, const Compute<T>* shift, Compute<T> largest, const Compute<T>* a, const Compute<T>* b,
-                          const Compute<T>* c) {
-  const auto run = y       ? (dy2 ? masked_affine_lines<T, kMaskY, true> : masked_affine_lines<T, kMaskY, false>)
-                   : scale ? (dy2 ? masked_affine_lines<T, kMaskX, true> : masked_affine_lines<T, kMaskX, false>)
-                           : (dy2 ? masked_affine_lines<T, kNoMask, true> : masked_affine_lines<T, kNoMask, false>);
+static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows,
+                          Index channels, const Compute<T>* mean, const Compute<T>* scale,
+                          const Compute<T>* shift, Compute<T> largest, const Compute<T>* a,
+                          const Compute<T>* b, const Compute<T>* c) {
+  const auto run =
+      y ? (dy2 ? masked_affine_lines<T, kMaskY, true> : masked_affine_lines<T, kMaskY, false>)
+      : scale
+          ? (dy2 ? masked_affine_lines<T, kMaskX, true> : masked_affine_lines<T, kMaskX, false>)
+          : (dy2 ? masked_affine_lines<T, kNoMask, true> : masked_affine_lines<T, kNoMask, false>);
   // Over a tensor that was just read, dx costs no extra reading as it is.
   const bool in_place = dx == x || dx == y || dx == dy || dx == dy2;
-  in_pieces(dx, rows, channels, !in_place, [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
-    run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, to, lines, width, mean + column, scale ? scale + column : nullptr,
-        shift ? shift + column : nullptr, largest, a + column, b + column, c + column);
-  });
+  in_pieces(dx, rows, channels, !in_place,
+            [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
+              run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, to, lines, width,
+                  mean + column, scale ? scale + column : nullptr, shift ? shift + column : nullptr,
+                  largest, a + column, b + column, c + column);
+            });
 }
 
 template <class T>
@@ -294,7 +328,8 @@ static void column_sums(const T* x, Index rows, Index channels, Compute<T>* scra
   for (; r + 4 <= lines; r += 4) {
     const T* __restrict row = x + r * width;
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      s[v] += (widen(row[v]) + widen(row[width + v])) + (widen(row[2 * width + v]) + widen(row[3 * width + v]));
+      s[v] += (widen(row[v]) + widen(row[width + v])) +
+              (widen(row[2 * width + v]) + widen(row[3 * width + v]));
     }
   }
   for (; r < lines; ++r) {
@@ -305,7 +340,8 @@ static void column_sums(const T* x, Index rows, Index channels, Compute<T>* scra
   add_folded(s, fold, channels, sum);
 }
 
-/// Σ f(i) over n elements in eight independent chains, so that it vectorises without reordering anything else.
+/// Σ f(i) over n elements in eight independent chains, so that it vectorises without reordering
+/// anything else.
 template <class T, class F>
 STARLING_HD double sum_of(Index n, F f) {
   constexpr Index kLanes = 32;
@@ -321,18 +357,21 @@ STARLING_HD double sum_of(Index n, F f) {
 }
 
 template <class T>
-static void layer_norm_forward(const T* x, const Compute<T>* gamma, const Compute<T>* beta, T* y, Compute<T>* mean, Compute<T>* inv_std,
-                               Index rows, Index channels, double eps) {
+static void layer_norm_forward(const T* x, const Compute<T>* gamma, const Compute<T>* beta, T* y,
+                               Compute<T>* mean, Compute<T>* inv_std, Index rows, Index channels,
+                               double eps) {
   for (Index r = 0; r < rows; ++r) {
     const T* __restrict row = x + r * channels;
     T* __restrict out = y + r * channels;
     const double n = static_cast<double>(channels);
-    const Compute<T> m = static_cast<Compute<T>>(sum_of<Compute<T>>(
-                                                     channels, [&](Index c) __attribute__((always_inline)) { return widen(row[c]); }) /
-                                                 n);
+    const Compute<T> m = static_cast<Compute<T>>(
+        sum_of<Compute<T>>(
+            channels, [&](Index c) __attribute__((always_inline)) { return widen(row[c]); }) /
+        n);
     const double variance =
         sum_of<Compute<T>>(
-            channels, [&](Index c) __attribute__((always_inline)) { return (widen(row[c]) - m) * (widen(row[c]) - m); }) /
+            channels, [&](Index c) __attribute__((
+                          always_inline)) { return (widen(row[c]) - m) * (widen(row[c]) - m); }) /
         n;
     const Compute<T> inv = static_cast<Compute<T>>(1.0 / __builtin_sqrt(variance + eps));
     for (Index c = 0; c < channels; ++c) {
@@ -345,7 +384,8 @@ static void layer_norm_forward(const T* x, const Compute<T>* gamma, const Comput
 }
 
 template <class T>
-static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma, const Compute<T>* mean, const Compute<T>* inv_std, T* dx,
+static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma,
+                                const Compute<T>* mean, const Compute<T>* inv_std, T* dx,
                                 Index rows, Index channels, double* sum_g, double* sum_gx) {
   for (Index r = 0; r < rows; ++r) {
     const T* __restrict row = x + r * channels;
@@ -354,7 +394,8 @@ static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma
     if (sum_g || sum_gx) {
       for (Index c = 0; c < channels; ++c) {
         if (sum_g) sum_g[c] += static_cast<double>(widen(gradient[c]));
-        if (sum_gx) sum_gx[c] += static_cast<double>(widen(gradient[c]) * ((widen(row[c]) - m) * inv));
+        if (sum_gx)
+          sum_gx[c] += static_cast<double>(widen(gradient[c]) * ((widen(row[c]) - m) * inv));
       }
     }
     if (!dx) continue;
@@ -366,9 +407,11 @@ static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma
     const Compute<T> mean_g = static_cast<Compute<T>>(sum_of<Compute<T>>(channels, weighted) / n);
     const Compute<T> mean_gx = static_cast<Compute<T>>(
         sum_of<Compute<T>>(
-            channels, [&](Index c) __attribute__((always_inline)) { return weighted(c) * ((widen(row[c]) - m) * inv); }) /
+            channels, [&](Index c) __attribute__((
+                          always_inline)) { return weighted(c) * ((widen(row[c]) - m) * inv); }) /
         n);
-    for (Index c = 0; c < channels; ++c) out[c] = narrow<T>(inv * (weighted(c) - mean_g - (widen(row[c]) - m) * inv * mean_gx));
+    for (Index c = 0; c < channels; ++c)
+      out[c] = narrow<T>(inv * (weighted(c) - mean_g - (widen(row[c]) - m) * inv * mean_gx));
   }
 }
 

@@ -8,26 +8,30 @@
 
 #include "kernels/cpu/storage.h"
 
-// For the files compiled once per instruction set: writing a run of computed numbers to memory, past the caches where that pays, as the
-// storage type. Loops leave their results of 16-bit types in a buffer of fp32 in the first cache and pack them from there: the processor's
-// own conversions do not come out of the compiler's vectors.
+// For the files compiled once per instruction set: writing a run of computed numbers to memory,
+// past the caches where that pays, as the storage type. Loops leave their results of 16-bit types
+// in a buffer of fp32 in the first cache and pack them from there: the processor's own conversions
+// do not come out of the compiler's vectors.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
 using Index = std::int64_t;
 
-constexpr Index kStreamBuffer = 4096;          // elements
-constexpr Index kStreamFrom = Index{4} << 20;  // bytes; smaller results may still be in a cache when they are read
+constexpr Index kStreamBuffer = 4096;  // elements
+// bytes; smaller results may still be in a cache when they are read
+constexpr Index kStreamFrom = Index{4} << 20;
 
-/// Whether a result of `elements` that long lines of `width` make up should be, and can be, streamed to `to`. A large result will have left
-/// the caches before it is read again, and the memory it goes to is not in them: writing past the caches saves reading that memory first, a
+/// Whether a result of `elements` that long lines of `width` make up should be, and can be,
+/// streamed to `to`. A large result will have left the caches before it is read again, and the
+/// memory it goes to is not in them: writing past the caches saves reading that memory first, a
 /// third of the traffic.
 template <class T>
 static inline bool streams(const T* to, Index elements, Index width) {
 #if defined(__AVX2__)
   return elements * static_cast<Index>(sizeof(T)) >= kStreamFrom && width <= kStreamBuffer &&
-         reinterpret_cast<unsigned long>(to) % 64 == 0 && width * static_cast<Index>(sizeof(T)) % 64 == 0;
+         reinterpret_cast<unsigned long>(to) % 64 == 0 &&
+         width * static_cast<Index>(sizeof(T)) % 64 == 0;
 #else
   (void)to, (void)elements, (void)width;
   return false;
@@ -39,11 +43,13 @@ template <class T>
 static inline void stream(T* to, const T* from, Index n) {
 #if defined(__AVX512F__)
   for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 64; ++i) {
-    _mm512_stream_ps(reinterpret_cast<float*>(to) + i * 16, _mm512_loadu_ps(reinterpret_cast<const char*>(from) + i * 64));
+    _mm512_stream_ps(reinterpret_cast<float*>(to) + i * 16,
+                     _mm512_loadu_ps(reinterpret_cast<const char*>(from) + i * 64));
   }
 #elif defined(__AVX2__)
   for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 32; ++i) {
-    const auto* block = reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + i * 32);
+    const auto* block =
+        reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + i * 32);
     _mm256_stream_ps(reinterpret_cast<float*>(to) + i * 8, _mm256_loadu_ps(block));
   }
 #else
@@ -74,12 +80,15 @@ static inline void narrow_run(Float16* to, const float* from, Index n) {
 }
 
 #if defined(__AVX512F__)
-/// narrow_run by the instruction for it. It takes denormal numbers for zero, as all arithmetic on the CPU does.
+/// narrow_run by the instruction for it. It takes denormal numbers for zero, as all arithmetic on
+/// the CPU does.
 template <bool kStream>
-__attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, const float* from, Index n) {
+__attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, const float* from,
+                                                                  Index n) {
   Index i = 0;
   for (; i + 32 <= n; i += 32) {
-    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i)));
+    const auto both = reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i)));
     if constexpr (kStream) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), both);
     } else {
@@ -90,12 +99,14 @@ __attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, 
 }
 #endif
 
-/// Writes n computed numbers of a 16-bit type; where they are streamed n makes up whole cache lines.
+/// Writes n computed numbers of a 16-bit type; where they are streamed n makes up whole cache
+/// lines.
 template <class T>
 static inline void pack(T* to, const float* from, Index n, bool streamed) {
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (__builtin_cpu_supports("avx512bf16")) return (streamed ? narrow_run_bf16<true> : narrow_run_bf16<false>)(to, from, n);
+    if (__builtin_cpu_supports("avx512bf16"))
+      return (streamed ? narrow_run_bf16<true> : narrow_run_bf16<false>)(to, from, n);
   }
 #endif
   if (!streamed) return narrow_run(to, from, n);

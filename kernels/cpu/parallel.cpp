@@ -33,8 +33,8 @@ void flush_denormals() {
 #if STARLING_OPENMP
 namespace {
 
-/// OpenMP's runtime ends the program where it gets too few threads. So as many are started before, which only wait: Error(kMemory) where
-/// the system does not give them.
+/// OpenMP's runtime ends the program where it gets too few threads. So as many are started before,
+/// which only wait: Error(kMemory) where the system does not give them.
 void check_threads(int count) {
   std::promise<void> all;
   std::vector<std::thread> threads;
@@ -49,8 +49,9 @@ void check_threads(int count) {
   for (std::thread& thread : threads) thread.join();
   if (reason.empty()) return;
   fail(ExitCode::kMemory, "cpu",
-       "{} threads were asked for, and the system gives {} ({}); use fewer threads, or raise ulimit -v and ulimit -u", count,
-       threads.size() + 1, reason);
+       "{} threads were asked for, and the system gives {} ({}); use fewer threads, or raise "
+       "ulimit -v and ulimit -u",
+       count, threads.size() + 1, reason);
 }
 
 }  // namespace
@@ -61,7 +62,8 @@ void wait_with_short_spins(const char* name, char** argv) {
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
   const std::string_view program(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
   // A debugger or a loader may be what runs; it does not take these arguments.
-  if (program.substr(program.rfind('/') + 1) != name || ::setenv("GOMP_SPINCOUNT", kSpins, 0) != 0) return;
+  if (program.substr(program.rfind('/') + 1) != name || ::setenv("GOMP_SPINCOUNT", kSpins, 0) != 0)
+    return;
   ::execv(path.data(), argv);  // comes back where it cannot: then the spins are long
 }
 

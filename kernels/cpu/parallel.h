@@ -9,33 +9,41 @@
 
 namespace starling::cpu {
 
-/// Called first in main(): starts the program `name` again with short spins (kSpins) where it may run on several cores and the environment
-/// does not say how OpenMP's threads wait (GOMP_SPINCOUNT, OMP_WAIT_POLICY). GCC's runtime reads that when it is loaded, before main(), and
-/// spins 300,000 times by default. Where another program has a core, the thread that spins takes time from the one it waits for.
+/// Called first in main(): starts the program `name` again with short spins (kSpins) where it may
+/// run on several cores and the environment does not say how OpenMP's threads wait (GOMP_SPINCOUNT,
+/// OMP_WAIT_POLICY). GCC's runtime reads that when it is loaded, before main(), and spins 300,000
+/// times by default. Where another program has a core, the thread that spins takes time from the
+/// one it waits for.
 void wait_with_short_spins(const char* name, char** argv);
 /// Some 20 µs, about what it takes to wake a thread.
 inline constexpr const char* kSpins = "1000";
 
-/// Makes denormal numbers count as zero on the calling thread, in arguments and results: they slow kernels many times.
+/// Makes denormal numbers count as zero on the calling thread, in arguments and results: they slow
+/// kernels many times.
 void flush_denormals();
 
-/// The threads that one backend computes with. Work is cut into equal parts in order, one a thread, so the same call computes the same bits
-/// for a given number of threads. With one thread (or without OpenMP) everything runs in the caller.
+/// The threads that one backend computes with. Work is cut into equal parts in order, one a thread,
+/// so the same call computes the same bits for a given number of threads. With one thread (or
+/// without OpenMP) everything runs in the caller.
 class Threads {
  public:
   explicit Threads(int count);
   int count() const { return count_; }
 
-  /// Prepares the calling thread to compute: denormals, and the thread count of libraries that use OpenMP.
+  /// Prepares the calling thread to compute: denormals, and the thread count of libraries that use
+  /// OpenMP.
   void enter() const;
 
-  /// Calls fn(begin, end) over [0, n) in at most count() parts, each a multiple of `grain` but for the last.
+  /// Calls fn(begin, end) over [0, n) in at most count() parts, each a multiple of `grain` but for
+  /// the last.
   template <class F>
   void parallel_for(std::int64_t n, std::int64_t grain, F&& fn) const {
-    parallel_parts(n, grain, [&](std::int64_t, std::int64_t begin, std::int64_t end) { fn(begin, end); });
+    parallel_parts(n, grain,
+                   [&](std::int64_t, std::int64_t begin, std::int64_t end) { fn(begin, end); });
   }
 
-  /// The same with fn(part, begin, end), part < count(): for sums that each part gathers on its own.
+  /// The same with fn(part, begin, end), part < count(): for sums that each part gathers on its
+  /// own.
   template <class F>
   void parallel_parts(std::int64_t n, std::int64_t grain, F&& fn) const {
     if (n <= 0) return;
@@ -60,7 +68,8 @@ class Threads {
 #endif
   }
 
-  /// Calls fn(part, begin, count) over [0, n) block by block, of `block` each but for the last, one after the other in a part.
+  /// Calls fn(part, begin, count) over [0, n) block by block, of `block` each but for the last, one
+  /// after the other in a part.
   template <class F>
   void parallel_blocks(std::int64_t n, std::int64_t block, F&& fn) const {
     parallel_parts(n, block, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

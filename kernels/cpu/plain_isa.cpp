@@ -1,6 +1,7 @@
 #include "kernels/cpu/window_isa.h"
 
-// Convolution and matrix product by plain loops in fp64: for gradient checks and parity, where oneDNN has nothing to offer.
+// Convolution and matrix product by plain loops in fp64: for gradient checks and parity, where
+// oneDNN has nothing to offer.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
@@ -18,12 +19,15 @@ STARLING_HD double dot(const double* __restrict a, const double* __restrict b, I
   return sum;
 }
 
-STARLING_HD void add_scaled(double factor, const double* __restrict from, double* __restrict to, Index n) {
+STARLING_HD void add_scaled(double factor, const double* __restrict from, double* __restrict to,
+                            Index n) {
   STARLING_LOOP for (Index i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
-static void conv_forward(const Geometry& g, const double* x, const double* weight, const double* bias, double* y, Index first, Index last) {
-  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
+static void conv_forward(const Geometry& g, const double* x, const double* weight,
+                         const double* bias, double* y, Index first, Index last) {
+  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups,
+              taps = g.kernel_h * g.kernel_w;
   for (Index row = first; row < last; ++row) {
     const Index n = row / g.out_height, p = row % g.out_height;
     for (Index q = 0; q < g.out_width; ++q) {
@@ -33,15 +37,18 @@ static void conv_forward(const Geometry& g, const double* x, const double* weigh
           g, p, q, [&](Index tap, Index at) __attribute__((always_inline)) {
             const double* pixel = x + (n * g.height * g.width + at) * g.channels;
             for (Index o = 0; o < g.out_channels; ++o) {
-              out[o] += dot(pixel + o / out_group * in_group, weight + (o * taps + tap) * in_group, in_group);
+              out[o] += dot(pixel + o / out_group * in_group, weight + (o * taps + tap) * in_group,
+                            in_group);
             }
           });
     }
   }
 }
 
-static void conv_backward_data(const Geometry& g, const double* dy, const double* weight, double* dx, Index first, Index last) {
-  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
+static void conv_backward_data(const Geometry& g, const double* dy, const double* weight,
+                               double* dx, Index first, Index last) {
+  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups,
+              taps = g.kernel_h * g.kernel_w;
   for (Index row = first; row < last; ++row) {
     const Index n = row / g.height, h = row % g.height;
     for (Index w = 0; w < g.width; ++w) {
@@ -53,9 +60,12 @@ static void conv_backward_data(const Geometry& g, const double* dy, const double
         for (Index kw = 0; kw < g.kernel_w; ++kw) {
           const Index qw = w + g.pad_w - kw * g.dilation_w;
           if (qw < 0 || qw % g.stride_w != 0 || qw / g.stride_w >= g.out_width) continue;
-          const double* gradient = dy + ((n * g.out_height + ph / g.stride_h) * g.out_width + qw / g.stride_w) * g.out_channels;
+          const double* gradient =
+              dy + ((n * g.out_height + ph / g.stride_h) * g.out_width + qw / g.stride_w) *
+                       g.out_channels;
           for (Index o = 0; o < g.out_channels; ++o) {
-            add_scaled(gradient[o], weight + (o * taps + kh * g.kernel_w + kw) * in_group, out + o / out_group * in_group, in_group);
+            add_scaled(gradient[o], weight + (o * taps + kh * g.kernel_w + kw) * in_group,
+                       out + o / out_group * in_group, in_group);
           }
         }
       }
@@ -63,9 +73,10 @@ static void conv_backward_data(const Geometry& g, const double* dy, const double
   }
 }
 
-static void conv_backward_weights(const Geometry& g, const double* x, const double* dy, double* dweight, Index first, Index last,
-                                  bool accumulate) {
-  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
+static void conv_backward_weights(const Geometry& g, const double* x, const double* dy,
+                                  double* dweight, Index first, Index last, bool accumulate) {
+  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups,
+              taps = g.kernel_h * g.kernel_w;
   if (!accumulate) {
     for (Index i = first * taps * in_group; i < last * taps * in_group; ++i) dweight[i] = 0.0;
   }
@@ -77,16 +88,20 @@ static void conv_backward_weights(const Geometry& g, const double* x, const doub
           g, p, q, [&](Index tap, Index at) __attribute__((always_inline)) {
             const double* pixel = x + (n * g.height * g.width + at) * g.channels;
             for (Index o = first; o < last; ++o) {
-              add_scaled(gradient[o], pixel + o / out_group * in_group, dweight + (o * taps + tap) * in_group, in_group);
+              add_scaled(gradient[o], pixel + o / out_group * in_group,
+                         dweight + (o * taps + tap) * in_group, in_group);
             }
           });
     }
   }
 }
 
-static void matmul(const double* a, const double* b, const double* bias, double* c, Index m, Index n, Index k, bool transpose_a,
-                   bool transpose_b, bool accumulate, Index first, Index last) {
-  constexpr Index kPiece = 256;  // of the inner dimension: a piece of b's rows or columns is used again for the next row of c from cache
+static void matmul(const double* a, const double* b, const double* bias, double* c, Index m,
+                   Index n, Index k, bool transpose_a, bool transpose_b, bool accumulate,
+                   Index first, Index last) {
+  // of the inner dimension: a piece of b's rows or columns is used again for the next row of c from
+  // cache
+  constexpr Index kPiece = 256;
   for (Index i = first; i < last; ++i) {
     double* out = c + i * n;
     for (Index j = 0; j < n; ++j) out[j] = (accumulate ? out[j] : 0.0) + (bias ? bias[j] : 0.0);
@@ -95,7 +110,8 @@ static void matmul(const double* a, const double* b, const double* bias, double*
     const Index count = k - begin < kPiece ? k - begin : kPiece;
     for (Index i = first; i < last; ++i) {
       double row[kPiece];
-      for (Index l = 0; l < count; ++l) row[l] = transpose_a ? a[(begin + l) * m + i] : a[i * k + begin + l];
+      for (Index l = 0; l < count; ++l)
+        row[l] = transpose_a ? a[(begin + l) * m + i] : a[i * k + begin + l];
       double* __restrict out = c + i * n;
       if (transpose_b) {
         for (Index j = 0; j < n; ++j) out[j] += dot(row, b + j * k + begin, count);

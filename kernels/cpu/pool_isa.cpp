@@ -4,8 +4,10 @@ namespace starling::cpu::STARLING_ISA {
 namespace {
 
 template <class T>
-static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last) {
-  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first,
+                             Index last) {
+  const Index channels = g.channels, pixels = g.height * g.width,
+              outputs = g.out_height * g.out_width;
   for (Index n = first; n < last; ++n) {
     const T* image = x + n * pixels * channels;
     for (Index o = 0; o < outputs; ++o) {
@@ -17,7 +19,8 @@ static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geomet
         for (Index c = 0; c < channels; ++c) where[c] = -1;
       }
       for_window(
-          g, o / g.out_width, o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
+          g, o / g.out_width,
+          o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
             const T* __restrict from = image + pixel * channels;
             const auto here = static_cast<std::int32_t>(pixel);
             if (!started) {
@@ -29,7 +32,8 @@ static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geomet
             } else if (where) {
               STARLING_LOOP for (Index c = 0; c < channels; ++c) {
                 const T value = from[c], best = out[c];
-                const bool better = (value > best) | (__builtin_isnan(value));  // NaN wins, so that divergence shows
+                // NaN wins, so that divergence shows
+                const bool better = (value > best) | (__builtin_isnan(value));
                 out[c] = better ? value : best;
                 where[c] = better ? here : where[c];
               }
@@ -45,8 +49,10 @@ static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geomet
 }
 
 template <class T>
-static void max_pool_backward(const T* dy, const std::int32_t* index, T* dx, const Geometry& g, Index first, Index last) {
-  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+static void max_pool_backward(const T* dy, const std::int32_t* index, T* dx, const Geometry& g,
+                              Index first, Index last) {
+  const Index channels = g.channels, pixels = g.height * g.width,
+              outputs = g.out_height * g.out_width;
   for (Index n = first; n < last; ++n) {
     T* image = dx + n * pixels * channels;
     for (Index i = 0; i < pixels * channels; ++i) image[i] = T(0);
@@ -62,7 +68,8 @@ static void max_pool_backward(const T* dy, const std::int32_t* index, T* dx, con
 
 template <class T>
 static void avg_pool_forward(const T* x, T* y, const Geometry& g, Index first, Index last) {
-  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+  const Index channels = g.channels, pixels = g.height * g.width,
+              outputs = g.out_height * g.out_width;
   const T share = static_cast<T>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
   for (Index n = first; n < last; ++n) {
     const T* image = x + n * pixels * channels;
@@ -70,7 +77,8 @@ static void avg_pool_forward(const T* x, T* y, const Geometry& g, Index first, I
       T* __restrict out = y + (n * outputs + o) * channels;
       for (Index c = 0; c < channels; ++c) out[c] = T(0);
       for_window(
-          g, o / g.out_width, o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
+          g, o / g.out_width,
+          o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
             const T* __restrict from = image + pixel * channels;
             STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += from[c];
           });
@@ -81,7 +89,8 @@ static void avg_pool_forward(const T* x, T* y, const Geometry& g, Index first, I
 
 template <class T>
 static void avg_pool_backward(const T* dy, T* dx, const Geometry& g, Index first, Index last) {
-  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+  const Index channels = g.channels, pixels = g.height * g.width,
+              outputs = g.out_height * g.out_width;
   const T share = static_cast<T>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
   for (Index n = first; n < last; ++n) {
     T* image = dx + n * pixels * channels;
@@ -89,7 +98,8 @@ static void avg_pool_backward(const T* dy, T* dx, const Geometry& g, Index first
     for (Index o = 0; o < outputs; ++o) {
       const T* __restrict from = dy + (n * outputs + o) * channels;
       for_window(
-          g, o / g.out_width, o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
+          g, o / g.out_width,
+          o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
             T* __restrict to = image + pixel * channels;
             STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] += share * from[c];
           });

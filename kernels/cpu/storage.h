@@ -15,13 +15,17 @@ constexpr bool kIsLow = sizeof(T) == 2;
 template <class T>
 STARLING_HD Compute<T> widen(T value) {
   if constexpr (std::is_same_v<T, Float16>) {
-    // Float16's own conversion without branches: loops with many of those take the compiler long, and vectorise worse.
+    // Float16's own conversion without branches: loops with many of those take the compiler long,
+    // and vectorise worse.
     constexpr std::uint32_t kBias = 112u << 23, kExponent = 31u << 23;
-    const auto bits = static_cast<std::uint32_t>(value.bits), shifted = (bits & 0x7fffu) << 13, exponent = shifted & kExponent;
-    const float smallest = __builtin_bit_cast(float, kBias + (1u << 23));  // of the normal numbers, 2^-14
+    const auto bits = static_cast<std::uint32_t>(value.bits), shifted = (bits & 0x7fffu) << 13,
+               exponent = shifted & kExponent;
+    // of the normal numbers, 2^-14
+    const float smallest = __builtin_bit_cast(float, kBias + (1u << 23));
     const float subnormal = __builtin_bit_cast(float, shifted + kBias + (1u << 23)) - smallest;
     const std::uint32_t normal = shifted + (exponent == kExponent ? 2 * kBias : kBias);
-    const std::uint32_t magnitude = exponent == 0 ? __builtin_bit_cast(std::uint32_t, subnormal) : normal;
+    const std::uint32_t magnitude =
+        exponent == 0 ? __builtin_bit_cast(std::uint32_t, subnormal) : normal;
     return __builtin_bit_cast(float, magnitude | (bits & 0x8000u) << 16);
   } else {
     return static_cast<Compute<T>>(value);
@@ -35,7 +39,8 @@ STARLING_HD T narrow(Compute<T> value) {
     const auto bits = __builtin_bit_cast(std::uint32_t, value);
     const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     T result;
-    result.bits = static_cast<std::uint16_t>((__builtin_isnan(value) ? bits | 0x400000u : rounded) >> 16);
+    result.bits =
+        static_cast<std::uint16_t>((__builtin_isnan(value) ? bits | 0x400000u : rounded) >> 16);
     return result;
   } else {
     return static_cast<T>(value);

@@ -23,8 +23,9 @@ constexpr std::int64_t kBlock = detail::kUpdateBlock;
 constexpr std::int64_t kGrain = 1024;  // elements; whole pages of fp32 for each thread
 /// Elements that go through all that is done to them while they are in the cache.
 constexpr std::int64_t kPiece = 1024;
-/// From so many bytes on, parameters that are written beside the old ones go past the caches: nobody reads them before the caches have been
-/// filled several times over, and a line that is not in a cache would have to be fetched just to be overwritten.
+/// From so many bytes on, parameters that are written beside the old ones go past the caches:
+/// nobody reads them before the caches have been filled several times over, and a line that is not
+/// in a cache would have to be fetched just to be overwritten.
 constexpr std::size_t kStreamBytes = 4u << 20;
 
 template <class T>
@@ -48,8 +49,10 @@ Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
   UpdateSpan<T>& span = whole.span;
   whole.sums = args.sum_received && !args.received.empty();
   if (args.encoded) {
-    for (const Tensor& message : args.received) whole.messages.push_back(message.data<std::uint8_t>());
-    for (std::size_t k = 0; k < whole.messages.size(); ++k) whole.message_weights.push_back(static_cast<T>(args.encoded.weights[k]));
+    for (const Tensor& message : args.received)
+      whole.messages.push_back(message.data<std::uint8_t>());
+    for (std::size_t k = 0; k < whole.messages.size(); ++k)
+      whole.message_weights.push_back(static_cast<T>(args.encoded.weights[k]));
     span.x = args.x.data<T>();
   } else if (args.sum_received) {
     for (const Tensor& term : args.received) whole.sum.push_back(term.data<T>());
@@ -62,8 +65,8 @@ Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
     whole.weights.push_back(static_cast<T>(args.weights[k]));
   }
   span.x_out = args.x_out.data<T>();
-  whole.stream =
-      args.x_out.raw() != args.x.raw() && args.x_out.bytes() >= kStreamBytes && reinterpret_cast<std::uintptr_t>(span.x_out) % 64 == 0;
+  whole.stream = args.x_out.raw() != args.x.raw() && args.x_out.bytes() >= kStreamBytes &&
+                 reinterpret_cast<std::uintptr_t>(span.x_out) % 64 == 0;
   span.gradient = args.gradient.data<T>();
   for (std::size_t k = 0; k < args.states.size(); ++k) span.states[k] = args.states[k].data<T>();
   span.weights = whole.weights.data();
@@ -83,9 +86,11 @@ Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
   return whole;
 }
 
-/// Calls run with the span of [begin, end) of the bucket, into `out`. `sum`: what was received, from `begin` on, where it was added up.
+/// Calls run with the span of [begin, end) of the bucket, into `out`. `sum`: what was received,
+/// from `begin` on, where it was added up.
 template <class T, class Run>
-void with_span(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end, const T* sum, T* out, Run&& run) {
+void with_span(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
+               const T* sum, T* out, Run&& run) {
   UpdateSpan<T> span = whole.span;
   span.x += begin;
   span.x_out = out;
@@ -102,7 +107,8 @@ void with_span(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin
     if (span.terms == 0) span.x = sum;  // the sum holds this rank's share already
     terms[0] = sum;
   } else {
-    for (int k = 0; k < span.terms; ++k) terms[k] = whole.received[static_cast<std::size_t>(k)] + begin;
+    for (int k = 0; k < span.terms; ++k)
+      terms[k] = whole.received[static_cast<std::size_t>(k)] + begin;
   }
   span.received = terms;
   span.decay += begin / kBlock;
@@ -112,8 +118,8 @@ void with_span(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin
 }
 
 template <class T>
-void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
-                  const T* sum, T* out) {
+void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole,
+                  std::int64_t begin, std::int64_t end, const T* sum, T* out) {
   with_span(args, whole, begin, end, sum, out, [&](const UpdateSpan<T>& span) {
     if (whole.skip) {
       IsaLaunch::run(rules::MixStep<T>{}, span);
@@ -125,12 +131,15 @@ void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole
 
 /// What was received, added up in its order.
 template <class T>
-void add_up(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end, T* sum) {
+void add_up(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
+            T* sum) {
   if (args.encoded) {
     const EncodedTerms& encoded = args.encoded;
-    const MessageLayout layout(encoded.code, encoded.elements > 0 ? encoded.elements : args.x.elements(), encoded.block);
-    sum_decoded(*whole.decoder, encoded.code, layout, whole.messages.data(), whole.message_weights.data(),
-                static_cast<Index>(whole.messages.size()), encoded.first + begin, encoded.first + end, false, sum);
+    const MessageLayout layout(
+        encoded.code, encoded.elements > 0 ? encoded.elements : args.x.elements(), encoded.block);
+    sum_decoded(*whole.decoder, encoded.code, layout, whole.messages.data(),
+                whole.message_weights.data(), static_cast<Index>(whole.messages.size()),
+                encoded.first + begin, encoded.first + end, false, sum);
     return;
   }
   std::vector<const T*> terms;
@@ -152,7 +161,8 @@ void stream(const void* from, void* to, std::size_t bytes) {
 #if defined(__SSE2__)
   const auto* source = static_cast<const __m128i*>(from);
   auto* target = static_cast<__m128i*>(to);
-  for (std::size_t i = 0; i < bytes / sizeof(__m128i); ++i) _mm_stream_si128(target + i, _mm_load_si128(source + i));
+  for (std::size_t i = 0; i < bytes / sizeof(__m128i); ++i)
+    _mm_stream_si128(target + i, _mm_load_si128(source + i));
 #else
   std::memcpy(to, from, bytes);
 #endif
@@ -169,23 +179,27 @@ void round_piece(const T* from, Low* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = Low(static_cast<float>(from[i]));
 }
 
-/// Asks for what the rule will read of [begin, end), while messages are decoded: that computes, and leaves the memory idle.
+/// Asks for what the rule will read of [begin, end), while messages are decoded: that computes, and
+/// leaves the memory idle.
 template <class T>
 void ask_for(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
   for (std::int64_t i = begin; i < end; i += kLine) {
     __builtin_prefetch(whole.span.gradient + i, 0, 2);
-    for (std::size_t k = 0; k < args.states.size(); ++k) __builtin_prefetch(whole.span.states[k] + i, 1, 2);
+    for (std::size_t k = 0; k < args.states.size(); ++k)
+      __builtin_prefetch(whole.span.states[k] + i, 1, 2);
   }
 }
 
 template <class T>
-void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
+void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole,
+                std::int64_t begin, std::int64_t end) {
   alignas(64) T sum[kPiece], streamed[kPiece];
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
     T* out = whole.stream ? streamed : whole.span.x_out + first;
-    if (!whole.messages.empty() && !whole.skip) ask_for(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
+    if (!whole.messages.empty() && !whole.skip)
+      ask_for(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
     if (whole.sums) add_up(args, whole, first, last, sum);
     update_piece<T>(rule, args, whole, first, last, whole.sums ? sum : nullptr, out);
     if (args.low && args.low.dtype() == DType::kBFloat16) {
@@ -193,23 +207,26 @@ void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T
     } else if (args.low) {
       round_piece(out, args.low.data<Float16>() + first, last - first);
     }
-    if (whole.stream) stream(streamed, whole.span.x_out + first, static_cast<std::size_t>(last - first) * sizeof(T));
+    if (whole.stream)
+      stream(streamed, whole.span.x_out + first,
+             static_cast<std::size_t>(last - first) * sizeof(T));
   }
   if (whole.stream) end_of_stream();
 }
 
 /// One piece's two sums of squares (UpdateLayers::sums).
 template <class T>
-void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
-                   double* sums) {
+void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole,
+                   std::int64_t begin, std::int64_t end, double* sums) {
   static_assert(kPiece == kLayerLanes && kLayerPiece % kPiece == 0);
   alignas(64) T sum[kPiece];
   alignas(64) double squares[2 * kLayerLanes] = {};
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
     if (whole.sums) add_up(args, whole, first, last, sum);
-    with_span<T>(args, whole, first, last, whole.sums ? sum : nullptr, nullptr,
-                 [&](const UpdateSpan<T>& span) { rule.measure(span, args.lr, args.step, squares); });
+    with_span<T>(
+        args, whole, first, last, whole.sums ? sum : nullptr, nullptr,
+        [&](const UpdateSpan<T>& span) { rule.measure(span, args.lr, args.step, squares); });
   }
   for (int which = 0; which < 2; ++which) {
     double* lanes = squares + which * kLayerLanes;
@@ -222,33 +239,40 @@ void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whol
 
 /// The first pass of a rule that measures layers: what its second pass multiplies by.
 template <class T>
-void measure_layers(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole) {
+void measure_layers(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args,
+                    const Whole<T>& whole) {
   const std::int32_t* pieces = args.layers.pieces.data<std::int32_t>();
   double* sums = args.layers.sums.data<double>();
-  threads.parallel_for(args.layers.pieces.elements() / 2, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t piece = begin; piece < end; ++piece) {
-      const std::int64_t first = pieces[2 * piece] * kBlock, count = pieces[2 * piece + 1] * kBlock;
-      measure_piece(rule, args, whole, first, first + count, sums + 2 * piece);
-    }
-  });
+  threads.parallel_for(args.layers.pieces.elements() / 2, 1,
+                       [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t piece = begin; piece < end; ++piece) {
+                           const std::int64_t first = pieces[2 * piece] * kBlock,
+                                              count = pieces[2 * piece + 1] * kBlock;
+                           measure_piece(rule, args, whole, first, first + count, sums + 2 * piece);
+                         }
+                       });
   const std::int32_t* layer = args.layers.layers.data<std::int32_t>();
   double* factors = args.layers.factors.data<double>();
   for (std::int64_t k = 0; k < args.layers.factors.elements(); ++k, layer += 4) {
     double chains[kLayerChains][2] = {}, total[2] = {};
     for (std::int64_t j = 0; j < layer[1]; ++j) {
-      for (int which = 0; which < 2; ++which) chains[j % kLayerChains][which] += sums[2 * (layer[0] + j) + which];
+      for (int which = 0; which < 2; ++which)
+        chains[j % kLayerChains][which] += sums[2 * (layer[0] + j) + which];
     }
     for (const auto& chain : chains) {
       for (int which = 0; which < 2; ++which) total[which] += chain[which];
     }
     const std::int32_t last = layer[0] + layer[1] - 1;
-    const std::int64_t numbers = std::int64_t{pieces[2 * last] + pieces[2 * last + 1] - layer[2]} * kBlock - layer[3] / 2;
-    factors[k] = rule.layer_factor(total[0], total[1], layer[3] % 2 != 0, (whole.span.decay[layer[2]] & kDecays) != 0, numbers);
+    const std::int64_t numbers =
+        std::int64_t{pieces[2 * last] + pieces[2 * last + 1] - layer[2]} * kBlock - layer[3] / 2;
+    factors[k] = rule.layer_factor(total[0], total[1], layer[3] % 2 != 0,
+                                   (whole.span.decay[layer[2]] & kDecays) != 0, numbers);
   }
 }
 
 template <class T>
-void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule& rule, const UpdateArgs& args) {
+void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule& rule,
+         const UpdateArgs& args) {
   Whole<T> whole = whole_of<T>(rule, args);
   whole.decoder = &decoder;
   if (rule.measures_layers() && !whole.skip) measure_layers(threads, rule, args, whole);
@@ -261,13 +285,16 @@ void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule&
 
 }  // namespace
 
-void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule, const UpdateArgs& args) {
+void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule,
+            const UpdateArgs& args) {
   check_update(rule, args);
   switch (args.x.dtype()) {
     case DType::kFloat32: run<float>(threads, decoders.fp32, rule, args); break;
     case DType::kFloat64: run<double>(threads, decoders.fp64, rule, args); break;
     default:
-      fail(ExitCode::kInternal, "update", "parameters of {} cannot be updated on the CPU; fp32 and fp64 can", name_of(args.x.dtype()));
+      fail(ExitCode::kInternal, "update",
+           "parameters of {} cannot be updated on the CPU; fp32 and fp64 can",
+           name_of(args.x.dtype()));
   }
 }
 

@@ -14,16 +14,21 @@ struct Decoders {
   const Kernels<float>& fp32;
   const Kernels<double>& fp64;
 };
-/// Backend::update on the CPU: checks the arguments, cuts the bucket into one span a thread, and lets the rule update each.
-/// The bits do not depend on the number of threads.
-void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule, const UpdateArgs& args);
+/// Backend::update on the CPU: checks the arguments, cuts the bucket into one span a thread, and
+/// lets the rule update each. The bits do not depend on the number of threads.
+void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule,
+            const UpdateArgs& args);
 
 }  // namespace starling::cpu
 
 /// The loops of the built-in rules, one copy per instruction set: kernels/cpu/update_isa.cpp.
-STARLING_DECLARE_PER_ISA(template <class Step> void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span);
+STARLING_DECLARE_PER_ISA(template <class Step>
+                         void update_span(const Step& step,
+                                          const UpdateSpan<typename Step::Real>& span);
                          template <class Step>
-                         void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span, double* squares);)
+                         void measure_span(const Step& step,
+                                           const UpdateSpan<typename Step::Real>& span,
+                                           double* squares);)
 
 namespace starling::cpu {
 
@@ -33,14 +38,17 @@ struct IsaLaunch {
   static void run(const Step& step, const UpdateSpan<typename Step::Real>& span) {
     using Function = void (*)(const Step&, const UpdateSpan<typename Step::Real>&);
     static const Function function =
-        select_isa<Function>(detected_isa(), &scalar::update_span<Step>, &avx2::update_span<Step>, &avx512::update_span<Step>);
+        select_isa<Function>(detected_isa(), &scalar::update_span<Step>, &avx2::update_span<Step>,
+                             &avx512::update_span<Step>);
     function(step, span);
   }
   template <class Step>
-  static void measure(const Step& step, const UpdateSpan<typename Step::Real>& span, double* squares) {
+  static void measure(const Step& step, const UpdateSpan<typename Step::Real>& span,
+                      double* squares) {
     using Function = void (*)(const Step&, const UpdateSpan<typename Step::Real>&, double*);
     static const Function function =
-        select_isa<Function>(detected_isa(), &scalar::measure_span<Step>, &avx2::measure_span<Step>, &avx512::measure_span<Step>);
+        select_isa<Function>(detected_isa(), &scalar::measure_span<Step>, &avx2::measure_span<Step>,
+                             &avx512::measure_span<Step>);
     function(step, span, squares);
   }
 };

@@ -1,5 +1,5 @@
-// Compiled once per instruction set; see kernels/cpu/isa.h. Without contraction to fused multiply-add (kernels/CMakeLists.txt), so all
-// copies give the same bits.
+// Compiled once per instruction set; see kernels/cpu/isa.h. Without contraction to fused
+// multiply-add (kernels/CMakeLists.txt), so all copies give the same bits.
 #include "kernels/cpu/isa.h"
 #include "kernels/math/adafactor.h"
 #include "kernels/math/adagrad.h"
@@ -26,10 +26,12 @@ void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
   detail::measure_span(step, span, squares);
 }
 
-#define STARLING_UPDATE(...) template void update_span(const rules::__VA_ARGS__&, const UpdateSpan<rules::__VA_ARGS__::Real>&);
-#define STARLING_MEASURED_UPDATE(...) \
-  STARLING_UPDATE(__VA_ARGS__)        \
-  template void measure_span(const rules::__VA_ARGS__&, const UpdateSpan<rules::__VA_ARGS__::Real>&, double*);
+#define STARLING_UPDATE(...) \
+  template void update_span(const rules::__VA_ARGS__&, const UpdateSpan<rules::__VA_ARGS__::Real>&);
+#define STARLING_MEASURED_UPDATE(...)                   \
+  STARLING_UPDATE(__VA_ARGS__)                          \
+  template void measure_span(const rules::__VA_ARGS__&, \
+                             const UpdateSpan<rules::__VA_ARGS__::Real>&, double*);
 #define STARLING_ACCUM_UPDATE(T, kDecoupled)                                \
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kFirst>)  \
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kMiddle>) \

@@ -7,7 +7,8 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-/// Calls f(flat kernel position, flat input pixel) for the pixels of the window of output (p, q) that lie inside the image.
+/// Calls f(flat kernel position, flat input pixel) for the pixels of the window of output (p, q)
+/// that lie inside the image.
 template <class F>
 STARLING_HD void for_window(const Geometry& g, Index p, Index q, F f) {
   for (Index kh = 0; kh < g.kernel_h; ++kh) {

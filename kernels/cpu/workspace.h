@@ -16,7 +16,8 @@ class Workspace {
   ~Workspace() {
     if (block_.data) allocator_->give_back(block_);
   }
-  Workspace(Workspace&& from) noexcept : allocator_(from.allocator_), block_(std::exchange(from.block_, {})) {}
+  Workspace(Workspace&& from) noexcept
+      : allocator_(from.allocator_), block_(std::exchange(from.block_, {})) {}
   Workspace& operator=(Workspace&&) = delete;
   T* data() const { return reinterpret_cast<T*>(block_.data); }
 

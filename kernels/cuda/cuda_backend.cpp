@@ -29,22 +29,26 @@ class CudaStorage final : public Storage {
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
+CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic)
+    : info_(device_info(device)) {
   settings_ = {tf32, benchmark, deterministic, info_};
   use_device(device);
-  streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true),
-              create_stream("upload", false)};
+  streams_ = {create_stream("compute", false), create_stream("update", true),
+              create_stream("communication", true), create_stream("upload", false)};
   pool_ = std::make_shared<Pool>(device, info_.name, [streams = streams_] {
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
   host_ = std::make_unique<Host>(streams_);
   constexpr std::size_t kEach = kArrivals * sizeof(unsigned);
   arrivals_ = static_cast<unsigned*>(device_allocate(2 * kStreamKinds * kEach));
-  if (!arrivals_) fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}", 2 * kStreamKinds * kEach, info_.name);
+  if (!arrivals_)
+    fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}",
+         2 * kStreamKinds * kEach, info_.name);
   for (std::size_t i = 0; i < kStreamKinds; ++i) {
     set_async(arrivals_ + i * kArrivals, 0, kEach, streams_[i]);
     // Graphs are launched on the compute stream.
-    set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+    set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach,
+              streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
   }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);
@@ -67,8 +71,8 @@ CudaBackend::~CudaBackend() {
 }
 
 std::string CudaBackend::description() const {
-  std::string text = fmt::format("{}, sm_{}{}, CUDA {}.{}", info_.name, info_.major, info_.minor, info_.runtime_version / 1000,
-                                 info_.runtime_version % 1000 / 10);
+  std::string text = fmt::format("{}, sm_{}{}, CUDA {}.{}", info_.name, info_.major, info_.minor,
+                                 info_.runtime_version / 1000, info_.runtime_version % 1000 / 10);
   if (cudnn_) text += ", " + cudnn_->version();
   if (blas_) text += ", " + blas_->version();
   return text;
@@ -86,16 +90,21 @@ std::shared_ptr<Storage> CudaBackend::allocate(std::size_t bytes) {
 
 MemoryStats CudaBackend::memory_stats() const { return pool_->stats(); }
 
-Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return Tensor(*this, Shape{elements}, dtype); }
+Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) {
+  return Tensor(*this, Shape{elements}, dtype);
+}
 
 unsigned* CudaBackend::arrivals() const {
-  return arrivals_ + (static_cast<std::size_t>(stream()) + (capturing() ? kStreamKinds : 0)) * kArrivals;
+  return arrivals_ +
+         (static_cast<std::size_t>(stream()) + (capturing() ? kStreamKinds : 0)) * kArrivals;
 }
 
 void CudaBackend::copy(const Tensor& from, const Tensor& to) {
-  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cuda", "copy of {} {} elements to {} {} elements",
-          from.elements(), name_of(from.dtype()), to.elements(), name_of(to.dtype()));
-  if (from.bytes() > 0 && from.raw() != to.raw()) copy_async(to.raw(), from.raw(), from.bytes(), CopyKind::kDeviceToDevice, handle());
+  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cuda",
+          "copy of {} {} elements to {} {} elements", from.elements(), name_of(from.dtype()),
+          to.elements(), name_of(to.dtype()));
+  if (from.bytes() > 0 && from.raw() != to.raw())
+    copy_async(to.raw(), from.raw(), from.bytes(), CopyKind::kDeviceToDevice, handle());
 }
 
 void CudaBackend::copy_from_host(const void* from, const Tensor& to) {
@@ -105,12 +114,14 @@ void CudaBackend::copy_from_host(const void* from, const Tensor& to) {
 
 void CudaBackend::copy_to_host(const Tensor& from, void* to) {
   not_in_capture("copy_to_host");
-  if (from.bytes() > 0) host_->staging(from.bytes()).to_host(from.raw(), to, from.bytes(), stream_, handle());
+  if (from.bytes() > 0)
+    host_->staging(from.bytes()).to_host(from.raw(), to, from.bytes(), stream_, handle());
 }
 
 Event CudaBackend::copy_to_host_later(const Tensor& from, void* to) {
   not_in_capture("copy_to_host_later");
-  require(from.bytes() <= Host::kSmallCopy, "cuda", "copy_to_host_later of {} bytes; it takes {} at most", from.bytes(), Host::kSmallCopy);
+  require(from.bytes() <= Host::kSmallCopy, "cuda",
+          "copy_to_host_later of {} bytes; it takes {} at most", from.bytes(), Host::kSmallCopy);
   if (from.bytes() == 0) return record();
   return host_->small.to_host_later(from.raw(), to, from.bytes(), stream_, handle());
 }
@@ -126,7 +137,9 @@ void CudaBackend::fill(const Tensor& x, double value) {
 
 std::shared_ptr<std::byte> CudaBackend::allocate_host(std::size_t bytes) {
   void* memory = pinned_allocate(std::max<std::size_t>(bytes, 1));
-  if (!memory) fail(ExitCode::kMemory, "memory", "no page-locked memory on the host: {} bytes are needed; see ulimit -l", bytes);
+  if (!memory)
+    fail(ExitCode::kMemory, "memory",
+         "no page-locked memory on the host: {} bytes are needed; see ulimit -l", bytes);
   return {static_cast<std::byte*>(memory), [](std::byte* pinned) { pinned_free(pinned); }};
 }
 
@@ -189,16 +202,18 @@ void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   }
   if (!args.dbias) return;
   const std::int64_t channels = args.dbias.elements();
-  sum_rows({args.dy.reshaped(Shape{args.dy.elements() / channels, channels}), args.dbias, args.accumulate});
+  sum_rows({args.dy.reshaped(Shape{args.dy.elements() / channels, channels}), args.dbias,
+            args.accumulate});
 }
 
 void CudaBackend::matmul(const Matmul& args) {
   if (args.a && args.c) {  // what is missing is named below; cuBLASLt does not look at the types
     const DType given = args.a.dtype(), wide = is_low_precision(given) ? DType::kFloat32 : given;
-    require(args.c.dtype() == given || args.c.dtype() == wide, "cuda", "matmul: c is {}; needed for {} factors: {}",
-            name_of(args.c.dtype()), name_of(given), name_of(wide));
-    require(!args.bias || args.bias.dtype() == wide, "cuda", "matmul: the bias is {}; needed: {}", name_of(args.bias.dtype()),
+    require(args.c.dtype() == given || args.c.dtype() == wide, "cuda",
+            "matmul: c is {}; needed for {} factors: {}", name_of(args.c.dtype()), name_of(given),
             name_of(wide));
+    require(!args.bias || args.bias.dtype() == wide, "cuda", "matmul: the bias is {}; needed: {}",
+            name_of(args.bias.dtype()), name_of(wide));
   }
   // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
   const auto by_library = [&](Matmul product) {
@@ -211,7 +226,8 @@ void CudaBackend::matmul(const Matmul& args) {
   };
   if (blas_ && by_library(args)) return;
   if (blas_ && args.bias && args.bias.dtype() != args.c.dtype() && !args.accumulate) {
-    // cuBLASLt adds a bias of c's own type alone. With an fp32 product the sum is rounded once, as it should be.
+    // cuBLASLt adds a bias of c's own type alone. With an fp32 product the sum is rounded once, as
+    // it should be.
     const Tensor sum(*this, args.c.shape(), args.bias.dtype());
     Matmul wide = args;
     wide.c = sum;

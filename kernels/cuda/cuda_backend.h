@@ -17,17 +17,20 @@
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// What lives here: the plug-in libstarling_cuda.so. This class makes a backend of four rooms. runtime/: memory, streams, events, graphs,
-// peers, everything behind one interface that tests replace; libraries/: cuDNN and cuBLASLt, and the choice among their ways; operations/:
-// own kernels, one idea a file; device/: what kernels share. No header of another folder includes one of these.
+// What lives here: the plug-in libstarling_cuda.so. This class makes a backend of four rooms.
+// runtime/: memory, streams, events, graphs, peers, everything behind one interface that tests
+// replace; libraries/: cuDNN and cuBLASLt, and the choice among their ways; operations/: own
+// kernels, one idea a file; device/: what kernels share. No header of another folder includes one
+// of these.
 
 namespace starling::cuda {
 
 class Pool;
 
-/// One GPU. Operations are issued to one of four streams and return at once. Memory comes from a pool whose blocks are reused in the order
-/// of the stream that they were last allocated on: a tensor that another stream uses too is kept by its owner until the streams have been
-/// joined. Own kernels: *.cu; libraries: libraries.h.
+/// One GPU. Operations are issued to one of four streams and return at once. Memory comes from a
+/// pool whose blocks are reused in the order of the stream that they were last allocated on: a
+/// tensor that another stream uses too is kept by its owner until the streams have been joined. Own
+/// kernels: *.cu; libraries: libraries.h.
 class CudaBackend final : public Backend, public SquaredNorms, private WorkspaceSource {
  public:
   CudaBackend(int device, bool tf32, bool benchmark, bool deterministic);
@@ -39,11 +42,13 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   std::shared_ptr<Storage> allocate(std::size_t bytes) override;
   MemoryStats memory_stats() const override;
   void copy(const Tensor& from, const Tensor& to) override;
-  void copy_from_host(const void* from, const Tensor& to) override;  ///< through pinned staging memory; returns when `from` has been read
+  /// Through pinned staging memory; returns when `from` has been read
+  void copy_from_host(const void* from, const Tensor& to) override;
   void copy_to_host(const Tensor& from, void* to) override;
   Event copy_to_host_later(const Tensor& from, void* to) override;
   void fill(const Tensor& x, double value) override;
-  std::shared_ptr<std::byte> allocate_host(std::size_t bytes) override;  ///< for the caller to keep: not from a pool
+  /// For the caller to keep: not from a pool
+  std::shared_ptr<std::byte> allocate_host(std::size_t bytes) override;
   void copy_to_pinned(const Tensor& from, std::byte* to) override;
   void copy_from_pinned(const std::byte* from, const Tensor& to) override;
 
@@ -70,8 +75,9 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   const DeviceInfo& info() const { return info_; }
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
-  /// kArrivals counters for last_block() of the launches on the current stream: 0 between any two of them. Streams may run at the same
-  /// time, and a graph beside what is issued, so each has its own; graphs run one after the other.
+  /// kArrivals counters for last_block() of the launches on the current stream: 0 between any two
+  /// of them. Streams may run at the same time, and a graph beside what is issued, so each has its
+  /// own; graphs run one after the other.
   unsigned* arrivals() const;
   static constexpr unsigned kArrivals = 2048;
 
@@ -79,16 +85,18 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   using StepWriter = std::function<void(const StepValues& values, std::byte* to)>;
   /// Of the step that is captured.
   const StepValues& captured_values() const;
-  /// In a capture: where in device memory the bytes will lie that `write` makes for each launch. Aligned to 16.
+  /// In a capture: where in device memory the bytes will lie that `write` makes for each launch.
+  /// Aligned to 16.
   const void* step_slot(std::size_t bytes, StepWriter write);
   /// A kernel's argument that is `value` now and of(values, values of the capture) at a launch.
   template <class T, class Of>
   StepScalar<T> step_scalar(T value, Of of) {
     if (!capturing()) return {value, nullptr};
-    const void* slot = step_slot(sizeof(T), [of, then = captured_values()](const StepValues& values, std::byte* to) {
-      const T now = of(values, then);
-      std::memcpy(to, &now, sizeof(T));
-    });
+    const void* slot = step_slot(
+        sizeof(T), [of, then = captured_values()](const StepValues& values, std::byte* to) {
+          const T now = of(values, then);
+          std::memcpy(to, &now, sizeof(T));
+        });
     return {value, static_cast<const T*>(slot)};
   }
 
@@ -127,15 +135,17 @@ void floating(const Tensor& x, const char* operation, F&& f) {
   fail(ExitCode::kInternal, "cuda", "{} on a {} tensor", operation, name_of(x.dtype()));
 }
 
-/// The tensor's numbers as T* after checks of presence, dtype and element count; null for an empty tensor in optional_numbers.
+/// The tensor's numbers as T* after checks of presence, dtype and element count; null for an empty
+/// tensor in optional_numbers.
 template <class T>
 T* numbers(const Tensor& x, std::int64_t elements, const char* operation, const char* name) {
-  require(static_cast<bool>(x) && x.elements() == elements, "cuda", "{}: {} must have {} elements, not {}", operation, name, elements,
-          x ? x.elements() : 0);
+  require(static_cast<bool>(x) && x.elements() == elements, "cuda",
+          "{}: {} must have {} elements, not {}", operation, name, elements, x ? x.elements() : 0);
   return x.data<T>();
 }
 template <class T>
-T* optional_numbers(const Tensor& x, std::int64_t elements, const char* operation, const char* name) {
+T* optional_numbers(const Tensor& x, std::int64_t elements, const char* operation,
+                    const char* name) {
   return x ? numbers<T>(x, elements, operation, name) : nullptr;
 }
 

@@ -32,17 +32,21 @@ void open(StarlingCudaOpening& opening) {
   const int count = device_count(driver_error);
   std::vector<DeviceInfo> devices;
   for (int i = 0; i < count; ++i) devices.push_back(device_info(i));
-  const DeviceChoice choice = choose_device({opening.local_rank, opening.local_size, opening.share != 0}, devices, driver_error,
-                                            std::getenv("CUDA_VISIBLE_DEVICES"));
+  const DeviceChoice choice =
+      choose_device({opening.local_rank, opening.local_size, opening.share != 0}, devices,
+                    driver_error, std::getenv("CUDA_VISIBLE_DEVICES"));
   if (choice.device < 0) return answer(opening, choice.message);
   install_nvtx();
   opening.backend =
-      std::make_unique<CudaBackend>(choice.device, opening.tf32 != 0, opening.benchmark != 0, opening.deterministic != 0).release();
+      std::make_unique<CudaBackend>(choice.device, opening.tf32 != 0, opening.benchmark != 0,
+                                    opening.deterministic != 0)
+          .release();
 }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) std::uint32_t starling_cuda_open(StarlingCudaOpening* opening) {
+extern "C" __attribute__((visibility("default"))) std::uint32_t starling_cuda_open(
+    StarlingCudaOpening* opening) {
   opening->backend = nullptr;
   opening->message[0] = '\0';
   if (opening->abi != kStarlingCudaAbi) return kStarlingCudaAbi;  // the caller refuses

@@ -9,15 +9,18 @@
 
 namespace starling::math {
 
-// Arithmetic of the activations, shared by the CPU and GPUs. The float versions of exp and erf are branch-free so that loops
-// over them vectorise; errors are given against the exact value.
+// Arithmetic of the activations, shared by the CPU and GPUs. The float versions of exp and erf are
+// branch-free so that loops over them vectorise; errors are given against the exact value.
 
-/// e^x for float within 2 units in the last place; 0 below -87.3, infinity from 88.377 on (NaN stays NaN).
+/// e^x for float within 2 units in the last place; 0 below -87.3, infinity from 88.377 on (NaN
+/// stays NaN).
 STARLING_HD float exponential(float x) {
-  // e^x = 2^n · e^r with |r| <= ln(2)/2; e^r by its Taylor series to the 7th power (relative error 5e-9).
+  // e^x = 2^n · e^r with |r| <= ln(2)/2; e^r by its Taylor series to the 7th power (relative error
+  // 5e-9).
   float clamped = x < -87.3f ? -87.3f : x;
   clamped = clamped > 88.4f ? 88.4f : clamped;
-  constexpr float kMagic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer in the low bits
+  // 1.5 · 2^23: adding it rounds to an integer in the low bits
+  constexpr float kMagic = 12582912.0f;
   const float shifted = clamped * 1.44269504088896341f + kMagic;
   const float n = shifted - kMagic;
   const float r = (clamped - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
@@ -29,13 +32,15 @@ STARLING_HD float exponential(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  // 2^n by its exponent; 2^128 is infinity. A product, since a sum of bits would make a number of a GPU's NaN.
+  // 2^n by its exponent; 2^128 is infinity. A product, since a sum of bits would make a number of a
+  // GPU's NaN.
   const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
   return x < -87.3f ? 0.0f : p * power;
 }
 STARLING_HD double exponential(double x) { return ::exp(x); }
 
-/// erf(x) for float with absolute error below 4e-7: x·P(x²)/Q(x²), fitted to |x| <= 3.95 (least maximum of the relative error 2.1e-8).
+/// erf(x) for float with absolute error below 4e-7: x·P(x²)/Q(x²), fitted to |x| <= 3.95 (least
+/// maximum of the relative error 2.1e-8).
 STARLING_HD float error_function(float x) {
   float c = x < -3.95f ? -3.95f : x;
   c = c > 3.95f ? 3.95f : c;
@@ -69,7 +74,8 @@ STARLING_HD T relu6(T x) {
   return x >= T(6) ? T(6) : relu(x);
 }
 
-/// The largest value below a ReLU's ceiling, at and beyond which no gradient passes; without a ceiling, infinity passes too.
+/// The largest value below a ReLU's ceiling, at and beyond which no gradient passes; without a
+/// ceiling, infinity passes too.
 template <class T>
 T largest_below(double ceiling) {
   const T highest = static_cast<T>(ceiling);

@@ -15,9 +15,10 @@
 
 namespace starling::rules {
 
-/// The last pass of Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, in the form of torch.optim.Adafactor), which reads the estimate V of
-/// the gradient's mean square: u = g / sqrt(V), as far as the parameter is large, and no further than d as a root mean square. Adafactor's
-/// issue() makes V, in the place of the state that this step has.
+/// The last pass of Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, in the form of
+/// torch.optim.Adafactor), which reads the estimate V of the gradient's mean square: u = g /
+/// sqrt(V), as far as the parameter is large, and no further than d as a root mean square.
+/// Adafactor's issue() makes V, in the place of the state that this step has.
 template <class T>
 struct AdafactorStep {
   using Real = T;
@@ -30,10 +31,13 @@ struct AdafactorStep {
   T least;   ///< of V: eps1²
   double eps2, d;
 
-  STARLING_HD T measured(T, T g, const T* state, bool) const { return g / square_root(state[0] < least ? least : state[0]); }
+  STARLING_HD T measured(T, T g, const T* state, bool) const {
+    return g / square_root(state[0] < least ? least : state[0]);
+  }
 
   /// max(eps2, RMS(p)) / max(1, RMS(u)/d).
-  STARLING_HD double layer_factor(double parameter, double update, bool, bool, std::int64_t numbers) const {
+  STARLING_HD double layer_factor(double parameter, double update, bool, bool,
+                                  std::int64_t numbers) const {
     const double count = static_cast<double>(numbers);
     const double size = square_root(parameter / count), length = square_root(update / count) / d;
     return (size < eps2 ? eps2 : size) / (length < 1.0 ? 1.0 : length);
@@ -73,7 +77,8 @@ struct Adafactor {
   double eps2 = 1e-3, d = 1.0, weight_decay = 0.0;
   std::shared_ptr<const OptimizerRule> square, average, quotient;  ///< of the three below
 
-  /// The squares' and V's, beside the last pass: two reads of g and V's memory, two writes, and what both kinds of means read.
+  /// The squares' and V's, beside the last pass: two reads of g and V's memory, two writes, and
+  /// what both kinds of means read.
   static constexpr int kMoreStreams = 6;
 
   std::vector<std::string> state_names() const { return {"variance"}; }
@@ -86,8 +91,8 @@ struct Adafactor {
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
     const double eps = adafactor_eps<T>(eps1);
-    run(AdafactorStep<T>{static_cast<T>(std::min(lr, 1.0 / std::sqrt(static_cast<double>(s)))), static_cast<T>(1.0 - lr * weight_decay),
-                         epsilon<T>(eps * eps), eps2, d});
+    run(AdafactorStep<T>{static_cast<T>(std::min(lr, 1.0 / std::sqrt(static_cast<double>(s)))),
+                         static_cast<T>(1.0 - lr * weight_decay), epsilon<T>(eps * eps), eps2, d});
   }
 };
 

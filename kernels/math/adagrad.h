@@ -26,8 +26,8 @@ struct AdagradStep {
   }
 };
 
-/// A bucket's states are zero when step 1 begins, at a run's start as after a reset. So the initial value joins the sum in that step, and
-/// the sum is torch's after every step.
+/// A bucket's states are zero when step 1 begins, at a run's start as after a reset. So the initial
+/// value joins the sum in that step, and the sum is torch's after every step.
 struct Adagrad {
   double lr_decay = 0.0, eps = 1e-10, weight_decay = 0.0, initial_accumulator_value = 0.0;
 
@@ -36,7 +36,8 @@ struct Adagrad {
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
     run(AdagradStep<T>{static_cast<T>(lr / (1.0 + static_cast<double>(s - 1) * lr_decay)),
-                       static_cast<T>(s == 1 ? initial_accumulator_value : 0.0), epsilon<T>(eps), static_cast<T>(weight_decay)});
+                       static_cast<T>(s == 1 ? initial_accumulator_value : 0.0), epsilon<T>(eps),
+                       static_cast<T>(weight_decay)});
   }
 };
 

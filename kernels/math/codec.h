@@ -4,8 +4,9 @@
 
 #include "core/host_device.h"
 
-// Numbers in 8 bits: what sender and receiver compute alike, in fp32 and without fused multiply-add, so that both decode the same bits. A
-// code has `of(least, most)`, what a block's numbers say of it; `head`, that as a few floats, which travel with the block; encode, decode.
+// Numbers in 8 bits: what sender and receiver compute alike, in fp32 and without fused
+// multiply-add, so that both decode the same bits. A code has `of(least, most)`, what a block's
+// numbers say of it; `head`, that as a few floats, which travel with the block; encode, decode.
 namespace starling::math {
 
 STARLING_HD float round_to_even(float x) {
@@ -16,13 +17,15 @@ STARLING_HD float round_to_even(float x) {
 #endif
 }
 
-/// q·s with s = max|x| / 127. Where s is 0 all numbers are. A block that holds NaN or an infinity becomes NaN, as does one of the other
-/// code.
+/// q·s with s = max|x| / 127. Where s is 0 all numbers are. A block that holds NaN or an infinity
+/// becomes NaN, as does one of the other code.
 struct Int8Code {
   static constexpr int kHead = 1;
   float scale;
 
-  STARLING_HD static Int8Code of(float least, float most) { return {(-least > most ? -least : most) / 127.0f}; }
+  STARLING_HD static Int8Code of(float least, float most) {
+    return {(-least > most ? -least : most) / 127.0f};
+  }
   STARLING_HD static Int8Code from(const float* head) { return {head[0]}; }
   STARLING_HD void put(float* head) const { head[0] = scale; }
   STARLING_HD std::uint8_t encode(float x) const {
@@ -32,10 +35,13 @@ struct Int8Code {
     q = scale == 0.0f ? 0.0f : q;
     return static_cast<std::uint8_t>(static_cast<std::int32_t>(q));
   }
-  STARLING_HD float decode(std::uint8_t q) const { return static_cast<float>(static_cast<std::int8_t>(q)) * scale; }
+  STARLING_HD float decode(std::uint8_t q) const {
+    return static_cast<float>(static_cast<std::int8_t>(q)) * scale;
+  }
 };
 
-/// Bagua's (Gan et al. 2021, arXiv 2107.01499, its codec in clamped form): 256 steps from the least to the largest number.
+/// Bagua's (Gan et al. 2021, arXiv 2107.01499, its codec in clamped form): 256 steps from the least
+/// to the largest number.
 struct MinMax8Code {
   static constexpr int kHead = 2;
   float scale;  ///< codes a unit

@@ -8,13 +8,16 @@
 namespace starling::math {
 
 /// Which of the elements 4·group … 4·group + 3 a dropout keeps: element i takes word i mod 4 of
-/// Philox(key, counter high = counter, counter low = i div 4) as a number in [0, 1) and is kept where that is >= p.
+/// Philox(key, counter high = counter, counter low = i div 4) as a number in [0, 1) and is kept
+/// where that is >= p.
 struct DropoutMask {
   bool keep[4];
 };
-STARLING_HD DropoutMask dropout_mask(std::uint64_t key, std::uint64_t counter, std::uint64_t group, float p) {
+STARLING_HD DropoutMask dropout_mask(std::uint64_t key, std::uint64_t counter, std::uint64_t group,
+                                     float p) {
   const Philox4x32 bits = philox(key, group, counter);
-  return {{uniform_float(bits.v[0]) >= p, uniform_float(bits.v[1]) >= p, uniform_float(bits.v[2]) >= p, uniform_float(bits.v[3]) >= p}};
+  return {{uniform_float(bits.v[0]) >= p, uniform_float(bits.v[1]) >= p,
+           uniform_float(bits.v[2]) >= p, uniform_float(bits.v[3]) >= p}};
 }
 
 }  // namespace starling::math

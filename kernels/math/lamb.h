@@ -10,8 +10,8 @@
 
 namespace starling::rules {
 
-/// LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2, with bias correction and φ the identity): Adam's direction, with decoupled decay,
-/// times the layer's ‖p‖ / ‖direction‖. States: m, v.
+/// LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2, with bias correction and φ the identity):
+/// Adam's direction, with decoupled decay, times the layer's ‖p‖ / ‖direction‖. States: m, v.
 template <class T>
 struct LambStep {
   using Real = T;
@@ -58,11 +58,12 @@ struct Lamb {
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
     const auto at = static_cast<double>(s);
-    run(LambStep<T>{static_cast<T>(lr), static_cast<T>(settings.beta1), static_cast<T>(1.0 - settings.beta1),
-                    static_cast<T>(settings.beta2), static_cast<T>(1.0 - settings.beta2),
+    run(LambStep<T>{static_cast<T>(lr), static_cast<T>(settings.beta1),
+                    static_cast<T>(1.0 - settings.beta1), static_cast<T>(settings.beta2),
+                    static_cast<T>(1.0 - settings.beta2),
                     static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))),
-                    static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, at))), epsilon<T>(settings.eps),
-                    static_cast<T>(settings.weight_decay), adapt_all});
+                    static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, at))),
+                    epsilon<T>(settings.eps), static_cast<T>(settings.weight_decay), adapt_all});
   }
 };
 

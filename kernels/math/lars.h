@@ -9,8 +9,9 @@
 
 namespace starling::rules {
 
-/// LARS (You et al. 2017, arXiv 1708.03888), in the form of torch-lars and timm: the layer's gradient, with its decay, is multiplied by
-/// trust·‖p‖ / (‖g‖ + wd·‖p‖ + eps), and goes into the momentum. State, with momentum: the momentum buffer.
+/// LARS (You et al. 2017, arXiv 1708.03888), in the form of torch-lars and timm: the layer's
+/// gradient, with its decay, is multiplied by trust·‖p‖ / (‖g‖ + wd·‖p‖ + eps), and goes into the
+/// momentum. State, with momentum: the momentum buffer.
 template <class T, bool kMomentum, bool kNesterov>
 struct LarsStep {
   using Real = T;
@@ -26,7 +27,8 @@ struct LarsStep {
   STARLING_HD T measured(T, T g, const T*, bool) const { return g; }
 
   /// 1 where a norm is zero: nothing can be said of the layer's scale then.
-  STARLING_HD double layer_factor(double parameter, double gradient, bool weight, bool decays) const {
+  STARLING_HD double layer_factor(double parameter, double gradient, bool weight,
+                                  bool decays) const {
     if (!(weight || adapt_all) || parameter == 0.0 || gradient == 0.0) return 1.0;
     const double norm = square_root(parameter);
     return trust * norm / (square_root(gradient) + (decays ? decay_rate : 0.0) * norm + eps);
@@ -54,7 +56,8 @@ struct Lars {
 
   template <class T, class Run>
   void step(double lr, std::int64_t, Run&& run) const {
-    const T rate = static_cast<T>(lr), mu = static_cast<T>(momentum), decay = static_cast<T>(weight_decay);
+    const T rate = static_cast<T>(lr), mu = static_cast<T>(momentum),
+            decay = static_cast<T>(weight_decay);
     if (momentum == 0.0) {
       run(LarsStep<T, false, false>{rate, mu, decay, trust, eps, weight_decay, adapt_all});
     } else if (nesterov) {

@@ -10,8 +10,9 @@
 
 namespace starling::rules {
 
-/// p' and the states' new values as sums of what they were, of the gradient and of the new states. An algorithm's formulas, once its mix is
-/// done, are such sums; so they run in the fused update of every backend, and an algorithm needs no kernel of its own.
+/// p' and the states' new values as sums of what they were, of the gradient and of the new states.
+/// An algorithm's formulas, once its mix is done, are such sums; so they run in the fused update of
+/// every backend, and an algorithm needs no kernel of its own.
 template <class T>
 struct LinearTerms {
   T p = 0;         ///< of the mixed parameters
@@ -28,7 +29,8 @@ struct LinearCoefficients {
   T decay_s[2] = {};
 };
 
-/// With kStates states, of which the first kMade are written. Sums run from left to right as LinearTerms has them.
+/// With kStates states, of which the first kMade are written. Sums run from left to right as
+/// LinearTerms has them.
 template <class T, int kStateCount, int kMade>
 struct LinearStep {
   using Real = T;
@@ -76,10 +78,11 @@ struct Linear {
                             static_cast<T>(t.g),
                             {static_cast<T>(t.made[0]), static_cast<T>(t.made[1])}};
     };
-    const LinearCoefficients<T> c{rounded(given.x),
-                                  {rounded(given.state[0]), rounded(given.state[1])},
-                                  static_cast<T>(given.decay_p),
-                                  {static_cast<T>(given.decay_s[0]), static_cast<T>(given.decay_s[1])}};
+    const LinearCoefficients<T> c{
+        rounded(given.x),
+        {rounded(given.state[0]), rounded(given.state[1])},
+        static_cast<T>(given.decay_p),
+        {static_cast<T>(given.decay_s[0]), static_cast<T>(given.decay_s[1])}};
     if (states == 0) {
       run(LinearStep<T, 0, 0>{c});
     } else if (states == 1 && made == 0) {

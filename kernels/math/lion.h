@@ -33,8 +33,9 @@ struct Lion {
 
   template <class T, class Run>
   void step(double lr, std::int64_t, Run&& run) const {
-    run(LionStep<T>{static_cast<T>(lr), static_cast<T>(beta1), static_cast<T>(1.0 - beta1), static_cast<T>(beta2),
-                    static_cast<T>(1.0 - beta2), static_cast<T>(1.0 - lr * weight_decay)});
+    run(LionStep<T>{static_cast<T>(lr), static_cast<T>(beta1), static_cast<T>(1.0 - beta1),
+                    static_cast<T>(beta2), static_cast<T>(1.0 - beta2),
+                    static_cast<T>(1.0 - lr * weight_decay)});
   }
 };
 

@@ -31,7 +31,8 @@ STARLING_HD LossTerm huber_loss(double x, double t, double delta) {
 /// Of one class, by log p: -t·(1 - p)^γ·log p. A γ of 0 is the cross entropy.
 STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
   if (gamma == 0.0) return {-t * log_p, -t};
-  const double rest = -::expm1(log_p), power = ::pow(rest, gamma);  // 1 - p, exact where p is nearly 1
+  // 1 - p, exact where p is nearly 1
+  const double rest = -::expm1(log_p), power = ::pow(rest, gamma);
   const double slope = rest == 0.0 ? 0.0 : power * (gamma * ::exp(log_p) * log_p / rest - 1.0);
   return {-t * power * log_p, t * slope};
 }

@@ -10,9 +10,10 @@
 
 namespace starling::rules {
 
-/// The elementwise part of Muon (Jordan et al. 2024, in the form of torch.optim.Muon): mixing, decay, the momentum, and the direction
-/// divided by its norm. Muon::finish_matrix makes that direction orthogonal and walks along it. Parameters that are no matrices are
-/// AdamW's. States: a matrix's momentum and direction; otherwise AdamW's m and v.
+/// The elementwise part of Muon (Jordan et al. 2024, in the form of torch.optim.Muon): mixing,
+/// decay, the momentum, and the direction divided by its norm. Muon::finish_matrix makes that
+/// direction orthogonal and walks along it. Parameters that are no matrices are AdamW's. States: a
+/// matrix's momentum and direction; otherwise AdamW's m and v.
 template <class T, bool kNesterov>
 struct MuonStep {
   using Real = T;
@@ -27,9 +28,13 @@ struct MuonStep {
 
   STARLING_HD T next(T g, T m) const { return momentum * m + one_minus_momentum * g; }
   /// From the momentum after this step.
-  STARLING_HD T direction(T g, T m) const { return kNesterov ? one_minus_momentum * g + momentum * m : m; }
+  STARLING_HD T direction(T g, T m) const {
+    return kNesterov ? one_minus_momentum * g + momentum * m : m;
+  }
 
-  STARLING_HD T measured(T, T g, const T* state, bool) const { return direction(g, next(g, state[0])); }
+  STARLING_HD T measured(T, T g, const T* state, bool) const {
+    return direction(g, next(g, state[0]));
+  }
 
   /// 1 / the direction's norm, or 0 for AdamW's.
   STARLING_HD double layer_factor(double, double direction, bool weight, bool) const {
@@ -64,11 +69,13 @@ struct Muon {
 
   /// OptimizerRule's, in kernels/optimizers/muon.cpp.
   std::int64_t matrix_workspace(std::int64_t rows, std::int64_t columns) const;
-  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer, const Tensor& workspace) const;
+  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer,
+                     const Tensor& workspace) const;
 
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
-    const T mu = static_cast<T>(momentum), rest = static_cast<T>(1.0 - momentum), shrink = static_cast<T>(1.0 - lr * adam.weight_decay);
+    const T mu = static_cast<T>(momentum), rest = static_cast<T>(1.0 - momentum),
+            shrink = static_cast<T>(1.0 - lr * adam.weight_decay);
     const AdamCoefficients<T> others = adam.coefficients<T>(lr, s, true);
     if (nesterov) {
       run(MuonStep<T, true>{mu, rest, shrink, others, norm_eps, orthogonal});

@@ -36,16 +36,20 @@ struct Nadam {
   std::vector<std::string> state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
   /// μ of step s: β1 (1 - 0.96^(s·momentum_decay) / 2).
-  double momentum(std::int64_t s) const { return settings.beta1 * (1.0 - 0.5 * std::pow(0.96, static_cast<double>(s) * momentum_decay)); }
+  double momentum(std::int64_t s) const {
+    return settings.beta1 * (1.0 - 0.5 * std::pow(0.96, static_cast<double>(s) * momentum_decay));
+  }
 
-  /// The product of steps 1 … s's μ; one so small that 1 - it is 1 may be any such number. A sum of logarithms, whose length s does not
-  /// change: with q = 0.96^momentum_decay, -ln(1 - q^i/2) = Σ q^(ik) / (k 2^k) over k, and over i these are geometric sums.
+  /// The product of steps 1 … s's μ; one so small that 1 - it is 1 may be any such number. A sum of
+  /// logarithms, whose length s does not change: with q = 0.96^momentum_decay, -ln(1 - q^i/2) = Σ
+  /// q^(ik) / (k 2^k) over k, and over i these are geometric sums.
   double momentum_product(std::int64_t s) const {
     const double steps = static_cast<double>(s), log_q = momentum_decay * std::log(0.96);
     double sum = settings.beta1 == 0.0 ? -50.0 : steps * std::log(settings.beta1);
     for (int k = 1; k <= 52 && sum > -50.0; ++k) {
       const double power = k * log_q;
-      const double geometric = power == 0.0 ? steps : std::exp(power) * std::expm1(steps * power) / std::expm1(power);
+      const double geometric =
+          power == 0.0 ? steps : std::exp(power) * std::expm1(steps * power) / std::expm1(power);
       sum -= std::ldexp(geometric / k, -k);
     }
     return std::exp(sum);

@@ -15,11 +15,12 @@ struct PixelScale {
 
 namespace math {
 
-/// (v/255 - mean)/deviation: a pixel as the model takes it. The loader and every backend's augment_images share it, for equal bits. T:
-/// float or double.
+/// (v/255 - mean)/deviation: a pixel as the model takes it. The loader and every backend's
+/// augment_images share it, for equal bits. T: float or double.
 template <class T>
 STARLING_HD T normalized_pixel(std::uint8_t value, double mean, double deviation) {
-  return (static_cast<T>(value) / static_cast<T>(255) - static_cast<T>(mean)) / static_cast<T>(deviation);
+  return (static_cast<T>(value) / static_cast<T>(255) - static_cast<T>(mean)) /
+         static_cast<T>(deviation);
 }
 
 /// own·a + (1 - own)·b; a or b as it is where own is 1 or 0.
@@ -36,7 +37,8 @@ STARLING_HD bool in_box(const std::int32_t* box, Size h, Size w) {
 
 constexpr std::int32_t kWholeShare = 1 << 24;  ///< AugmentImages::mix of an image that is its own
 
-/// How much of the pixel (h, w) is its own image's, by AugmentImages::mix. Exact, and so is 1 less that.
+/// How much of the pixel (h, w) is its own image's, by AugmentImages::mix. Exact, and so is 1 less
+/// that.
 template <class T, class Size>
 STARLING_HD T own_share(const std::int32_t* mix, Size h, Size w) {
   return in_box(mix + 1, h, w) ? T(0) : static_cast<T>(mix[0]) / static_cast<T>(kWholeShare);

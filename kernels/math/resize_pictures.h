@@ -8,9 +8,10 @@
 
 namespace starling {
 
-/// The pixels that one image is made of, cut out of a picture, and how: a row of ResizePictures::parts. Rows of red, green and blue lie
-/// without gaps. The box is resized in the pixels' own coordinates; then the turn makes the image of it.
-/// Packed, as numbers of 32 bits lie at any multiple of 4 bytes, and a GPU stops at a double at such an address.
+/// The pixels that one image is made of, cut out of a picture, and how: a row of
+/// ResizePictures::parts. Rows of red, green and blue lie without gaps. The box is resized in the
+/// pixels' own coordinates; then the turn makes the image of it. Packed, as numbers of 32 bits lie
+/// at any multiple of 4 bytes, and a GPU stops at a double at such an address.
 struct __attribute__((packed, aligned(4))) CutPicture {
   std::int64_t place = 0;                                           ///< of the first byte
   double box_top = 0, box_left = 0, box_height = 0, box_width = 0;  ///< inside of the pixels
@@ -18,8 +19,10 @@ struct __attribute__((packed, aligned(4))) CutPicture {
   std::int32_t interpolation = 0;                                   ///< an Interpolation
   std::int32_t turn = 0;                                            ///< bits of those below
 
-  static constexpr std::int32_t kTransposed = 1, kMirrorY = 2, kMirrorX = 4;  ///< rows and columns are swapped, then each is mirrored
-  static constexpr double kMostShrink = 4.0;                                  ///< pixels of a line that become one, at most
+  /// Rows and columns are swapped, then each is mirrored
+  static constexpr std::int32_t kTransposed = 1, kMirrorY = 2, kMirrorX = 4;
+  /// Pixels of a line that become one, at most
+  static constexpr double kMostShrink = 4.0;
 
   /// An image that is made already.
   static CutPicture whole(std::int64_t height, std::int64_t width) {
@@ -43,16 +46,18 @@ struct LineTaps {
 };
 
 template <int kMost>
-STARLING_HD void make_line_taps(std::int64_t inputs, double begin, double step, std::int64_t i, Interpolation interpolation,
-                                LineTaps<kMost>& taps) {
-  const int count = resize_taps(inputs, begin, step, i, interpolation, kMost, taps.first, taps.weights);
+STARLING_HD void make_line_taps(std::int64_t inputs, double begin, double step, std::int64_t i,
+                                Interpolation interpolation, LineTaps<kMost>& taps) {
+  const int count =
+      resize_taps(inputs, begin, step, i, interpolation, kMost, taps.first, taps.weights);
   for (int t = count; t < kMost; ++t) taps.weights[t] = 0;
 }
 
-/// One pixel of kChannels bytes, of rows `stride` bytes apart: the bits of the loader's two passes. No line has more than row_taps or
-/// column_taps weights.
+/// One pixel of kChannels bytes, of rows `stride` bytes apart: the bits of the loader's two passes.
+/// No line has more than row_taps or column_taps weights.
 template <int kChannels, int kMost>
-STARLING_HD void resized_pixel(const LineTaps<kMost>& row, int row_taps, const LineTaps<kMost>& column, int column_taps,
+STARLING_HD void resized_pixel(const LineTaps<kMost>& row, int row_taps,
+                               const LineTaps<kMost>& column, int column_taps,
                                const std::uint8_t* from, std::int64_t stride, std::uint8_t* to) {
   const std::uint8_t* corner = from + row.first * stride + std::int64_t{column.first} * kChannels;
   std::int32_t sums[kChannels];
@@ -66,9 +71,11 @@ STARLING_HD void resized_pixel(const LineTaps<kMost>& row, int row_taps, const L
       const std::uint8_t* pixel = corner + s * stride + t * kChannels;
       for (int c = 0; c < kChannels; ++c) between[c] += row.weights[s] * pixel[c];
     }
-    for (int c = 0; c < kChannels; ++c) sums[c] += column.weights[t] * static_cast<std::int16_t>(between[c] >> kRowShift);
+    for (int c = 0; c < kChannels; ++c)
+      sums[c] += column.weights[t] * static_cast<std::int16_t>(between[c] >> kRowShift);
   }
-  for (int c = 0; c < kChannels; ++c) to[c] = static_cast<std::uint8_t>(byte_of(sums[c] >> kColumnShift));
+  for (int c = 0; c < kChannels; ++c)
+    to[c] = static_cast<std::uint8_t>(byte_of(sums[c] >> kColumnShift));
 }
 
 constexpr int kPictureTile = 32;  ///< outputs a side whose weights lie in shared memory
@@ -84,23 +91,28 @@ STARLING_HD std::int64_t picture_tiles(std::int64_t height, std::int64_t width) 
   return (height + kPictureTile - 1) / kPictureTile * ((width + kPictureTile - 1) / kPictureTile);
 }
 
-/// One tile of one image of height × width × 3 bytes, by a team as kernels/math/run_pixel_steps.h describes it.
+/// One tile of one image of height × width × 3 bytes, by a team as kernels/math/run_pixel_steps.h
+/// describes it.
 template <class Team>
-STARLING_HD void resize_tile(const Team& team, PictureRoom& room, const CutPicture& cut, std::int64_t tile, std::int64_t height,
-                             std::int64_t width, const std::uint8_t* pixels, std::uint8_t* image) {
+STARLING_HD void resize_tile(const Team& team, PictureRoom& room, const CutPicture& cut,
+                             std::int64_t tile, std::int64_t height, std::int64_t width,
+                             const std::uint8_t* pixels, std::uint8_t* image) {
   const bool transposed = (cut.turn & CutPicture::kTransposed) != 0;
   const std::int64_t rows = transposed ? width : height, columns = transposed ? height : width;
   const std::int64_t across = (columns + kPictureTile - 1) / kPictureTile;
   const std::int64_t top = tile / across * kPictureTile, left = tile % across * kPictureTile;
   const auto interpolation = static_cast<Interpolation>(cut.interpolation);
-  const double step_y = cut.box_height / static_cast<double>(rows), step_x = cut.box_width / static_cast<double>(columns);
+  const double step_y = cut.box_height / static_cast<double>(rows),
+               step_x = cut.box_width / static_cast<double>(columns);
   team.sync();
   team.each(2 * kPictureTile, [&](std::int64_t i) {
     const std::int64_t row = top + i, column = left + i - kPictureTile;
     if (i < kPictureTile) {
-      if (row < rows) make_line_taps(cut.height, cut.box_top, step_y, row, interpolation, room.rows[i]);
+      if (row < rows)
+        make_line_taps(cut.height, cut.box_top, step_y, row, interpolation, room.rows[i]);
     } else if (column < columns) {
-      make_line_taps(cut.width, cut.box_left, step_x, column, interpolation, room.columns[i - kPictureTile]);
+      make_line_taps(cut.width, cut.box_left, step_x, column, interpolation,
+                     room.columns[i - kPictureTile]);
     }
   });
   team.sync();
@@ -115,8 +127,8 @@ STARLING_HD void resize_tile(const Team& team, PictureRoom& room, const CutPictu
     const std::int64_t seen_y = transposed ? column : row, seen_x = transposed ? row : column;
     const std::int64_t y = (cut.turn & CutPicture::kMirrorY) != 0 ? height - 1 - seen_y : seen_y;
     const std::int64_t x = (cut.turn & CutPicture::kMirrorX) != 0 ? width - 1 - seen_x : seen_x;
-    resized_pixel<3>(room.rows[i / kPictureTile], row_taps, room.columns[i % kPictureTile], column_taps, pixels,
-                     std::int64_t{3} * cut.width, image + (y * width + x) * 3);
+    resized_pixel<3>(room.rows[i / kPictureTile], row_taps, room.columns[i % kPictureTile],
+                     column_taps, pixels, std::int64_t{3} * cut.width, image + (y * width + x) * 3);
   });
 }
 

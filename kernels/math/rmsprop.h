@@ -9,8 +9,8 @@
 
 namespace starling::rules {
 
-/// RMSprop (Hinton 2012), as torch.optim.RMSprop; centered as in Graves 2013, arXiv 1308.0850. States: the mean square, then with momentum
-/// its buffer, then with kCentered the mean gradient.
+/// RMSprop (Hinton 2012), as torch.optim.RMSprop; centered as in Graves 2013, arXiv 1308.0850.
+/// States: the mean square, then with momentum its buffer, then with kCentered the mean gradient.
 template <class T, bool kMomentum, bool kCentered>
 struct RmspropStep {
   using Real = T;

@@ -9,22 +9,30 @@
 
 #include "core/host_device.h"
 
-// The arithmetic of the built-in optimizers, semantics of torch.optim, shared by the CPU's kernels and a GPU's.
+// The arithmetic of the built-in optimizers, semantics of torch.optim, shared by the CPU's kernels
+// and a GPU's.
 //
-// A *rule* holds the numbers that the user sets; state_names() names its states. rule.step<T>(lr, s, run) makes the coefficients of step s,
-// in double, rounds them to T, and calls run(step). A *step* is a plain struct that a kernel takes by value:
+// A *rule* holds the numbers that the user sets; state_names() names its states. rule.step<T>(lr,
+// s, run) makes the coefficients of step s, in double, rounds them to T, and calls run(step). A
+// *step* is a plain struct that a kernel takes by value:
 //
 //     using Real = T;                          float or double
 //     static constexpr int kStates             how many state tensors the rule has, 0 … 4
-//     static constexpr unsigned kReads         bit k: the step reads state k (others are zero when it starts)
-//     static constexpr unsigned kWrites        bit k: the step writes state k (others keep their contents)
-//     T operator()(T p, T g, T* state, bool decay) const      one element: returns the new p; state has kStates entries
+//     static constexpr unsigned kReads         bit k: the step reads state k (others are zero when
+//                                              it starts)
+//     static constexpr unsigned kWrites        bit k: the step writes state k (others keep their
+//                                              contents)
+//     T operator()(T p, T g, T* state, bool decay) const
+//                                              one element: returns the new p; state has kStates
+//                                              entries
 //
-// Which states a step touches is known to the compiler, so that a pass moves no byte more than it must. These functions are
-// compiled without contraction to fused multiply-add: every instruction set gives the same bits.
+// Which states a step touches is known to the compiler, so that a pass moves no byte more than it
+// must. These functions are compiled without contraction to fused multiply-add: every instruction
+// set gives the same bits.
 
-// What lives here: formulas that CPU and GPU share, one source each, so that both give the same numbers: update rules and the loop around
-// them, activations, dropout's mask, pixels. Pure functions of values, marked STARLING_HD; they include core/host_device.h and each other.
+// What lives here: formulas that CPU and GPU share, one source each, so that both give the same
+// numbers: update rules and the loop around them, activations, dropout's mask, pixels. Pure
+// functions of values, marked STARLING_HD; they include core/host_device.h and each other.
 
 namespace starling::rules {
 
@@ -46,7 +54,8 @@ struct MixStep {
   STARLING_HD T operator()(T p, T, T*, bool) const { return p; }
 };
 
-/// Stochastic gradient descent, as torch.optim.SGD with dampening 0. State 0, with momentum: the momentum buffer.
+/// Stochastic gradient descent, as torch.optim.SGD with dampening 0. State 0, with momentum: the
+/// momentum buffer.
 template <class T, bool kMomentum, bool kNesterov>
 struct SgdStep {
   using Real = T;
@@ -77,7 +86,8 @@ struct Sgd {
 
   template <class T, class Run>
   void step(double lr, std::int64_t, Run&& run) const {
-    const T rate = static_cast<T>(lr), mu = static_cast<T>(momentum), decay = static_cast<T>(weight_decay);
+    const T rate = static_cast<T>(lr), mu = static_cast<T>(momentum),
+            decay = static_cast<T>(weight_decay);
     if (momentum == 0.0) {
       run(SgdStep<T, false, false>{rate, mu, decay});
     } else if (nesterov) {
@@ -88,7 +98,8 @@ struct Sgd {
   }
 };
 
-/// The coefficients that the Adam family shares. `correction` is the s of the bias corrections 1 - beta^s.
+/// The coefficients that the Adam family shares. `correction` is the s of the bias corrections 1 -
+/// beta^s.
 template <class T>
 struct AdamCoefficients {
   T beta1, one_minus_beta1, beta2, one_minus_beta2;
@@ -131,7 +142,8 @@ STARLING_HD T adam_move(const AdamCoefficients<T>& c, T p, T m, T v) {
   return p - c.step_size * (m / (square_root(v) * c.inverse_root + c.eps));
 }
 
-/// Adam (Kingma & Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101). States: m, v.
+/// Adam (Kingma & Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101).
+/// States: m, v.
 template <class T, bool kDecoupled>
 struct AdamStep {
   using Real = T;
@@ -147,9 +159,10 @@ struct AdamStep {
   }
 };
 
-/// Adam whose second moment leaves out the part of the noise that a mean over N ranks would not have (the square-root rule of Malladi et
-/// al. 2022, arXiv 2205.10287, where noise dominates, and Adam where it does not). m and v corrected for bias, σ² = max(v - m², 0)/(1 - c)
-/// and c = (1-β1)/(1+β1): v becomes max(v - (1 - 1/N)σ², v/N) in the denominator.
+/// Adam whose second moment leaves out the part of the noise that a mean over N ranks would not
+/// have (the square-root rule of Malladi et al. 2022, arXiv 2205.10287, where noise dominates, and
+/// Adam where it does not). m and v corrected for bias, σ² = max(v - m², 0)/(1 - c) and c =
+/// (1-β1)/(1+β1): v becomes max(v - (1 - 1/N)σ², v/N) in the denominator.
 template <class T, bool kDecoupled>
 struct NoiseCorrectedAdamStep {
   using Real = T;
@@ -166,7 +179,8 @@ struct NoiseCorrectedAdamStep {
     state[0] = c.beta1 * state[0] + c.one_minus_beta1 * g;
     state[1] = c.beta2 * state[1] + c.one_minus_beta2 * (g * g);
     const T m = correct1 * state[0], v = correct2 * state[1];
-    const T noise = v - m * m, kept = v - removed * (noise > T(0) ? noise : T(0)), floor = least * v;
+    const T noise = v - m * m, kept = v - removed * (noise > T(0) ? noise : T(0)),
+            floor = least * v;
     return p - lr * (m / (square_root(kept > floor ? kept : floor) + c.eps));
   }
 };
@@ -176,7 +190,8 @@ struct Adam {
   AdamSettings settings;
   double noise_correction = 1.0;    ///< N; 1: off
   bool noise_of_all_ranks = false;  ///< N is the number of ranks, which know_ranks() tells
-  /// Not null: m and v stay as they are, v being that of so many updates, and p goes along m. For algorithms that make m themselves.
+  /// Not null: m and v stay as they are, v being that of so many updates, and p goes along m. For
+  /// algorithms that make m themselves.
   const std::int64_t* frozen_at = nullptr;
 
   void know_ranks(int ranks) {
@@ -191,22 +206,27 @@ struct Adam {
     if (frozen_at) {
       c.beta1 = c.beta2 = T(1);
       c.one_minus_beta1 = c.one_minus_beta2 = T(0);
-      c.inverse_root = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, static_cast<double>(*frozen_at))));
+      c.inverse_root = static_cast<T>(
+          1.0 / std::sqrt(1.0 - std::pow(settings.beta2, static_cast<double>(*frozen_at))));
     }
     if (noise_correction == 1.0) return run(AdamStep<T, kDecoupled>{c});
-    const double at = static_cast<double>(s), share = (1.0 - settings.beta1) / (1.0 + settings.beta1);
+    const double at = static_cast<double>(s),
+                 share = (1.0 - settings.beta1) / (1.0 + settings.beta1);
     run(NoiseCorrectedAdamStep<T, kDecoupled>{
-        c, static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))), static_cast<T>(1.0 / (1.0 - std::pow(settings.beta2, at))),
-        static_cast<T>((1.0 - 1.0 / noise_correction) / (1.0 - share)), static_cast<T>(1.0 / noise_correction), static_cast<T>(lr)});
+        c, static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))),
+        static_cast<T>(1.0 / (1.0 - std::pow(settings.beta2, at))),
+        static_cast<T>((1.0 - 1.0 / noise_correction) / (1.0 - share)),
+        static_cast<T>(1.0 / noise_correction), static_cast<T>(lr)});
   }
 };
 
 /// Where a step lies in its group of K steps.
 enum class AccumPhase { kFirst, kMiddle, kLast, kOnly };
 
-/// AccumAdam and AccumAdamW (decent-dp; Wang et al. 2024, arXiv 2410.11998). States: m, v (both hold beta times the moment, ready for the
-/// next group) and a, the mean gradient of the group so far. Within a group m and v are read and a alone is written; a is zero at a group's
-/// end, so the first step of a group does not read it.
+/// AccumAdam and AccumAdamW (decent-dp; Wang et al. 2024, arXiv 2410.11998). States: m, v (both
+/// hold beta times the moment, ready for the next group) and a, the mean gradient of the group so
+/// far. Within a group m and v are read and a alone is written; a is zero at a group's end, so the
+/// first step of a group does not read it.
 template <class T, bool kDecoupled, AccumPhase kPhase>
 struct AccumAdamStep {
   using Real = T;

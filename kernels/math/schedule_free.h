@@ -10,9 +10,10 @@
 
 namespace starling::rules {
 
-/// Schedule-free AdamW (Defazio et al. 2024, arXiv 2405.15682), as facebookresearch/schedule_free. Gradients are taken at y, the
-/// parameters; plain steps lead from z to z; x, the mean of all z, is what is tested. States: d = z - y, and v.
-/// d and not z, as it is zero at first, and whatever changes the parameters between steps (mixes, means, push-sum's weights) moves z along.
+/// Schedule-free AdamW (Defazio et al. 2024, arXiv 2405.15682), as facebookresearch/schedule_free.
+/// Gradients are taken at y, the parameters; plain steps lead from z to z; x, the mean of all z, is
+/// what is tested. States: d = z - y, and v. d and not z, as it is zero at first, and whatever
+/// changes the parameters between steps (mixes, means, push-sum's weights) moves z along.
 template <class T>
 struct ScheduleFreeAdamStep {
   using Real = T;
@@ -26,7 +27,8 @@ struct ScheduleFreeAdamStep {
 
   STARLING_HD T operator()(T p, T g, T* state, bool decay) const {
     state[1] = beta2 * state[1] + one_minus_beta2 * (g * g);
-    const T n = g / (square_root(state[1]) * inverse_root + eps) + (decay ? weight_decay : T(0)) * p;
+    const T n =
+        g / (square_root(state[1]) * inverse_root + eps) + (decay ? weight_decay : T(0)) * p;
     const T d = state[0];
     state[0] = rest * (d - d_size * n);
     return p + share * d - y_size * n;
@@ -43,24 +45,31 @@ struct ScheduleFreeAdam {
   static bool needs_constant_rate() { return true; }
 
   /// The rate of step s, as a factor on lr.
-  double warmup(std::int64_t s) const { return s < warmup_steps ? static_cast<double>(s) / static_cast<double>(warmup_steps) : 1.0; }
+  double warmup(std::int64_t s) const {
+    return s < warmup_steps ? static_cast<double>(s) / static_cast<double>(warmup_steps) : 1.0;
+  }
 
-  /// c: the square of step s's rate over the sum of all squares so far, in which a constant lr cancels. While it warms up the sum is
-  /// that of the first s square numbers; afterwards each step adds 1.
+  /// c: the square of step s's rate over the sum of all squares so far, in which a constant lr
+  /// cancels. While it warms up the sum is that of the first s square numbers; afterwards each step
+  /// adds 1.
   double share(std::int64_t s) const {
     const double at = static_cast<double>(s), length = static_cast<double>(warmup_steps);
     if (s <= warmup_steps) return 6.0 * at / ((at + 1.0) * (2.0 * at + 1.0));
-    const double warmed = warmup_steps > 0 ? (length + 1.0) * (2.0 * length + 1.0) / (6.0 * length) : 0.0;
+    const double warmed =
+        warmup_steps > 0 ? (length + 1.0) * (2.0 * length + 1.0) / (6.0 * length) : 0.0;
     return 1.0 / (warmed + (at - length));
   }
 
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
-    const double rate = lr * warmup(s), c = share(s), beta1 = settings.beta1, beta2 = settings.beta2;
-    run(ScheduleFreeAdamStep<T>{static_cast<T>(beta2), static_cast<T>(1.0 - beta2),
-                                static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(s)))), epsilon<T>(settings.eps),
-                                static_cast<T>(settings.weight_decay), static_cast<T>(c), static_cast<T>(1.0 - c),
-                                static_cast<T>(rate * (1.0 - beta1 * (1.0 - c))), static_cast<T>(rate * beta1)});
+    const double rate = lr * warmup(s), c = share(s), beta1 = settings.beta1,
+                 beta2 = settings.beta2;
+    run(ScheduleFreeAdamStep<T>{
+        static_cast<T>(beta2), static_cast<T>(1.0 - beta2),
+        static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(s)))),
+        epsilon<T>(settings.eps), static_cast<T>(settings.weight_decay), static_cast<T>(c),
+        static_cast<T>(1.0 - c), static_cast<T>(rate * (1.0 - beta1 * (1.0 - c))),
+        static_cast<T>(rate * beta1)});
   }
 };
 

@@ -10,8 +10,8 @@
 #include "core/host_device.h"
 #include "kernels/optimizer.h"
 
-// Turns a rule (see kernels/math/rules.h for what one is) into an OptimizerRule: mixing, scaling, decay and the rule in one
-// pass over memory. A rule of one's own is a struct and a registration:
+// Turns a rule (see kernels/math/rules.h for what one is) into an OptimizerRule: mixing, scaling,
+// decay and the rule in one pass over memory. A rule of one's own is a struct and a registration:
 //
 //     template <class T> struct SignStep {                       // one element, one step
 //       using Real = T;
@@ -26,20 +26,26 @@
 //     struct Sign {                                              // the settings
 //       double beta = 0.9;
 //       std::vector<std::string> state_names() const { return {"momentum"}; }
-//       template <class T, class Run> void step(double lr, std::int64_t, Run&& run) const { run(SignStep<T>{T(lr), T(beta)}); }
+//       template <class T, class Run> void step(double lr, std::int64_t, Run&& run) const {
+//         run(SignStep<T>{T(lr), T(beta)});
+//       }
 //     };
 //     optimizers().add("sign", [](ConfigSection& c) -> std::unique_ptr<OptimizerRule> {
-//       return std::make_unique<RuleKernel<Sign>>(Sign{c.number("beta", 0.9, Range::half_open(0, 1), "decay of the mean")}); });
+//       return std::make_unique<RuleKernel<Sign>>(
+//           Sign{c.number("beta", 0.9, Range::half_open(0, 1), "decay of the mean")}); });
 
 namespace starling {
 
-/// A step that measures layers first: what it measures of an element, and how a layer's factor follows from the two norms, are its own
-/// (LarsStep, LambStep); its operator() takes the factor of the element's layer too.
+/// A step that measures layers first: what it measures of an element, and how a layer's factor
+/// follows from the two norms, are its own (LarsStep, LambStep); its operator() takes the factor of
+/// the element's layer too.
 ///     static constexpr bool kMeasures = true;
 ///     static constexpr unsigned kMeasureReads                 bit k: measured() reads state k
 ///     T measured(T p, T g, const T* state, bool decay) const
-///     double layer_factor(double parameter, double measured, bool weight, bool decays) const      of the sums of squares; one that
-///                                                             needs to know of how many takes `std::int64_t numbers` as well
+///     double layer_factor(double parameter, double measured, bool weight, bool decays) const
+///                                                             of the sums of squares; one that
+///                                                             needs to know of how many takes
+///                                                             `std::int64_t numbers` as well
 ///     T operator()(T p, T g, T* state, bool decay, T factor) const
 template <class Step>
 inline constexpr bool kMeasuresLayers = requires {
@@ -50,7 +56,8 @@ namespace detail {
 
 /// A layer's factor; `numbers`: of how many elements the squares are.
 template <class Step>
-STARLING_HD double layer_factor_of(const Step& step, double parameter, double measured, bool weight, bool decays, std::int64_t numbers) {
+STARLING_HD double layer_factor_of(const Step& step, double parameter, double measured, bool weight,
+                                   bool decays, std::int64_t numbers) {
   if constexpr (requires { step.layer_factor(parameter, measured, weight, decays, numbers); }) {
     return step.layer_factor(parameter, measured, weight, decays, numbers);
   } else {
@@ -74,19 +81,22 @@ inline Mixture mixture_of(const UpdateArgs& args) {
   return {&args.x, args.self_weight, 0};
 }
 
-/// Bytes that loads run ahead of the arithmetic: hardware prefetchers stop at page ends and follow eight streams badly.
+/// Bytes that loads run ahead of the arithmetic: hardware prefetchers stop at page ends and follow
+/// eight streams badly.
 inline constexpr std::int64_t kPrefetchBytes = 2048;
 
 template <class T>
 [[gnu::always_inline]] inline void prefetch_block(const T* block) {
   const char* bytes = reinterpret_cast<const char*>(block) + kPrefetchBytes;
-  for (std::size_t line = 0; line < kUpdateBlock * sizeof(T); line += 64) __builtin_prefetch(bytes + line);
+  for (std::size_t line = 0; line < kUpdateBlock * sizeof(T); line += 64)
+    __builtin_prefetch(bytes + line);
 }
 
-/// One block. Terms is the number of neighbours (0 or more), or -1 where it is known at run time only.
-/// x_out may be x: every element is read before it is written, and elements are independent.
+/// One block. Terms is the number of neighbours (0 or more), or -1 where it is known at run time
+/// only. x_out may be x: every element is read before it is written, and elements are independent.
 template <int Terms, class Step, class T, std::size_t... K>
-[[gnu::always_inline]] inline void update_block(const Step& step, const UpdateSpan<T>& span, std::int64_t first, bool decay,
+[[gnu::always_inline]] inline void update_block(const Step& step, const UpdateSpan<T>& span,
+                                                std::int64_t first, bool decay,
                                                 std::index_sequence<K...>) {
   const T* x = span.x + first;
   T* x_out = span.x_out + first;
@@ -116,7 +126,8 @@ template <int Terms, class Step, class T, std::size_t... K>
   const T weight0 = Terms > 0 ? span.weights[0] : T(0);
   const T weight1 = Terms > 1 ? span.weights[1] : T(0);
   [[maybe_unused]] T factor = T(1);
-  if constexpr (kMeasuresLayers<Step>) factor = static_cast<T>(span.factors[span.owner[first / kUpdateBlock]]);
+  if constexpr (kMeasuresLayers<Step>)
+    factor = static_cast<T>(span.factors[span.owner[first / kUpdateBlock]]);
 #pragma GCC ivdep
   for (int i = 0; i < kUpdateBlock; ++i) {
     T p;
@@ -139,18 +150,22 @@ template <int Terms, class Step, class T, std::size_t... K>
 }
 
 template <int Terms, class Step, class T>
-[[gnu::always_inline]] inline void update_blocks(const Step& given, const UpdateSpan<T>& given_span) {
-  const Step step = given;  // copies, so that the compiler keeps coefficients and pointers in registers
+[[gnu::always_inline]] inline void update_blocks(const Step& given,
+                                                 const UpdateSpan<T>& given_span) {
+  // copies, so that the compiler keeps coefficients and pointers in registers
+  const Step step = given;
   const UpdateSpan<T> span = given_span;
   for (std::int64_t first = 0; first < span.n; first += kUpdateBlock) {
-    update_block<Terms>(step, span, first, span.decay[first / kUpdateBlock] != 0, std::make_index_sequence<Step::kStates>{});
+    update_block<Terms>(step, span, first, span.decay[first / kUpdateBlock] != 0,
+                        std::make_index_sequence<Step::kStates>{});
   }
 }
 
-/// The whole span: c = self_weight·x + Σ weights[k]·received[k] in the order of k, then the step. Elementwise only, so the bits do
-/// not depend on how a bucket is cut into spans.
+/// The whole span: c = self_weight·x + Σ weights[k]·received[k] in the order of k, then the step.
+/// Elementwise only, so the bits do not depend on how a bucket is cut into spans.
 template <class Step>
-[[gnu::always_inline]] inline void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) {
+[[gnu::always_inline]] inline void update_span(const Step& step,
+                                               const UpdateSpan<typename Step::Real>& span) {
   switch (span.terms) {
     case 0: update_blocks<0>(step, span); break;
     case 1: update_blocks<1>(step, span); break;
@@ -161,7 +176,8 @@ template <class Step>
 
 /// OptimizerRule::measure of one block, from lane `first` on: c in update_block's order.
 template <class Step, class T, std::size_t... K>
-[[gnu::always_inline]] inline void measure_block(const Step& step, const UpdateSpan<T>& span, std::int64_t first, double* squares,
+[[gnu::always_inline]] inline void measure_block(const Step& step, const UpdateSpan<T>& span,
+                                                 std::int64_t first, double* squares,
                                                  std::index_sequence<K...>) {
   const T* x = span.x + first;
   const T* gradient = span.gradient + first;
@@ -184,16 +200,20 @@ template <class Step, class T, std::size_t... K>
   double* measured = squares + kLayerLanes + first;
 #pragma GCC ivdep
   for (int i = 0; i < kUpdateBlock; ++i) {
-    const T state[sizeof...(K) + 1] = {((Step::kMeasureReads >> K) & 1u ? states[K][i] : T(0))..., T(0)};
+    const T state[sizeof...(K) + 1] = {((Step::kMeasureReads >> K) & 1u ? states[K][i] : T(0))...,
+                                       T(0)};
     const auto p = static_cast<double>(mixed[i]);
-    const auto d = static_cast<double>(step.measured(mixed[i], span.gradient_scale * gradient[i], state, decay));
+    const auto d = static_cast<double>(
+        step.measured(mixed[i], span.gradient_scale * gradient[i], state, decay));
     parameters[i] = parameters[i] + p * p;
     measured[i] = measured[i] + d * d;
   }
 }
 
 template <class Step>
-[[gnu::always_inline]] inline void measure_span(const Step& given, const UpdateSpan<typename Step::Real>& given_span, double* squares) {
+[[gnu::always_inline]] inline void measure_span(const Step& given,
+                                                const UpdateSpan<typename Step::Real>& given_span,
+                                                double* squares) {
   const Step step = given;
   const UpdateSpan<typename Step::Real> span = given_span;
   for (std::int64_t first = 0; first < span.n; first += kUpdateBlock) {
@@ -210,7 +230,8 @@ struct InlineLaunch {
     detail::update_span(step, span);
   }
   template <class Step>
-  static void measure(const Step& step, const UpdateSpan<typename Step::Real>& span, double* squares) {
+  static void measure(const Step& step, const UpdateSpan<typename Step::Real>& span,
+                      double* squares) {
     detail::measure_span(step, span, squares);
   }
 };
@@ -225,21 +246,30 @@ class RuleKernel : public OptimizerRule {
 
   std::vector<std::string> state_names() const override { return rule_.state_names(); }
 
-  void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
-  void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
+  void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const override {
+    run(span, lr, step);
+  }
+  void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const override {
+    run(span, lr, step);
+  }
 
   bool measures_layers() const override {
     bool result = false;
-    rule_.template step<double>(0.0, 1, [&](const auto& step) { result = kMeasuresLayers<std::remove_cvref_t<decltype(step)>>; });
+    rule_.template step<double>(0.0, 1, [&](const auto& step) {
+      result = kMeasuresLayers<std::remove_cvref_t<decltype(step)>>;
+    });
     return result;
   }
-  void measure(const UpdateSpan<float>& span, double lr, std::int64_t step, double* squares) const override {
+  void measure(const UpdateSpan<float>& span, double lr, std::int64_t step,
+               double* squares) const override {
     run_measure(span, lr, step, squares);
   }
-  void measure(const UpdateSpan<double>& span, double lr, std::int64_t step, double* squares) const override {
+  void measure(const UpdateSpan<double>& span, double lr, std::int64_t step,
+               double* squares) const override {
     run_measure(span, lr, step, squares);
   }
-  double layer_factor(double parameter, double measured, bool weight, bool decays, std::int64_t numbers) const override {
+  double layer_factor(double parameter, double measured, bool weight, bool decays,
+                      std::int64_t numbers) const override {
     double result = 1.0;
     rule_.template step<double>(0.0, 1, [&](const auto& step) {
       if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(step)>>)
@@ -249,10 +279,12 @@ class RuleKernel : public OptimizerRule {
   }
 
   std::int64_t matrix_workspace(std::int64_t rows, std::int64_t columns) const override {
-    if constexpr (requires { rule_.matrix_workspace(rows, columns); }) return rule_.matrix_workspace(rows, columns);
+    if constexpr (requires { rule_.matrix_workspace(rows, columns); })
+      return rule_.matrix_workspace(rows, columns);
     return OptimizerRule::matrix_workspace(rows, columns);
   }
-  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer, const Tensor& workspace) const override {
+  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer,
+                     const Tensor& workspace) const override {
     if constexpr (requires { rule_.finish_matrix(backend, args, layer, workspace); }) {
       rule_.finish_matrix(backend, args, layer, workspace);
     } else {
@@ -260,7 +292,8 @@ class RuleKernel : public OptimizerRule {
     }
   }
 
-  /// A rule whose update takes other steps has these three; issue() is told which OptimizerRule it is the rule of.
+  /// A rule whose update takes other steps has these three; issue() is told which OptimizerRule it
+  /// is the rule of.
   std::int64_t state_elements(const LayerExtent& layer) const override {
     if constexpr (requires { rule_.state_elements(layer); }) return rule_.state_elements(layer);
     return OptimizerRule::state_elements(layer);
@@ -293,7 +326,8 @@ class RuleKernel : public OptimizerRule {
 
   /// p + evaluated_weight() · state 0, where the rule has such a weight.
   EvaluatedModel evaluated() const override {
-    if constexpr (requires { rule_.evaluated_weight(); }) return {.state = 0, .weight = rule_.evaluated_weight()};
+    if constexpr (requires { rule_.evaluated_weight(); })
+      return {.state = 0, .weight = rule_.evaluated_weight()};
     return {};
   }
   bool needs_constant_rate() const override {
@@ -301,8 +335,8 @@ class RuleKernel : public OptimizerRule {
     return false;
   }
 
-  /// p is read and written, g is read, and each state as the step says, once more what is measured, and what the rule's other operations
-  /// move; the mean over the phases.
+  /// p is read and written, g is read, and each state as the step says, once more what is measured,
+  /// and what the rule's other operations move; the mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     const std::int64_t period = phases();
     std::int64_t streams = 0;
@@ -325,7 +359,8 @@ class RuleKernel : public OptimizerRule {
   template <class T>
   void run_measure(const UpdateSpan<T>& span, double lr, std::int64_t step, double* squares) const {
     rule_.template step<T>(lr, step, [&](const auto& made) {
-      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(made)>>) Launch::measure(made, span, squares);
+      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(made)>>)
+        Launch::measure(made, span, squares);
     });
   }
 

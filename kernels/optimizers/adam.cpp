@@ -16,7 +16,8 @@ std::unique_ptr<OptimizerRule> make_adam(ConfigSection& config) {
   std::string word;
   rule.noise_correction =
       config.number_or_word("noise_correction", 1.0, Range::at_least(1.0), {"ranks"}, word,
-                            "N: leave out of the second moment the noise that a mean over N ranks would not have; 1: off; "
+                            "N: leave out of the second moment the noise that a mean over N ranks "
+                            "would not have; 1: off; "
                             "ranks: as many as the run has");
   rule.noise_of_all_ranks = !word.empty();
   if (rule.noise_of_all_ranks) rule.noise_correction = 1.0;  // until the ranks are known

@@ -14,8 +14,8 @@ void register_lamb() {
       "lamb",
       [](ConfigSection& config) -> std::unique_ptr<OptimizerRule> {
         rules::Lamb rule;
-        const Betas betas =
-            read_betas(config, {rule.settings.beta1, rule.settings.beta2}, "decay of the running means of the gradient and its square");
+        const Betas betas = read_betas(config, {rule.settings.beta1, rule.settings.beta2},
+                                       "decay of the running means of the gradient and its square");
         rule.settings.beta1 = betas.first;
         rule.settings.beta2 = betas.second;
         rule.settings.eps = read_eps(config, rule.settings.eps);

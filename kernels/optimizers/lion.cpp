@@ -14,7 +14,8 @@ void register_lion() {
       "lion",
       [](ConfigSection& config) -> std::unique_ptr<OptimizerRule> {
         rules::Lion rule;
-        const Betas betas = read_betas(config, {rule.beta1, rule.beta2}, "share of the running mean in the step, and its decay");
+        const Betas betas = read_betas(config, {rule.beta1, rule.beta2},
+                                       "share of the running mean in the step, and its decay");
         rule.beta1 = betas.first;
         rule.beta2 = betas.second;
         rule.weight_decay = read_weight_decay(config, 0.0);

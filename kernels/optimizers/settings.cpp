@@ -7,7 +7,8 @@
 namespace starling {
 
 double read_weight_decay(ConfigSection& config, double fallback) {
-  return config.number("weight_decay", fallback, Range::at_least(0.0), "weight decay; see optimizer.decay for which parameters");
+  return config.number("weight_decay", fallback, Range::at_least(0.0),
+                       "weight decay; see optimizer.decay for which parameters");
 }
 
 double read_eps(ConfigSection& config, double fallback) {
@@ -15,16 +16,19 @@ double read_eps(ConfigSection& config, double fallback) {
 }
 
 Betas read_betas(ConfigSection& config, Betas fallback, const std::string& doc) {
-  const std::vector<double> betas = config.numbers("betas", {fallback.first, fallback.second}, Range::half_open(0.0, 1.0), doc);
+  const std::vector<double> betas =
+      config.numbers("betas", {fallback.first, fallback.second}, Range::half_open(0.0, 1.0), doc);
   if (betas.size() != 2) {
-    config.error("betas", "found {} numbers, expected two, as [{}, {}]", betas.size(), fallback.first, fallback.second);
+    config.error("betas", "found {} numbers, expected two, as [{}, {}]", betas.size(),
+                 fallback.first, fallback.second);
   }
   return {betas[0], betas[1]};
 }
 
 rules::AdamSettings read_adam_settings(ConfigSection& config, double default_weight_decay) {
   rules::AdamSettings settings;
-  const Betas betas = read_betas(config, {settings.beta1, settings.beta2}, "decay of the running means of the gradient and its square");
+  const Betas betas = read_betas(config, {settings.beta1, settings.beta2},
+                                 "decay of the running means of the gradient and its square");
   settings.beta1 = betas.first;
   settings.beta2 = betas.second;
   settings.eps = read_eps(config, settings.eps);
@@ -34,7 +38,8 @@ rules::AdamSettings read_adam_settings(ConfigSection& config, double default_wei
 
 bool read_adapt_all(ConfigSection& config) {
   return config.choice("adapt", "weights", {"weights", "all"},
-                       "which parameters have a rate by their norm: those of two or more dimensions only, or all") == "all";
+                       "which parameters have a rate by their norm: those of two or more "
+                       "dimensions only, or all") == "all";
 }
 
 }  // namespace starling

@@ -18,16 +18,20 @@ constexpr std::int64_t kPatch = 2;          // pixels of a patch's side
 constexpr std::int64_t kWhitenFrom = 5000;  // training images
 constexpr double kWhitenEps = 5e-4;         // added to the patches' variances
 
-/// A 2×2 convolution without padding whose filters are not trained: the eigenvectors of the covariance of the first training images'
-/// patches, each divided by the root of its eigenvalue, largest first, and the same negated. So its outputs are uncorrelated and of one
-/// size (arXiv 2404.00498, section 3.2). Its bias begins with 0 and is trained. Without images the filters keep their random numbers.
+/// A 2×2 convolution without padding whose filters are not trained: the eigenvectors of the
+/// covariance of the first training images' patches, each divided by the root of its eigenvalue,
+/// largest first, and the same negated. So its outputs are uncorrelated and of one size (arXiv
+/// 2404.00498, section 3.2). Its bias begins with 0 and is trained. Without images the filters keep
+/// their random numbers.
 class Whitening : public Layer {
  protected:
   Shape build(const Shape& input) override {
-    if (input.rank() != 3 || input[0] < kPatch || input[1] < kPatch) bad_shape(input, "an image of 2×2 pixels or more");
+    if (input.rank() != 3 || input[0] < kPatch || input[1] < kPatch)
+      bad_shape(input, "an image of 2×2 pixels or more");
     const std::int64_t values = kPatch * kPatch * input[2], filters = 2 * values;
     const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(values)));
-    weight_ = &add_parameter("weight", {filters, kPatch, kPatch, input[2]}, init, TensorLayout::kConvWeight);
+    weight_ = &add_parameter("weight", {filters, kPatch, kPatch, input[2]}, init,
+                             TensorLayout::kConvWeight);
     weight_->product = true;
     weight_->trainable = false;
     bias_ = &add_parameter("bias", {filters}, Init::constant(0.0));
@@ -41,7 +45,8 @@ class Whitening : public Layer {
   std::int64_t wanted_images() const override { return kWhitenFrom; }
   void begin_values(const FirstImages& images) override {
     if (images.count() == 0) return;
-    const std::int64_t height = images.image[0], width = images.image[1], channels = images.image[2], run = kPatch * channels;
+    const std::int64_t height = images.image[0], width = images.image[1],
+                       channels = images.image[2], run = kPatch * channels;
     const auto n = static_cast<std::size_t>(kPatch * run);
     // A patch in memory order, as the filters have it: two runs of neighbouring numbers.
     std::vector<double> covariance(n * n, 0.0), patch(n);
@@ -84,11 +89,14 @@ std::unique_ptr<BatchNorm> airbench_norm() {
   return std::make_unique<BatchNorm>(1e-12, 0.4, false);  // a scale of 1
 }
 std::unique_ptr<Conv2d> airbench_convolution(std::int64_t channels) {
-  return std::make_unique<Conv2d>(
-      Conv2dOptions{.out_channels = channels, .window = {.kernel = {3, 3}, .padding = {1, 1}}, .bias = false, .dirac = true});
+  return std::make_unique<Conv2d>(Conv2dOptions{.out_channels = channels,
+                                                .window = {.kernel = {3, 3}, .padding = {1, 1}},
+                                                .bias = false,
+                                                .dirac = true});
 }
 
-/// conv → max-pool → norm → GELU → conv → norm → GELU; of three convolutions the last two are a residual, whose sum the last GELU takes.
+/// conv → max-pool → norm → GELU → conv → norm → GELU; of three convolutions the last two are a
+/// residual, whose sum the last GELU takes.
 class AirbenchGroup : public Layer {
  public:
   AirbenchGroup(std::int64_t width, bool residual) : width_(width), residual_(residual) {}
@@ -101,7 +109,10 @@ class AirbenchGroup : public Layer {
       convolutions_.push_back(&add_child("conv" + number, airbench_convolution(width_), shape));
       shape = convolutions_.back()->output_shape();
       if (i == 0) {
-        pool_ = &add_child("", std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}), shape);
+        pool_ = &add_child(
+            "",
+            std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}),
+            shape);
         shape = pool_->output_shape();
       }
       norms_.push_back(&add_child("norm" + number, airbench_norm(), shape));
@@ -109,10 +120,15 @@ class AirbenchGroup : public Layer {
     return shape;
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    const auto active = [&](const Variable& v) { return functions::activation(v, Activation::kGelu, pass); };
-    const Variable first = active(norms_[0]->forward(pool_->forward(convolutions_[0]->forward(x, pass), pass), pass));
+    const auto active = [&](const Variable& v) {
+      return functions::activation(v, Activation::kGelu, pass);
+    };
+    const Variable first =
+        active(norms_[0]->forward(pool_->forward(convolutions_[0]->forward(x, pass), pass), pass));
     Variable y = active(norms_[1]->forward(convolutions_[1]->forward(first, pass), pass));
-    if (residual_) y = active(norms_[2]->forward_fused(convolutions_[2]->forward(y, pass), Activation::kNone, first, pass));
+    if (residual_)
+      y = active(norms_[2]->forward_fused(convolutions_[2]->forward(y, pass), Activation::kNone,
+                                          first, pass));
     return y;
   }
 
@@ -142,13 +158,19 @@ class Airbench : public Chain {
     Shape shape = add_chain("0", std::make_unique<Whitening>(), input);
     shape = add_chain("", std::make_unique<ActivationLayer>(Activation::kGelu), shape);
     for (std::size_t group = 0; group < plan_.widths.size(); ++group) {
-      shape = add_chain(std::to_string(2 + group), std::make_unique<AirbenchGroup>(plan_.widths[group], plan_.residual), shape);
+      shape =
+          add_chain(std::to_string(2 + group),
+                    std::make_unique<AirbenchGroup>(plan_.widths[group], plan_.residual), shape);
     }
-    shape = add_chain("", std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {3, 3}, .stride = {3, 3}}), shape);
+    shape = add_chain(
+        "", std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {3, 3}, .stride = {3, 3}}),
+        shape);
     shape = add_chain("", std::make_unique<Flatten>(), shape);
     return add_chain("7", std::make_unique<Linear>(classes_, false), shape);
   }
-  Variable compute(const Variable& x, Pass& pass) override { return functions::scaled(run_chain(x, pass), plan_.output_scale, pass); }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::scaled(run_chain(x, pass), plan_.output_scale, pass);
+  }
 
  private:
   AirbenchPlan plan_;
@@ -162,14 +184,17 @@ void builtin::add_airbench(ModelRegistry& registry) {
       "airbench",
       [](ConfigSection& section, const ModelOutputs& site) {
         const bool large = section.choice("variant", "94", {"94", "96"},
-                                          "94: widths 64, 256, 256, two convolutions a group; 96: 128, 384, 512, three, the last two a "
+                                          "94: widths 64, 256, 256, two convolutions a group; 96: "
+                                          "128, 384, 512, three, the last two a "
                                           "residual") == "96";
         AirbenchPlan plan{{64, 256, 256}};
         if (large) plan = {{128, 384, 512}, true};
-        plan.output_scale = section.number("output_scale", 1.0 / 9.0, Range::positive(), "factor of the logits");
+        plan.output_scale =
+            section.number("output_scale", 1.0 / 9.0, Range::positive(), "factor of the logits");
         return std::make_unique<Airbench>(plan, site.num_classes);
       },
-      "the CIFAR-10 net of arXiv 2404.00498, whose first filters are computed from the first 5000 training images and stay");
+      "the CIFAR-10 net of arXiv 2404.00498, whose first filters are computed from the first 5000 "
+      "training images and stay");
 }
 
 }  // namespace starling

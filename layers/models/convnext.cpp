@@ -15,20 +15,24 @@ namespace {
 
 constexpr double kConvNextEps = 1e-6;  // of all its norms
 
-std::unique_ptr<Conv2d> convnext_convolution(std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+std::unique_ptr<Conv2d> convnext_convolution(std::int64_t channels, std::int64_t kernel,
+                                             std::int64_t stride, std::int64_t padding,
                                              std::int64_t groups) {
-  return std::make_unique<Conv2d>(
-      Conv2dOptions{.out_channels = channels,
-                    .window = {.kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}, .groups = groups},
-                    .init = Conv2dOptions::WeightInit::kNormal002,
-                    .zero_bias = true});
+  return std::make_unique<Conv2d>(Conv2dOptions{.out_channels = channels,
+                                                .window = {.kernel = {kernel, kernel},
+                                                           .stride = {stride, stride},
+                                                           .padding = {padding, padding},
+                                                           .groups = groups},
+                                                .init = Conv2dOptions::WeightInit::kNormal002,
+                                                .zero_bias = true});
 }
 std::unique_ptr<Linear> convnext_linear(std::int64_t features) {
   return std::make_unique<Linear>(features, true, Linear::WeightInit::kNormal002, true);
 }
 
-/// x + scale · (7×7 convolution of every channel alone → norm → 4 times the channels → GELU → back), the sum without its second term for
-/// samples that stochastic depth drops. What follows the convolution sees every pixel as a row of its own.
+/// x + scale · (7×7 convolution of every channel alone → norm → 4 times the channels → GELU →
+/// back), the sum without its second term for samples that stochastic depth drops. What follows the
+/// convolution sees every pixel as a row of its own.
 class ConvNextBlock : public Layer {
  public:
   ConvNextBlock(double layer_scale, double drop) : initial_scale_(layer_scale), drop_(drop) {}
@@ -48,11 +52,14 @@ class ConvNextBlock : public Layer {
     x.value();  // two read it: a pending norm is written out once
     const Shape image = x.shape();
     const std::int64_t channels = image.back();
-    Variable y = functions::reshape(convolution_->forward(x, pass), {image.elements() / channels, channels}, pass);
-    y = functions::activation(widen_->forward(norm_->forward(y, pass), pass), Activation::kGelu, pass);
+    Variable y = functions::reshape(convolution_->forward(x, pass),
+                                    {image.elements() / channels, channels}, pass);
+    y = functions::activation(widen_->forward(norm_->forward(y, pass), pass), Activation::kGelu,
+                              pass);
     y = functions::reshape(narrow_->forward(y, pass), image, pass);
     if (!pass.training || drop_ <= 0.0) return scale_->forward_residual(y, x, pass);
-    return functions::add(functions::stochastic_depth(scale_->forward(y, pass), drop_, pass), x, pass);
+    return functions::add(functions::stochastic_depth(scale_->forward(y, pass), drop_, pass), x,
+                          pass);
   }
 
  private:
@@ -69,8 +76,9 @@ struct ConvNextPlan {
   double layer_scale = 1e-6, stochastic_depth = 0.1;
 };
 
-/// The networks of Liu et al. 2022 (arXiv 2201.03545), with torchvision's names and initialisation: 4×4 patches, four stages of blocks with
-/// norm and 2×2 convolution of stride 2 between them, the mean over the pixels, norm, and a linear layer.
+/// The networks of Liu et al. 2022 (arXiv 2201.03545), with torchvision's names and initialisation:
+/// 4×4 patches, four stages of blocks with norm and 2×2 convolution of stride 2 between them, the
+/// mean over the pixels, norm, and a linear layer.
 class ConvNext : public Chain {
  public:
   ConvNext(const ConvNextPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
@@ -82,14 +90,18 @@ class ConvNext : public Chain {
     std::int64_t total = 0, at = 0;
     for (const std::int64_t blocks : plan_.blocks) total += blocks;
     std::vector<std::unique_ptr<Layer>> features;
-    features.push_back(chain(convnext_convolution(plan_.widths[0], 4, 4, 0, 1), std::make_unique<LayerNorm>(kConvNextEps)));
+    features.push_back(chain(convnext_convolution(plan_.widths[0], 4, 4, 0, 1),
+                             std::make_unique<LayerNorm>(kConvNextEps)));
     for (std::size_t stage = 0; stage < plan_.blocks.size(); ++stage) {
       if (stage > 0)
-        features.push_back(chain(std::make_unique<LayerNorm>(kConvNextEps), convnext_convolution(plan_.widths[stage], 2, 2, 0, 1)));
+        features.push_back(chain(std::make_unique<LayerNorm>(kConvNextEps),
+                                 convnext_convolution(plan_.widths[stage], 2, 2, 0, 1)));
       std::vector<std::unique_ptr<Layer>> blocks;
       for (std::int64_t block = 0; block < plan_.blocks[stage]; ++block, ++at) {
         // The deeper a block, the more often it is left out.
-        const double drop = total > 1 ? plan_.stochastic_depth * static_cast<double>(at) / static_cast<double>(total - 1) : 0.0;
+        const double drop = total > 1 ? plan_.stochastic_depth * static_cast<double>(at) /
+                                            static_cast<double>(total - 1)
+                                      : 0.0;
         blocks.push_back(std::make_unique<ConvNextBlock>(plan_.layer_scale, drop));
       }
       features.push_back(std::make_unique<Sequential>(std::move(blocks)));
@@ -104,7 +116,8 @@ class ConvNext : public Chain {
   }
 
  private:
-  static std::unique_ptr<Sequential> chain(std::unique_ptr<Layer> first, std::unique_ptr<Layer> second) {
+  static std::unique_ptr<Sequential> chain(std::unique_ptr<Layer> first,
+                                           std::unique_ptr<Layer> second) {
     std::vector<std::unique_ptr<Layer>> layers;
     layers.push_back(std::move(first));
     layers.push_back(std::move(second));
@@ -122,9 +135,11 @@ void builtin::add_convnext(ModelRegistry& registry) {
       "convnext_tiny",
       [](ConfigSection& section, const ModelOutputs& site) {
         ConvNextPlan plan{{3, 3, 9, 3}, {96, 192, 384, 768}};
-        plan.layer_scale = section.number("layer_scale", 1e-6, Range::any(), "initial factor of every channel at the end of a block");
+        plan.layer_scale = section.number("layer_scale", 1e-6, Range::any(),
+                                          "initial factor of every channel at the end of a block");
         plan.stochastic_depth = section.number("stochastic_depth", 0.1, Range::half_open(0, 1),
-                                               "probability that the last block is left out for a sample in training; from the first block "
+                                               "probability that the last block is left out for a "
+                                               "sample in training; from the first block "
                                                "on it grows from 0");
         return std::make_unique<ConvNext>(plan, site.num_classes);
       },

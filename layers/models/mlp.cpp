@@ -11,7 +11,8 @@ void builtin::add_mlp(ModelRegistry& registry) {
       "mlp",
       [](ConfigSection& section, const ModelOutputs& site) {
         const std::vector<std::int64_t> hidden =
-            section.integers("hidden", {512, 512}, kSizeRange, "widths of the hidden layers, each followed by a ReLU");
+            section.integers("hidden", {512, 512}, kSizeRange,
+                             "widths of the hidden layers, each followed by a ReLU");
         std::vector<std::unique_ptr<Layer>> layers;
         layers.push_back(std::make_unique<Flatten>());
         for (std::int64_t width : hidden) {

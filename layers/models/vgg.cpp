@@ -10,12 +10,16 @@ namespace starling {
 
 namespace {
 
-/// The network of 11 layers of Simonyan and Zisserman 2014 (arXiv 1409.1556, configuration A), with torchvision's names and
-/// initialisation: 3×3 convolutions with ReLU, five max poolings, then the classifier.
+/// The network of 11 layers of Simonyan and Zisserman 2014 (arXiv 1409.1556, configuration A), with
+/// torchvision's names and initialisation: 3×3 convolutions with ReLU, five max poolings, then the
+/// classifier.
 class Vgg : public Chain {
  public:
   Vgg(bool batch_norm, bool small_classifier, double dropout, std::int64_t classes)
-      : batch_norm_(batch_norm), small_classifier_(small_classifier), dropout_(dropout), classes_(classes) {}
+      : batch_norm_(batch_norm),
+        small_classifier_(small_classifier),
+        dropout_(dropout),
+        classes_(classes) {}
 
  protected:
   Shape build(const Shape& input) override {
@@ -39,15 +43,18 @@ class Vgg : public Chain {
   std::vector<std::unique_ptr<Layer>> features() const {
     constexpr std::int64_t kPool = 0;
     std::vector<std::unique_ptr<Layer>> layers;
-    for (const std::int64_t channels : {64L, kPool, 128L, kPool, 256L, 256L, kPool, 512L, 512L, kPool, 512L, 512L, kPool}) {
+    for (const std::int64_t channels :
+         {64L, kPool, 128L, kPool, 256L, 256L, kPool, 512L, 512L, kPool, 512L, 512L, kPool}) {
       if (channels == kPool) {
-        layers.push_back(std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}));
+        layers.push_back(
+            std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}));
         continue;
       }
-      layers.push_back(std::make_unique<Conv2d>(Conv2dOptions{.out_channels = channels,
-                                                              .window = {.kernel = {3, 3}, .padding = {1, 1}},
-                                                              .init = Conv2dOptions::WeightInit::kKaimingNormalFanOut,
-                                                              .zero_bias = true}));
+      layers.push_back(std::make_unique<Conv2d>(
+          Conv2dOptions{.out_channels = channels,
+                        .window = {.kernel = {3, 3}, .padding = {1, 1}},
+                        .init = Conv2dOptions::WeightInit::kKaimingNormalFanOut,
+                        .zero_bias = true}));
       if (batch_norm_) layers.push_back(std::make_unique<BatchNorm>());
       layers.push_back(std::make_unique<ActivationLayer>(Activation::kRelu));
     }
@@ -57,10 +64,13 @@ class Vgg : public Chain {
   std::unique_ptr<Layer> pooling(const Shape& input, const Shape& shape) const {
     if (small_classifier_) return std::make_unique<GlobalAvgPool>();
     if (shape[0] % 7 != 0 || shape[1] % 7 != 0) {
-      bad_shape(input, "an image whose 32nd part divides into 7×7 (224×224 pixels, 448×448, …) or the classifier \"cifar\"");
+      bad_shape(input,
+                "an image whose 32nd part divides into 7×7 (224×224 pixels, 448×448, …) or the "
+                "classifier \"cifar\"");
     }
     const std::int64_t rows = shape[0] / 7, columns = shape[1] / 7;
-    return std::make_unique<Pool2d>(Pooling::kAverage, Window2d{.kernel = {rows, columns}, .stride = {rows, columns}});
+    return std::make_unique<Pool2d>(Pooling::kAverage,
+                                    Window2d{.kernel = {rows, columns}, .stride = {rows, columns}});
   }
   static std::unique_ptr<Linear> linear(std::int64_t features) {
     return std::make_unique<Linear>(features, true, Linear::WeightInit::kSmallNormal, true);
@@ -77,12 +87,17 @@ void builtin::add_vgg(ModelRegistry& registry) {
   registry.add(
       "vgg11",
       [](ConfigSection& section, const ModelOutputs& site) {
-        const bool batch_norm = section.boolean("batch_norm", false, "batch norm after every convolution, as in torchvision's vgg11_bn");
-        const bool small = section.choice("classifier", "imagenet", {"imagenet", "cifar"},
-                                          "imagenet: 7×7 means and three linear layers, two of 4096 features; cifar: the mean over the "
-                                          "pixels and one linear layer, for small images") == "cifar";
+        const bool batch_norm =
+            section.boolean("batch_norm", false,
+                            "batch norm after every convolution, as in torchvision's vgg11_bn");
+        const bool small =
+            section.choice("classifier", "imagenet", {"imagenet", "cifar"},
+                           "imagenet: 7×7 means and three linear layers, two of 4096 features; "
+                           "cifar: the mean over the "
+                           "pixels and one linear layer, for small images") == "cifar";
         const double dropout = section.number("dropout", 0.5, Range::half_open(0, 1),
-                                              "probability that one of the 4096 features becomes 0 in training; without effect on cifar");
+                                              "probability that one of the 4096 features becomes 0 "
+                                              "in training; without effect on cifar");
         return std::make_unique<Vgg>(batch_norm, small, dropout, site.num_classes);
       },
       "the VGG net of 11 layers, as torchvision builds it");

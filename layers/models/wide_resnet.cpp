@@ -9,21 +9,26 @@ namespace starling {
 
 namespace {
 
-/// A convolution without bias that keeps the size but for its stride; weights are kaiming normal over fan out.
-std::unique_ptr<Conv2d> wide_convolution(std::int64_t channels, std::int64_t kernel, std::int64_t stride) {
+/// A convolution without bias that keeps the size but for its stride; weights are kaiming normal
+/// over fan out.
+std::unique_ptr<Conv2d> wide_convolution(std::int64_t channels, std::int64_t kernel,
+                                         std::int64_t stride) {
   const std::int64_t padding = kernel / 2;
   return std::make_unique<Conv2d>(
       Conv2dOptions{.out_channels = channels,
-                    .window = {.kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}},
+                    .window = {.kernel = {kernel, kernel},
+                               .stride = {stride, stride},
+                               .padding = {padding, padding}},
                     .bias = false,
                     .init = Conv2dOptions::WeightInit::kKaimingNormalFanOut});
 }
 
-/// norm → ReLU → 3×3 convolution, twice, and dropout before the second. The shortcut is x itself; where the number of channels changes, a
-/// 1×1 convolution of what the first ReLU gives.
+/// norm → ReLU → 3×3 convolution, twice, and dropout before the second. The shortcut is x itself;
+/// where the number of channels changes, a 1×1 convolution of what the first ReLU gives.
 class PreactivationBlock : public Layer {
  public:
-  PreactivationBlock(std::int64_t width, std::int64_t stride, double dropout) : width_(width), stride_(stride), dropout_(dropout) {}
+  PreactivationBlock(std::int64_t width, std::int64_t stride, double dropout)
+      : width_(width), stride_(stride), dropout_(dropout) {}
 
  protected:
   Shape build(const Shape& input) override {
@@ -31,7 +36,8 @@ class PreactivationBlock : public Layer {
     conv1_ = &add_child("conv1", wide_convolution(width_, 3, stride_), input);
     norm2_ = &add_child("bn2", std::make_unique<BatchNorm>(), conv1_->output_shape());
     conv2_ = &add_child("conv2", wide_convolution(width_, 3, 1), conv1_->output_shape());
-    if (input[2] != width_) shortcut_ = &add_child("convShortcut", wide_convolution(width_, 1, stride_), input);
+    if (input[2] != width_)
+      shortcut_ = &add_child("convShortcut", wide_convolution(width_, 1, stride_), input);
     return conv2_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
@@ -52,8 +58,9 @@ class PreactivationBlock : public Layer {
   Conv2d* shortcut_ = nullptr;
 };
 
-/// The wide residual networks of Zagoruyko and Komodakis 2016 (arXiv 1605.07146), WRN-depth-width: three groups of (depth - 4)/6 blocks
-/// with 16, 32 and 64 times `width` channels. Tensors have the names of the usual PyTorch port (block1.layer.0.convShortcut).
+/// The wide residual networks of Zagoruyko and Komodakis 2016 (arXiv 1605.07146), WRN-depth-width:
+/// three groups of (depth - 4)/6 blocks with 16, 32 and 64 times `width` channels. Tensors have the
+/// names of the usual PyTorch port (block1.layer.0.convShortcut).
 class WideResNet : public Chain {
  public:
   WideResNet(std::int64_t depth, std::int64_t width, double dropout, std::int64_t classes)
@@ -66,17 +73,21 @@ class WideResNet : public Chain {
     for (std::int64_t group = 0; group < 3; ++group) {
       for (std::int64_t block = 0; block < blocks_; ++block) {
         const std::int64_t stride = group > 0 && block == 0 ? 2 : 1;
-        shape = add_chain(fmt::format("block{}.layer.{}", group + 1, block),
-                          std::make_unique<PreactivationBlock>((16 << group) * width_, stride, dropout_), shape);
+        shape = add_chain(
+            fmt::format("block{}.layer.{}", group + 1, block),
+            std::make_unique<PreactivationBlock>((16 << group) * width_, stride, dropout_), shape);
       }
     }
     norm_ = &add_child("bn1", std::make_unique<BatchNorm>(), shape);
     pool_ = &add_child("", std::make_unique<GlobalAvgPool>(), shape);
-    linear_ = &add_child("fc", std::make_unique<Linear>(classes_, true, Linear::WeightInit::kDefault, true), pool_->output_shape());
+    linear_ = &add_child(
+        "fc", std::make_unique<Linear>(classes_, true, Linear::WeightInit::kDefault, true),
+        pool_->output_shape());
     return linear_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    const Variable y = norm_->forward_fused(run_chain(x, pass), Activation::kRelu, {}, pass);  // of the first convolution and the blocks
+    // of the first convolution and the blocks
+    const Variable y = norm_->forward_fused(run_chain(x, pass), Activation::kRelu, {}, pass);
     return linear_->forward(pool_->forward(y, pass), pass);
   }
 
@@ -96,14 +107,19 @@ void builtin::add_wide_resnet(ModelRegistry& registry) {
       "wide_resnet",
       [](ConfigSection& section, const ModelOutputs& site) {
         const std::int64_t depth =
-            section.integer("depth", 28, Range::closed(10, 1000), "number of layers: 6n + 4, with n blocks in each of three groups");
+            section.integer("depth", 28, Range::closed(10, 1000),
+                            "number of layers: 6n + 4, with n blocks in each of three groups");
         if ((depth - 4) % 6 != 0) {
-          section.error("depth", "{} is not 6n + 4, so that three groups cannot have as many blocks each; the nearest are {} and {}", depth,
-                        depth - (depth - 4) % 6, depth - (depth - 4) % 6 + 6);
+          section.error("depth",
+                        "{} is not 6n + 4, so that three groups cannot have as many blocks each; "
+                        "the nearest are {} and {}",
+                        depth, depth - (depth - 4) % 6, depth - (depth - 4) % 6 + 6);
         }
-        const std::int64_t width = section.integer("width", 10, Range::closed(1, 1000), "factor of the widths 16, 32 and 64");
-        const double dropout = section.number("dropout", 0.0, Range::half_open(0, 1),
-                                              "probability that a value between a block's convolutions becomes 0 in training");
+        const std::int64_t width = section.integer("width", 10, Range::closed(1, 1000),
+                                                   "factor of the widths 16, 32 and 64");
+        const double dropout = section.number(
+            "dropout", 0.0, Range::half_open(0, 1),
+            "probability that a value between a block's convolutions becomes 0 in training");
         return std::make_unique<WideResNet>(depth, width, dropout, site.num_classes);
       },
       "the CIFAR wide ResNet, WRN-depth-width, with norms before convolutions");

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Measures communication: every goal of docs/benchmarks.md, each against its rival and its limit in the same run, taking turns.
+"""Measures communication: every goal of docs/benchmarks.md, each against its rival and its limit
+in the same run, taking turns.
 
   scripts/comm_bench/comm_bench.py [--only ROWS] [--quick] [--dry-run] [--out FOLDER]     tables: FOLDER/comm.md and comm.json
   scripts/comm_bench/comm_bench.py race [--rate 20] [--epochs 2] ...                      accuracy over seconds and bytes across hosts; 20 minutes
 
-Rows: exchange, two-ranks (one host); gossip, device-time, peers (4 emulated hosts against our all-reduce, with real computation and with
-computation that takes no processor; against decent-dp and PyTorch's DDP); fewer-bytes (8 bits on the wire, and averages every so many
-steps, on the last of --rates); hierarchical (2 hosts x 2 ranks); planner; plan4096. Emulated hosts need root and scripts/netlab; `peers` and
-`fewer-bytes` need torch and decent-dp==0.2.3; a row that this machine cannot run says so and is left out. Needs built programs (scripts/test.sh). For real figures let nothing else run.
-Environment: STARLING_BUILD (build), NETLAB_NAME (bench).
+Rows: exchange, two-ranks (one host); gossip, device-time, peers (4 emulated hosts against our
+all-reduce, with real computation and with computation that takes no processor; against decent-dp
+and PyTorch's DDP); fewer-bytes (8 bits on the wire, and averages every so many steps, on the last
+of --rates); hierarchical (2 hosts x 2 ranks); planner; plan4096. Emulated hosts need root and
+scripts/netlab; `peers` and `fewer-bytes` need torch and decent-dp==0.2.3; a row that this machine
+cannot run says so and is left out. Needs built programs (scripts/test.sh). For real figures let
+nothing else run. Environment: STARLING_BUILD (build), NETLAB_NAME (bench).
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Runs the programs that comm_bench compares: the trainer on one machine or across emulated hosts, and PyTorch's side (peers.py)."""
+"""Runs the programs that comm_bench compares: the trainer on one machine or across emulated
+hosts, and PyTorch's side (peers.py)."""
 
 import importlib.metadata
 import importlib.util
@@ -30,7 +31,8 @@ MODELS = {
 
 
 def with_device_time(seconds):
-    """mlp25 whose layers take so many seconds in all, forward and backward, beside their arithmetic, and no processor for it."""
+    """mlp25 whose layers take so many seconds in all, forward and backward, beside their
+    arithmetic, and no processor for it."""
     ms = 1e3 * seconds / 3 / 7
     layers = [{"type": "flatten"}]
     for width in [2048] * 5 + [1024]:
@@ -67,7 +69,8 @@ class Setup:
         self.timeout = arguments.timeout
 
     def steps(self, step_seconds):
-        """Whole periods of up to four rounds, and at least two windows of metrics, of which the first is not counted."""
+        """Whole periods of up to four rounds, and at least two windows of metrics, of which the
+        first is not counted."""
         most = 100 if self.quick else 1000
         return max(8, 4 * int(min(most, self.seconds / max(step_seconds, 1e-4)) / 4))
 
@@ -90,7 +93,8 @@ def environment(**more):
 
 
 def run_all(commands, setup, what):
-    """Starts all (command, environment) at once and gives their outputs. A failure or the time limit ends all of them."""
+    """Starts all (command, environment) at once and gives their outputs. A failure or the time
+    limit ends all of them."""
     if setup.dry_run:
         for command, _ in commands:
             print("  " + " ".join(shlex.quote(str(word)) for word in command))
@@ -165,7 +169,8 @@ def train_config(model, batch, steps, sync, optimizer=None):
 
 
 def window(steps):
-    """Steps between two lines of metrics: whole periods of the topologies here, as ranks are not in the same round's wait at the same time."""
+    """Steps between two lines of metrics: whole periods of the topologies here, as ranks are not in
+    the same round's wait at the same time."""
     return max(4, 4 * (steps // 24))
 
 
@@ -182,13 +187,15 @@ def read_run(folder):
 
 
 def processor_ticks():
-    """(Busy, all) of this machine's processors so far, kernel and everything else that runs included."""
+    """(Busy, all) of this machine's processors so far, kernel and everything else that runs
+    included."""
     fields = [int(word) for word in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
 def train(setup, model, batch, steps, sync, ranks=2, lab=None, per_host=1, slow_rank=None, optimizer=None, log_every=0):
-    """A job of the trainer on this machine, or `per_host` ranks on each host of a lab; slow_rank: (rank, factor); log_every: steps of a window."""
+    """A job of the trainer on this machine, or `per_host` ranks on each host of a lab; slow_rank:
+    (rank, factor); log_every: steps of a window."""
     with tempfile.TemporaryDirectory(prefix="starling-comm-") as folder:
         config = pathlib.Path(folder) / "config.json"
         keys = train_config(model, batch, steps, sync, optimizer)
@@ -206,7 +213,8 @@ def train(setup, model, batch, steps, sync, ranks=2, lab=None, per_host=1, slow_
 
 
 def train_alone(setup, model, batch, steps, ranks, optimizer=None):
-    """Computation alone: as many jobs of one rank side by side, so that they share cores and memory as the ranks do; the slowest one's."""
+    """Computation alone: as many jobs of one rank side by side, so that they share cores and memory
+    as the ranks do; the slowest one's."""
     with tempfile.TemporaryDirectory(prefix="starling-comm-") as folder:
         config = pathlib.Path(folder) / "config.json"
         config.write_text(json.dumps(train_config(model, batch, steps, {}, optimizer)))
@@ -219,7 +227,8 @@ def train_alone(setup, model, batch, steps, ranks, optimizer=None):
 
 
 def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=None, optimizer="sgd", every=0):
-    """PyTorch's DDP or decent-dp over gloo, one process a host of the lab or `ranks` on this machine; every: steps of a window."""
+    """PyTorch's DDP or decent-dp over gloo, one process a host of the lab or `ranks` on this
+    machine; every: steps of a window."""
     for package in ("torch", *(["decent_dp"] if kind == "decent-dp" else [])):
         if importlib.util.find_spec(package) is None:
             raise Skipped(f"the Python package {package} is missing (python3 -m pip install torch decent-dp==0.2.3)")
@@ -245,7 +254,8 @@ def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=
 
 
 def alternate(variants, setup):
-    """Runs each of {name: function} once a repeat, in turn. A variant that fails or cannot run leaves its reason. {name: result}."""
+    """Runs each of {name: function} once a repeat, in turn. A variant that fails or cannot run
+    leaves its reason. {name: result}."""
     runs = {name: [] for name in variants}
     reasons = {}
     for repeat in range(setup.repeats):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""One rank of a PyTorch job, one thread, fp32: prints {"step_ms": ..., "peak_memory_bytes": ...}. The only file of this folder that needs torch.
+"""One rank of a PyTorch job, one thread, fp32: prints {"step_ms": ..., "peak_memory_bytes": ...}.
+The only file of this folder that needs torch.
 
   peers.py none|ddp|decent-dp MODEL BATCH STEPS WINDOW TOPOLOGY sgd|adamw
 
-The job is described by torchrun's variables in the environment (RANK, WORLD_SIZE, MASTER_ADDR, ...). step_ms is the median over windows of
-WINDOW steps after the first, or after four steps.
+The job is described by torchrun's variables in the environment (RANK, WORLD_SIZE, MASTER_ADDR,
+...). step_ms is the median over windows of WINDOW steps after the first, or after four steps.
 """
 
 import json
@@ -25,7 +26,8 @@ def make_model(name, size):
         sys.path.append(str(ROOT / "examples" / "pytorch"))
         import models
 
-        models.F.relu = lambda x, inplace=True: torch.relu_(x)  # as the originals of these models do it
+        # as the originals of these models do it
+        models.F.relu = lambda x, inplace=True: torch.relu_(x)
         model = models.make_model(section, (size, size, 3), 10)
         for module in model.modules():
             if isinstance(module, nn.ReLU6):

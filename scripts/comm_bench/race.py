@@ -1,4 +1,5 @@
-"""comm_bench.py race: test accuracy of several algorithms over seconds and over bytes, across emulated hosts; a table and a plot."""
+"""comm_bench.py race: test accuracy of several algorithms over seconds and over bytes, across
+emulated hosts; a table and a plot."""
 
 import argparse
 import json
@@ -46,7 +47,8 @@ def main(words):
 
 
 def run_one(arguments, setup, name):
-    """The run's points: lists of seconds in training, megabytes that a rank has sent, and accuracy."""
+    """The run's points: lists of seconds in training, megabytes that a rank has sent, and
+    accuracy."""
     folder = (arguments.out / name.replace(",", "").replace(" ", "_")).absolute()
     points = folder / "points.json"
     if points.exists():
@@ -69,7 +71,8 @@ def run_one(arguments, setup, name):
 
 
 def read_points(folder, sent):
-    """Bytes are spread evenly over the steps, as each algorithm here sends the same in each of its periods; evaluation's own are among them."""
+    """Bytes are spread evenly over the steps, as each algorithm here sends the same in each of its
+    periods; evaluation's own are among them."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     result = {"seconds": [], "megabytes": [], "accuracy": []}
     seconds, step, last = 0.0, 0, max(line["step"] for line in lines)
@@ -85,7 +88,8 @@ def read_points(folder, sent):
 
 
 def first_at(points, key, accuracy):
-    """What it took to come to an accuracy, on the line between two tests; None where the run did not."""
+    """What it took to come to an accuracy, on the line between two tests; None where the run did
+    not."""
     before = (0.0, 0.0)
     for value, reached in zip(points[key], points["accuracy"]):
         if reached >= accuracy:

@@ -1,4 +1,5 @@
-"""The rows of comm_bench. Each is a function of the Setup that gives {"title", "columns", "rows", "notes", "data"}."""
+"""The rows of comm_bench. Each is a function of the Setup that gives {"title", "columns", "rows",
+"notes", "data"}."""
 
 import copy
 import json
@@ -50,7 +51,7 @@ def first_guess(setup, model, batch, ranks):
     return 1e-3 * train_alone(setup, model, batch, 6, ranks)["step_ms"]
 
 
-# ------------------------------------------------------------------------------------------------------------------- on one host
+# -------------------------------------------------------------------------------------- on one host
 
 
 def exchange(setup):
@@ -109,7 +110,7 @@ def two_ranks(setup):
     return result
 
 
-# ------------------------------------------------------------------------------------------------------------- 4 hosts, one rank each
+# --------------------------------------------------------------------------- 4 hosts, one rank each
 
 
 def link_seconds(model, rate):
@@ -118,12 +119,14 @@ def link_seconds(model, rate):
 
 
 def limits(compute, exchange_seconds, ranks):
-    """Least step of gossip, which has a whole step for an exchange, and of all-reduce, which has the backward pass (two thirds)."""
+    """Least step of gossip, which has a whole step for an exchange, and of all-reduce, which has
+    the backward pass (two thirds)."""
     return max(compute, exchange_seconds), max(compute, compute / 3 + 2 * (ranks - 1) / ranks * exchange_seconds)
 
 
 def judged(runs, compute, exchange_seconds, goal=None, heavy=2.0):
-    """Columns from gossip's time on, against all-reduce's. Without a goal it is that of computation and exchange, `heavy` times as long or more."""
+    """Columns from gossip's time on, against all-reduce's. Without a goal it is that of computation
+    and exchange, `heavy` times as long or more."""
     value, weight = ratio(runs["all-reduce"], runs["gossip"]), exchange_seconds / compute
     least, least_all_reduce = limits(compute, exchange_seconds, 4)
     goal = goal or (1.4 if weight >= heavy else 1.6 if 0.8 <= weight <= 1.25 else 0.97)
@@ -139,7 +142,8 @@ def balanced_batch(setup, rate):
 
 
 def cells(setup, options):
-    """(model, batch, rate in Mbit/s, disturbance, seconds of computation, seconds of an exchange), one after the other, with its lab up."""
+    """(model, batch, rate in Mbit/s, disturbance, seconds of computation, seconds of an exchange),
+    one after the other, with its lab up."""
     guesses = {}
     for rate in options.rates:
         for name in options.models:
@@ -204,7 +208,8 @@ def gossip(setup, options):
 
 
 def device_time(setup, options):
-    """Gossip against all-reduce where computation takes no processor, so that emulated hosts compute side by side as real ones do."""
+    """Gossip against all-reduce where computation takes no processor, so that emulated hosts
+    compute side by side as real ones do."""
     rate = options.rates[0]
     result = table(
         f"4 emulated hosts, {rate} Mbit/s, computation that takes time but no processor: gossip over one-peer-exp against gradient all-reduce",
@@ -252,7 +257,8 @@ def peers(setup, options):
 
 
 def fewer_bytes(setup, options):
-    """What sends less than gossip of whole parameters does, on the slowest link, against the peers and against computation alone."""
+    """What sends less than gossip of whole parameters does, on the slowest link, against the peers
+    and against computation alone."""
     rate, batch = options.rates[-1], 16
     result = table(
         f"4 emulated hosts, one rank each, {rate} Mbit/s, ResNet-18, batch {batch}: fewer bytes",
@@ -299,7 +305,7 @@ def fewer_bytes(setup, options):
     return result
 
 
-# --------------------------------------------------------------------------------------------------------------- 2 hosts, 2 ranks each
+# ---------------------------------------------------------------------------- 2 hosts, 2 ranks each
 
 
 def hierarchical(setup, options):
@@ -354,7 +360,7 @@ def hierarchical(setup, options):
     return result
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- planner
+# ------------------------------------------------------------------------------------------ planner
 
 
 def run_plan(setup, network, config, step_ms, buckets):
@@ -436,7 +442,8 @@ def planner_cell(setup, folder, lab, ranks, per_host, model, batch, topologies, 
     start = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", ranks]
     run_all([([*([NETLAB, "run", per_host] if lab else start), *measure], lab.env if lab else environment())], setup, "starling-topo measure")
     alone = train_alone(setup, model, batch, setup.steps(first_guess(setup, model, batch, ranks)), ranks)
-    # The time of a plan is forward and backward; what it adds for the update is taken off the whole step that was measured.
+    # The time of a plan is forward and backward; what it adds for the update is taken off the whole
+    # step that was measured.
     added = run_plan(setup, network, config, 1.0, buckets)
     plan = run_plan(setup, network, config, max(0.05, alone["step_ms"] - (added["compute_ms"] - 1.0 if added else 0)), buckets)
     choices, recommended = {}, None
@@ -462,7 +469,8 @@ def planner_cell(setup, folder, lab, ranks, per_host, model, batch, topologies, 
     variants = {key: (lambda choice=choice: job(sync_of(choice))) for key, choice in choices.items()}
     variants["auto"] = lambda: job({"topology": {"type": "auto"}, "bucket_mb": "auto"})
     results = alternate(variants, setup)
-    # The best of a dozen noisy runs flatters itself: it, the recommendation and auto run again, in turn, and are compared by their medians.
+    # The best of a dozen noisy runs flatters itself: it, the recommendation and auto run again, in
+    # turn, and are compared by their medians.
     best = min((key for key, run in results.items() if key != "auto" and "error" not in run), key=lambda key: results[key]["step_ms"], default=None)
     again = copy.copy(setup)
     again.repeats = 1 if setup.quick or setup.dry_run else 3

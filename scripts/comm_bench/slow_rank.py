@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Runs a command; on one rank, stops and continues it in short turns, as a neighbour that takes the core away would.
+"""Runs a command; on one rank, stops and continues it in short turns, as a neighbour that takes
+the core away would.
 
-  slow_rank.py RANK FACTOR COMMAND...     FACTOR 2: the rank RANK runs half of the time, in turns of 40 ms
+  slow_rank.py RANK FACTOR COMMAND...     FACTOR 2: the rank RANK runs half of the time, in turns of
+                                          40 ms
 """
 
 import ctypes
@@ -20,12 +22,14 @@ def main():
     if own != rank or factor <= 1.0:
         os.execvp(command[0], command)
     try:
-        os.nice(-10)  # this process only sleeps, but must wake in time; the command does not inherit it
+        # this process only sleeps, but must wake in time; the command does not inherit it
+        os.nice(-10)
     except OSError:
         pass
 
     def prepare():
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # the command does not outlive this process, stopped or not
+        # the command does not outlive this process, stopped or not
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.nice(0) < 0:
             os.nice(-os.nice(0))
 

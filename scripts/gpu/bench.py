@@ -1,13 +1,17 @@
 """Measures Starling on a GPU against PyTorch in the same run, and writes the goals' table.
 
-  --only update,resnet50,resnet20,resnet18,scheduler   the default; with --first N the N most valuable of ORDER, with --once each once
-  --only exchange         what exchanges add to a step: measured where there are several GPUs, else predicted by starling-topo from a step and an update
-                          that this call measured, or measures now
-  --rehearse              an MLP in the place of every network: to try the script where nothing is fast
+  --only update,resnet50,resnet20,resnet18,scheduler   the default; with --first N the N most
+                                                       valuable of ORDER, with --once each once
+  --only exchange         what exchanges add to a step: measured where there are several GPUs, else
+                          predicted by starling-topo from a step and an update that this call
+                          measured, or measures now
+  --rehearse              an MLP in the place of every network: to try the script where nothing is
+                          fast
 
-Needs a GPU, torch with CUDA (without it its rows say so) but for exchange, and a built starling-bench, with starling-train and starling-topo beside it. Writes goals.md and
-goals.json anew after every measurement, the most valuable first. Each runs in a process of its own with a time limit, and one that fails leaves a row that
-says so.
+Needs a GPU, torch with CUDA (without it its rows say so) but for exchange, and a built
+starling-bench, with starling-train and starling-topo beside it. Writes goals.md and goals.json
+anew after every measurement, the most valuable first. Each runs in a process of its own with a
+time limit, and one that fails leaves a row that says so.
 """
 
 import argparse
@@ -31,12 +35,13 @@ MLP = {"batch": 8, "image": 8, "classes": 10, "stem": None}
 MODELS = {**CASES, "mlp": MLP}
 NO_PYTORCH = "no PyTorch here that sees a GPU"
 NO_TIME = "no time was left"
-UPDATE_BYTES = 28  # a parameter's share of AdamW's update without a neighbour, as starling-topo counts it
+# a parameter's share of AdamW's update without a neighbour, as starling-topo counts it
+UPDATE_BYTES = 28
 LINKS = (400, 100)  # Gbit/s of a host's link, assumed
 LATENCY = 20  # microseconds between hosts, assumed
 BEHIND = 45  # seconds for what comes behind ORDER: where it takes its figures from others
 
-# ---------------------------------------------------------------------------------------------------------------- measuring
+# ---------------------------------------------------------------------------------------- measuring
 
 
 def last_json(text):
@@ -100,11 +105,13 @@ class Bench:
             name, steps = "mlp", 5
         case = MODELS[name]
         command = [self.bench, "gpu-step", "--model", name, *(["--stem", case["stem"]] if case["stem"] else []), "--precision", precision, "--batch", str(case["batch"]),
-                   "--image", str(case["image"]), "--classes", str(case["classes"]), *(["--steps", str(steps)] if steps else []), *more, "--json"]  # fmt: skip
+                   # fmt: skip
+                   "--image", str(case["image"]), "--classes", str(case["classes"]), *(["--steps", str(steps)] if steps else []), *more, "--json"]
         return self.run(command, limit)
 
     def train_step(self, limit, name, precision="bf16", steps=1600, ranks=1, **changes):
-        """Of starling-train, batches made and sent up as it goes: {"step_ms", "images_per_second", "transport"} or {"error"}."""
+        """Of starling-train, batches made and sent up as it goes: {"step_ms", "images_per_second",
+        "transport"} or {"error"}."""
         if self.rehearsed:
             name, steps = "mlp", 64
         case = MODELS[name]
@@ -123,16 +130,19 @@ class Bench:
                 if config.get("cuda_graphs") and "without CUDA graphs" in output:
                     raise ValueError("the steps were no graphs")
                 lines = [json.loads(line) for line in (path / "out" / "metrics.jsonl").read_text().splitlines()]
-                lines = [line for line in lines if "step_ms" in line][2:]  # the first ones warm up and capture
+                # the first ones warm up and capture
+                lines = [line for line in lines if "step_ms" in line][2:]
                 return {**{key: statistics.median(line[key] for line in lines) for key in ("step_ms", "images_per_second")},
-                        "transport": json.loads((path / "out" / "summary.json").read_text()).get("transport", "none")}  # fmt: skip
+                        # fmt: skip
+                        "transport": json.loads((path / "out" / "summary.json").read_text()).get("transport", "none")}
 
             mpi = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks > 1 else []
             command = ["bash", "-c", 'exec "$@" 2>&1', "_", *mpi, self.train, str(path / "config.json"), "--device", "cuda", "--output", str(path / "out")]
             return self.run(command, limit, json_of=figures)
 
     def floors(self):
-        """The least time of each goal's step on this device, in ms by the goal's name; empty where its ceilings are not known yet."""
+        """The least time of each goal's step on this device, in ms by the goal's name; empty where
+        its ceilings are not known yet."""
         ours = [one for subject in self.raw.values() if isinstance(subject, dict) for results in subject.values() for one in results]
         device = next((one["device"] for one in ours if "device" in one), "")
         known = self.floors_at("--on", device) if device else {}
@@ -148,7 +158,7 @@ class Bench:
         return {} if "error" in rows else {row["row"]: row["ms"] for row in rows}
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def number(value, digits=2):
@@ -165,7 +175,8 @@ def middle(results, key):
 
 
 def row(what, goal_text, measured, value, goal=None, below=False, of=(), note=""):
-    """`of`: the results that it is made from, whose first error stands behind it. Without a goal it is measured, no more."""
+    """`of`: the results that it is made from, whose first error stands behind it. Without a goal it
+    is measured, no more."""
     note = next((f" ({r['error']})" for r in of if "error" in r), "") + note
     if value is None:
         verdict = "skipped" if NO_PYTORCH in note else "no time" if NO_TIME in note else "not measured" if note else "not tried"
@@ -174,7 +185,8 @@ def row(what, goal_text, measured, value, goal=None, below=False, of=(), note=""
     return {"what": what, "goal": goal_text, "measured": measured, "value": value, "verdict": verdict, "note": note}
 
 
-# Of each subject the rows from what its parts gave until then: lists of results by part, whose median counts.
+# Of each subject the rows from what its parts gave until then: lists of results by part, whose
+# median counts.
 
 
 def update_rows(b, of):
@@ -184,9 +196,11 @@ def update_rows(b, of):
     for rule in ("adamw", "accum_adamw"):
         share, ms = (statistics.median([t[rule][key] for t in tables]) if tables else None for key in ("ratio_to_copy", "ms"))
         rows.append(row(f"fused update with mixing, {rule}, {PARAMETERS * 1e-6:.1f} M parameters", "≥ 0.92 of copy bandwidth",
-                        f"{number(share, 3)} ({number(ms, 3)} ms; floor {number(floor, 3)} ms)", share, 0.92, of=ours))  # fmt: skip
+                        # fmt: skip
+                        f"{number(share, 3)} ({number(ms, 3)} ms; floor {number(floor, 3)} ms)", share, 0.92, of=ours))
         for what, key, goal, results in (("foreach kernels", f"{rule}_ms", 2.0, theirs), ("foreach mixing and PyTorch's fused step", "fused_ms", 1.0, theirs),
-                                         ("mixing and step compiled by PyTorch", "compiled_ms", 1.0, compiled)):  # fmt: skip
+                                         # fmt: skip
+                                         ("mixing and step compiled by PyTorch", "compiled_ms", 1.0, compiled)):
             if rule == "adamw" or key == "accum_adamw_ms":
                 other = middle(results, key)
                 rows.append(row(f"the same, {rule}, against {what}", f"≥ {goal:g} ×", f"{number(ratio(other, ms))} × ({number(other, 3)} ms)",
@@ -195,7 +209,8 @@ def update_rows(b, of):
 
 
 def model_rows(name, precision, goals, b, of):
-    """A training step, by heuristics and with every candidate of a convolution timed (which PyTorch's side does too)."""
+    """A training step, by heuristics and with every candidate of a convolution timed (which
+    PyTorch's side does too)."""
     ours, timed, label, rows = of("starling"), of("cudnn_benchmark"), f"{LABELS[name]}, {precision}", []
     plain_speed, timed_speed = middle(ours, "images_per_second"), middle(timed, "images_per_second")
     speed = max((s for s in (plain_speed, timed_speed) if s), default=None)
@@ -224,7 +239,8 @@ def graphs_rows(b, of):
     ours, timed, rows, label = of("starling"), of("cudnn_benchmark"), [], f"{LABELS['resnet20']}, bf16, with uploads and augmentation"
     speed = max((s for s in (middle(ours, "images_per_second"), middle(timed, "images_per_second")) if s), default=None)
     for mode, goal, text in (("eager", 3.0, "≥ 3 × PyTorch eager"), ("graphs", 1.3, "≥ 1.3 × PyTorch with CUDA graphs"), ("reduce-overhead", 1.3, "≥ 1.3 × torch.compile, reduce-overhead"),
-                             ("starling", None, "with cudnn_benchmark against without"), ("issued", None, "against its own steps without graphs")):  # fmt: skip
+                             # fmt: skip
+                             ("starling", None, "with cudnn_benchmark against without"), ("issued", None, "against its own steps without graphs")):
         best, other = middle(timed, "images_per_second") if mode == "starling" else speed, middle(of(mode), "images_per_second")
         measured = f"{number(ratio(best, other))} × ({number(best, 0)} against {number(other, 0)} images/s)"
         rows.append(row(label, text, measured, ratio(best, other), goal, of=[*of(mode), *ours, *timed]))
@@ -234,7 +250,8 @@ def graphs_rows(b, of):
 def scheduler_rows(b, of):
     scheduled, plain = middle(of("scheduled"), "step_ms"), middle(of("plain"), "step_ms")
     return [row("ResNet-50, batch 256, bf16: with the gossip scheduler, one rank", "≤ 1.01 × without it",
-                f"{number(ratio(scheduled, plain), 3)} × ({number(scheduled)} against {number(plain)} ms)", ratio(scheduled, plain), 1.01, below=True, of=[*of("scheduled"), *of("plain")])]  # fmt: skip
+                # fmt: skip
+                f"{number(ratio(scheduled, plain), 3)} × ({number(scheduled)} against {number(plain)} ms)", ratio(scheduled, plain), 1.01, below=True, of=[*of("scheduled"), *of("plain")])]
 
 
 def exchange_rows(b):
@@ -257,7 +274,8 @@ def exchange_rows(b):
         loads = f" (one rank takes {slower:.1f} × a step without a loader: the loader may hide what exchanges cost)" if slower > 1.25 else ""
         if exposed is not None:
             return [row(f"{label}, one-peer-exp, {ranks} GPUs of this host, {transport}: exposed exchange", "≤ 3 %",
-                        f"{number(100 * exposed)} % ({number(many)} ms against {number(alone)} ms of one rank)", exposed, 0.03, below=True, note=loads)]  # fmt: skip
+                        # fmt: skip
+                        f"{number(100 * exposed)} % ({number(many)} ms against {number(alone)} ms of one rank)", exposed, 0.03, below=True, note=loads)]
     if not measured:
         measured = [b.gpu_step(60, name, "bf16")]
     updates = b.raw.get("update", {}).get("starling", []) or [b.update(40, parameters)]
@@ -280,10 +298,13 @@ def exchange_rows(b):
 
 
 def predicted(b, parameters, step_ms, gb_per_s, gbits):
-    """What starling-topo makes of it, the best bucket size of each topology: {"compute_ms", topology: {"step_ms", "exposed_ms"}} or {"error"}."""
+    """What starling-topo makes of it, the best bucket size of each topology: {"compute_ms",
+    topology: {"step_ms", "exposed_ms"}} or {"error"}."""
     update_ms = parameters * UPDATE_BYTES / gb_per_s * 1e-6
-    command = [b.topo, "plan", "-n", "8", "--ranks-per-node", "1", "--step-ms", f"{max(step_ms - update_ms, 1e-3):.6g}", "--memory-bandwidth", f"{gb_per_s:.6g}",  # it adds the update itself
-               "--parameters", f"{parameters * 1e-6:.6g}", "--bandwidth", str(gbits), "--latency", str(LATENCY), "--json"]  # fmt: skip
+    # it adds the update itself
+    command = [b.topo, "plan", "-n", "8", "--ranks-per-node", "1", "--step-ms", f"{max(step_ms - update_ms, 1e-3):.6g}", "--memory-bandwidth", f"{gb_per_s:.6g}",
+               # fmt: skip
+               "--parameters", f"{parameters * 1e-6:.6g}", "--bandwidth", str(gbits), "--latency", str(LATENCY), "--json"]
 
     def best(text):
         plan = json.loads(text)
@@ -294,7 +315,7 @@ def predicted(b, parameters, step_ms, gb_per_s, gbits):
     return b.run(command, 20, json_of=best)
 
 
-# ---------------------------------------------------------------------------------------------------------------- in order
+# ----------------------------------------------------------------------------------------- in order
 
 
 def measurements(b):

@@ -1,11 +1,15 @@
-"""scripts/gpu_check.sh: proves and measures the CUDA backend on a machine with a GPU, stage by stage.
+"""scripts/gpu_check.sh: proves and measures the CUDA backend on a machine with a GPU, stage by
+stage.
 
-Each stage takes 8 minutes at most and can be run alone, in any order; without one all run, the most valuable first. OUT gets gpu_report.md, gpu_check.tar (logs,
-timelines) and gpu_check.json (what the report is made of), brought up to date every few seconds: a run that is killed leaves what it had. Stages
-that are run later into the same OUT join the report; --merge does that with folders. Where a GPU is, dmon.txt has its load, clocks and power meanwhile.
+Each stage takes 8 minutes at most and can be run alone, in any order; without one all run, the
+most valuable first. OUT gets gpu_report.md, gpu_check.tar (logs, timelines) and gpu_check.json
+(what the report is made of), brought up to date every few seconds: a run that is killed leaves
+what it had. Stages that are run later into the same OUT join the report; --merge does that with
+folders. Where a GPU is, dmon.txt has its load, clocks and power meanwhile.
 
-Exit status: 0 all that was asked for passed, 1 something failed, 2 wrong usage, 4 there is no GPU, so that nothing was proven.
-Environment: STARLING_BUILD (default: build-gpu), STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_COMMIT (where the tree has no
+Exit status: 0 all that was asked for passed, 1 something failed, 2 wrong usage, 4 there is no
+GPU, so that nothing was proven. Environment: STARLING_BUILD (default: build-gpu),
+STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_COMMIT (where the tree has no
 history), STARLING_CHECK_BUILT=1 (nothing is compiled).
 """
 
@@ -33,7 +37,8 @@ RESERVE = 5  # seconds at a stage's end for the report
 
 
 def seconds_for(chosen, i, left, limits):
-    """What the stage may take. Where all have to do with less, its share of what is left: what a stage does not need goes to the later ones."""
+    """What the stage may take. Where all have to do with less, its share of what is left: what a
+    stage does not need goes to the later ones."""
     if left is None:
         return STAGE_SECONDS
     if limits:
@@ -77,7 +82,8 @@ class Check:
     def context(self, stage, seconds):
         capability = self.devices[0].split(",")[1].strip() if self.devices else ""
         context = Context(ROOT, self.build, self.work / stage.name, rehearsed=self.rehearsal is not None, dry_run=self.options.dry_run, gpus=len(self.devices), capability=capability,
-                          all_topologies=self.options.all_topologies, seconds=seconds, lease=self.options.lease or 0, failed=self.failed)  # fmt: skip
+                          # fmt: skip
+                          all_topologies=self.options.all_topologies, seconds=seconds, lease=self.options.lease or 0, failed=self.failed)
         context.built = self.rehearsal is not None or (ROOT / "gpu_env.sh").exists() or os.environ.get("STARLING_CHECK_BUILT") == "1"
         context.device_test = self.rehearsal.device_test if self.rehearsal else [self.build / "bin" / "test_cuda_device"]
         return context
@@ -200,7 +206,8 @@ def main():
     names = "\n".join(f"  {stage.name:<9} {stage.what}" for stage in STAGES)
     parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", usage="scripts/gpu_check.sh [STAGE…] [--out OUT] [--seconds N] [--lease N] [--dry-run] [--rehearse] [--all-topologies]",
                                      description=__doc__.split("\n\n", 1)[0], epilog="stages:\n" + names + "\n\n" + __doc__.split("\n\n", 1)[1],
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                     # fmt: skip
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     parser.add_argument("--out", type=pathlib.Path, help="folder of the report (default: gpu_check in the build folder)")
     parser.add_argument("--seconds", type=float, help=f"of all stages together (default: {STAGE_SECONDS} for each)")
@@ -221,7 +228,8 @@ def main():
     if options.merge:
         return merge(options)
     limits = dict(lease.LEASES[options.lease]) if options.lease else {}
-    names = options.stages or list(limits) or [stage.name for stage in STAGES]  # in the order that was asked for
+    # in the order that was asked for
+    names = options.stages or list(limits) or [stage.name for stage in STAGES]
     chosen = [stage for name in dict.fromkeys(names) for stage in STAGES if stage.name == name]
     seconds = options.seconds or sum(limits.values()) or None
 

@@ -1,8 +1,11 @@
-"""Steps that are CUDA graphs against steps that are issued, on a GPU: the same bits, and what they take of the host.
+"""Steps that are CUDA graphs against steps that are issued, on a GPU: the same bits, and what
+they take of the host.
 
-  agree   in fp32, bf16 and fp16: a run whose steps are graphs ends with the bits of one without, rank by rank; several ranks share the GPU, over
-          NCCL, or read each other's memory (--ranks 2 --transport nccl|direct)
-  host    what a replayed step takes of the host, and how long the device is without work between two, from the timeline
+  agree   in fp32, bf16 and fp16: a run whose steps are graphs ends with the bits of one without,
+          rank by rank; several ranks share the GPU, over NCCL, or read each other's memory (--ranks
+          2 --transport nccl|direct)
+  host    what a replayed step takes of the host, and how long the device is without work between
+          two, from the timeline
 
 Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
 """
@@ -90,7 +93,8 @@ def host(options, precision):
     replayed = [span for span in of("compute", "step") if inside(span, replays) and not inside(span, captures)][AHEAD:-1]
     if len(replayed) < 8 or len(device) < len(replayed):
         raise Wrong(f"{len(replayed)} of {steps} steps were replayed, {len(device)} of them stand in the device's lane")
-    # A host that is ahead waits until the device has read a batch, as it must: that is not the step's own time.
+    # A host that is ahead waits until the device has read a batch, as it must: that is not the
+    # step's own time.
     median = statistics.median(span[3] - span[2] - length(inside(span, waits)) for span in replayed)
     launch = statistics.median(length(inside(span, replays)) for span in replayed)
     device = device[-len(replayed) :]

@@ -1,16 +1,19 @@
-"""scripts/gpu_lease.sh N: prints a command for a machine with an H100 or H200 that can be had for 15 minutes, is bare and reaches nothing.
+"""scripts/gpu_lease.sh N: prints a command for a machine with an H100 or H200 that can be had for
+15 minutes, is bare and reaches nothing.
 
-  1  is it right, and the first figures: programs, device tests, trainings of one rank, the update, a step of ResNet-50
+  1  is it right, and the first figures: programs, device tests, trainings of one rank, the update,
+     a step of ResNet-50
   2  on the same machine: PyTorch beside it; then graphs, ranks that read each other's memory, NCCL
 
-The command is run in a folder that has build-gpu/starling-gpu.tar.xz (scripts/pack_gpu.sh). What it finds it writes into $OUT as it goes, and says on stdout.
-"""
+The command is run in a folder that has build-gpu/starling-gpu.tar.xz (scripts/pack_gpu.sh). What
+it finds it writes into $OUT as it goes, and says on stdout."""
 
 import sys
 
 from processes import ROOT
 
-ALL, COMMAND, START, UNPACK = 900, 600, 120, 15  # seconds: of the machine, of a command at most, until it is there, until the archive is unpacked
+# seconds: of the machine, of a command at most, until it is there, until the archive is unpacked
+ALL, COMMAND, START, UNPACK = 900, 600, 120, 15
 LEASES = {  # stages with their seconds; what one leaves is the diagnosis's
     1: (("build", 50), ("test", 110), ("train", 60), ("bench", 65)),
     2: (("bench", 310), ("graphs", 65), ("peers", 30), ("ranks", 40)),

@@ -1,5 +1,7 @@
-"""What the machine is, for the head of the report, each question with a limit of its own; and what stands in for a machine with a GPU: the plug-in is the
-shim's (tests/fakes/cuda), which runs the kernels on the CPU, and the fakes of cuDNN and of a shared device are as slow as the real ones are."""
+"""What the machine is, for the head of the report, each question with a limit of its own; and
+what stands in for a machine with a GPU: the plug-in is the shim's (tests/fakes/cuda), which runs
+the kernels on the CPU, and the fakes of cuDNN and of a shared device are as slow as the real ones
+are."""
 
 import glob
 import os

@@ -1,4 +1,5 @@
-"""What the checks share about processes: none of them outlives the one that started it, however that one ends."""
+"""What the checks share about processes: none of them outlives the one that started it, however
+that one ends."""
 
 import ctypes
 import os
@@ -27,12 +28,14 @@ def topic(*words):
 
 
 def outer_libraries():
-    """PyTorch runs on the libraries that it was shipped with, not on what gpu_check.sh puts into the path."""
+    """PyTorch runs on the libraries that it was shipped with, not on what gpu_check.sh puts into
+    the path."""
     return {"LD_LIBRARY_PATH": os.environ.get("STARLING_OUTER_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))}
 
 
 def die_with_parent():
-    """In a child, before its program starts: it gets SIGTERM when its parent ends, killed or not."""
+    """In a child, before its program starts: it gets SIGTERM when its parent ends, killed or
+    not."""
     if LIBC:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
@@ -43,7 +46,8 @@ def start(command, **options):
 
 
 def end(process, patience=5.0):
-    """SIGTERM to the group, and SIGKILL to what is left of it. One that the driver holds is left behind."""
+    """SIGTERM to the group, and SIGKILL to what is left of it. One that the driver holds is left
+    behind."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -1,7 +1,9 @@
 """PyTorch's side of the measurements: one of them, as a line of JSON.
 
-  step resnet50 bf16 eager 40   a training step: eager, compile, reduce-overhead (compiled, replayed as graphs), graphs (the whole step as one CUDA graph)
-  update [DEVICE ELEMENTS REPEATS]   the mixing and the optimizer's step: a sequence of foreach kernels, AdamW's fused kernels, and a copy
+  step resnet50 bf16 eager 40   a training step: eager, compile, reduce-overhead (compiled, replayed
+                                as graphs), graphs (the whole step as one CUDA graph)
+  update [DEVICE ELEMENTS REPEATS]   the mixing and the optimizer's step: a sequence of foreach
+                                     kernels, AdamW's fused kernels, and a copy
   compiled [DEVICE ELEMENTS REPEATS]  the same compiled as one function
   matmul                        the matrix rate
 """
@@ -98,7 +100,8 @@ def step(name, precision, mode, steps="40", device="cuda", batch=None):
 
 
 class ForeachAccumAdamW:
-    """docs/semantics.md, section 7, `accum_adamw`, one foreach kernel after another, as decent-dp's optimizer runs it."""
+    """docs/semantics.md, section 7, `accum_adamw`, one foreach kernel after another, as decent-dp's
+    optimizer runs it."""
 
     def __init__(self, parameters, lr=1e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, accum_iter=4):
         import torch
@@ -132,10 +135,12 @@ class ForeachAccumAdamW:
 
 
 def update(device="cuda", elements=PARAMETERS, repeats="10", compiled=False):
-    """decent-dp's sequence: the neighbour's parameters are mixed in with foreach kernels, then the optimizer's step; and a plain copy."""
+    """decent-dp's sequence: the neighbour's parameters are mixed in with foreach kernels, then the
+    optimizer's step; and a plain copy."""
     import torch
 
-    # ResNet-50's 161 tensors, more or less: the split matters to foreach kernels only through their number.
+    # ResNet-50's 161 tensors, more or less: the split matters to foreach kernels only through their
+    # number.
     elements, sizes = int(elements), [int(elements) // 160] * 160
     make = lambda value: [torch.full((n,), value, device=device) for n in sizes]
     parameters = [torch.nn.Parameter(p) for p in make(0.5)]

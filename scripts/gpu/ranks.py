@@ -1,15 +1,19 @@
-"""Several ranks on one GPU: what they learn, what one of them that overflows or dies does to the others, and their timeline.
+"""Several ranks on one GPU: what they learn, what one of them that overflows or dies does to the
+others, and their timeline.
 
-  agree     over nccl and staged every topology that allows the count ends where it does on the CPU, rank by rank; over direct, where ranks read each
-            other's GPU memory, with the bits of staged, issued and as graphs, which steps must be wherever all exchanges are by peers
+  agree     over nccl and staged every topology that allows the count ends where it does on the CPU,
+            rank by rank; over direct, where ranks read each other's GPU memory, with the bits of
+            staged, issued and as graphs, which steps must be wherever all exchanges are by peers
   overflow  fp16: a rank whose gradients overflow takes the mix alone and halves its own loss scale
-  lost      a rank is killed, another one stopped: the other ends with exit status 3 within timeout_s and names the exchange
-  refused   a rank that can share no memory: all ranks say so in one line, and learn the same through host memory
+  lost      a rank is killed, another one stopped: the other ends with exit status 3 within
+            timeout_s and names the exchange
+  refused   a rank that can share no memory: all ranks say so in one line, and learn the same
+            through host memory
   trace     the timeline has every bucket of every step in the device's lanes
 
-Ranks that share a GPU take turns on it, some milliseconds each, and a kernel that waits for another rank uses up its turn: so few jobs at a time, and a
-rank is lost only where nothing else runs. Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
-"""
+Ranks that share a GPU take turns on it, some milliseconds each, and a kernel that waits for
+another rank uses up its turn: so few jobs at a time, and a rank is lost only where nothing else
+runs. Exit status: 0 all as it must be, 1 something was not, 2 wrong usage."""
 
 import array
 import re
@@ -22,14 +26,16 @@ import runs
 from runs import STEPS, Run, Wrong, config, largest_difference, over
 
 LONG = 10_000_000  # steps of a run that somebody ends
-# Topologies that have settings here, by number of ranks; None: it is left out. All others of --list topologies take any of 1, 2, 4.
+# Topologies that have settings here, by number of ranks; None: it is left out. All others of --list
+# topologies take any of 1, 2, 4.
 PAIRS = [[{"ranks": [0, 1]}, {"ranks": [2, 3]}], [{"ranks": [0, 3]}, {"ranks": [1, 2]}]]
 SETTINGS = {
     "alternating-exp-ring": {2: {"ranks_per_node": 1}, 4: {"ranks_per_node": 2}},
     "custom": {1: None, 2: None, 4: {"rounds": PAIRS}},
     "hierarchical": {2: {"ranks_per_node": 1, "inter": {"type": "complete"}}, 4: {"ranks_per_node": 2, "inter": {"type": "complete"}}},
 }
-# Over direct, steps that are no graphs: sums of three or more and rounds over nodes go through host memory, and some rounds never repeat.
+# Over direct, steps that are no graphs: sums of three or more and rounds over nodes go through host
+# memory, and some rounds never repeat.
 ISSUED = {2: ["random-matching"], 4: ["alternating-exp-ring", "complete", "hierarchical", "random-matching"]}
 
 
@@ -90,7 +96,8 @@ def agree_jobs(options):
 
 
 def overflow(options, transport):
-    """semantics: a rank that overflows sets x(t+1) = c and halves its scale; the other one learns on."""
+    """semantics: a rank that overflows sets x(t+1) = c and halves its scale; the other one learns
+    on."""
     settings = config(precision="fp16", steps=4, checkpoint={"every_steps": 1}, sync={"transport": transport})
     first = Run(options, 2, "cuda", settings).go()
     again = Run(options, 2, "cuda", {**settings, "steps": 5}, ("--resume", str(first.out)), folder=first.folder)
@@ -116,8 +123,9 @@ def overflow(options, transport):
 
 
 def exchange_named(words):
-    """The last line by which a transport says in which step, bucket and round an exchange failed, or for which rank one waited in vain in which
-    step, or which rank has ended, and in which step this one was; empty where none does."""
+    """The last line by which a transport says in which step, bucket and round an exchange failed,
+    or for which rank one waited in vain in which step, or which rank has ended, and in which step
+    this one was; empty where none does."""
     failed = r"\[(transport|nccl)\] .*\bstep \d+\b.*(, buckets? \d+( to \d+)?, round \d+|; missing: rank \d+)"
     ended = r"\[transport\] rank \d+ on host \S+ has ended: .*\bstep \d+"
     lines = [line.strip() for line in words.splitlines() if re.search(f"{failed}|{ended}", line)]
@@ -125,7 +133,8 @@ def exchange_named(words):
 
 
 def lost(options, transport, how):
-    # Past the captures, on which ranks agree, and with lines so rare that hardly anybody waits for the sums in them: what fails is an exchange.
+    # Past the captures, on which ranks agree, and with lines so rare that hardly anybody waits for
+    # the sums in them: what fails is an exchange.
     settings = config(steps=LONG, checkpoint={"every_steps": 0}, log_every=8, sync={"transport": transport, "timeout_s": options.timeout})
     run = Run(options, 2, "cuda", settings, recovery=how == signal.SIGKILL)
     run.start()
@@ -154,7 +163,8 @@ def lost(options, transport, how):
 
 
 class CrampedRun(Run):
-    """Rank 1 may write no file of more than 2 KiB, a file of memory neither, until it has said so."""
+    """Rank 1 may write no file of more than 2 KiB, a file of memory neither, until it has said
+    so."""
 
     RANK = '[ "$OMPI_COMM_WORLD_RANK" != 1 ] || ulimit -S -f 2; ' + Run.RANK
 
@@ -183,7 +193,8 @@ def refused(options, transport):
 
 
 def trace(options, transport):
-    run = Run(options, 2, "cuda", config(cuda_graphs=False, sync={"transport": transport}))  # a graph is one span
+    # a graph is one span
+    run = Run(options, 2, "cuda", config(cuda_graphs=False, sync={"transport": transport}))
     timeline = run.folder / "trace.json"
     run.command += ["--trace", str(timeline)]
     run.go()

@@ -1,8 +1,9 @@
-"""What the steps have left in their folders, the report and the archive of the rest: what has been found so far, rewritten whole after every step.
+"""What the steps have left in their folders, the report and the archive of the rest: what has
+been found so far, rewritten whole after every step.
 
-A folder holds gpu_report.md, gpu_check.tar and gpu_check.json, the last one being what the report is made of, so that stages that run in
-commands of their own meet in one report. Each is replaced by a whole new one: whoever is killed leaves the one before.
-"""
+A folder holds gpu_report.md, gpu_check.tar and gpu_check.json, the last one being what the report
+is made of, so that stages that run in commands of their own meet in one report. Each is replaced
+by a whole new one: whoever is killed leaves the one before."""
 
 import collections
 import gzip
@@ -33,7 +34,7 @@ def read_state(folder):
         return empty_state()
 
 
-# ---------------------------------------------------------------------------------------------------------------- what steps left
+# ---------------------------------------------------------------------------------- what steps left
 
 MOST_FALL_BACKS = 6
 # A program says in a line that it goes another way than meant: figures of it are then that way's.
@@ -60,7 +61,8 @@ def cells(line):
 
 
 def of_folder(folder):
-    """rows: (what, pass or **FAIL** or skipped, remark). figures: (what, goal, measured, verdict)."""
+    """rows: (what, pass or **FAIL** or skipped, remark). figures: (what, goal, measured,
+    verdict)."""
     rows = [tuple((cells(line) + ["", ""])[:3]) for line in lines_of(folder / "rows.md") if line.startswith("|")]
     figures = []
     for path in sorted(folder.glob("goals*.md")):
@@ -69,7 +71,7 @@ def of_folder(folder):
     return {"rows": rows, "figures": figures, "fall_backs": fall_backs(folder)}
 
 
-# ---------------------------------------------------------------------------------------------------------------- archive
+# ------------------------------------------------------------------------------------------ archive
 
 
 class Archive:
@@ -91,7 +93,8 @@ class Archive:
             pass
 
     def content(self, path):
-        """(name's end, bytes) as they are kept; made once for as long as the file stays what it is."""
+        """(name's end, bytes) as they are kept; made once for as long as the file stays what it
+        is."""
         status = path.stat()
         key = (status.st_size, status.st_mtime_ns)
         if self.packed.get(path, (None,))[0] != key:
@@ -122,7 +125,7 @@ class Archive:
         return out.getvalue()
 
 
-# ---------------------------------------------------------------------------------------------------------------- report
+# ------------------------------------------------------------------------------------------- report
 
 
 def cell(text):

@@ -1,4 +1,5 @@
-"""Runs the steps of a stage, some at a time, each within its limit, and notes how each ended as soon as it has."""
+"""Runs the steps of a stage, some at a time, each within its limit, and notes how each ended as
+soon as it has."""
 
 import dataclasses
 import os
@@ -18,7 +19,8 @@ ERROR_LINE = re.compile(
 
 @dataclasses.dataclass
 class Step:
-    """A command with a limit. `judge` says of an exit status and the output what they mean: (verdict, remark)."""
+    """A command with a limit. `judge` says of an exit status and the output what they mean:
+    (verdict, remark)."""
 
     name: str
     command: list
@@ -26,7 +28,9 @@ class Step:
     environment: dict = dataclasses.field(default_factory=dict)
     judge: object = None
     about: str = ""  # what a part of the report is found by: a pattern of docs/gpu-proof.md, say
-    too_slow: str = ""  # where the limit is no fault of ours: what is said of a step that ran into it without an error line
+    # where the limit is no fault of ours: what is said of a step that ran into it without an error
+    # line
+    too_slow: str = ""
 
     @property
     def slug(self):
@@ -96,7 +100,8 @@ class Running:
 
 
 class Runner:
-    """`note` is called with (step, verdict, remark, seconds) for each that has ended, `beat` with the running ones from time to time."""
+    """`note` is called with (step, verdict, remark, seconds) for each that has ended, `beat` with
+    the running ones from time to time."""
 
     def __init__(self, folder, note, beat):
         self.folder, self.note, self.beat = pathlib.Path(folder), note, beat

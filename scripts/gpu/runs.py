@@ -1,4 +1,5 @@
-"""Runs of starling-train under mpirun, what they leave, and the rows of a report that checks of them write."""
+"""Runs of starling-train under mpirun, what they leave, and the rows of a report that checks of
+them write."""
 
 import argparse
 import array
@@ -48,7 +49,7 @@ def over(settings, transport, **more):
     return {**settings, **more, "sync": {**settings["sync"], "transport": transport}}
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# --------------------------------------------------------------------------------------------- runs
 
 RUNNING = set()
 NOTING = threading.Lock()
@@ -72,7 +73,8 @@ class Run:
         'export STARLING_SHARE_GPUS=1; "${@:2}" </dev/null & '
         'echo $! >"$1/pid-$OMPI_COMM_WORLD_RANK"; wait $!; s=$?; echo $s >"$1/status-$OMPI_COMM_WORLD_RANK"; exit $s'
     )
-    # NCCL refuses ranks that share a GPU unless it takes them for ranks of different hosts; other transports then see several hosts, too.
+    # NCCL refuses ranks that share a GPU unless it takes them for ranks of different hosts; other
+    # transports then see several hosts, too.
     HOSTS = "export NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo; "
 
     def __init__(self, options, ranks, device, settings, arguments=(), recovery=False, folder=None):
@@ -87,9 +89,11 @@ class Run:
     def start(self):
         self.log = open(self.folder / "log", "w", encoding="utf-8")
         RUNNING.add(self)
-        # Open MPI's folder in /tmp is all runs', and a run that begins as the last of others ends may fail on it.
+        # Open MPI's folder in /tmp is all runs', and a run that begins as the last of others ends
+        # may fail on it.
         environment = {**os.environ, "OMPI_MCA_orte_tmpdir_base": str(self.folder / "mpi")}
-        # In a thread, where nothing of Python's may run between fork and exec: give_up() ends it, not processes.start's signal.
+        # In a thread, where nothing of Python's may run between fork and exec: give_up() ends it,
+        # not processes.start's signal.
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
 
     def end(self, seconds):
@@ -139,7 +143,8 @@ class Run:
         return ([line.strip() for line in self.words().splitlines() if "without CUDA graphs" in line] or [""])[-1][:300]
 
     def last_words(self):
-        lines = [line.strip() for line in self.words().splitlines() if line.strip(" -")]  # mpirun draws lines
+        # mpirun draws lines
+        lines = [line.strip() for line in self.words().splitlines() if line.strip(" -")]
         said = [line for line in lines if re.match(r"(rank \d+: )?\[[a-z][a-z ]*\] ", line)]
         return said[-1][:400] if said else " ".join(lines[-12:])[-800:] or "nothing was said"
 
@@ -160,7 +165,7 @@ class Run:
             shutil.copyfile(path, pathlib.Path(self.options.keep) / name)
 
 
-# ---------------------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
 
 
 def read_safetensors(path):
@@ -207,10 +212,11 @@ def spans(path, rank=0):
     return sorted(found, key=lambda span: span[2])
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows, command line
+# ------------------------------------------------------------------------------- rows, command line
 
 def note(options, title, good, remark):
-    """A row of the report, at once: whoever is ended later has written it. good: None where it was skipped."""
+    """A row of the report, at once: whoever is ended later has written it. good: None where it was
+    skipped."""
     with NOTING:
         print(f"skipped: {title}: {remark}" if good is None else f"{title}: {remark}" if good else f"error: {title}: {remark}", flush=True)
         if options.out:
@@ -255,7 +261,8 @@ def begin(parser, options):
 
 
 def finish(options, jobs):
-    """The exit status of jobs, functions that give whether all is well, some at a time. The folders of their runs go, whatever happens."""
+    """The exit status of jobs, functions that give whether all is well, some at a time. The folders
+    of their runs go, whatever happens."""
     try:
         with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
             good = list(pool.map(lambda job: job(), jobs))

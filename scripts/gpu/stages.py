@@ -1,4 +1,5 @@
-"""The stages, in the order of their value, and the steps of each. A stage's function gives batches of steps; it runs nothing itself."""
+"""The stages, in the order of their value, and the steps of each. A stage's function gives
+batches of steps; it runs nothing itself."""
 
 import dataclasses
 import os
@@ -18,15 +19,17 @@ SPLIT = ("cuda/operations*", "cuda/graph_training*")
 # Of a command that is rehearsed in seconds.
 QUICK = ("cuda/open*", "cuda/fill*", "cuda/pool:*")
 
-# Own kernels alone: a library's are its maker's to check, and whole trainings take too long under a tool that slows everything 10 to 100 times.
-# racecheck looks at shared memory, which the others do not use.
+# Own kernels alone: a library's are its maker's to check, and whole trainings take too long under a
+# tool that slows everything 10 to 100 times. racecheck looks at shared memory, which the others do
+# not use.
 SANITIZED = {
     "memcheck": ["cuda/update*", "cuda/operations: NaN*", "cuda/operations: products without*", "cuda/fill*,cuda/image*,cuda/squared_norms*,cuda/layers*"],
     "racecheck": ["cuda/operations: NaN*", "cuda/operations: products without*"],
 }
 REFUSED = re.compile(r"Device not supported|not supported on (this|the) (device|platform)|Unable to find injection library|Target application terminated before first instrumented API call|returned error 999|Failed to initialize")
 
-# The topologies that every GPU run tries: pairs, all of them at once (groups of three and more), neighbours. --all-topologies: the others too.
+# The topologies that every GPU run tries: pairs, all of them at once (groups of three and more),
+# neighbours. --all-topologies: the others too.
 TOPOLOGIES = "one-peer-exp,complete,ring"
 
 DIAGNOSIS_SECONDS = 60  # with less it is not begun
@@ -94,7 +97,7 @@ def failed_cases(text):
     return [f"{case}: {error}" for case, error in found.items()]
 
 
-# ---------------------------------------------------------------------------------------------------------------- stages
+# ------------------------------------------------------------------------------------------- stages
 
 
 def build(c):
@@ -161,7 +164,8 @@ def ours(c, seconds, *arguments):
 
 
 def train(c):
-    """One process, since all precisions of a network are compared with one run of the CPU; it notes each as soon as it has it."""
+    """One process, since all precisions of a network are compared with one run of the CPU; it notes
+    each as soon as it has it."""
     small = (["--small"] if c.rehearsed else []) + (["mlp"] if c.rehearsed and c.lease else [])
     yield Batch(1, [Step("trainings", processes.topic("train", *small, *ours(c, 150, "--jobs", 6)), STAGE_SECONDS)])
 
@@ -173,7 +177,8 @@ def measurements(c, what, only, *more):
 
 
 def bench(c):
-    """One process, since measurements want the GPU to themselves; it notes each as soon as it has it."""
+    """One process, since measurements want the GPU to themselves; it notes each as soon as it has
+    it."""
     if c.lease:
         yield Batch(1, [measurements(c, "measurements", "update,resnet50,resnet20", "--once", *(["--first", "2"] if c.lease == 1 else []))])
         return
@@ -250,7 +255,8 @@ def sanitize(c):
 
 
 def diagnose(c):
-    """The first step that failed, once the plain way; and the first group of tests that did, under memcheck."""
+    """The first step that failed, once the plain way; and the first group of tests that did, under
+    memcheck."""
     steps = []
     if c.failed:
         step = c.failed[0][1]

@@ -1,4 +1,5 @@
-"""A short training on a GPU ends where the same training on the CPU does, in fp32 there: the last losses are close.
+"""A short training on a GPU ends where the same training on the CPU does, in fp32 there: the last
+losses are close.
 
   mlp        40 steps of an MLP on made-up images
   resnet20   16 steps of CIFAR's ResNet-20: convolutions and batch norms
@@ -21,7 +22,9 @@ from runs import Run, Wrong
 # Relative, of the last loss. fp32 differs by the order of sums, the others by their rounding.
 TOLERANCE = {"mlp": {"fp32": 0.02, "bf16": 0.1, "fp16": 0.1}, "resnet20": {"fp32": 0.05, "bf16": 0.1, "fp16": 0.1}}
 TOLERANCE["augmented"] = TOLERANCE["pictures"] = TOLERANCE["resnet20"]
-FIRST = 0.01  # of the first loss in fp32, the forward pass alone: one of the changes of images left out makes 3 % of difference
+# of the first loss in fp32, the forward pass alone: one of the changes of images left out makes 3 %
+# of difference
+FIRST = 0.01
 AUGMENT = {
     "resnet20": {"crop_padding": 4, "flip": True},
     "augmented": {"random_resized_crop": {"scale": [0.3, 1]}, "flip": True, "color_jitter": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}, "rand_augment": {"n": 2}},
@@ -85,7 +88,8 @@ def losses(options, model, device, precision):
 
 
 class References:
-    """The CPU's losses of each model, which all precisions share: computed once, by whoever comes first."""
+    """The CPU's losses of each model, which all precisions share: computed once, by whoever comes
+    first."""
 
     def __init__(self, options):
         self.options, self.found = options, {model: (threading.Lock(), []) for model in options.models}

@@ -1,8 +1,9 @@
 // A user-space Ethernet switch with a rate and a one-way delay per port, for kernels without netem.
 //   delayswitch COMMANDS RATE_MBIT DELAY_US NAMESPACE...
-// Gives each namespace a TAP device eth0 with address 10.77.0.(i+1)/24, prints "ready", and forwards until SIGTERM. A line in the FIFO
-// COMMANDS changes one port in both directions: "rate PORT MBIT", of which 0 drops all its frames; "loss PORT PERCENT" drops some at
-// random; "jitter PORT US" has each wait up to so much longer, so that they overtake each other.
+// Gives each namespace a TAP device eth0 with address 10.77.0.(i+1)/24, prints "ready", and
+// forwards until SIGTERM. A line in the FIFO COMMANDS changes one port in both directions: "rate
+// PORT MBIT", of which 0 drops all its frames; "loss PORT PERCENT" drops some at random; "jitter
+// PORT US" has each wait up to so much longer, so that they overtake each other.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -48,8 +49,10 @@ struct Port {
   std::deque<Frame> outgoing;   ///< to the host, due in order
 };
 
-constexpr double kUplinkSeconds = 0.004;    // backlog at which a port stops reading, so that TCP sees back-pressure
-constexpr double kDownlinkSeconds = 0.010;  // backlog at which those who send to a port are paused, as by Ethernet flow control
+// backlog at which a port stops reading, so that TCP sees back-pressure
+constexpr double kUplinkSeconds = 0.004;
+// backlog at which those who send to a port are paused, as by Ethernet flow control
+constexpr double kDownlinkSeconds = 0.010;
 
 constexpr unsigned kLargeFrames = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
 
@@ -78,7 +81,8 @@ int open_tap(const std::string& name_space, int host) {
   int size = sizeof(VirtioHeader);
   if (ioctl(fd, TUNSETVNETHDRSZ, &size) != 0) die("TUNSETVNETHDRSZ");
   if (ioctl(fd, TUNSETOFFLOAD, kLargeFrames) != 0) perror("TUNSETOFFLOAD");
-  const std::string setup = "ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0; ip link set eth0 up";
+  const std::string setup =
+      "ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0; ip link set eth0 up";
   if (system(setup.c_str()) != 0) exit(1);
   return fd;
 }
@@ -101,13 +105,18 @@ class Switch {
         Port& port = ports_[i];
         deliver(port, time);
         if (!port.outgoing.empty()) wake = std::min(wake, port.outgoing.front().due);
-        const bool full = port.uplink_free - time > kUplinkSeconds, paused = port.paused_until > time;
+        const bool full = port.uplink_free - time > kUplinkSeconds,
+                   paused = port.paused_until > time;
         polls_[i] = {port.fd, static_cast<short>(full || paused ? 0 : POLLIN), 0};
-        if (full || paused) wake = std::min(wake, std::max(port.uplink_free - kUplinkSeconds * 0.75, port.paused_until));
+        if (full || paused)
+          wake =
+              std::min(wake, std::max(port.uplink_free - kUplinkSeconds * 0.75, port.paused_until));
       }
       polls_.back() = {commands, POLLIN, 0};
       const double wait = std::max(0.0, wake - now());
-      const timespec timeout{static_cast<time_t>(wait), static_cast<long>((wait - static_cast<double>(static_cast<time_t>(wait))) * 1e9)};
+      const timespec timeout{
+          static_cast<time_t>(wait),
+          static_cast<long>((wait - static_cast<double>(static_cast<time_t>(wait))) * 1e9)};
       ppoll(polls_.data(), polls_.size(), &timeout, nullptr);
       if (polls_.back().revents & POLLIN) obey(commands);
       for (std::size_t i = 0; i < ports_.size(); ++i) {
@@ -138,10 +147,13 @@ class Switch {
       if (what == "loss") ports_[port].loss = value / 100;
       if (what == "jitter") ports_[port].jitter = value * 1e-6;
     }
-    // A lost frame is one packet: the kernel gives large ones only where none are lost or overtaken.
-    const bool plain = std::all_of(ports_.begin(), ports_.end(), [](const Port& p) { return p.loss == 0 && p.jitter == 0; });
+    // A lost frame is one packet: the kernel gives large ones only where none are lost or
+    // overtaken.
+    const bool plain = std::all_of(ports_.begin(), ports_.end(),
+                                   [](const Port& p) { return p.loss == 0 && p.jitter == 0; });
     for (const Port& each : ports_) {
-      if (ioctl(each.fd, TUNSETOFFLOAD, plain ? kLargeFrames : TUN_F_CSUM) != 0) perror("TUNSETOFFLOAD");
+      if (ioctl(each.fd, TUNSETOFFLOAD, plain ? kLargeFrames : TUN_F_CSUM) != 0)
+        perror("TUNSETOFFLOAD");
     }
   }
 
@@ -158,7 +170,8 @@ class Switch {
       const char* ethernet = buffer_.data() + sizeof(VirtioHeader);
       const std::string destination(ethernet, 6), source(ethernet + 6, 6);
       port_of_[source] = i;
-      const double wire_bytes = static_cast<double>(length + length / 1460 * 54);  // a large frame goes out as MTU-sized ones
+      // a large frame goes out as MTU-sized ones
+      const double wire_bytes = static_cast<double>(length + length / 1460 * 54);
       port.uplink_free = std::max(time, port.uplink_free) + wire_bytes / port.bytes_per_second;
       const auto known = port_of_.find(destination);
       for (std::size_t j = 0; j < ports_.size(); ++j) {
@@ -174,10 +187,11 @@ class Switch {
     const double arrival = from.uplink_free + delay_;
     to.downlink_free = std::max(arrival, to.downlink_free + wire_bytes / to.bytes_per_second);
     const double due = to.downlink_free + std::max(from.jitter, to.jitter) * chance_(random_);
-    const auto later =
-        std::upper_bound(to.outgoing.begin(), to.outgoing.end(), due, [](double time, const Frame& f) { return time < f.due; });
+    const auto later = std::upper_bound(to.outgoing.begin(), to.outgoing.end(), due,
+                                        [](double time, const Frame& f) { return time < f.due; });
     to.outgoing.insert(later, {due, std::vector<char>(buffer_.data(), buffer_.data() + length)});
-    if (to.downlink_free - arrival > kDownlinkSeconds) from.paused_until = now() + to.downlink_free - arrival - kDownlinkSeconds;
+    if (to.downlink_free - arrival > kDownlinkSeconds)
+      from.paused_until = now() + to.downlink_free - arrival - kDownlinkSeconds;
   }
 
   std::vector<Port> ports_;
@@ -198,10 +212,12 @@ int main(int argc, char** argv) {
   }
   signal(SIGTERM, [](int) { stopped = 1; });
   signal(SIGINT, [](int) { stopped = 1; });
-  const int commands = open(argv[1], O_RDWR | O_NONBLOCK);  // open for writing too: never at its end
+  // open for writing too: never at its end
+  const int commands = open(argv[1], O_RDWR | O_NONBLOCK);
   const int root = open("/proc/self/ns/net", O_RDONLY);
   if (commands < 0 || root < 0) die("open");
-  Switch the_switch(atof(argv[2]) * 1e6 / 8, atof(argv[3]) * 1e-6, std::vector<std::string>(argv + 4, argv + argc));
+  Switch the_switch(atof(argv[2]) * 1e6 / 8, atof(argv[3]) * 1e-6,
+                    std::vector<std::string>(argv + 4, argv + argc));
   if (setns(root, CLONE_NEWNET) != 0) die("setns");
   puts("ready");
   fflush(stdout);

@@ -1,5 +1,5 @@
-// sync.algorithm as a user meets it: what is refused before training, what a plan says, and that tests, checkpoints and a resume change no
-// bit.
+// sync.algorithm as a user meets it: what is refused before training, what a plan says, and that
+// tests, checkpoints and a resume change no bit.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -23,8 +23,8 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
   const Program program;
   program.write("run.json", algorithm_config());
   program.check("all are listed", 1, 0, "^push_sum$", "--list algorithms");
-  program.check("the ring that low_precision has by itself", 4, 0, "topology: static-ring, 4 ranks", "run.json --dry-run",
-                {"sync.algorithm=low_precision"});
+  program.check("the ring that low_precision has by itself", 4, 0, "topology: static-ring, 4 ranks",
+                "run.json --dry-run", {"sync.algorithm=low_precision"});
   program.play(R"table(
 2 4 | what grows is refused | DecentLaM makes the ranks' disagreement 1\.[0-9]+ times as large in every step on 'complete'.*topologies that fit|not for the algorithm DecentLaM | {"type":"decentlam"} | one-peer-exp
 2 6 | D2 on a graph that mixes too fast | D2 makes the ranks' disagreement 1\.[0-9]+ times .*'base-2' for 6 ranks.*algorithms that fit this one: exact_diffusion, gossip | {"type":"exact_diffusion","lazy":false} | base-2
@@ -93,36 +93,50 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 TEST_CASE("algorithms: tests, checkpoints and a resume change no bit of what they keep") {
   const Program program;
   program.write("run.json", algorithm_config());
-  // A run that nothing interrupts; one that is tested and saved all the time; and that one resumed from step 20.
+  // A run that nothing interrupts; one that is tested and saved all the time; and that one resumed
+  // from step 20.
   const auto check_same = [&](const std::string& settings) {
     const std::string often = settings + " | evaluate.every_steps=3 | checkpoint.every_steps=5\n";
-    program.play("0 4 | a run | step 24/24 | run.json --output straight | " + settings + " | checkpoint.every_epochs=0\n" +
-                 "0 4 | tested and saved | step 24/24 | run.json --output often | " + often +
-                 "same straight often\nforget often 24\n"
-                 "0 4 | resumed | continuing after step 20 | run.json --output often --resume latest | " +
-                 often + "same straight often\nremove straight often");
+    program.play(
+        "0 4 | a run | step 24/24 | run.json --output straight | " + settings +
+        " | checkpoint.every_epochs=0\n" +
+        "0 4 | tested and saved | step 24/24 | run.json --output often | " + often +
+        "same straight often\nforget often 24\n"
+        "0 4 | resumed | continuing after step 20 | run.json --output often --resume latest | " +
+        often + "same straight often\nremove straight often");
   };
-  const std::string ring = "sync.topology.type=ring | ", fixed = "sync.topology.type=static-ring | ",
+  const std::string ring = "sync.topology.type=ring | ",
+                    fixed = "sync.topology.type=static-ring | ",
                     peers = "sync.topology.type=one-peer-exp | ";
-  check_same(ring + R"(sync.algorithm={"type":"gossip","global_above":0.001,"check_every":3,"interval":2})");
+  check_same(
+      ring +
+      R"(sync.algorithm={"type":"gossip","global_above":0.001,"check_every":3,"interval":2})");
   check_same(peers + "sync.algorithm=gradient_tracking");
   check_same(ring + R"(sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2})");
   check_same(ring + R"(sync.algorithm={"type":"slowmo","period":5,"inner":"gossip"})");
-  check_same(ring + R"(sync.exchange=int8 | sync.algorithm={"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32})");
+  check_same(
+      ring +
+      R"(sync.exchange=int8 | sync.algorithm={"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32})");
   check_same(fixed + R"(sync.algorithm={"type":"choco","block":32,"consensus_step":0.5})");
   check_same(fixed + R"(sync.algorithm={"type":"low_precision","interval":2})");
   check_same(ring + "sync.algorithm=bytegrad");
-  check_same(ring + R"(optimizer={"type":"adamw"} | sync.algorithm={"type":"qadam","warmup":6,"error_feedback":true})");
+  check_same(
+      ring +
+      R"(optimizer={"type":"adamw"} | sync.algorithm={"type":"qadam","warmup":6,"error_feedback":true})");
   // An optimizer that is tested elsewhere than it trains.
-  const std::string free = ring + R"(optimizer={"type":"schedule_free_adamw","lr":0.02,"weight_decay":0.1,"warmup_steps":3} | )";
+  const std::string free =
+      ring +
+      R"(optimizer={"type":"schedule_free_adamw","lr":0.02,"weight_decay":0.1,"warmup_steps":3} | )";
   check_same(free + "accumulate=2 | clip_norm=1.0");
   check_same(free + R"(optimizer.groups=[{"match":"bias","lr_scale":0.1,"weight_decay":0}])");
   check_same(free + R"(sync.algorithm={"type":"gossip","mix_states":1})");
   check_same(free + R"(sync.algorithm=allreduce | sync.switch=[{"step":3,"algorithm":"gossip"}])");
   check_same(free + R"(sync.algorithm={"type":"local_sgd","period":3,"states":"reset"})");
   // Into and out of what keeps most; the second at a checkpoint.
-  check_same(peers + R"(sync.algorithm=gradient_tracking | sync.switch=[{"step":7,"algorithm":{"type":"diloco","period":4,"delay":2}},)" +
-             R"({"step":20,"algorithm":"gossip","topology":{"type":"ring"}}])");
+  check_same(
+      peers +
+      R"(sync.algorithm=gradient_tracking | sync.switch=[{"step":7,"algorithm":{"type":"diloco","period":4,"delay":2}},)" +
+      R"({"step":20,"algorithm":"gossip","topology":{"type":"ring"}}])");
   check_same(
       ring +
       R"(sync.algorithm=allreduce | sync.exchange=int8 | sync.switch=[{"step":7,"algorithm":{"type":"gossip","error_feedback":true}},)" +
@@ -155,8 +169,10 @@ same scaled larger
 TEST_CASE("algorithms: ranks wait in their steps, and none works for longer than a step takes") {
   const Program program;
   program.write("run.json", algorithm_config());
-  program.check("nodes", 4, 0, "step 24/24", "run.json --output out",
-                {R"(sync.algorithm={"type":"local_sgd","period":24,"gradients":"node","ranks_per_node":2})", "log_every=8"});
+  program.check(
+      "nodes", 4, 0, "step 24/24", "run.json --output out",
+      {R"(sync.algorithm={"type":"local_sgd","period":24,"gradients":"node","ranks_per_node":2})",
+       "log_every=8"});
   std::istringstream lines(program.read("out/metrics.jsonl"));
   int steps = 0;
   for (std::string text; std::getline(lines, text);) {

@@ -42,7 +42,9 @@ class HeardSchedule final : public Schedule {
   std::function<void(std::int64_t)> hear_;
 };
 
-TEST_CASE("trainer/asynchronous: until a line of metrics waits for the one before, no step waits for a rank that stands still") {
+TEST_CASE(
+    "trainer/asynchronous: until a line of metrics waits for the one before, no step waits for a "
+    "rank that stands still") {
   register_builtins();
   const test::Folder folder;
   std::atomic<int> ahead{0};
@@ -53,7 +55,8 @@ TEST_CASE("trainer/asynchronous: until a line of metrics waits for the one befor
       if (rank == 1 && step == 3) CHECK(test::soon([&] { return ahead == 2; }));
     };
     const test::TrainerRun run(asynchronous_run(), transport, [&](TrainConfig& config) {
-      config.make_schedule = [make = std::move(config.make_schedule), hear](const ScheduleInputs& inputs) {
+      config.make_schedule = [make = std::move(config.make_schedule),
+                              hear](const ScheduleInputs& inputs) {
         return std::make_unique<HeardSchedule>(make(inputs), hear);
       };
     });

@@ -1,4 +1,5 @@
-// Changes of single images: torchvision's numbers (golden/make_augmentations.py), and what is drawn at random.
+// Changes of single images: torchvision's numbers (golden/make_augmentations.py), and what is drawn
+// at random.
 #include "apps/trainer/data/augment.h"
 
 #include <doctest/doctest.h>
@@ -33,22 +34,30 @@ struct OwnedImage {
 };
 OwnedImage random_image(const Shape& shape, std::uint64_t seed = 1) {
   OwnedImage image{shape, Bytes(static_cast<std::size_t>(shape.elements()))};
-  for (std::size_t i = 0; i < image.bytes.size(); ++i) image.bytes[i] = static_cast<std::uint8_t>(philox(seed, i, 0).v[0] >> 24);
+  for (std::size_t i = 0; i < image.bytes.size(); ++i)
+    image.bytes[i] = static_cast<std::uint8_t>(philox(seed, i, 0).v[0] >> 24);
   return image;
 }
 
-Augmenters augmenters(const nlohmann::json& keys, const Shape& image = Shape{32, 32, 3}) { return test::augmenters_from(keys, image); }
+Augmenters augmenters(const nlohmann::json& keys, const Shape& image = Shape{32, 32, 3}) {
+  return test::augmenters_from(keys, image);
+}
 std::string refusal(const nlohmann::json& keys, const Shape& image = Shape{32, 32, 3}) {
   return test::error_of(ExitCode::kUsage, [&] { augmenters(keys, image); });
 }
 
 /// An operation by torchvision's name.
 PixelStep step_named(const std::string& name, double value, const Shape& image) {
-  if (name == "ShearX" || name == "shear_x") return pixel_steps::transform(PixelMap::shear_x(value));
-  if (name == "ShearY" || name == "shear_y") return pixel_steps::transform(PixelMap::shear_y(value));
-  if (name == "TranslateX" || name == "translate_x") return pixel_steps::transform(PixelMap::translate(std::trunc(value), 0));
-  if (name == "TranslateY" || name == "translate_y") return pixel_steps::transform(PixelMap::translate(0, std::trunc(value)));
-  if (name == "Rotate" || name == "rotate") return pixel_steps::transform(PixelMap::rotate(value, image[0], image[1]));
+  if (name == "ShearX" || name == "shear_x")
+    return pixel_steps::transform(PixelMap::shear_x(value));
+  if (name == "ShearY" || name == "shear_y")
+    return pixel_steps::transform(PixelMap::shear_y(value));
+  if (name == "TranslateX" || name == "translate_x")
+    return pixel_steps::transform(PixelMap::translate(std::trunc(value), 0));
+  if (name == "TranslateY" || name == "translate_y")
+    return pixel_steps::transform(PixelMap::translate(0, std::trunc(value)));
+  if (name == "Rotate" || name == "rotate")
+    return pixel_steps::transform(PixelMap::rotate(value, image[0], image[1]));
   if (name == "brightness") return pixel_steps::brightness(value);
   if (name == "contrast") return pixel_steps::contrast(value);
   if (name == "saturation") return pixel_steps::saturation(value);
@@ -58,7 +67,8 @@ PixelStep step_named(const std::string& name, double value, const Shape& image) 
   if (name == "Contrast") return pixel_steps::contrast(1 + value);
   if (name == "Color") return pixel_steps::saturation(1 + value);
   if (name == "Sharpness") return pixel_steps::sharpness(1 + value);
-  if (name == "Posterize" || name == "posterize") return pixel_steps::posterize(static_cast<int>(value));
+  if (name == "Posterize" || name == "posterize")
+    return pixel_steps::posterize(static_cast<int>(value));
   if (name == "Solarize" || name == "solarize") return pixel_steps::solarize(value);
   if (name == "AutoContrast" || name == "autocontrast") return pixel_steps::autocontrast();
   if (name == "Equalize" || name == "equalize") return pixel_steps::equalize();
@@ -82,7 +92,8 @@ TEST_CASE("apps/augment: operations on images are torchvision's within a grey le
     CAPTURE(one["value"].get<double>());
     OwnedImage image = images.at(one["image"]);
     change_pixels(image.view(), step_named(name, one["value"], image.shape));
-    const bool moves = name == "reflect" || name == "rotate" || name.starts_with("shear") || name.starts_with("translate");
+    const bool moves = name == "reflect" || name == "rotate" || name.starts_with("shear") ||
+                       name.starts_with("translate");
     CHECK(test::largest_gap(image.bytes, from_base64(one["bytes"])) <= (moves ? 0 : 1));
     operations.insert(name);
   }
@@ -94,7 +105,8 @@ TEST_CASE("apps/augment: a hue turned back by less than fp32 tells is not turned
 }
 
 TEST_CASE("apps/augment: operations have the same bits on every instruction set") {
-  const cpu::PixelKernels* copies[] = {&cpu::scalar::pixels_copy(), &cpu::avx2::pixels_copy(), &cpu::avx512::pixels_copy()};
+  const cpu::PixelKernels* copies[] = {&cpu::scalar::pixels_copy(), &cpu::avx2::pixels_copy(),
+                                       &cpu::avx512::pixels_copy()};
   const auto runs = static_cast<std::size_t>(cpu::hardware_isa()) + 1;
   const OwnedImage before = random_image({23, 37, 3});
   std::vector<std::vector<Bytes>> results(runs);
@@ -114,20 +126,26 @@ TEST_CASE("apps/augment: operations have the same bits on every instruction set"
       const std::uint8_t* row = before.bytes.data() + 37 * 3;
       copy.sharpen(row - 37 * 3, row, row + 37 * 3, 37 * 3, 3, 4000, bytes);
     });
-    CHECK(copy.grey_sum(before.bytes.data(), 23 * 37) == copies[0]->grey_sum(before.bytes.data(), 23 * 37));
+    CHECK(copy.grey_sum(before.bytes.data(), 23 * 37) ==
+          copies[0]->grey_sum(before.bytes.data(), 23 * 37));
     CHECK(results[k] == results[0]);
   }
 }
 
 TEST_CASE("apps/augment: steps that are left to the backend give the bits of those done at once") {
-  const nlohmann::json jitter{{"brightness", 0.6}, {"contrast", 0.6}, {"saturation", 0.9}, {"hue", 0.5}};
+  const nlohmann::json jitter{
+      {"brightness", 0.6}, {"contrast", 0.6}, {"saturation", 0.9}, {"hue", 0.5}};
   CpuBackend backend;
-  for (const nlohmann::json& keys : {nlohmann::json{{"crop_padding", 3}, {"flip", true}, {"color_jitter", jitter}},
-                                     nlohmann::json{{"rand_augment", {{"n", 4}, {"magnitude", 25}}}, {"crop_padding", 2}},
-                                     nlohmann::json{{"trivial_augment", true}, {"padding_mode", "reflect"}, {"crop_padding", 3}},
-                                     nlohmann::json{{"random_resized_crop", nlohmann::json::object()}, {"trivial_augment", true}},
-                                     nlohmann::json{{"random_resized_crop", nlohmann::json::object()}, {"interpolation", "bicubic"}},
-                                     nlohmann::json{{"random_resized_crop", nlohmann::json::object()}, {"interpolation", "nearest"}}}) {
+  for (const nlohmann::json& keys :
+       {nlohmann::json{{"crop_padding", 3}, {"flip", true}, {"color_jitter", jitter}},
+        nlohmann::json{{"rand_augment", {{"n", 4}, {"magnitude", 25}}}, {"crop_padding", 2}},
+        nlohmann::json{{"trivial_augment", true}, {"padding_mode", "reflect"}, {"crop_padding", 3}},
+        nlohmann::json{{"random_resized_crop", nlohmann::json::object()},
+                       {"trivial_augment", true}},
+        nlohmann::json{{"random_resized_crop", nlohmann::json::object()},
+                       {"interpolation", "bicubic"}},
+        nlohmann::json{{"random_resized_crop", nlohmann::json::object()},
+                       {"interpolation", "nearest"}}}) {
     CAPTURE(keys.dump());
     for (const Shape& shape : {Shape{32, 32, 3}, Shape{17, 90, 3}, Shape{9, 8, 1}}) {
       if (shape[2] == 1 && keys.contains("color_jitter")) continue;
@@ -139,34 +157,41 @@ TEST_CASE("apps/augment: steps that are left to the backend give the bits of tho
       const std::int64_t most = steps_of(all, false);
       REQUIRE(most > 0);
       constexpr std::int64_t kImages = 60;
-      const Tensor x(backend, shape.with_batch(kImages), DType::kUInt8), scratch(backend, x.shape(), DType::kUInt8),
-          y(backend, x.shape(), DType::kUInt8), steps(backend, {kImages, most, kPixelStepNumbers}, DType::kInt32);
+      const Tensor x(backend, shape.with_batch(kImages), DType::kUInt8),
+          scratch(backend, x.shape(), DType::kUInt8), y(backend, x.shape(), DType::kUInt8),
+          steps(backend, {kImages, most, kPixelStepNumbers}, DType::kInt32);
       std::int64_t left = 0;
       for (std::int64_t i = 0; i < kImages; ++i) {
         OwnedImage at_once = random_image(shape, static_cast<std::uint64_t>(i)), later = at_once;
         auto* own = reinterpret_cast<PixelStep*>(steps.data<std::int32_t>()) + i * most;
         const Augmentation window = ImageChange(all, 3, 1)(i, at_once.bytes, shape);
-        CHECK(ImageChange(all, 3, 1)(i, later.bytes, shape, false, {}, std::span(own, static_cast<std::size_t>(most))) == window);
+        CHECK(ImageChange(all, 3, 1)(i, later.bytes, shape, false, {},
+                                     std::span(own, static_cast<std::size_t>(most))) == window);
         CHECK(later.bytes == random_image(shape, static_cast<std::uint64_t>(i)).bytes);
         left += own->change != PixelChange::kNone;
-        std::copy(later.bytes.begin(), later.bytes.end(), x.data<std::uint8_t>() + i * shape.elements());
-        std::copy(at_once.bytes.begin(), at_once.bytes.end(), scratch.data<std::uint8_t>() + i * shape.elements());
+        std::copy(later.bytes.begin(), later.bytes.end(),
+                  x.data<std::uint8_t>() + i * shape.elements());
+        std::copy(at_once.bytes.begin(), at_once.bytes.end(),
+                  scratch.data<std::uint8_t>() + i * shape.elements());
       }
       CHECK(left > kImages / 2);
-      const Bytes expected(scratch.data<std::uint8_t>(), scratch.data<std::uint8_t>() + scratch.shape().elements());
+      const Bytes expected(scratch.data<std::uint8_t>(),
+                           scratch.data<std::uint8_t>() + scratch.shape().elements());
       backend.change_pixels({.x = x, .steps = steps, .scratch = scratch, .y = y});
       CHECK(std::memcmp(y.raw(), expected.data(), expected.size()) == 0);
     }
   }
 }
 
-TEST_CASE("apps/augment: whoever looks at the bytes sees what was left to the device, and so do steps that find no room") {
+TEST_CASE(
+    "apps/augment: whoever looks at the bytes sees what was left to the device, and so do steps "
+    "that find no room") {
   const Shape shape{6, 5, 3};
   OwnedImage image = random_image(shape), expected = image;
   std::vector<PixelStep> later(2);
   AugmentedImage changed(image.bytes, shape, {}, later);
-  const std::vector<PixelStep> steps{pixel_steps::brightness(0.5), pixel_steps::window(1, 1, true), pixel_steps::solarize(40.0),
-                                     pixel_steps::equalize()};
+  const std::vector<PixelStep> steps{pixel_steps::brightness(0.5), pixel_steps::window(1, 1, true),
+                                     pixel_steps::solarize(40.0), pixel_steps::equalize()};
   changed.change(steps[0]);
   CHECK(image.bytes == expected.bytes);
   CHECK(later[0].change == PixelChange::kScale);
@@ -182,8 +207,8 @@ TEST_CASE("apps/augment: whoever looks at the bytes sees what was left to the de
 }
 
 /// What rand_augment or trivial_augment does to an image, from torchvision's list.
-void check_list(const nlohmann::json& list, const nlohmann::json& keys, const Shape& shape, int operations, std::uint32_t first_draw,
-                std::optional<std::size_t> magnitude) {
+void check_list(const nlohmann::json& list, const nlohmann::json& keys, const Shape& shape,
+                int operations, std::uint32_t first_draw, std::optional<std::size_t> magnitude) {
   const Augmenters drawn = augmenters(keys, shape);
   std::map<std::string, int> counts;
   for (std::int64_t sample = 0; sample < 600; ++sample) {
@@ -191,11 +216,14 @@ void check_list(const nlohmann::json& list, const nlohmann::json& keys, const Sh
     ImageChange(drawn, 9, 2)(sample, image.bytes, shape);
     std::string done;
     for (int i = 0; i < operations; ++i) {
-      const Philox4x32 bits = SampleRandom{9, 2, sample}.draw(first_draw + static_cast<std::uint32_t>(i));
-      const nlohmann::json& entry = list[static_cast<std::size_t>(random_below(bits.v[0], static_cast<std::int64_t>(list.size())))];
+      const Philox4x32 bits =
+          SampleRandom{9, 2, sample}.draw(first_draw + static_cast<std::uint32_t>(i));
+      const nlohmann::json& entry = list[static_cast<std::size_t>(
+          random_below(bits.v[0], static_cast<std::int64_t>(list.size())))];
       double value = 0.0;
       if (!entry["magnitudes"].empty())
-        value = entry["magnitudes"][magnitude.value_or(static_cast<std::size_t>(random_below(bits.v[2], 31)))];
+        value = entry["magnitudes"]
+                     [magnitude.value_or(static_cast<std::size_t>(random_below(bits.v[2], 31)))];
       // Its magnitudes are of fp32: 16 pixels may be 15.9999, which it takes as 15.
       if (std::abs(value - std::round(value)) < 1e-5) value = std::round(value);
       if (entry["signed"].get<bool>() && random_below(bits.v[1], 2) == 1) value = -value;
@@ -206,7 +234,8 @@ void check_list(const nlohmann::json& list, const nlohmann::json& keys, const Sh
     CAPTURE(done);
     // A number may fall on the other side of a whole one, and a second operation may double that.
     int far = 0;
-    for (std::size_t k = 0; k < image.bytes.size(); ++k) far += std::abs(int{image.bytes[k]} - int{expected.bytes[k]}) > 2;
+    for (std::size_t k = 0; k < image.bytes.size(); ++k)
+      far += std::abs(int{image.bytes[k]} - int{expected.bytes[k]}) > 2;
     CHECK(far <= static_cast<int>(image.bytes.size()) / 200);
   }
   CHECK(counts.size() == 14);
@@ -218,11 +247,14 @@ TEST_CASE("apps/augment: rand_augment and trivial_augment draw from torchvision'
   const nlohmann::json golden = read_json_file("golden/augmentations.json");
   const Shape shape{24, 40, 3};
   for (const std::size_t magnitude : {9UL, 30UL}) {
-    check_list(golden["rand_augment"]["list"], {{"rand_augment", {{"n", 1}, {"magnitude", magnitude}}}}, shape, 1, kAutoAugmentDraw,
+    check_list(golden["rand_augment"]["list"],
+               {{"rand_augment", {{"n", 1}, {"magnitude", magnitude}}}}, shape, 1, kAutoAugmentDraw,
                magnitude);
   }
-  check_list(golden["rand_augment"]["list"], {{"rand_augment", nlohmann::json::object()}}, shape, 2, kAutoAugmentDraw, 9);
-  check_list(golden["trivial_augment"]["list"], {{"trivial_augment", true}}, shape, 1, kAutoAugmentDraw + 48, std::nullopt);
+  check_list(golden["rand_augment"]["list"], {{"rand_augment", nlohmann::json::object()}}, shape, 2,
+             kAutoAugmentDraw, 9);
+  check_list(golden["trivial_augment"]["list"], {{"trivial_augment", true}}, shape, 1,
+             kAutoAugmentDraw + 48, std::nullopt);
 }
 
 TEST_CASE("apps/augment: color_jitter draws its factors evenly, in any order") {
@@ -249,8 +281,10 @@ TEST_CASE("apps/augment: color_jitter draws its factors evenly, in any order") {
   ImageChange(dark, 1, 0)(3, bytes, shape);
   CHECK(bytes[0] == 75);
 
-  // Black and white out of brightness and contrast depend on which comes first; both orders occur half the time.
-  const Augmenters both = augmenters({{"color_jitter", {{"brightness", {0.5, 0.5}}, {"contrast", {2.0, 2.0}}}}}, shape);
+  // Black and white out of brightness and contrast depend on which comes first; both orders occur
+  // half the time.
+  const Augmenters both =
+      augmenters({{"color_jitter", {{"brightness", {0.5, 0.5}}, {"contrast", {2.0, 2.0}}}}}, shape);
   const OwnedImage before = random_image(shape, 5);
   OwnedImage first = before, second = before;
   change_pixels(first.view(), pixel_steps::brightness(0.5));
@@ -271,8 +305,11 @@ TEST_CASE("apps/augment: color_jitter draws its factors evenly, in any order") {
 
 TEST_CASE("apps/augment: colours are changed of what is seen after crop and flip") {
   const Shape shape{9, 7, 3};
-  const Augmenters keys =
-      augmenters({{"crop_padding", 3}, {"flip", true}, {"color_jitter", {{"contrast", {1.5, 1.5}}}}, {"cutout", 2}}, shape);
+  const Augmenters keys = augmenters({{"crop_padding", 3},
+                                      {"flip", true},
+                                      {"color_jitter", {{"contrast", {1.5, 1.5}}}},
+                                      {"cutout", 2}},
+                                     shape);
   REQUIRE(keys.size() == 4);
   const Augmenters window_alone = augmenters({{"crop_padding", 3}, {"flip", true}}, shape);
   for (std::int64_t sample = 0; sample < 50; ++sample) {
@@ -284,10 +321,12 @@ TEST_CASE("apps/augment: colours are changed of what is seen after crop and flip
     OwnedImage seen{shape, Bytes(plain.bytes.size())};
     for (std::int64_t y = 0; y < 9; ++y) {
       for (std::int64_t x = 0; x < 7; ++x) {
-        const std::int64_t from_y = y + window.offset_y - 3, from_x = (window.flip ? 6 - x : x) + window.offset_x - 3;
+        const std::int64_t from_y = y + window.offset_y - 3,
+                           from_x = (window.flip ? 6 - x : x) + window.offset_x - 3;
         if (from_y < 0 || from_y >= 9 || from_x < 0 || from_x >= 7) continue;
         for (std::int64_t c = 0; c < 3; ++c)
-          seen.bytes[static_cast<std::size_t>((y * 7 + x) * 3 + c)] = plain.bytes[static_cast<std::size_t>((from_y * 7 + from_x) * 3 + c)];
+          seen.bytes[static_cast<std::size_t>((y * 7 + x) * 3 + c)] =
+              plain.bytes[static_cast<std::size_t>((from_y * 7 + from_x) * 3 + c)];
       }
     }
     change_pixels(seen.view(), pixel_steps::contrast(1.5));
@@ -296,7 +335,8 @@ TEST_CASE("apps/augment: colours are changed of what is seen after crop and flip
 }
 
 TEST_CASE("apps/augment: an alternating flip mirrors every image in every second epoch") {
-  const Augmenters alternating = augmenters({{"flip", "alternating"}}), random = augmenters({{"flip", true}});
+  const Augmenters alternating = augmenters({{"flip", "alternating"}}),
+                   random = augmenters({{"flip", true}});
   int first = 0;
   for (std::int64_t sample = 0; sample < 1000; ++sample) {
     const auto flip = [&](const Augmenters& which, std::int64_t epoch) {
@@ -304,14 +344,17 @@ TEST_CASE("apps/augment: an alternating flip mirrors every image in every second
     };
     first += flip(alternating, 0);
     CHECK(flip(alternating, 0) == flip(random, 0));
-    for (std::int64_t epoch = 0; epoch < 6; ++epoch) REQUIRE(flip(alternating, epoch) + flip(alternating, epoch + 1) == 1);
+    for (std::int64_t epoch = 0; epoch < 6; ++epoch)
+      REQUIRE(flip(alternating, epoch) + flip(alternating, epoch + 1) == 1);
   }
   CHECK(first > 420);
   CHECK(first < 580);
   CHECK(augmenters({{"flip", false}}).empty());
 }
 
-TEST_CASE("apps/augment: crops of a reflected image show it mirrored at its outermost pixels, every window alike") {
+TEST_CASE(
+    "apps/augment: crops of a reflected image show it mirrored at its outermost pixels, every "
+    "window alike") {
   const Shape shape{5, 5, 1};
   const Augmenters reflect = augmenters({{"crop_padding", 3}, {"padding_mode", "reflect"}}, shape);
   CHECK(padding_of(reflect) == 0);
@@ -329,7 +372,12 @@ TEST_CASE("apps/augment: crops of a reflected image show it mirrored at its oute
       Bytes expected;
       for (std::int64_t y = top; y < top + 5; ++y) {
         for (std::int64_t x = left; x < left + 5; ++x) {
-          const std::int64_t from_y = y < 0 ? -y : y > 4 ? 8 - y : y, from_x = x < 0 ? -x : x > 4 ? 8 - x : x;
+          const std::int64_t from_y = y < 0   ? -y
+                                      : y > 4 ? 8 - y
+                                              : y,
+                             from_x = x < 0   ? -x
+                                      : x > 4 ? 8 - x
+                                              : x;
           expected.push_back(before.bytes[static_cast<std::size_t>(from_y * 5 + from_x)]);
         }
       }
@@ -342,7 +390,9 @@ TEST_CASE("apps/augment: crops of a reflected image show it mirrored at its oute
 TEST_CASE("apps/augment: random_erasing takes the wanted share of images") {
   const Shape shape{32, 24, 3};
   const Augmenters erasing =
-      augmenters({{"random_erasing", {{"p", 0.3}, {"scale", {0.1, 0.2}}, {"ratio", {0.5, 2.0}}, {"value", 1.5}}}}, shape);
+      augmenters({{"random_erasing",
+                   {{"p", 0.3}, {"scale", {0.1, 0.2}}, {"ratio", {0.5, 2.0}}, {"value", 1.5}}}},
+                 shape);
   REQUIRE(erased_values(erasing) == std::vector<double>{1.5});
   int erased = 0;
   constexpr int kSamples = 4000;
@@ -354,7 +404,9 @@ TEST_CASE("apps/augment: random_erasing takes the wanted share of images") {
   CHECK(std::abs(erased - kSamples * 0.3) < 5 * std::sqrt(kSamples * 0.21));
 }
 
-TEST_CASE("apps/augment: cutout takes a square with its centre on any pixel, and leaves what lies outside") {
+TEST_CASE(
+    "apps/augment: cutout takes a square with its centre on any pixel, and leaves what lies "
+    "outside") {
   const Shape shape{6, 5, 3};
   const Augmenters cutout = augmenters({{"cutout", 3}}, shape);
   std::map<std::array<std::int32_t, 4>, int> counts;
@@ -366,8 +418,12 @@ TEST_CASE("apps/augment: cutout takes a square with its centre on any pixel, and
   CHECK(counts.size() == 30);
   for (std::int64_t y = 0; y < 6; ++y) {
     for (std::int64_t x = 0; x < 5; ++x) {
-      const auto low = [](std::int64_t at) { return static_cast<std::int32_t>(std::max<std::int64_t>(at - 1, 0)); };
-      const auto high = [](std::int64_t at, std::int64_t size) { return static_cast<std::int32_t>(std::min(at + 2, size)); };
+      const auto low = [](std::int64_t at) {
+        return static_cast<std::int32_t>(std::max<std::int64_t>(at - 1, 0));
+      };
+      const auto high = [](std::int64_t at, std::int64_t size) {
+        return static_cast<std::int32_t>(std::min(at + 2, size));
+      };
       CHECK(std::abs(counts[{low(y), low(x), high(y, 6), high(x, 5)}] - 100) < 60);
     }
   }
@@ -375,13 +431,18 @@ TEST_CASE("apps/augment: cutout takes a square with its centre on any pixel, and
 
 TEST_CASE("apps/augment: erased numbers are those after normalising, in every format") {
   const test::NumberedDataset dataset(8, 1);
-  const LoaderSettings settings{.shuffle = false, .augment = augmenters({{"flip", true}}, Shape{6, 5, 3}), .batch_size = 8};
+  const LoaderSettings settings{
+      .shuffle = false, .augment = augmenters({{"flip", true}}, Shape{6, 5, 3}), .batch_size = 8};
   LoaderSettings erased = settings;
-  erased.augment = augmenters({{"flip", true}, {"cutout", 2}, {"random_erasing", {{"p", 1}, {"value", -1.5}}}}, Shape{6, 5, 3});
+  erased.augment =
+      augmenters({{"flip", true}, {"cutout", 2}, {"random_erasing", {{"p", 1}, {"value", -1.5}}}},
+                 Shape{6, 5, 3});
   test::MemoryBackend backend;
   const auto check = [&]<class T>(T) {
-    Loader plain(dataset, settings, backend, DTypeOf<T>::value), other(dataset, erased, backend, DTypeOf<T>::value);
-    const auto before = plain.next()["image"].template span<T>(), after = other.next()["image"].template span<T>();
+    Loader plain(dataset, settings, backend, DTypeOf<T>::value),
+        other(dataset, erased, backend, DTypeOf<T>::value);
+    const auto before = plain.next()["image"].template span<T>(),
+               after = other.next()["image"].template span<T>();
     for (std::int64_t i = 0; i < 8; ++i) {
       std::array<ErasedBox, 2> boxes;
       Bytes bytes(90);
@@ -389,11 +450,14 @@ TEST_CASE("apps/augment: erased numbers are those after normalising, in every fo
       CHECK(boxes[1].bottom > 0.0F);
       for (std::int64_t k = 0; k < 90; ++k) {
         const std::int64_t y = k / 15, x = k % 15 / 3;
-        double expected = static_cast<double>(static_cast<float>(before[static_cast<std::size_t>(i * 90 + k)]));
+        double expected =
+            static_cast<double>(static_cast<float>(before[static_cast<std::size_t>(i * 90 + k)]));
         for (std::size_t b = 0; b < 2; ++b) {
-          if (y >= boxes[b].top && y < boxes[b].bottom && x >= boxes[b].left && x < boxes[b].right) expected = b == 0 ? 0.0 : -1.5;
+          if (y >= boxes[b].top && y < boxes[b].bottom && x >= boxes[b].left && x < boxes[b].right)
+            expected = b == 0 ? 0.0 : -1.5;
         }
-        REQUIRE(static_cast<double>(static_cast<float>(after[static_cast<std::size_t>(i * 90 + k)])) == expected);
+        REQUIRE(static_cast<double>(
+                    static_cast<float>(after[static_cast<std::size_t>(i * 90 + k)])) == expected);
       }
     }
   };
@@ -403,10 +467,13 @@ TEST_CASE("apps/augment: erased numbers are those after normalising, in every fo
 
 TEST_CASE("apps/augment: what does not suit is refused by its key") {
   const Shape grey{28, 28, 1}, two{28, 28, 2};
-  CHECK(contains(refusal({{"color_jitter", {{"saturation", 0.5}}}}, grey), "color_jitter.saturation"));
+  CHECK(contains(refusal({{"color_jitter", {{"saturation", 0.5}}}}, grey),
+                 "color_jitter.saturation"));
   CHECK(augmenters({{"color_jitter", {{"brightness", 0.5}}}}, grey).size() == 1);
-  CHECK(augmenters({{"rand_augment", nlohmann::json::object()}, {"trivial_augment", true}}, grey).size() == 2);
-  for (const char* key : {"color_jitter", "rand_augment"}) CHECK(contains(refusal({{key, nlohmann::json::object()}}, two), key));
+  CHECK(augmenters({{"rand_augment", nlohmann::json::object()}, {"trivial_augment", true}}, grey)
+            .size() == 2);
+  for (const char* key : {"color_jitter", "rand_augment"})
+    CHECK(contains(refusal({{key, nlohmann::json::object()}}, two), key));
   CHECK(contains(refusal({{"trivial_augment", true}}, two), "trivial_augment"));
   CHECK(contains(refusal({{"color_jitter", {{"brightness", -1}}}}), "color_jitter.brightness"));
   CHECK(contains(refusal({{"color_jitter", {{"hue", 0.6}}}}), "color_jitter.hue"));

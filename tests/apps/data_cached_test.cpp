@@ -1,4 +1,5 @@
-// data.cache: the same bytes as without, each sample decoded once, no more memory than allowed, any number of threads and ranks.
+// data.cache: the same bytes as without, each sample decoded once, no more memory than allowed, any
+// number of threads and ranks.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -22,7 +23,8 @@ namespace {
 
 /// What ranks that are threads decode between them.
 struct DecodeCount {
-  std::vector<std::atomic<int>> train = std::vector<std::atomic<int>>(500), test = std::vector<std::atomic<int>>(500);
+  std::vector<std::atomic<int>> train = std::vector<std::atomic<int>>(500),
+                                test = std::vector<std::atomic<int>>(500);
 };
 
 /// Counts what is decoded. An image takes 90 bytes, with its label 94.
@@ -55,9 +57,11 @@ Sample sample_of(const Dataset& dataset, Split split, std::int64_t index) {
 }
 
 /// The data set of one rank, with its cache.
-std::unique_ptr<CachedDataset> cached(std::int64_t train, std::int64_t test, double limit, const std::shared_ptr<DecodeCount>& count,
-                                      World& world, const std::string& host = "host", bool refuse = false) {
-  auto dataset = std::make_unique<CachedDataset>(std::make_unique<CountedDataset>(train, test, count), limit);
+std::unique_ptr<CachedDataset> cached(std::int64_t train, std::int64_t test, double limit,
+                                      const std::shared_ptr<DecodeCount>& count, World& world,
+                                      const std::string& host = "host", bool refuse = false) {
+  auto dataset =
+      std::make_unique<CachedDataset>(std::make_unique<CountedDataset>(train, test, count), limit);
   dataset->open();
   dataset->allocate(world, *make_thread_sharing(host, refuse));
   return dataset;
@@ -82,8 +86,10 @@ TEST_CASE("apps/cache: reads the other data set's bytes, and each sample once") 
     const auto dataset = cached(40, 11, 1e6, count, transport.world());
     const NumberedDataset plain(40, 11);
     for (int round = 0; round < 3; ++round) {
-      for (std::int64_t i = 0; i < 40; ++i) CHECK(sample_of(*dataset, Split::kTrain, i) == sample_of(plain, Split::kTrain, i));
-      for (std::int64_t i = 0; i < 11; ++i) CHECK(sample_of(*dataset, Split::kTest, i) == sample_of(plain, Split::kTest, i));
+      for (std::int64_t i = 0; i < 40; ++i)
+        CHECK(sample_of(*dataset, Split::kTrain, i) == sample_of(plain, Split::kTrain, i));
+      for (std::int64_t i = 0; i < 11; ++i)
+        CHECK(sample_of(*dataset, Split::kTest, i) == sample_of(plain, Split::kTest, i));
     }
     CHECK(most(count->train) == 1);
     CHECK(most(count->test) == 1);
@@ -102,7 +108,8 @@ TEST_CASE("apps/cache: before it has memory it is the other data set") {
   const auto count = std::make_shared<DecodeCount>();
   const CachedDataset dataset(std::make_unique<CountedDataset>(4, 1, count), 1e6);
   const NumberedDataset plain(4, 1);
-  for (int round = 0; round < 2; ++round) CHECK(sample_of(dataset, Split::kTrain, 3) == sample_of(plain, Split::kTrain, 3));
+  for (int round = 0; round < 2; ++round)
+    CHECK(sample_of(dataset, Split::kTrain, 3) == sample_of(plain, Split::kTrain, 3));
   CHECK(count->train[3] == 2);
   CHECK(dataset.counts().kept == 0);
 }
@@ -113,7 +120,8 @@ TEST_CASE("apps/cache: keeps no more than the limit, and decodes the rest again"
     const auto dataset = cached(40, 0, 10.5 * kSampleBytes, count, transport.world());
     const NumberedDataset plain(40, 0);
     for (int round = 0; round < 3; ++round) {
-      for (std::int64_t i = 0; i < 40; ++i) CHECK(sample_of(*dataset, Split::kTrain, i) == sample_of(plain, Split::kTrain, i));
+      for (std::int64_t i = 0; i < 40; ++i)
+        CHECK(sample_of(*dataset, Split::kTrain, i) == sample_of(plain, Split::kTrain, i));
     }
     CHECK(dataset->counts().kept == 10);
     CHECK(dataset->counts().hits == 20);
@@ -168,10 +176,12 @@ TEST_CASE("apps/cache: ranks that cannot share, and those of different hosts, ke
     const auto count = std::make_shared<DecodeCount>();
     FakeWorld(2).run([&](Transport& transport) {
       const std::string host = refuse ? "one" : std::to_string(transport.rank());
-      const auto dataset = cached(30, 0, 1e6, count, transport.world(), host, refuse && transport.rank() == 1);
+      const auto dataset =
+          cached(30, 0, 1e6, count, transport.world(), host, refuse && transport.rank() == 1);
       const NumberedDataset plain(30, 0);
       for (int round = 0; round < 2; ++round) {
-        for (std::int64_t i = 0; i < 30; ++i) CHECK(sample_of(*dataset, Split::kTrain, i) == sample_of(plain, Split::kTrain, i));
+        for (std::int64_t i = 0; i < 30; ++i)
+          CHECK(sample_of(*dataset, Split::kTrain, i) == sample_of(plain, Split::kTrain, i));
       }
       CHECK(dataset->counts().kept == 30);
       CHECK(contains(dataset->text(), "of each rank"));
@@ -211,7 +221,8 @@ TEST_CASE("apps/cache: a sample that is being written is not seen") {
   FakeWorld(1).run([](Transport& transport) {
     const Shape large{64, 64, 3};
     const NumberedDataset plain(30, 0, large);
-    const auto image_of = [&](const Dataset& dataset, std::int64_t index, std::vector<std::byte>& image) {
+    const auto image_of = [&](const Dataset& dataset, std::int64_t index,
+                              std::vector<std::byte>& image) {
       std::int32_t label = 0;
       std::byte* places[] = {image.data(), reinterpret_cast<std::byte*>(&label)};
       dataset.read(Split::kTrain, index, places);
@@ -228,7 +239,8 @@ TEST_CASE("apps/cache: a sample that is being written is not seen") {
       for (int t = 0; t < 4; ++t) {
         threads.emplace_back([&, t] {
           std::vector<std::byte> image(static_cast<std::size_t>(large.elements()));
-          for (std::int64_t i = 0; i < 60; ++i) {  // the second half of the threads is a sample behind the first
+          // the second half of the threads is a sample behind the first
+          for (std::int64_t i = 0; i < 60; ++i) {
             const std::int64_t index = (i + 30 - t / 2) % 30;
             image_of(dataset, index, image);
             wrong += image != expected[static_cast<std::size_t>(index)];
@@ -249,21 +261,28 @@ TEST_CASE("apps/cache: what cannot be decoded is an error each time, and leaves 
     dataset.allocate(transport.world(), *make_thread_sharing("host", false));
     source.broken = 5;
     for (int i = 0; i < 2; ++i) {
-      CHECK(contains(error_of(ExitCode::kUsage, [&] { sample_of(dataset, Split::kTrain, 5); }), "sample 5 is broken"));
+      CHECK(contains(error_of(ExitCode::kUsage, [&] { sample_of(dataset, Split::kTrain, 5); }),
+                     "sample 5 is broken"));
     }
     CHECK(dataset.counts().kept == 0);
     source.broken = -1;
-    CHECK(sample_of(dataset, Split::kTrain, 5) == sample_of(NumberedDataset(8, 0), Split::kTrain, 5));
+    CHECK(sample_of(dataset, Split::kTrain, 5) ==
+          sample_of(NumberedDataset(8, 0), Split::kTrain, 5));
     CHECK(dataset.counts().kept == 1);
   });
 }
 
-TEST_CASE("apps/cache: batches have the same bits with and without, and augmentation leaves what is kept alone") {
+TEST_CASE(
+    "apps/cache: batches have the same bits with and without, and augmentation leaves what is kept "
+    "alone") {
   const auto count = std::make_shared<DecodeCount>();
   FakeWorld(2).run([&](Transport& transport) {
     MemoryBackend backend;
-    const LoaderSettings settings{
-        .seed = 3, .augment = augmenters_of(2, true), .batch_size = 5, .rank = transport.rank(), .ranks = transport.size()};
+    const LoaderSettings settings{.seed = 3,
+                                  .augment = augmenters_of(2, true),
+                                  .batch_size = 5,
+                                  .rank = transport.rank(),
+                                  .ranks = transport.size()};
     const NumberedDataset plain(50, 0);
     const auto dataset = cached(50, 0, 1e6, count, transport.world());
     Loader expected(plain, settings, backend, DType::kFloat32);

@@ -15,7 +15,8 @@ using nlohmann::json;
 namespace {
 
 void append_number(Bytes& bytes, std::uint32_t value) {
-  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<std::uint8_t>(value >> shift));
+  for (int shift = 24; shift >= 0; shift -= 8)
+    bytes.push_back(static_cast<std::uint8_t>(value >> shift));
 }
 
 /// An IDX file's bytes; `salt` makes the contents of different files differ.
@@ -29,7 +30,8 @@ Bytes idx_images(std::uint32_t count, int salt) {
 Bytes idx_labels(std::uint32_t count) {
   Bytes bytes{0, 0, 8, 1};
   append_number(bytes, count);
-  for (std::uint32_t i = 0; i < count; ++i) bytes.push_back(static_cast<std::uint8_t>((i * 3) % 10));
+  for (std::uint32_t i = 0; i < count; ++i)
+    bytes.push_back(static_cast<std::uint8_t>((i * 3) % 10));
   return bytes;
 }
 
@@ -60,7 +62,9 @@ struct MnistFolder : Folder {
     put("t10k-labels-idx1-ubyte", idx_labels(3));
   }
   std::string error() const {
-    return error_of(ExitCode::kUsage, [&] { make_dataset({{"type", "mnist"}, {"path", path()}})->open(); });
+    return error_of(ExitCode::kUsage, [&] {
+      make_dataset({{"type", "mnist"}, {"path", path()}})->open();
+    });
   }
 };
 
@@ -69,7 +73,8 @@ Bytes cifar_records(int count, int label_bytes, int classes, int salt) {
   for (int i = 0; i < count; ++i) {
     if (label_bytes == 2) bytes.push_back(200);  // the coarse label is not looked at
     bytes.push_back(static_cast<std::uint8_t>((i * 7 + salt) % classes));
-    for (int k = 0; k < 3072; ++k) bytes.push_back(static_cast<std::uint8_t>(k / 1024 * 64 + k % 61 + i + salt));
+    for (int k = 0; k < 3072; ++k)
+      bytes.push_back(static_cast<std::uint8_t>(k / 1024 * 64 + k % 61 + i + salt));
   }
   return bytes;
 }
@@ -77,7 +82,8 @@ Bytes cifar_records(int count, int label_bytes, int classes, int salt) {
 /// data_batch_1 … 5 with 1 … 5 records, test_batch with 2.
 void write_cifar10(const std::string& folder) {
   std::filesystem::create_directories(folder);
-  for (int f = 1; f <= 5; ++f) write_bytes(folder + "/data_batch_" + std::to_string(f) + ".bin", cifar_records(f, 1, 10, f));
+  for (int f = 1; f <= 5; ++f)
+    write_bytes(folder + "/data_batch_" + std::to_string(f) + ".bin", cifar_records(f, 1, 10, f));
   write_bytes(folder + "/test_batch.bin", cifar_records(2, 1, 10, 9));
 }
 
@@ -90,34 +96,53 @@ std::string cifar_error(const std::string& folder) {
 TEST_CASE("apps/data: declared sizes need no files") {
   const auto sizes = [](json data) {
     const ImageInfo info = make_dataset(std::move(data))->images();
-    return std::vector<std::int64_t>{info.image[0], info.image[1], info.image[2], info.classes, info.train_samples, info.test_samples};
+    return std::vector<std::int64_t>{info.image[0], info.image[1],      info.image[2],
+                                     info.classes,  info.train_samples, info.test_samples};
   };
   using Sizes = std::vector<std::int64_t>;
   CHECK(sizes({{"type", "cifar10"}, {"path", "nowhere"}}) == Sizes{32, 32, 3, 10, 50000, 10000});
   CHECK(sizes({{"type", "cifar100"}}) == Sizes{32, 32, 3, 100, 50000, 10000});
   CHECK(sizes({{"type", "mnist"}}) == Sizes{28, 28, 1, 10, 60000, 10000});
-  CHECK(sizes({{"type", "fashion_mnist"}, {"limit", 100}, {"test_limit", 20000}}) == Sizes{28, 28, 1, 10, 100, 10000});
+  CHECK(sizes({{"type", "fashion_mnist"}, {"limit", 100}, {"test_limit", 20000}}) ==
+        Sizes{28, 28, 1, 10, 100, 10000});
   CHECK(sizes({{"type", "synthetic"}}) == Sizes{32, 32, 3, 10, 10000, 2000});
-  CHECK(sizes({{"type", "synthetic"}, {"image_size", 8}, {"channels", 1}, {"classes", 3}, {"limit", 70}, {"test_limit", 5}}) ==
-        Sizes{8, 8, 1, 3, 70, 5});
-  CHECK(sizes({{"type", "image_folder"}, {"path", "nowhere"}}) == Sizes{224, 224, 3, 1000, 1281167, 50000});
+  CHECK(sizes({{"type", "synthetic"},
+               {"image_size", 8},
+               {"channels", 1},
+               {"classes", 3},
+               {"limit", 70},
+               {"test_limit", 5}}) == Sizes{8, 8, 1, 3, 70, 5});
+  CHECK(sizes({{"type", "image_folder"}, {"path", "nowhere"}}) ==
+        Sizes{224, 224, 3, 1000, 1281167, 50000});
 }
 
 TEST_CASE("apps/data: normalize takes one number per channel") {
   const auto info = make_dataset({{"type", "cifar10"}})->images();
   CHECK(info.mean[1] == 0.4822);
   CHECK(info.std[2] == 0.2616);
-  CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})->images().std[0] == 2.0f);
+  CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})
+            ->images()
+            .std[0] == 2.0f);
   const auto error = [](json normalize) {
-    return error_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"normalize", normalize}}); });
+    return error_of(ExitCode::kUsage, [&] {
+      make_dataset({{"type", "cifar10"}, {"normalize", normalize}});
+    });
   };
   CHECK(contains(error({{"mean", {0.5}}}), "normalize.mean"));
   CHECK(contains(error({{"mean", {0.5}}}), "3 channels"));
   CHECK(contains(error({{"std", {1, 1, 1, 1}}}), "normalize.std"));
   CHECK(contains(error({{"std", {1, 0, 1}}}), "normalize.std"));
   CHECK(contains(error({{"stdev", {1, 1, 1}}}), "stdev"));
-  CHECK(contains(error_of(ExitCode::kUsage, [] { make_dataset({{"type", "cifar10"}, {"limit", -1}}); }), "limit"));
-  CHECK(contains(error_of(ExitCode::kUsage, [] { make_dataset({{"type", "cifar1"}}); }), "cifar10"));
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [] {
+                            make_dataset({{"type", "cifar10"}, {"limit", -1}});
+                          }),
+                 "limit"));
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [] {
+                            make_dataset({{"type", "cifar1"}});
+                          }),
+                 "cifar10"));
 }
 
 TEST_CASE("apps/data: MNIST files, plain and compressed") {
@@ -162,7 +187,8 @@ TEST_CASE("apps/data: damaged MNIST files are errors that name the file") {
   CHECK(contains(with(images, changed(good, 7, 0)), "no samples"));
   CHECK(contains(with(images, changed(good, 11, 27)), "27×28"));
   CHECK(contains(with(images, changed(good, 15, 29)), "28×29"));
-  CHECK(contains(with(images, changed(good, 4, 255)), "only 5488 bytes"));  // declares 4 billion images
+  // declares 4 billion images
+  CHECK(contains(with(images, changed(good, 4, 255)), "only 5488 bytes"));
   CHECK(contains(with(images, Bytes(good.begin(), good.end() - 1)), "only 5487 bytes"));
   Bytes longer = good;
   longer.push_back(0);
@@ -188,8 +214,9 @@ TEST_CASE("apps/data: damaged gzip archives") {
     return error;
   };
   CHECK(contains(with(Bytes(good.begin(), good.end() - 20)), "cut short"));
-  CHECK(contains(with(Bytes(good.begin(), good.end() - 4)), "cut short"));  // all of the data, but half of the trailer
-  for (const std::size_t at : {good.size() / 2, good.size() - 8}) {         // the data, the sum
+  // all of the data, but half of the trailer
+  CHECK(contains(with(Bytes(good.begin(), good.end() - 4)), "cut short"));
+  for (const std::size_t at : {good.size() / 2, good.size() - 8}) {  // the data, the sum
     Bytes damaged = good;
     damaged.at(at) ^= 0xff;
     CHECK(with(damaged) != "");
@@ -200,7 +227,8 @@ TEST_CASE("apps/data: CIFAR-10 binary files in the folder or one below") {
   for (const std::string below : {"", "/cifar-10-batches-bin"}) {
     const Folder folder;
     write_cifar10(folder.path() + below);
-    const auto dataset = make_dataset({{"type", "cifar10"}, {"path", folder.path()}, {"test_limit", 1}});
+    const auto dataset =
+        make_dataset({{"type", "cifar10"}, {"path", folder.path()}, {"test_limit", 1}});
     dataset->open();
     CHECK(dataset->info().train_samples == 15);
     CHECK(dataset->info().test_samples == 1);
@@ -211,7 +239,8 @@ TEST_CASE("apps/data: CIFAR-10 binary files in the folder or one below") {
     dataset->image(Split::kTrain, 8, image.data());
     bool same = true;
     for (std::size_t i = 0; i < 1024; ++i) {
-      for (std::size_t c = 0; c < 3; ++c) same = same && image[3 * i + c] == file[2 * 3073 + 1 + c * 1024 + i];
+      for (std::size_t c = 0; c < 3; ++c)
+        same = same && image[3 * i + c] == file[2 * 3073 + 1 + c * 1024 + i];
     }
     CHECK(same);
   }
@@ -258,9 +287,15 @@ TEST_CASE("apps/data: missing, damaged and mislabelled CIFAR files") {
   CHECK(contains(cifar_error(folder.path()), "data_batch_3.bin"));
 }
 
-TEST_CASE("apps/data: synthetic images depend on the seed, split and index alone, and can be learnt") {
-  const json data{{"type", "synthetic"}, {"image_size", 16}, {"classes", 4}, {"limit", 400}, {"test_limit", 100}};
-  const auto one = make_dataset(data, 5), same = make_dataset(data, 5), other = make_dataset(data, 6);
+TEST_CASE(
+    "apps/data: synthetic images depend on the seed, split and index alone, and can be learnt") {
+  const json data{{"type", "synthetic"},
+                  {"image_size", 16},
+                  {"classes", 4},
+                  {"limit", 400},
+                  {"test_limit", 100}};
+  const auto one = make_dataset(data, 5), same = make_dataset(data, 5),
+             other = make_dataset(data, 6);
   for (const auto& dataset : {one.get(), same.get(), other.get()}) dataset->open();
   const auto image = [](const ImageDataset& dataset, Split split, std::int64_t index) {
     Bytes bytes(16 * 16 * 3);
@@ -272,7 +307,8 @@ TEST_CASE("apps/data: synthetic images depend on the seed, split and index alone
   CHECK(image(*one, Split::kTrain, 7) != image(*one, Split::kTest, 7));
   CHECK(image(*one, Split::kTrain, 7) != image(*one, Split::kTrain, 8));
 
-  // The nearest class mean of the training images tells most test images, though not all pixels are alike.
+  // The nearest class mean of the training images tells most test images, though not all pixels are
+  // alike.
   std::vector<std::vector<double>> means(4, std::vector<double>(768));
   std::vector<int> counts(4);
   for (std::int64_t i = 0; i < 400; ++i) {
@@ -292,7 +328,8 @@ TEST_CASE("apps/data: synthetic images depend on the seed, split and index alone
     double least = 1e300;
     for (std::size_t k = 0; k < 4; ++k) {
       double distance = 0.0;
-      for (std::size_t p = 0; p < 768; ++p) distance += (bytes[p] - means[k][p]) * (bytes[p] - means[k][p]);
+      for (std::size_t p = 0; p < 768; ++p)
+        distance += (bytes[p] - means[k][p]) * (bytes[p] - means[k][p]);
       if (distance < least) least = distance, best = k;
     }
     right += static_cast<std::int64_t>(best) == one->label(Split::kTest, i);
@@ -303,8 +340,12 @@ TEST_CASE("apps/data: synthetic images depend on the seed, split and index alone
 TEST_CASE("apps/data: synthetic images of any size and channel count") {
   for (const int size : {1, 5, 28, 33, 64}) {
     for (const int channels : {1, 2, 3, 4}) {
-      const auto dataset = make_dataset(
-          {{"type", "synthetic"}, {"image_size", size}, {"channels", channels}, {"classes", 2}, {"limit", 4}, {"test_limit", 4}});
+      const auto dataset = make_dataset({{"type", "synthetic"},
+                                         {"image_size", size},
+                                         {"channels", channels},
+                                         {"classes", 2},
+                                         {"limit", 4},
+                                         {"test_limit", 4}});
       dataset->open();
       const auto bytes = static_cast<std::size_t>(size * size * channels);
       Bytes image(bytes + 1, 0xAB);
@@ -315,7 +356,8 @@ TEST_CASE("apps/data: synthetic images of any size and channel count") {
   }
 }
 
-TEST_CASE("apps/data: the first images for initial values are the training set's first, normalised") {
+TEST_CASE(
+    "apps/data: the first images for initial values are the training set's first, normalised") {
   const NumberedDataset data(7, 3);
   for (const std::int64_t count : {0, 4, 9}) {
     const FirstImages images = first_images(data, count);
@@ -326,7 +368,8 @@ TEST_CASE("apps/data: the first images for initial values are the training set's
       for (std::size_t k = 0; k < 90; ++k) {
         const ImageInfo info = data.images();
         const double expected = (bytes[k] / 255.0 - info.mean[k % 3]) / info.std[k % 3];
-        CHECK(images.numbers[static_cast<std::size_t>(i) * 90 + k] == doctest::Approx(expected).epsilon(1e-12));
+        CHECK(images.numbers[static_cast<std::size_t>(i) * 90 + k] ==
+              doctest::Approx(expected).epsilon(1e-12));
       }
     }
   }

@@ -19,23 +19,28 @@ using Split = Dataset::Split;
 
 namespace {
 
-/// Semantics section 9 once more, written down plainly: Fisher-Yates from the top with Philox(key = seed, counter = (stream 2, epoch,
-/// index)).
+/// Semantics section 9 once more, written down plainly: Fisher-Yates from the top with Philox(key =
+/// seed, counter = (stream 2, epoch, index)).
 std::vector<std::int64_t> plain_order(std::int64_t n, std::uint64_t seed, std::uint32_t epoch) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
   for (std::int64_t i = n - 1; i > 0; --i) {
-    const Philox4x32 bits = philox(seed, static_cast<std::uint64_t>(i), (std::uint64_t{2} << 32) + epoch);
+    const Philox4x32 bits =
+        philox(seed, static_cast<std::uint64_t>(i), (std::uint64_t{2} << 32) + epoch);
     const std::uint64_t number = bits.v[0] + (std::uint64_t{bits.v[1]} << 32);
-    const auto j = static_cast<std::size_t>(static_cast<long double>(number) * static_cast<long double>(i + 1) / 18446744073709551616.0L);
+    const auto j =
+        static_cast<std::size_t>(static_cast<long double>(number) *
+                                 static_cast<long double>(i + 1) / 18446744073709551616.0L);
     std::swap(order[static_cast<std::size_t>(i)], order[j]);
   }
   return order;
 }
 
-/// One training image as semantics.md says it, pixel by pixel: pad with 0, take the window, mirror, normalise.
+/// One training image as semantics.md says it, pixel by pixel: pad with 0, take the window, mirror,
+/// normalise.
 template <class T>
-std::vector<T> plain_image(const ImageDataset& dataset, Split split, std::int64_t sample, std::int64_t padding, const Augmentation& how) {
+std::vector<T> plain_image(const ImageDataset& dataset, Split split, std::int64_t sample,
+                           std::int64_t padding, const Augmentation& how) {
   const ImageInfo info = dataset.images();
   const std::int64_t height = info.image[0], width = info.image[1], channels = info.image[2];
   Bytes raw(static_cast<std::size_t>(info.image.elements()));
@@ -44,11 +49,16 @@ std::vector<T> plain_image(const ImageDataset& dataset, Split split, std::int64_
   for (std::int64_t y = 0; y < height; ++y) {
     for (std::int64_t x = 0; x < width; ++x) {
       for (std::int64_t c = 0; c < channels; ++c) {
-        const std::int64_t from_y = y + how.offset_y - padding, from_x = (how.flip ? width - 1 - x : x) + how.offset_x - padding;
+        const std::int64_t from_y = y + how.offset_y - padding,
+                           from_x = (how.flip ? width - 1 - x : x) + how.offset_x - padding;
         const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
-        const T value = inside ? static_cast<T>(raw[static_cast<std::size_t>((from_y * width + from_x) * channels + c)]) : T(0);
+        const T value =
+            inside ? static_cast<T>(
+                         raw[static_cast<std::size_t>((from_y * width + from_x) * channels + c)])
+                   : T(0);
         const auto k = static_cast<std::size_t>(c);
-        out.push_back((value / T(255) - static_cast<T>(info.mean[k])) / static_cast<T>(info.std[k]));
+        out.push_back((value / T(255) - static_cast<T>(info.mean[k])) /
+                      static_cast<T>(info.std[k]));
       }
     }
   }
@@ -67,7 +77,11 @@ Seen copy_of(const Batch& batch) {
 }
 
 LoaderSettings settings_of(std::int64_t batch_size, int rank, int ranks, bool augment = true) {
-  return {.seed = 42, .augment = augment ? augmenters_of(2, true) : Augmenters(), .batch_size = batch_size, .rank = rank, .ranks = ranks};
+  return {.seed = 42,
+          .augment = augment ? augmenters_of(2, true) : Augmenters(),
+          .batch_size = batch_size,
+          .rank = rank,
+          .ranks = ranks};
 }
 
 }  // namespace
@@ -78,7 +92,8 @@ TEST_CASE("apps/loader: an epoch's order is that of semantics.md, dealt to ranks
       const auto order = plain_order(103, 42, static_cast<std::uint32_t>(epoch));
       for (int rank = 0; rank < ranks; ++rank) {
         std::vector<std::int64_t> expected;
-        for (int k = 0; k < 103 / ranks; ++k) expected.push_back(order[static_cast<std::size_t>(rank + k * ranks)]);
+        for (int k = 0; k < 103 / ranks; ++k)
+          expected.push_back(order[static_cast<std::size_t>(rank + k * ranks)]);
         CHECK(epoch_samples(103, settings_of(4, rank, ranks), epoch) == expected);
       }
     }
@@ -94,18 +109,27 @@ TEST_CASE("apps/data: images grow on a line, rounded as numpy rounds FFCV's") {
     for (std::int64_t epoch = 0; epoch < epochs; ++epoch) result.push_back(growth.side(epoch));
     return result;
   };
-  const ImageGrowth growth{.from = 128, .to = 224, .start_epoch = 0, .end_epoch = 10, .multiple = 32};
-  CHECK(sides(growth, 12) == std::vector<std::int64_t>{128, 128, 160, 160, 160, 192, 192, 192, 192, 224, 224, 224});
+  const ImageGrowth growth{
+      .from = 128, .to = 224, .start_epoch = 0, .end_epoch = 10, .multiple = 32};
+  CHECK(sides(growth, 12) ==
+        std::vector<std::int64_t>{128, 128, 160, 160, 160, 192, 192, 192, 192, 224, 224, 224});
   CHECK(growth.sides() == std::vector<std::int64_t>{128, 160, 192, 224});
-  CHECK(sides({160, 192, 11, 13, 32}, 15) ==
-        std::vector<std::int64_t>{160, 160, 160, 160, 160, 160, 160, 160, 160, 160, 160, 160, 192, 192, 192});
-  CHECK(sides({100, 120, 0, 4, 64}, 6) == std::vector<std::int64_t>{100, 120, 120, 120, 120, 120});  // never beyond the ends
+  CHECK(sides({160, 192, 11, 13, 32}, 15) == std::vector<std::int64_t>{160, 160, 160, 160, 160, 160,
+                                                                       160, 160, 160, 160, 160, 160,
+                                                                       192, 192, 192});
+  // never beyond the ends
+  CHECK(sides({100, 120, 0, 4, 64}, 6) == std::vector<std::int64_t>{100, 120, 120, 120, 120, 120});
 }
 
-TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and normalised, in fp32 and fp64") {
+TEST_CASE(
+    "apps/loader: batches hold the right samples, cropped, flipped and normalised, in fp32 and "
+    "fp64") {
   // Images and how far crops reach beyond them.
-  const std::vector<std::pair<Shape, std::int64_t>> images{
-      {Shape{6, 5, 3}, 2}, {Shape{4, 7, 1}, 2}, {Shape{3, 3, 2}, 2}, {Shape{3, 4, 4}, 2}, {Shape{2, 2, 3}, 9}};
+  const std::vector<std::pair<Shape, std::int64_t>> images{{Shape{6, 5, 3}, 2},
+                                                           {Shape{4, 7, 1}, 2},
+                                                           {Shape{3, 3, 2}, 2},
+                                                           {Shape{3, 4, 4}, 2},
+                                                           {Shape{2, 2, 3}, 9}};
   for (const auto& [image, padding] : images) {
     const NumberedDataset dataset(47, 5, image);
     MemoryBackend backend;
@@ -127,11 +151,15 @@ TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and nor
           const Augmentation how = augmentation_of(42, epoch, sample, padding, true);
           flipped = flipped || how.flip;
           moved = moved || how.offset_x != padding;
-          same = same && batch["label"].span<std::int32_t>()[i] == dataset.label(Split::kTrain, sample);
+          same = same &&
+                 batch["label"].span<std::int32_t>()[i] == dataset.label(Split::kTrain, sample);
           const auto expected = plain_image<float>(dataset, Split::kTrain, sample, padding, how);
-          const auto expected_wide = plain_image<double>(dataset, Split::kTrain, sample, padding, how);
-          same = same && std::equal(expected.begin(), expected.end(), batch["image"].data<float>() + i * expected.size());
-          same = same && std::equal(expected_wide.begin(), expected_wide.end(), wide_batch["image"].data<double>() + i * expected.size());
+          const auto expected_wide =
+              plain_image<double>(dataset, Split::kTrain, sample, padding, how);
+          same = same && std::equal(expected.begin(), expected.end(),
+                                    batch["image"].data<float>() + i * expected.size());
+          same = same && std::equal(expected_wide.begin(), expected_wide.end(),
+                                    wide_batch["image"].data<double>() + i * expected.size());
         }
       }
     }
@@ -229,7 +257,9 @@ TEST_CASE("apps/loader: memory for batches is taken once") {
   CHECK(backend.allocations == before);
 }
 
-TEST_CASE("apps/loader: a device with memory of its own gets bytes, and makes the same bits, on the caller's thread") {
+TEST_CASE(
+    "apps/loader: a device with memory of its own gets bytes, and makes the same bits, on the "
+    "caller's thread") {
   const NumberedDataset dataset(40, 7);
   MemoryBackend host, device(false);
   const LoaderSettings settings = settings_of(4, 0, 1);
@@ -237,13 +267,15 @@ TEST_CASE("apps/loader: a device with memory of its own gets bytes, and makes th
     Loader expected(dataset, settings, host, dtype), loader(dataset, settings, device, dtype);
     for (int i = 0; i < 15; ++i) {
       const Batch &found = loader.next(), &wanted = expected.next();
-      for (const char* name : {"image", "label"}) CHECK(std::memcmp(found[name].raw(), wanted[name].raw(), wanted[name].bytes()) == 0);
+      for (const char* name : {"image", "label"})
+        CHECK(std::memcmp(found[name].raw(), wanted[name].raw(), wanted[name].bytes()) == 0);
     }
   }
   CHECK(device.copies == 30);  // bytes, crops and flips, and labels in one
   CHECK(device.augmentations == 30);
   CHECK(host.augmentations == 0);
-  EvaluationLoader evaluation(dataset, 4, 0, 1, device, DType::kFloat32), plain(dataset, 4, 0, 1, host, DType::kFloat32);
+  EvaluationLoader evaluation(dataset, 4, 0, 1, device, DType::kFloat32),
+      plain(dataset, 4, 0, 1, host, DType::kFloat32);
   for (int i = 0; i < 2; ++i) CHECK(copy_of(*evaluation.next()) == copy_of(*plain.next()));
 }
 
@@ -255,12 +287,15 @@ TEST_CASE("apps/loader: errors of the thread come out of next(), after the good 
   settings.shuffle = false;
   Loader loader(dataset, settings, backend, DType::kFloat32);
   for (int i = 0; i < 3; ++i) CHECK(loader.next().samples == 4);
-  for (int i = 0; i < 2; ++i) CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }), "training sample 13 has label 10"));
+  for (int i = 0; i < 2; ++i)
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }),
+                   "training sample 13 has label 10"));
   loader.start(0, 0);
   CHECK(loader.next().samples == 4);
   EvaluationLoader evaluation(dataset, 20, 0, 1, backend, DType::kFloat32);
   CHECK(contains(error_of(ExitCode::kUsage, [&] { evaluation.next(); }), "test sample 13"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { Loader(dataset, settings_of(7, 0, 3), backend, DType::kFloat32); }),
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] { Loader(dataset, settings_of(7, 0, 3), backend, DType::kFloat32); }),
                  "batch_size 7 × 3 ranks"));
 }
 
@@ -303,7 +338,8 @@ TEST_CASE("apps/loader: evaluation takes every test sample exactly once for any 
       }
       CHECK(total == samples);
       CHECK(static_cast<std::int64_t>(seen.size()) == samples);
-      for (std::int64_t i = 0; i < samples; ++i) CHECK(seen[plain_image<float>(dataset, Split::kTest, i, 0, {})] == 1);
+      for (std::int64_t i = 0; i < samples; ++i)
+        CHECK(seen[plain_image<float>(dataset, Split::kTest, i, 0, {})] == 1);
     }
   }
 }

@@ -1,5 +1,6 @@
-// Data of a run: ranks and checkpoints that have other data, bad pictures, shards, samplers, caches and augmentations. What is wrong with
-// files is data_files_test.cpp's, image_folder_test.cpp's and shards_test.cpp's.
+// Data of a run: ranks and checkpoints that have other data, bad pictures, shards, samplers, caches
+// and augmentations. What is wrong with files is data_files_test.cpp's, image_folder_test.cpp's and
+// shards_test.cpp's.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -19,7 +20,8 @@ using test::Program;
 
 TEST_CASE("data: what is not there is told with the remedy, before there is a folder") {
   const Program program;
-  program.write("small.json", test::short_config(R"({"type": "mlp", "hidden": [32]})", R"("batch_size": 16, "steps": 1,)"));
+  program.write("small.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
+                                                 R"("batch_size": 16, "steps": 1,)"));
   program.play(R"table(
 2 1 | no CIFAR-10 | nowhere.*get_cifar10 | small.json --output out | data={"type": "cifar10", "path": "nowhere"}
 2 2 | on two ranks too | nowhere | small.json --output out | data={"type": "cifar10", "path": "nowhere"}
@@ -40,8 +42,12 @@ lacks out
 void make_pictures(const Program& program) {
   const std::string golden = program.root() + "/tests/golden/pictures/";
   for (const std::string name : {"a", "b"}) {
-    for (int i = 0; i < 10; ++i) program.play("copy " + golden + "rgb8.png first/train/" + name + "/" + std::to_string(i) + ".png");
-    for (int i = 0; i < 4; ++i) program.play("copy " + golden + "420.jpg first/val/" + name + "/" + std::to_string(i) + ".jpg");
+    for (int i = 0; i < 10; ++i)
+      program.play("copy " + golden + "rgb8.png first/train/" + name + "/" + std::to_string(i) +
+                   ".png");
+    for (int i = 0; i < 4; ++i)
+      program.play("copy " + golden + "420.jpg first/val/" + name + "/" + std::to_string(i) +
+                   ".jpg");
   }
   program.write("run.json", R"({
     "model": {"type": "mlp", "hidden": [4]}, "threads": 1,
@@ -94,10 +100,11 @@ copy first three
 copy first/train/a three/train/c
 copy first/val/a three/val/c
 )table");
-  const auto apart = [&](const std::string& folder, int status, const std::string& pattern, const std::string& option,
-                         const std::string& value) {
+  const auto apart = [&](const std::string& folder, int status, const std::string& pattern,
+                         const std::string& option, const std::string& value) {
     const test::Ended ended = program.train(
-        {{"run.json", option, value}, {"run.json", option, value, "--set", "data.path=" + folder, "--set", "data.threads=3"}});
+        {{"run.json", option, value},
+         {"run.json", option, value, "--set", "data.path=" + folder, "--set", "data.threads=3"}});
     CHECK(ended.status == status);
     CHECK_MESSAGE(test::matches(ended.out + ended.err, pattern), ended.err);
   };
@@ -105,15 +112,19 @@ copy first/val/a three/val/c
       "more", 2,
       R"(the ranks' data are not the same: rank 1 \(host [^ ]+, data.path more\) has 21 training samples, rank 0 \(host [^ ]+, data.path first\) has 20)",
       "--output", "apart");
-  apart("three", 2, R"(data.classes is 2 on rank 0 \(host [^ ]+, data.path first\) and 3 on rank 1 \(host [^ ]+, data.path three\))",
-        "--output", "apart");
+  apart(
+      "three", 2,
+      R"(data.classes is 2 on rank 0 \(host [^ ]+, data.path first\) and 3 on rank 1 \(host [^ ]+, data.path three\))",
+      "--output", "apart");
   apart("names", 2, "the ranks' data are not the same: rank 1", "--evaluate", "whole");
   program.play("lacks apart");
   apart("moved", 0, "done", "--output", "copies");
   program.play("same whole copies");
 }
 
-TEST_CASE("data: a test picture that is cut off, of one rank's part alone, costs no checkpoint that was due") {
+TEST_CASE(
+    "data: a test picture that is cut off, of one rank's part alone, costs no checkpoint that was "
+    "due") {
   const Program program;
   make_pictures(program);  // val/a/1.jpg is sample 1
   program.play(R"table(
@@ -143,7 +154,9 @@ same tested last
 )table");
 }
 
-TEST_CASE("data: the order of a sampler goes on in the middle of an epoch to the bit, and a cache changes none") {
+TEST_CASE(
+    "data: the order of a sampler goes on in the middle of an epoch to the bit, and a cache "
+    "changes none") {
   const Program program;
   program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
                                                R"("batch_size": 16, "steps": 40,
@@ -174,8 +187,10 @@ same uncached cached
 0 3 | with measured complexities, three ranks | done | run.json --output both | data.cache=memory | $measured
 0 1 | a test reads each sample once, and keeps none | "samples":256 | run.json --evaluate cached/model.safetensors | data.cache=memory
 )table");
-  const FileTensor first = read_safetensors("straight/checkpoints/step-20/rank-0.safetensors").tensors.at("data.complexity"),
-                   second = read_safetensors("straight/checkpoints/step-20/rank-1.safetensors").tensors.at("data.complexity");
+  const FileTensor first = read_safetensors("straight/checkpoints/step-20/rank-0.safetensors")
+                               .tensors.at("data.complexity"),
+                   second = read_safetensors("straight/checkpoints/step-20/rank-1.safetensors")
+                                .tensors.at("data.complexity");
   CHECK((first.dtype == DType::kFloat32 && first.shape == Shape{1024}));
   CHECK(first.bytes == second.bytes);
   const nlohmann::json cache = nlohmann::json::parse(program.read("some/summary.json"))["cache"];
@@ -216,8 +231,10 @@ void make_pets(const Program& program) {
     program.play(golden + "420.jpg pets/train/ant/" + std::to_string(i) + ".jpg");
     program.play(golden + "rgb8.png pets/train/bee/" + std::to_string(i) + ".PNG");
   }
-  for (const std::string name : {"444.jpg", "progressive.jpg"}) program.play(golden + name + " pets/val/ant/" + name);
-  for (const std::string name : {"rgb_alpha8.png", "rgb16.png"}) program.play(golden + name + " pets/val/bee/" + name);
+  for (const std::string name : {"444.jpg", "progressive.jpg"})
+    program.play(golden + name + " pets/val/ant/" + name);
+  for (const std::string name : {"rgb_alpha8.png", "rgb16.png"})
+    program.play(golden + name + " pets/val/bee/" + name);
   program.write("pets.json", R"({
     "model": {"type": "resnet20"}, "threads": 1, "tensorboard": false,
     "data": {"type": "image_folder", "path": "pets", "image_size": 16, "test_resize": 24, "test_crop": 20,
@@ -319,7 +336,8 @@ remove out
 line skipped-pipe/summary.json "bad_pictures": 1
 2 1 | a pipe as a model | 0.png: cannot be read: it is a pipe | pets.json --evaluate piped/train/bee/0.png
 )table");
-  program.check("bytes that JSON cannot keep", 1, 2, R"(: trace: is t\\xe9.json, which is not UTF-8)", "pets.json --dry-run",
+  program.check("bytes that JSON cannot keep", 1, 2,
+                R"(: trace: is t\\xe9.json, which is not UTF-8)", "pets.json --dry-run",
                 {"trace=t\xe9.json"});
   fs::create_symlink("unmounted/1.jpg", "pets/train/ant/away.jpg");
   program.play(R"table(
@@ -329,23 +347,31 @@ remove out
 )table");
 }
 
-TEST_CASE("data: a run on shards has the numbers of one on the pictures, and goes on with no others") {
+TEST_CASE(
+    "data: a run on shards has the numbers of one on the pictures, and goes on with no others") {
   const Program program;
   make_pets(program);
-  const auto prepare = [](const char* source, const char* destination, const std::function<void(PrepareOptions&)>& change) {
+  const auto prepare = [](const char* source, const char* destination,
+                          const std::function<void(PrepareOptions&)>& change) {
     PrepareOptions options;
     options.source = source;
     options.destination = destination;
     change(options);
     prepare_images(options, {});
   };
-  program.play("copy pets renamed\ncopy renamed/train/bee/3.PNG renamed/train/bee/3x.PNG\nremove renamed/train/bee/3.PNG");
+  program.play(
+      "copy pets renamed\ncopy renamed/train/bee/3.PNG renamed/train/bee/3x.PNG\nremove "
+      "renamed/train/bee/3.PNG");
   prepare("pets", "shards", [](PrepareOptions&) {});
   prepare("pets", "own", [](PrepareOptions& options) { options.raw = true; });
   for (const char* name : {"raw", "many"})
-    prepare("pets", name, [](PrepareOptions& options) { options.size = 24, options.raw = true, options.shard_pictures = 4; });
-  prepare("renamed", "raw-renamed", [](PrepareOptions& options) { options.size = 24, options.raw = true; });
-  prepare("pets", "raw-small", [](PrepareOptions& options) { options.size = 20, options.raw = true; });
+    prepare("pets", name, [](PrepareOptions& options) {
+      options.size = 24, options.raw = true, options.shard_pictures = 4;
+    });
+  prepare("renamed", "raw-renamed",
+          [](PrepareOptions& options) { options.size = 24, options.raw = true; });
+  prepare("pets", "raw-small",
+          [](PrepareOptions& options) { options.size = 20, options.raw = true; });
   program.play(R"table(
 let short = steps=12 | log_every=1
 0 2 | on folders | test accuracy | pets.json --output folder | $short

@@ -1,4 +1,5 @@
-// data.sampler: the order of `balanced` against its bounds, which ranks get what, complexities that ranks agree on.
+// data.sampler: the order of `balanced` against its bounds, which ranks get what, complexities that
+// ranks agree on.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@ namespace {
 std::shared_ptr<Sampler> sampler_of_config(const nlohmann::json& json) {
   register_builtin_samplers();
   ConfigSection section(json, "test.json");
-  std::shared_ptr<Sampler> sampler = samplers().make(section.required_text("type", ""), "data.sampler.type", section);
+  std::shared_ptr<Sampler> sampler =
+      samplers().make(section.required_text("type", ""), "data.sampler.type", section);
   section.finish();
   return sampler;
 }
@@ -36,7 +38,8 @@ std::shared_ptr<Sampler> sampler_of_config(const nlohmann::json& json) {
 std::vector<float> uneven_costs(std::int64_t samples, std::uint64_t seed = 5) {
   std::vector<float> costs;
   for (std::int64_t i = 0; i < samples; ++i) {
-    const Philox4x32 bits = random_bits(seed, RandomStream::kSynthetic, 9, static_cast<std::uint64_t>(i));
+    const Philox4x32 bits =
+        random_bits(seed, RandomStream::kSynthetic, 9, static_cast<std::uint64_t>(i));
     costs.push_back(static_cast<float>(0.1 / (0.001 + uniform_double(bits.v[0], bits.v[1]))));
     if (i % 10 == 9) costs.back() = costs[costs.size() - 2];
   }
@@ -49,7 +52,8 @@ double range_of(const std::vector<float>& costs) {
 }
 
 std::shared_ptr<Sampler> balanced(const std::vector<float>& costs, double random_level = 0.0) {
-  std::shared_ptr<Sampler> sampler = sampler_of_config({{"type", "balanced"}, {"random_level", random_level}});
+  std::shared_ptr<Sampler> sampler =
+      sampler_of_config({{"type", "balanced"}, {"random_level", random_level}});
   sampler->set_complexities(costs);
   return sampler;
 }
@@ -83,12 +87,14 @@ std::multiset<std::int64_t> all_of(const std::vector<Batches>& ranks) {
 
 double work_of(const std::vector<std::int64_t>& batch, const std::vector<float>& costs) {
   double sum = 0.0;
-  for (const std::int64_t sample : batch) sum += static_cast<double>(costs[static_cast<std::size_t>(sample)]);
+  for (const std::int64_t sample : batch)
+    sum += static_cast<double>(costs[static_cast<std::size_t>(sample)]);
   return sum;
 }
 
 /// By batch, how much more the rank with the most work has than the one with the least.
-std::vector<double> differences(const std::vector<Batches>& ranks, const std::vector<float>& costs) {
+std::vector<double> differences(const std::vector<Batches>& ranks,
+                                const std::vector<float>& costs) {
   std::vector<double> result;
   for (std::size_t b = 0; b < ranks.front().size(); ++b) {
     double least = std::numeric_limits<double>::infinity(), most = 0.0;
@@ -103,7 +109,8 @@ std::vector<double> differences(const std::vector<Batches>& ranks, const std::ve
 }
 
 /// The largest difference of costs within a chunk of a batch: its k-th sample on every rank.
-double widest_chunk(const std::vector<Batches>& ranks, std::size_t b, const std::vector<float>& costs) {
+double widest_chunk(const std::vector<Batches>& ranks, std::size_t b,
+                    const std::vector<float>& costs) {
   double widest = 0.0;
   for (std::size_t k = 0; k < ranks.front()[b].size(); ++k) {
     float least = std::numeric_limits<float>::infinity(), most = 0.0f;
@@ -126,7 +133,8 @@ TEST_CASE("apps/sampler: balanced uses in each epoch the samples that shuffle us
     for (const int ranks : {1, 2, 3, 5}) {
       for (const std::int64_t epoch : {0, 1, 7}) {
         const EpochInputs inputs{.seed = 42, .epoch = epoch, .samples = samples, .batch_size = 4};
-        const auto expected = all_of(batches_of(*plain, inputs, ranks)), found = all_of(batches_of(*even, inputs, ranks));
+        const auto expected = all_of(batches_of(*plain, inputs, ranks)),
+                   found = all_of(batches_of(*even, inputs, ranks));
         CHECK(found == expected);
         CHECK(std::set(found.begin(), found.end()).size() == found.size());
       }
@@ -134,7 +142,9 @@ TEST_CASE("apps/sampler: balanced uses in each epoch the samples that shuffle us
   }
 }
 
-TEST_CASE("apps/sampler: in every batch balanced keeps ranks within the widest chunk, and within the widest cost in an epoch") {
+TEST_CASE(
+    "apps/sampler: in every batch balanced keeps ranks within the widest chunk, and within the "
+    "widest cost in an epoch") {
   const std::vector<float> costs = uneven_costs(960);
   const double range = range_of(costs);
   const auto plain = sampler_of_config({{"type", "shuffle"}}), even = balanced(costs);
@@ -143,9 +153,11 @@ TEST_CASE("apps/sampler: in every batch balanced keeps ranks within the widest c
       for (const std::int64_t epoch : {0, 3}) {
         CAPTURE(ranks);
         CAPTURE(batch_size);
-        const EpochInputs inputs{.seed = 3, .epoch = epoch, .samples = 960, .batch_size = batch_size};
+        const EpochInputs inputs{
+            .seed = 3, .epoch = epoch, .samples = 960, .batch_size = batch_size};
         const auto found = batches_of(*even, inputs, ranks);
-        const std::vector<double> difference = differences(found, costs), plainly = differences(batches_of(*plain, inputs, ranks), costs);
+        const std::vector<double> difference = differences(found, costs),
+                                  plainly = differences(batches_of(*plain, inputs, ranks), costs);
         double sum = 0.0;
         for (std::size_t b = 0; b < difference.size(); ++b) {
           CHECK(difference[b] <= widest_chunk(found, b, costs) + 1e-9);
@@ -160,7 +172,9 @@ TEST_CASE("apps/sampler: in every batch balanced keeps ranks within the widest c
   }
 }
 
-TEST_CASE("apps/sampler: balanced with noise keeps ranks within the noise, and brings other samples together") {
+TEST_CASE(
+    "apps/sampler: balanced with noise keeps ranks within the noise, and brings other samples "
+    "together") {
   const std::vector<float> costs = uneven_costs(960);
   const double range = range_of(costs);
   const auto groups = [](const std::vector<Batches>& ranks) {
@@ -176,17 +190,21 @@ TEST_CASE("apps/sampler: balanced with noise keeps ranks within the noise, and b
   };
   const auto shared = [&](const Sampler& sampler) {
     const auto of = [&](std::int64_t epoch) {
-      return groups(batches_of(sampler, {.seed = 3, .epoch = epoch, .samples = 960, .batch_size = 6}, 4));
+      return groups(
+          batches_of(sampler, {.seed = 3, .epoch = epoch, .samples = 960, .batch_size = 6}, 4));
     };
     const auto first = of(0), second = of(1);
-    return std::count_if(first.begin(), first.end(), [&](const auto& chunk) { return second.count(chunk) != 0; });
+    return std::count_if(first.begin(), first.end(),
+                         [&](const auto& chunk) { return second.count(chunk) != 0; });
   };
   double before = 0.0;
   for (const double level : {0.0, 0.05, 0.5}) {
     const auto even = balanced(costs, level);
-    const auto found = batches_of(*even, {.seed = 3, .epoch = 2, .samples = 960, .batch_size = 6}, 4);
+    const auto found =
+        batches_of(*even, {.seed = 3, .epoch = 2, .samples = 960, .batch_size = 6}, 4);
     const std::vector<double> difference = differences(found, costs);
-    for (std::size_t b = 0; b < difference.size(); ++b) CHECK(difference[b] <= (1.0 + level) * range + 1e-9);
+    for (std::size_t b = 0; b < difference.size(); ++b)
+      CHECK(difference[b] <= (1.0 + level) * range + 1e-9);
     const double sum = std::accumulate(difference.begin(), difference.end(), 0.0);
     CHECK(sum > before);
     before = sum;
@@ -211,7 +229,8 @@ TEST_CASE("apps/sampler: no rank always has the costliest of its chunk") {
 
 TEST_CASE("apps/sampler: the order follows from seed, epoch and complexities alone") {
   const std::vector<float> costs = uneven_costs(103);
-  const EpochInputs inputs{.seed = 7, .epoch = 4, .samples = 103, .batch_size = 3, .rank = 1, .ranks = 4};
+  const EpochInputs inputs{
+      .seed = 7, .epoch = 4, .samples = 103, .batch_size = 3, .rank = 1, .ranks = 4};
   const auto sampler = balanced(costs, 0.1);
   const auto expected = sampler->epoch(inputs);
   CHECK(sampler->epoch(inputs) == expected);
@@ -249,11 +268,16 @@ TEST_CASE("apps/sampler: the order follows from seed, epoch and complexities alo
   CHECK(plain->epoch({.seed = 8, .epoch = 1, .samples = 24, .batch_size = 4}) != order);
 }
 
-TEST_CASE("apps/sampler: without shuffle balanced goes from the cheapest to the costliest, the same in each epoch") {
+TEST_CASE(
+    "apps/sampler: without shuffle balanced goes from the cheapest to the costliest, the same in "
+    "each epoch") {
   const std::vector<float> costs = uneven_costs(60);
-  const auto ranks = batches_of(*balanced(costs), {.epoch = 3, .shuffle = false, .samples = 60, .batch_size = 5}, 2);
-  CHECK(ranks == batches_of(*balanced(costs), {.epoch = 0, .shuffle = false, .samples = 60, .batch_size = 5}, 2));
-  for (std::size_t b = 1; b < ranks.front().size(); ++b) CHECK(work_of(ranks[0][b], costs) >= work_of(ranks[0][b - 1], costs));
+  const auto ranks = batches_of(*balanced(costs),
+                                {.epoch = 3, .shuffle = false, .samples = 60, .batch_size = 5}, 2);
+  CHECK(ranks == batches_of(*balanced(costs),
+                            {.epoch = 0, .shuffle = false, .samples = 60, .batch_size = 5}, 2));
+  for (std::size_t b = 1; b < ranks.front().size(); ++b)
+    CHECK(work_of(ranks[0][b], costs) >= work_of(ranks[0][b - 1], costs));
 }
 
 TEST_CASE("apps/sampler: samples that cost the same are dealt anew in each epoch") {
@@ -269,12 +293,16 @@ namespace {
 /// Samples that say what they cost, and take as long.
 class CostlyDataset : public NumberedDataset {
  public:
-  CostlyDataset(std::int64_t samples, double milliseconds) : NumberedDataset(samples, 1), milliseconds_(milliseconds) {}
-  double complexity(Split, std::int64_t index) const override { return index == bad ? bad_cost : static_cast<double>(index % 4 + 1); }
+  CostlyDataset(std::int64_t samples, double milliseconds)
+      : NumberedDataset(samples, 1), milliseconds_(milliseconds) {}
+  double complexity(Split, std::int64_t index) const override {
+    return index == bad ? bad_cost : static_cast<double>(index % 4 + 1);
+  }
   void image(Split split, std::int64_t index, std::uint8_t* out) const override {
     if (index == broken) fail(ExitCode::kUsage, "data", "sample {} is broken", index);
     ++reads[static_cast<std::size_t>(index)];
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds_ * static_cast<double>(index % 4 + 1)));
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(
+        milliseconds_ * static_cast<double>(index % 4 + 1)));
     NumberedDataset::image(split, index, out);
   }
   std::int64_t bad = -1, broken = -1;
@@ -287,29 +315,40 @@ class CostlyDataset : public NumberedDataset {
 
 }  // namespace
 
-TEST_CASE("apps/sampler: ranks agree on declared complexities, and name a sample whose complexity is none") {
+TEST_CASE(
+    "apps/sampler: ranks agree on declared complexities, and name a sample whose complexity is "
+    "none") {
   for (const int ranks : {1, 3}) {
     FakeWorld(ranks).run([&](Transport& transport) {
       CostlyDataset dataset(20, 0.0);
-      const auto costs = agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world());
+      const auto costs =
+          agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world());
       REQUIRE(costs.size() == 20);
       for (std::size_t i = 0; i < 20; ++i) CHECK(costs[i] == static_cast<float>(i % 4 + 1));
       dataset.bad = 13;
-      for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 1e300}) {
+      for (const double bad :
+           {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 1e300}) {
         dataset.bad_cost = bad;
-        CHECK(contains(
-            error_text(ExitCode::kUsage, [&] { agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world()); }),
-            "training sample 13 has complexity"));
+        CHECK(contains(error_text(ExitCode::kUsage,
+                                  [&] {
+                                    agree_on_complexities(dataset, Sampler::Complexity::kDeclared,
+                                                          transport.world());
+                                  }),
+                       "training sample 13 has complexity"));
       }
       if (ranks == 1) return;
       dataset.bad_cost = transport.rank() == 2 ? 8.0 : 7.0;
-      CHECK(
-          contains(error_text(ExitCode::kUsage, [&] { agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world()); }),
-                   "ranks 0 and 2 find another complexity for training sample 13"));
+      CHECK(contains(error_text(ExitCode::kUsage,
+                                [&] {
+                                  agree_on_complexities(dataset, Sampler::Complexity::kDeclared,
+                                                        transport.world());
+                                }),
+                     "ranks 0 and 2 find another complexity for training sample 13"));
     });
   }
   const NumberedDataset silent(4, 1);
-  CHECK(contains(error_text(ExitCode::kUsage, [&] { silent.complexity(Split::kTrain, 0); }), "data.sampler.complexity"));
+  CHECK(contains(error_text(ExitCode::kUsage, [&] { silent.complexity(Split::kTrain, 0); }),
+                 "data.sampler.complexity"));
 }
 
 TEST_CASE("apps/sampler: complexities are measured once a sample, and all ranks get the same") {
@@ -319,19 +358,24 @@ TEST_CASE("apps/sampler: complexities are measured once a sample, and all ranks 
     std::mutex mutex;
     std::vector<std::vector<float>> all;
     world.run([&](Transport& transport) {
-      const auto costs = agree_on_complexities(dataset, Sampler::Complexity::kMeasured, transport.world());
+      const auto costs =
+          agree_on_complexities(dataset, Sampler::Complexity::kMeasured, transport.world());
       const std::lock_guard lock(mutex);
       all.push_back(costs);
     });
     for (std::size_t i = 0; i < 40; ++i) CHECK(dataset.reads[i] == 1);
     for (const auto& costs : all) CHECK(costs == all.front());
     for (std::size_t i = 0; i < 40; ++i)
-      CHECK(all.front()[i] >= 2.0f * static_cast<float>(i % 4 + 1));  // milliseconds; sleeps end late only
+      // milliseconds; sleeps end late only
+      CHECK(all.front()[i] >= 2.0f * static_cast<float>(i % 4 + 1));
     dataset.broken = 17;
     world.run([&](Transport& transport) {
-      CHECK(
-          contains(error_text(ExitCode::kUsage, [&] { agree_on_complexities(dataset, Sampler::Complexity::kMeasured, transport.world()); }),
-                   "sample 17 is broken"));
+      CHECK(contains(error_text(ExitCode::kUsage,
+                                [&] {
+                                  agree_on_complexities(dataset, Sampler::Complexity::kMeasured,
+                                                        transport.world());
+                                }),
+                     "sample 17 is broken"));
     });
   }
 }

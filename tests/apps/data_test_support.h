@@ -24,7 +24,9 @@ namespace starling::test {
 using Bytes = std::vector<std::uint8_t>;
 
 inline void write_bytes(const std::string& path, const Bytes& bytes) {
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
 }
 
 inline int largest_gap(const Bytes& a, const Bytes& b) {
@@ -35,7 +37,8 @@ inline int largest_gap(const Bytes& a, const Bytes& b) {
 }
 
 /// A data set from the JSON of its `data` section, keys checked.
-inline std::unique_ptr<ImageDataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {
+inline std::unique_ptr<ImageDataset> make_dataset(const nlohmann::json& json,
+                                                  std::uint64_t seed = 1) {
   register_builtin_datasets();
   ConfigSection section(json, "test.json");
   const std::string type = section.required_text("type", "");
@@ -56,7 +59,8 @@ inline Augmenters augmenters_from(const nlohmann::json& keys, const Shape& image
 inline Augmenters augmenters_of(std::int64_t crop_padding, bool flip) {
   return augmenters_from({{"crop_padding", crop_padding}, {"flip", flip}}, Shape{1000, 1000, 3});
 }
-inline Augmentation augmentation_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, std::int64_t crop_padding, bool flip) {
+inline Augmentation augmentation_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample,
+                                    std::int64_t crop_padding, bool flip) {
   const Augmenters augmenters = augmenters_of(crop_padding, flip);
   const ImageChange change = image_change(augmenters, seed, epoch);
   return change ? change(sample, {}, Shape{1000, 1000, 3}) : Augmentation{};
@@ -65,7 +69,8 @@ inline Augmentation augmentation_of(std::uint64_t seed, std::int64_t epoch, std:
 /// Labelled images whose bytes tell split, sample and position.
 class NumberedDataset : public ImageDataset {
  public:
-  NumberedDataset(std::int64_t train, std::int64_t test, Shape image = Shape{6, 5, 3}, std::int64_t classes = 10) {
+  NumberedDataset(std::int64_t train, std::int64_t test, Shape image = Shape{6, 5, 3},
+                  std::int64_t classes = 10) {
     info_.image = image;
     info_.classes = classes;
     info_.train_samples = train;
@@ -76,7 +81,8 @@ class NumberedDataset : public ImageDataset {
   ImageInfo images() const override { return info_; }
   void open() override {}
   std::int64_t label(Split split, std::int64_t index) const override {
-    return index == bad_sample ? info_.classes : (index * 7 + (split == Split::kTest ? 3 : 0)) % info_.classes;
+    return index == bad_sample ? info_.classes
+                               : (index * 7 + (split == Split::kTest ? 3 : 0)) % info_.classes;
   }
   void image(Split split, std::int64_t index, std::uint8_t* out) const override {
     for (std::int64_t i = 0; i < info_.image.elements(); ++i) {
@@ -89,7 +95,8 @@ class NumberedDataset : public ImageDataset {
   ImageInfo info_;
 };
 
-/// A backend that has memory only: what the loader needs. `host` false plays a device with memory of its own, which augments.
+/// A backend that has memory only: what the loader needs. `host` false plays a device with memory
+/// of its own, which augments.
 class MemoryBackend : public Backend {
  public:
   explicit MemoryBackend(bool host = true) : host_(host) {}
@@ -126,7 +133,9 @@ class MemoryBackend : public Backend {
   class Block : public Storage {
    public:
     Block(Backend& backend, std::size_t bytes)
-        : Storage(backend, static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64 + 64)), bytes) {}
+        : Storage(backend,
+                  static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64 + 64)),
+                  bytes) {}
     ~Block() override { std::free(data()); }
   };
   [[noreturn]] static void no() { throw std::logic_error("this backend has memory only"); }

@@ -1,4 +1,5 @@
-// A run that goes on with another number of ranks: which samples are left of an epoch, where steps lie, and what the ranks' mean is.
+// A run that goes on with another number of ranks: which samples are left of an epoch, where steps
+// lie, and what the ranks' mean is.
 #include "apps/trainer/state/elastic.h"
 
 #include <doctest/doctest.h>
@@ -59,7 +60,8 @@ SafetensorsFile file_of(int rank) {
 void on_ranks(int ranks, const std::function<void(const SafetensorsFile&, int rank)>& look) {
   FakeWorld(ranks).run([&](Transport& transport) {
     RankFiles files;
-    for (int i = transport.rank(); i < 4; i += ranks) files.emplace_back("file " + std::to_string(i), file_of(i));
+    for (int i = transport.rank(); i < 4; i += ranks)
+      files.emplace_back("file " + std::to_string(i), file_of(i));
     look(mean_of_ranks(std::move(files), 4, {"w"}, true, transport.world()), transport.rank());
   });
 }
@@ -79,19 +81,26 @@ json elastic_run(const json& sync, const json& more = json::object()) {
 /// All ranks' files after `count` steps of a run on so many ranks.
 std::vector<SafetensorsFile> files_after(const json& config, int ranks, int count) {
   std::vector<SafetensorsFile> files(static_cast<std::size_t>(ranks));
-  FakeWorld(ranks).run(
-      [&](Transport& transport) { files[static_cast<std::size_t>(transport.rank())] = TrainerRun(config, transport).state_after(count); });
+  FakeWorld(ranks).run([&](Transport& transport) {
+    files[static_cast<std::size_t>(transport.rank())] =
+        TrainerRun(config, transport).state_after(count);
+  });
   return files;
 }
 
 /// The same after they went on from `from` with other ranks.
-std::vector<SafetensorsFile> continued_files(const json& config, const std::vector<SafetensorsFile>& from, int ranks, int count) {
+std::vector<SafetensorsFile> continued_files(const json& config,
+                                             const std::vector<SafetensorsFile>& from, int ranks,
+                                             int count) {
   std::vector<SafetensorsFile> files(static_cast<std::size_t>(ranks));
   FakeWorld(ranks).run([&](Transport& transport) {
     const int made = static_cast<int>(from.size());
     RankFiles own;
-    for (int i = transport.rank(); i < made; i += ranks) own.emplace_back("file", from[static_cast<std::size_t>(i)]);
-    const SafetensorsFile mean = mean_of_ranks(std::move(own), made, {"1.weight", "1.bias", "3.weight", "3.bias"}, true, transport.world());
+    for (int i = transport.rank(); i < made; i += ranks)
+      own.emplace_back("file", from[static_cast<std::size_t>(i)]);
+    const SafetensorsFile mean =
+        mean_of_ranks(std::move(own), made, {"1.weight", "1.bias", "3.weight", "3.bias"}, true,
+                      transport.world());
     const RankLayout site{ranks, ranks};
     TrainConfig read = read_train_config(config, "test", site);
     std::vector<Stretch> stretches = saved_stretches(mean, "file");
@@ -126,7 +135,8 @@ TEST_CASE("elastic/length: a run on one number of ranks lies in its epochs as be
 }
 
 TEST_CASE("elastic/length: other ranks go on in the midst of an epoch") {
-  // 4 ranks took 20 · 32 of 1000 samples; 3 ranks with 11 each make 10 updates of the 360 that are left, and 30 of a whole epoch.
+  // 4 ranks took 20 · 32 of 1000 samples; 3 ranks with 11 each make 10 updates of the 360 that are
+  // left, and 30 of a whole epoch.
   const RunLength length({{0, 4, 8}, {20, 3, 11}}, 1000, 1, 3.0, 0);
   CHECK(length.steps_per_epoch == 30);
   CHECK(length.total_steps == 20 + 10 + 60);
@@ -180,7 +190,9 @@ TEST_CASE("elastic/length: at an epoch's end, in one epoch twice, and with micro
   CHECK(steps.planned_step(92) == 92);
 }
 
-TEST_CASE("elastic/data: together the ranks take each sample of an epoch once at most, and leave less than an update") {
+TEST_CASE(
+    "elastic/data: together the ranks take each sample of an epoch once at most, and leave less "
+    "than an update") {
   register_builtin_samplers();
   std::vector<float> costs;
   for (int i = 0; i < 500; ++i) costs.push_back(static_cast<float>(1 + i * i % 37));
@@ -188,20 +200,23 @@ TEST_CASE("elastic/data: together the ranks take each sample of an epoch once at
     CAPTURE(type);
     const json described{{"type", type}};
     ConfigSection section(described, "test.json");
-    const std::shared_ptr<Sampler> sampler = samplers().make(section.required_text("type", ""), "data.sampler.type", section);
+    const std::shared_ptr<Sampler> sampler =
+        samplers().make(section.required_text("type", ""), "data.sampler.type", section);
     if (sampler->complexity() != Sampler::Complexity::kNone) sampler->set_complexities(costs);
     REQUIRE(sampler->takes_rest());
     const RunLength length({{0, 4, 8}, {5, 3, 11}, {8, 2, 16}}, 500, 1, 2.0, 0);
     std::set<std::int64_t> seen;
     std::int64_t count = 0;
-    const auto take = [&](EpochInputs inputs, const TakenBatches& batches, std::span<const std::int64_t> left) {
+    const auto take = [&](EpochInputs inputs, const TakenBatches& batches,
+                          std::span<const std::int64_t> left) {
       inputs.left = left;
       inputs.ranks = batches.ranks;
       inputs.batch_size = batches.batch_size;
       for (inputs.rank = 0; inputs.rank < inputs.ranks; ++inputs.rank) {
         const std::vector<std::int64_t> own = sampler->epoch(inputs);
         REQUIRE(static_cast<std::int64_t>(own.size()) >= batches.batches * batches.batch_size);
-        for (std::int64_t i = 0; i < batches.batches * batches.batch_size; ++i, ++count) seen.insert(own[static_cast<std::size_t>(i)]);
+        for (std::int64_t i = 0; i < batches.batches * batches.batch_size; ++i, ++count)
+          seen.insert(own[static_cast<std::size_t>(i)]);
       }
     };
     const EpochInputs inputs{.seed = 3, .epoch = 0, .samples = 500};
@@ -215,14 +230,17 @@ TEST_CASE("elastic/data: together the ranks take each sample of an epoch once at
   }
 }
 
-TEST_CASE("elastic/mean: parameters by weight, states and buffers by number, and nothing of one rank's own") {
+TEST_CASE(
+    "elastic/mean: parameters by weight, states and buffers by number, and nothing of one rank's "
+    "own") {
   for (const int ranks : {1, 2, 3, 4, 6}) {
     CAPTURE(ranks);
     double losses = 0.0, counts = 0.0;
     std::mutex mutex;
     on_ranks(ranks, [&](const SafetensorsFile& mean, int) {
       const std::lock_guard lock(mutex);
-      CHECK(test::numbers_in<float>(mean, "model.w") == std::vector<float>{(1.5F * 1 + 0.5F * 2 + 3 + 4) / 4, 0.1F});
+      CHECK(test::numbers_in<float>(mean, "model.w") ==
+            std::vector<float>{(1.5F * 1 + 0.5F * 2 + 3 + 4) / 4, 0.1F});
       CHECK(test::numbers_in<float>(mean, "model.mean") == std::vector<float>{2.5F});
       CHECK(test::numbers_in<float>(mean, "optimizer.m.w") == std::vector<float>{-2.5F, 0.0F});
       CHECK(mean.tensors.count("sync.residual.w") == 0);
@@ -245,22 +263,26 @@ TEST_CASE("elastic/mean: a file that does not fit is named") {
     std::vector<std::string> texts(2);
     world.run([&](Transport& transport) {
       RankFiles files;
-      for (int i = transport.rank(); i < 4; i += 2) files.emplace_back("file " + std::to_string(i), file_of(i));
+      for (int i = transport.rank(); i < 4; i += 2)
+        files.emplace_back("file " + std::to_string(i), file_of(i));
       if (transport.rank() == 1) change(files[1].second);
-      texts[static_cast<std::size_t>(transport.rank())] =
-          error_of(ExitCode::kUsage, [&] { mean_of_ranks(std::move(files), 4, {"w"}, true, transport.world()); });
+      texts[static_cast<std::size_t>(transport.rank())] = error_of(ExitCode::kUsage, [&] {
+        mean_of_ranks(std::move(files), 4, {"w"}, true, transport.world());
+      });
     });
     CHECK(texts[0] == texts[1]);
     return texts[0];
   };
-  CHECK(contains(said([](SafetensorsFile& file) { file.tensors.erase("model.w"); }), "file 3: tensor model.w is missing"));
+  CHECK(contains(said([](SafetensorsFile& file) { file.tensors.erase("model.w"); }),
+                 "file 3: tensor model.w is missing"));
   CHECK(contains(said([](SafetensorsFile& file) {
                    file.tensors["model.mean"] = fp32({1, 2});
                  }),
                  "file 3: tensor model.mean has another shape"));
   CHECK(contains(said([](SafetensorsFile& file) { file.tensors["model.more"] = fp32({1}); }),
                  "file 3: tensor model.more is in no file of rank 0"));
-  CHECK(contains(said([](SafetensorsFile& file) { file.metadata.erase("mean_weight"); }), "go on with 4 ranks"));
+  CHECK(contains(said([](SafetensorsFile& file) { file.metadata.erase("mean_weight"); }),
+                 "go on with 4 ranks"));
 }
 
 TEST_CASE("elastic/stretches: they are saved, read and continued") {
@@ -269,9 +291,11 @@ TEST_CASE("elastic/stretches: they are saved, read and continued") {
   const std::vector<Stretch> stretches{{0, 4, 32}, {6, 3, 43}};
   save_stretches(stretches, file);
   CHECK(saved_stretches(file, "f") == stretches);
-  for (const char* bad :
-       {"", "[]", "{}", R"([{"step": 1, "ranks": 2, "batch_size": 3}])", R"([{"step": 0, "ranks": 0, "batch_size": 3}])",
-        R"([{"step": 0, "ranks": 1}])", R"([{"step": 0, "ranks": 1, "batch_size": 1}, {"step": 0, "ranks": 2, "batch_size": 1}])"}) {
+  for (
+      const char* bad :
+      {"", "[]", "{}", R"([{"step": 1, "ranks": 2, "batch_size": 3}])",
+       R"([{"step": 0, "ranks": 0, "batch_size": 3}])", R"([{"step": 0, "ranks": 1}])",
+       R"([{"step": 0, "ranks": 1, "batch_size": 1}, {"step": 0, "ranks": 2, "batch_size": 1}])"}) {
     file.metadata["stretches"] = bad;
     CHECK(contains(error_of(ExitCode::kUsage, [&] { saved_stretches(file, "f"); }), "damaged"));
   }
@@ -284,7 +308,8 @@ TEST_CASE("elastic/stretches: they are saved, read and continued") {
 
 TEST_CASE("elastic/run: all-reduce on other ranks takes the same steps") {
   const json config = elastic_run({{"algorithm", "allreduce"}}, {{"ema", {{"decay", 0.9}}}});
-  const std::vector<SafetensorsFile> straight = files_after(config, 4, 25), before = files_after(config, 4, 7);
+  const std::vector<SafetensorsFile> straight = files_after(config, 4, 25),
+                                     before = files_after(config, 4, 7);
   for (const int ranks : {1, 2, 3, 8}) {
     CAPTURE(ranks);
     const std::vector<SafetensorsFile> after = continued_files(config, before, ranks, 18);
@@ -297,9 +322,11 @@ TEST_CASE("elastic/run: all-reduce on other ranks takes the same steps") {
 }
 
 TEST_CASE("elastic/run: gossip goes on from the mean model") {
-  for (const json& algorithm : {json("gossip"), json("push_sum"), json{{"type", "slowmo"}, {"period", 3}}, json("choco")}) {
+  for (const json& algorithm :
+       {json("gossip"), json("push_sum"), json{{"type", "slowmo"}, {"period", 3}}, json("choco")}) {
     CAPTURE(algorithm.dump());
-    json sync{{"algorithm", algorithm}, {"topology", {{"type", algorithm == "push_sum" ? "directed-exp" : "static-ring"}}}};
+    json sync{{"algorithm", algorithm},
+              {"topology", {{"type", algorithm == "push_sum" ? "directed-exp" : "static-ring"}}}};
     const json config = elastic_run(sync);
     const std::vector<SafetensorsFile> before = files_after(config, 4, 7);
     const std::vector<SafetensorsFile> now = continued_files(config, before, 3, 0);
@@ -308,17 +335,21 @@ TEST_CASE("elastic/run: gossip goes on from the mean model") {
       CAPTURE(name);
       std::vector<double> mean(test::numbers_in(now[0], name).size(), 0.0);
       for (const SafetensorsFile& file : before) {
-        const double weight = name.starts_with("model.") ? std::strtod(file.metadata.at("mean_weight").c_str(), nullptr) : 1.0;
+        const double weight = name.starts_with("model.")
+                                  ? std::strtod(file.metadata.at("mean_weight").c_str(), nullptr)
+                                  : 1.0;
         const std::vector<double> own = test::numbers_in(file, name);
         for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += weight * own[i] / 4.0;
       }
       for (const SafetensorsFile& file : now) {
         const std::vector<double> own = test::numbers_in(file, name);
-        for (std::size_t i = 0; i < mean.size(); ++i) CHECK(own[i] == doctest::Approx(mean[i]).epsilon(1e-13));
+        for (std::size_t i = 0; i < mean.size(); ++i)
+          CHECK(own[i] == doctest::Approx(mean[i]).epsilon(1e-13));
       }
     }
     // Its own checkpoints are resumed as any.
-    const std::vector<SafetensorsFile> straight = continued_files(config, before, 3, 9), half = continued_files(config, before, 3, 4);
+    const std::vector<SafetensorsFile> straight = continued_files(config, before, 3, 9),
+                                       half = continued_files(config, before, 3, 4);
     FakeWorld(3).run([&](Transport& transport) {
       const SafetensorsFile& own = half[static_cast<std::size_t>(transport.rank())];
       const std::vector<Stretch> stretches = saved_stretches(own, "file");
@@ -328,7 +359,8 @@ TEST_CASE("elastic/run: gossip goes on from the mean model") {
         of_run.stretches = stretches;
       });
       run.trainer->resume(own, "file");
-      test::check_same_tensors(straight[static_cast<std::size_t>(transport.rank())], run.state_after(5));
+      test::check_same_tensors(straight[static_cast<std::size_t>(transport.rank())],
+                               run.state_after(5));
     });
   }
 }

@@ -39,10 +39,15 @@ TEST_CASE("evaluate_model: a line for each class, and a table of which are taken
   CHECK(test::contains(class_table(clean, {"0", "1", "2"}), "2            0         -\n"));
 }
 
-TEST_CASE("evaluate_model: a model file says its config, its classes' names and how bytes become numbers") {
+TEST_CASE(
+    "evaluate_model: a model file says its config, its classes' names and how bytes become "
+    "numbers") {
   register_builtins();
-  const auto config_of = [](const char* text) { return read_train_config(nlohmann::json::parse(text), "test", {1, 1}); };
-  const TrainConfig config = config_of(R"({"model": {"type": "resnet20"}, "data": {"type": "cifar10", "augment": {"flip": true}},
+  const auto config_of = [](const char* text) {
+    return read_train_config(nlohmann::json::parse(text), "test", {1, 1});
+  };
+  const TrainConfig config = config_of(
+      R"({"model": {"type": "resnet20"}, "data": {"type": "cifar10", "augment": {"flip": true}},
     "batch_size": 32, "steps": 5, "optimizer": {"type": "adamw"}, "sync": {"topology": {"type": "ring"}}, "seed": 5})");
   SafetensorsFile file;
   describe_model(config, file);
@@ -52,7 +57,8 @@ TEST_CASE("evaluate_model: a model file says its config, its classes' names and 
   CHECK(classes[0] == "airplane");
   CHECK(classes[9] == "truck");
   CHECK(nlohmann::json::parse(file.metadata.at("starling.normalize")) ==
-        nlohmann::json::parse(R"({"mean": [0.4914, 0.4822, 0.4465], "std": [0.247, 0.2435, 0.2616]})"));
+        nlohmann::json::parse(
+            R"({"mean": [0.4914, 0.4822, 0.4465], "std": [0.247, 0.2435, 0.2616]})"));
   const nlohmann::json again = config_of_model(file, "m.safetensors");
   CHECK_FALSE(again.contains("optimizer"));
   CHECK_FALSE(again["data"].contains("augment"));
@@ -60,18 +66,28 @@ TEST_CASE("evaluate_model: a model file says its config, its classes' names and 
   CHECK(read_train_config(again, "m.safetensors", {3, 3}).batch_size == 32);
   // Classes without names are numbers.
   SafetensorsFile plain;
-  describe_model(config_of(R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "synthetic", "classes": 3}, "steps": 1})"), plain);
+  describe_model(
+      config_of(
+          R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "synthetic", "classes": 3}, "steps": 1})"),
+      plain);
   CHECK(plain.metadata.at("starling.classes") == R"(["0","1","2"])");
-  const TrainConfig hundred = config_of(R"({"model": {"type": "resnet20"}, "data": {"type": "cifar100"}, "steps": 1})");
+  const TrainConfig hundred =
+      config_of(R"({"model": {"type": "resnet20"}, "data": {"type": "cifar100"}, "steps": 1})");
   REQUIRE(hundred.data.class_names.size() == 100);
   CHECK(std::is_sorted(hundred.data.class_names.begin(), hundred.data.class_names.end()));
-  CHECK(config_of(R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "fashion_mnist"}, "steps": 1})").data.class_names[9] ==
-        "Ankle boot");
+  CHECK(
+      config_of(
+          R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "fashion_mnist"}, "steps": 1})")
+          .data.class_names[9] == "Ankle boot");
 }
 
-TEST_CASE("evaluate_model: a file of another program, and one whose config is damaged, are named in a line") {
+TEST_CASE(
+    "evaluate_model: a file of another program, and one whose config is damaged, are named in a "
+    "line") {
   SafetensorsFile file;
-  const auto text = [&] { return test::error_of(ExitCode::kUsage, [&] { config_of_model(file, "m.safetensors"); }); };
+  const auto text = [&] {
+    return test::error_of(ExitCode::kUsage, [&] { config_of_model(file, "m.safetensors"); });
+  };
   CHECK(test::contains(text(), "m.safetensors does not say by what config it was trained"));
   CHECK(test::contains(text(), "CONFIG.json"));
   file.metadata["starling.config"] = "{";
@@ -79,10 +95,13 @@ TEST_CASE("evaluate_model: a file of another program, and one whose config is da
   file.metadata["starling.config"] = "{\"model\": {}}";
   CHECK(test::contains(text(), "holds no config of a model and its data"));
   // A data file does not say what code is to be run.
-  file.metadata["starling.config"] = R"({"model": {"type": "mine"}, "data": {"type": "synthetic"}, "plugins": ["./libmine.so"]})";
-  CHECK(test::contains(text(), R"(m.safetensors was trained with the plug-ins ["./libmine.so"]; give its config)"));
+  file.metadata["starling.config"] =
+      R"({"model": {"type": "mine"}, "data": {"type": "synthetic"}, "plugins": ["./libmine.so"]})";
+  CHECK(test::contains(
+      text(), R"(m.safetensors was trained with the plug-ins ["./libmine.so"]; give its config)"));
   const test::Folder folder;
-  CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { evaluated_file(folder.path()); }), "has no model.safetensors"));
+  CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { evaluated_file(folder.path()); }),
+                       "has no model.safetensors"));
   folder.write("model.safetensors", "x");
   CHECK(evaluated_file(folder.path()) == folder.path() + "/model.safetensors");
   CHECK(evaluated_file("other.safetensors") == "other.safetensors");

@@ -31,7 +31,8 @@ struct Sum {
   double bytes = 0.0, flops = 0.0;
 };
 std::vector<OperationWork> pass_of(Model& model, const PassShape& shape) {
-  return count_pass(*classification_task(model.input_shape(), model.output_shape().back()), model, shape);
+  return count_pass(*classification_task(model.input_shape(), model.output_shape().back()), model,
+                    shape);
 }
 
 std::map<std::string, Sum> sums(const std::vector<OperationWork>& work) {
@@ -74,48 +75,63 @@ TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counte
 }
 
 TEST_CASE("trainer/floor: a blur is counted as the convolution that it is, and without a weight") {
-  const std::unique_ptr<Model> model = model_of(R"({"type": "sequential", "num_classes": 10, "layers": [
+  const std::unique_ptr<Model> model =
+      model_of(R"({"type": "sequential", "num_classes": 10, "layers": [
     {"type": "conv2d", "out_channels": 4, "kernel_size": 1}, {"type": "blur_pool2d"}, {"type": "max_pool2d", "kernel_size": 2},
     {"type": "flatten"}, {"type": "linear", "out_features": 10}]})");
   std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4}));
-  // 8×8 pixels become 4×4, 256 numbers, each of 9 products; then 2×2 with their places. The largest are compared, not multiplied.
+  // 8×8 pixels become 4×4, 256 numbers, each of 9 products; then 2×2 with their places. The largest
+  // are compared, not multiplied.
   CHECK(work["pool2d_forward"].bytes == (4096 + 1024) + (1024 + 256 + 256));
   CHECK(work["pool2d_forward"].flops == 2.0 * 256 * 9);
   CHECK(work["pool2d_backward"].bytes == (1024 + 4096) + (256 + 256 + 1024));
   CHECK(work["pool2d_backward"].flops == 2.0 * 256 * 9);
 }
 
-TEST_CASE("trainer/floor: products of whole matrices are those of Muon's iterations, and of Adafactor's estimate, counted by hand") {
+TEST_CASE(
+    "trainer/floor: products of whole matrices are those of Muon's iterations, and of Adafactor's "
+    "estimate, counted by hand") {
   const std::unique_ptr<Model> model = small_model();
   std::vector<LayerExtent> layers;
   for (const Parameter* parameter : model->parameters()) layers.push_back(layer_of(*parameter));
-  const auto rule = [](const char* name, const nlohmann::json& settings = nlohmann::json::object()) {
+  const auto rule = [](const char* name,
+                       const nlohmann::json& settings = nlohmann::json::object()) {
     ConfigSection section(settings, "optimizer");
     return optimizers().make(name, "optimizer", section);
   };
   OperationWork pass;
-  // An iteration on R×C multiplies two of the matrix to a square of the shorter side s, that square by itself, and it by the matrix:
-  // 2·(2·s²·l + s³). The weights are 4×18, 4×4 and 10×4.
-  const double iteration = 2.0 * (2 * 16 * 18 + 64) + 2.0 * (2 * 16 * 4 + 64) + 2.0 * (2 * 16 * 10 + 64);
-  std::map<std::string, Sum> work = sums(count_matrices(*rule("muon"), layers, DType::kFloat32, pass));
+  // An iteration on R×C multiplies two of the matrix to a square of the shorter side s, that square
+  // by itself, and it by the matrix: 2·(2·s²·l + s³). The weights are 4×18, 4×4 and 10×4.
+  const double iteration =
+      2.0 * (2 * 16 * 18 + 64) + 2.0 * (2 * 16 * 4 + 64) + 2.0 * (2 * 16 * 10 + 64);
+  std::map<std::string, Sum> work =
+      sums(count_matrices(*rule("muon"), layers, DType::kFloat32, pass));
   CHECK(work["matmul"].calls == 3 * 3 * 5);
   CHECK(work["matmul"].flops == 5 * iteration);
   CHECK(work["weighted_sum"].calls == 3 * 2 * 5);
   CHECK(work["update"].calls == 3);  // the walk along the direction; the pass is not among them
   // X twice and the square of 4×4; that one twice and its own; it, X and the product.
-  const auto bytes = [](double matrix) { return 5 * 4 * ((2 * matrix + 16) + 3 * 16 + (16 + 2 * matrix)); };
+  const auto bytes = [](double matrix) {
+    return 5 * 4 * ((2 * matrix + 16) + 3 * 16 + (16 + 2 * matrix));
+  };
   CHECK(work["matmul"].bytes == bytes(72) + bytes(16) + bytes(40));
-  CHECK(sums(count_matrices(*rule("muon", {{"ns_steps", 2}}), layers, DType::kFloat32, pass))["matmul"].flops == 2 * iteration);
-  CHECK(count_matrices(*rule("muon", {{"orthogonal", false}}), layers, DType::kFloat32, pass).empty());
+  CHECK(sums(count_matrices(*rule("muon", {{"ns_steps", 2}}), layers, DType::kFloat32,
+                            pass))["matmul"]
+            .flops == 2 * iteration);
+  CHECK(count_matrices(*rule("muon", {{"orthogonal", false}}), layers, DType::kFloat32, pass)
+            .empty());
   CHECK(count_matrices(*rule("adamw"), layers, DType::kFloat32, pass).empty());
   CHECK(pass.flops == 0);
-  CHECK(count_matrices(*rule("adafactor"), layers, DType::kFloat32, pass).empty());  // its bytes are in the pass
-  CHECK(pass.flops == 2.0 * (72 + 16 + 40));                                         // a column by a row
+  // its bytes are in the pass
+  CHECK(count_matrices(*rule("adafactor"), layers, DType::kFloat32, pass).empty());
+  // a column by a row
+  CHECK(pass.flops == 2.0 * (72 + 16 + 40));
 }
 
 TEST_CASE("trainer/floor: low precision halves activations and weights, not gradients of weights") {
   const std::unique_ptr<Model> model = small_model();
-  std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .compute = DType::kBFloat16}));
+  std::map<std::string, Sum> work =
+      sums(pass_of(*model, {.batch_size = 4, .compute = DType::kBFloat16}));
   CHECK(work["conv2d_forward"].bytes == (1024 + 144 + 2048) + (2048 + 32 + 2048));
   CHECK(work["conv2d_backward_weights"].bytes == (1024 + 2048 + 288) + (2048 + 2048 + 64));
   CHECK(work["batch_norm_forward"].bytes == 3 * 2048 + 4 * 16);
@@ -131,7 +147,8 @@ TEST_CASE("trainer/floor: an update's bytes, and the slower of bytes and arithme
   CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kFloat32).bytes == 32000);
   CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kBFloat16).bytes == 34000);
 
-  // 10 flops/s and 2 bytes/s: the first operation takes 4 s for its bytes, the second 3 s for its arithmetic.
+  // 10 flops/s and 2 bytes/s: the first operation takes 4 s for its bytes, the second 3 s for its
+  // arithmetic.
   const std::vector<OperationWork> work{{"a", 8, 10}, {"b", 2, 30}};
   CHECK(floor_of({{"a", 8, 10, 2}}, 10, 2).seconds == 5);  // at a rate of its own
   const Floor floor = floor_of(work, 10, 2);
@@ -153,8 +170,9 @@ TEST_CASE("trainer/floor: ceilings go by the device's name, and other boards of 
   };
   CHECK(rate("NVIDIA H200") == 4.3e12);
   CHECK(rate("NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0, cuDNN 9.19.0") == 3.0e12);
-  for (const char* other : {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA GH200 480GB", "NVIDIA H20",
-                            "NVIDIA A100-SXM4-80GB", ""}) {
+  for (const char* other :
+       {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA GH200 480GB", "NVIDIA H20", "NVIDIA A100-SXM4-80GB", ""}) {
     CAPTURE(other);
     CHECK(rate(other) == 0.0);
   }
@@ -170,15 +188,19 @@ TEST_CASE("trainer/floor: an update and a ResNet-50 on an H200 and an H100 take 
     CAPTURE(one.device);
     const Ceilings device = known_ceilings(one.device).value();
     const auto milliseconds = [&](const std::vector<OperationWork>& work) {
-      return 1e3 * floor_of(work, device.flops(DType::kBFloat16, false), device.bytes_per_second).seconds;
+      return 1e3 *
+             floor_of(work, device.flops(DType::kBFloat16, false), device.bytes_per_second).seconds;
     };
-    CHECK(milliseconds({{"update", 25.6e6 * 32, 0.0}}) == doctest::Approx(one.update).epsilon(3e-3));
+    CHECK(milliseconds({{"update", 25.6e6 * 32, 0.0}}) ==
+          doctest::Approx(one.update).epsilon(3e-3));
     for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
       ConfigSection adamw(nlohmann::json::object(), "optimizer");
-      const std::unique_ptr<Model> model = model_of(R"({"type": "resnet50", "num_classes": 1000})", Shape{224, 224, 3});
+      const std::unique_ptr<Model> model =
+          model_of(R"({"type": "resnet50", "num_classes": 1000})", Shape{224, 224, 3});
       const auto rule = optimizers().make("adamw", "optimizer", adamw);
       std::vector<OperationWork> work = pass_of(*model, {.batch_size = 256, .compute = compute});
-      work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
+      work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0,
+                                  DType::kFloat32, compute));
       CHECK(milliseconds(work) == doctest::Approx(one.resnet).epsilon(3e-3));
     }
   }

@@ -31,7 +31,8 @@ namespace fs = std::filesystem;
 using FolderSplit = Dataset::Split;
 
 /// Training's way, or tests'.
-std::vector<std::uint8_t> decoded_alone(const std::string& file, const PartChoice& part, bool scaled = true) {
+std::vector<std::uint8_t> decoded_alone(const std::string& file, const PartChoice& part,
+                                        bool scaled = true) {
   PictureDecoder decoder({.scaled_decoding = scaled});
   std::vector<std::uint8_t> pixels(16 * 16 * 3);
   decoder.decode(read_picture_file(file), file, part, 16, 16, 3, pixels.data());
@@ -54,11 +55,13 @@ TEST_CASE("image_folder: classes by folder, pictures by path, tests cut from the
   CHECK(labels == std::vector<std::int64_t>{0, 0, 0, 1, 1});
   const auto centre = [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); };
   std::vector<std::uint8_t> pixels(16 * 16 * 3);
-  const char* files[] = {"train/ant/a.jpg", "train/ant/b.jpeg", "train/ant/c.png", "train/bee/1.jpg", "train/bee/sub/2.PNG"};
+  const char* files[] = {"train/ant/a.jpg", "train/ant/b.jpeg", "train/ant/c.png",
+                         "train/bee/1.jpg", "train/bee/sub/2.PNG"};
   for (std::int64_t i = 0; i < 5; ++i) {
     dataset->image(FolderSplit::kTrain, i, pixels.data());
     CHECK(pixels == decoded_alone(tree.folder / files[i], centre));
-    CHECK(dataset->complexity(FolderSplit::kTrain, i) == static_cast<double>(fs::file_size(tree.folder / files[i])));
+    CHECK(dataset->complexity(FolderSplit::kTrain, i) ==
+          static_cast<double>(fs::file_size(tree.folder / files[i])));
   }
   dataset->image(FolderSplit::kTest, 1, pixels.data());
   CHECK(pixels == decoded_alone(tree.folder / "val/bee/y.jpg", centre, false));
@@ -75,12 +78,15 @@ TEST_CASE("image_folder: checksums tell pictures of other names, and nothing els
   CHECK(checksums(PictureTree()) == known);  // in another folder
   PictureTree other;
   fs::rename(other.folder / "val/ant/x.jpg", other.folder / "val/ant/z.jpg");
-  CHECK(checksums(other).at("names of pictures in train/") == known.at("names of pictures in train/"));
+  CHECK(checksums(other).at("names of pictures in train/") ==
+        known.at("names of pictures in train/"));
   CHECK(checksums(other).at("names of pictures in val/") != known.at("names of pictures in val/"));
   fs::rename(other.folder / "val/ant/z.jpg", other.folder / "val/ant/x.jpg");
   CHECK(checksums(other) == known);
-  fs::rename(other.folder / "train/bee/1.jpg", other.folder / "train/ant/1.jpg");  // of another class
-  CHECK(checksums(other).at("names of pictures in train/") != known.at("names of pictures in train/"));
+  // of another class
+  fs::rename(other.folder / "train/bee/1.jpg", other.folder / "train/ant/1.jpg");
+  CHECK(checksums(other).at("names of pictures in train/") !=
+        known.at("names of pictures in train/"));
 }
 
 TEST_CASE("image_folder: tests may have another size than training") {
@@ -94,14 +100,17 @@ TEST_CASE("image_folder: tests may have another size than training") {
   CHECK(contains(tree.refusal({{"test_crop", 21}}), "is larger than test_resize"));
 }
 
-TEST_CASE("image_folder: what is there now is what is read, whatever times and files of before say, and nothing is written") {
+TEST_CASE(
+    "image_folder: what is there now is what is read, whatever times and files of before say, and "
+    "nothing is written") {
   const PictureTree tree;
   const fs::path train = tree.folder / "train";
   const auto listed = [&] {
     const PictureIndex index(train);
     std::string all;
     for (std::int64_t i = 0; i < index.size(); ++i) {
-      all += std::to_string(index.label(i)) + " " + std::string(index.name(i)) + " " + std::to_string(index.bytes(i)) + "\n";
+      all += std::to_string(index.label(i)) + " " + std::string(index.name(i)) + " " +
+             std::to_string(index.bytes(i)) + "\n";
       CHECK(index.path(i) == train / index.name(i));
     }
     return all;
@@ -110,8 +119,10 @@ TEST_CASE("image_folder: what is there now is what is read, whatever times and f
   const auto expected = [&] {
     std::map<std::string, std::vector<std::string>> classes;
     for (const auto& entry : fs::recursive_directory_iterator(train)) {
-      const std::string ending = entry.path().extension(), name = entry.path().lexically_relative(train);
-      if (entry.is_regular_file() && (ending == ".jpg" || ending == ".jpeg" || ending == ".png" || ending == ".PNG"))
+      const std::string ending = entry.path().extension(),
+                        name = entry.path().lexically_relative(train);
+      if (entry.is_regular_file() &&
+          (ending == ".jpg" || ending == ".jpeg" || ending == ".png" || ending == ".PNG"))
         classes[name.substr(0, name.find('/'))].push_back(name);
     }
     std::string all;
@@ -119,7 +130,8 @@ TEST_CASE("image_folder: what is there now is what is read, whatever times and f
     for (auto& [name, files] : classes) {
       std::sort(files.begin(), files.end());
       for (const std::string& file : files)
-        all += std::to_string(label) + " " + file + " " + std::to_string(fs::file_size(train / file)) + "\n";
+        all += std::to_string(label) + " " + file + " " +
+               std::to_string(fs::file_size(train / file)) + "\n";
       ++label;
     }
     return all;
@@ -137,7 +149,8 @@ TEST_CASE("image_folder: what is there now is what is read, whatever times and f
       {"one swapped for another", [&] { fs::rename(train / "bee/z.jpeg", train / "bee/y.jpeg"); }},
       {"an index of before", [&] { tree.folder.write("train/.starling-index", "StarIdx2"); }},
       {"a class less", [&] { fs::remove_all(train / "aardvark"); }}};
-  for (const auto hours : {0, -100'000, 100'000}) {  // folders' and files' times go either way, or stay
+  // folders' and files' times go either way, or stay
+  for (const auto hours : {0, -100'000, 100'000}) {
     const PictureTree fresh;
     fs::remove_all(train);
     fs::copy(fresh.folder / "train", train, fs::copy_options::recursive);
@@ -145,15 +158,20 @@ TEST_CASE("image_folder: what is there now is what is read, whatever times and f
       CAPTURE(name);
       change();
       const auto then = fs::file_time_type::clock::now() + std::chrono::hours(hours);
-      for (const auto& entry : fs::recursive_directory_iterator(train)) fs::last_write_time(entry, then);
-      const auto files = std::distance(fs::recursive_directory_iterator(tree.folder.path()), fs::recursive_directory_iterator());
+      for (const auto& entry : fs::recursive_directory_iterator(train))
+        fs::last_write_time(entry, then);
+      const auto files = std::distance(fs::recursive_directory_iterator(tree.folder.path()),
+                                       fs::recursive_directory_iterator());
       CHECK(listed() == expected());
-      CHECK(std::distance(fs::recursive_directory_iterator(tree.folder.path()), fs::recursive_directory_iterator()) == files);
+      CHECK(std::distance(fs::recursive_directory_iterator(tree.folder.path()),
+                          fs::recursive_directory_iterator()) == files);
     }
   }
 }
 
-TEST_CASE("image_folder: what is no file but has a picture's name is named when it is read, and a folder is a folder") {
+TEST_CASE(
+    "image_folder: what is no file but has a picture's name is named when it is read, and a folder "
+    "is a folder") {
   const PictureTree tree;
   fs::create_symlink("nowhere/far.jpg", tree.folder / "train/ant/far.jpg");
   fs::create_symlink("loop.png", tree.folder / "train/ant/loop.png");
@@ -166,9 +184,11 @@ TEST_CASE("image_folder: what is no file but has a picture's name is named when 
   CHECK(strict->info().train_samples == 11);
   std::vector<std::uint8_t> pixels(16 * 16 * 3);
   const auto fault = [&](std::int64_t index) {
-    return error_of(ExitCode::kUsage, [&] { strict->image(FolderSplit::kTrain, index, pixels.data()); });
+    return error_of(ExitCode::kUsage,
+                    [&] { strict->image(FolderSplit::kTrain, index, pixels.data()); });
   };
-  CHECK(fault(3) == "[picture] " + tree.folder / "train/ant/far.jpg" + ": cannot be read: No such file or directory");
+  CHECK(fault(3) == "[picture] " + tree.folder / "train/ant/far.jpg" +
+                        ": cannot be read: No such file or directory");
   CHECK(contains(fault(4), "loop.png: cannot be read: Too many levels of symbolic links"));
   CHECK(contains(fault(5), "pipe.JPG: cannot be read: it is a pipe, not a regular file"));
   CHECK(contains(fault(6), "socket.jpeg: cannot be read: it is a socket, not a regular file"));
@@ -177,16 +197,19 @@ TEST_CASE("image_folder: what is no file but has a picture's name is named when 
   CHECK(patient->bad_samples().size() == 5);
   CHECK(patient->label(FolderSplit::kTrain, 7) == 0);
   CHECK(patient->label(FolderSplit::kTrain, 9) == 1);
-  CHECK(pixels ==
-        decoded_alone(tree.folder / "train/bee/sub/2.PNG", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
+  CHECK(pixels == decoded_alone(tree.folder / "train/bee/sub/2.PNG", [](const PictureSize& size) {
+          return PicturePart::centre(size, 20, 16, 16);
+        }));
 }
 
 TEST_CASE("image_folder: a part of each class is set aside where there is no val/") {
   const PictureTree tree;
   fs::remove_all(tree.folder / "val");
-  for (int i = 0; i < 20; ++i) tree.add("train/ant/more" + std::to_string(i) + ".jpg", i % 2 == 0 ? "420.jpg" : "444.jpg");
+  for (int i = 0; i < 20; ++i)
+    tree.add("train/ant/more" + std::to_string(i) + ".jpg", i % 2 == 0 ? "420.jpg" : "444.jpg");
   CHECK(contains(tree.refusal(), "or \"val_fraction\": 0.1"));
-  const auto dataset = tree.open({{"val_fraction", 0.5}}), again = tree.open({{"val_fraction", 0.5}});
+  const auto dataset = tree.open({{"val_fraction", 0.5}}),
+             again = tree.open({{"val_fraction", 0.5}});
   CHECK(dataset->info().test_samples == 13);  // 11.5 of 23 ants, 1 of 2 bees
   CHECK(dataset->info().train_samples == 12);
   std::vector<std::uint8_t> a(16 * 16 * 3), b(a.size());
@@ -203,48 +226,59 @@ TEST_CASE("image_folder: shares are rounded, limits take of each class in propor
   const PictureTree tree;
   fs::remove_all(tree.folder / "val");
   for (int i = 0; i < 97; ++i)
-    fs::create_hard_link(tree.folder / "train/ant/a.jpg", tree.folder / ("train/ant/" + std::to_string(i) + ".jpg"));
+    fs::create_hard_link(tree.folder / "train/ant/a.jpg",
+                         tree.folder / ("train/ant/" + std::to_string(i) + ".jpg"));
   for (int i = 0; i < 48; ++i)
-    fs::create_hard_link(tree.folder / "train/ant/a.jpg", tree.folder / ("train/bee/b" + std::to_string(i) + ".jpg"));
+    fs::create_hard_link(tree.folder / "train/ant/a.jpg",
+                         tree.folder / ("train/bee/b" + std::to_string(i) + ".jpg"));
   const auto counts = [&](const nlohmann::json& keys) {
     const auto dataset = tree.open(keys);
     std::vector<std::int64_t> result;
     for (const auto split : {FolderSplit::kTrain, FolderSplit::kTest}) {
       std::int64_t bees = 0;
-      const std::int64_t all = split == FolderSplit::kTrain ? dataset->info().train_samples : dataset->info().test_samples;
+      const std::int64_t all = split == FolderSplit::kTrain ? dataset->info().train_samples
+                                                            : dataset->info().test_samples;
       for (std::int64_t i = 0; i < all; ++i) bees += dataset->label(split, i);
       result.insert(result.end(), {all - bees, bees});
     }
     return result;
   };
-  using Counts = std::vector<std::int64_t>;                           // training ants and bees, test ants and bees; of 100 and 50
-  CHECK(counts({{"val_fraction", 0.29}}) == Counts{71, 36, 29, 14});  // 0.29 · 50 is just below 14.5
+  // training ants and bees, test ants and bees; of 100 and 50
+  using Counts = std::vector<std::int64_t>;
+  // 0.29 · 50 is just below 14.5
+  CHECK(counts({{"val_fraction", 0.29}}) == Counts{71, 36, 29, 14});
   CHECK(counts({{"val_fraction", 0.999}}) == Counts{1, 1, 99, 49});
   CHECK(counts({{"val_fraction", 0.5}, {"limit", 15}, {"test_limit", 8}}) == Counts{10, 5, 5, 3});
   CHECK(counts({{"val_fraction", 0.5}, {"limit", 1}, {"test_limit", 75}}) == Counts{1, 0, 50, 25});
 }
 
-TEST_CASE("image_folder: with the share that a run drew, no test takes what it was trained on, whatever comes or goes") {
+TEST_CASE(
+    "image_folder: with the share that a run drew, no test takes what it was trained on, whatever "
+    "comes or goes") {
   const PictureTree tree;
   fs::remove_all(tree.folder / "val");
   // Sizes tell files apart.
   const auto add = [&](int number) {
     tree.add("train/ant/p" + std::to_string(number) + ".jpg", "420.jpg");
-    fs::resize_file(tree.folder / ("train/ant/p" + std::to_string(number) + ".jpg"), 5000 + static_cast<std::uintmax_t>(number));
+    fs::resize_file(tree.folder / ("train/ant/p" + std::to_string(number) + ".jpg"),
+                    5000 + static_cast<std::uintmax_t>(number));
   };
   const auto sizes = [](const Dataset& dataset, FolderSplit split) {
     std::set<double> result;
     const DatasetInfo info = dataset.info();
-    for (std::int64_t i = 0; i < (split == FolderSplit::kTrain ? info.train_samples : info.test_samples); ++i)
+    for (std::int64_t i = 0;
+         i < (split == FolderSplit::kTrain ? info.train_samples : info.test_samples); ++i)
       result.insert(dataset.complexity(split, i));
     return result;
   };
   for (int i = 0; i < 40; ++i) add(i);
   const nlohmann::json keys{{"val_fraction", 0.25}};
   const auto before = tree.open(keys);
-  const std::set<double> trained = sizes(*before, FolderSplit::kTrain), tested = sizes(*before, FolderSplit::kTest);
+  const std::set<double> trained = sizes(*before, FolderSplit::kTrain),
+                         tested = sizes(*before, FolderSplit::kTest);
   REQUIRE(before->info().test_share);
-  for (int i = 0; i < 40; i += 7) fs::remove(tree.folder / ("train/ant/p" + std::to_string(i) + ".jpg"));
+  for (int i = 0; i < 40; i += 7)
+    fs::remove(tree.folder / ("train/ant/p" + std::to_string(i) + ".jpg"));
   for (int i = 40; i < 120; ++i) add(i);
   nlohmann::json all = tree.config();
   all.update(keys);
@@ -258,7 +292,8 @@ TEST_CASE("image_folder: with the share that a run drew, no test takes what it w
     old += tested.count(size) != 0 ? 1 : 0;
   }
   int there = 0;
-  for (const double size : tested) there += size < 5000 || static_cast<int>(size) % 7 != 5000 % 7 ? 1 : 0;
+  for (const double size : tested)
+    there += size < 5000 || static_cast<int>(size) % 7 != 5000 % 7 ? 1 : 0;
   CHECK(old == there);
   CHECK(tested_now.size() > static_cast<std::size_t>(old));  // and some of the new ones
 }
@@ -266,61 +301,82 @@ TEST_CASE("image_folder: with the share that a run drew, no test takes what it w
 TEST_CASE("image_folder: what is wrong with the folders is named") {
   const PictureTree tree;
   CHECK(contains(tree.refusal({{"val_fraction", 0.2}}),
-                 "leave one of them out: with --set data.val_fraction=0 " + tree.folder.path() + "/val is for tests"));
+                 "leave one of them out: with --set data.val_fraction=0 " + tree.folder.path() +
+                     "/val is for tests"));
   tree.add("val/cow/z.jpg", "444.jpg");
-  CHECK(contains(tree.refusal(), "has 2 classes and " + tree.folder.path() + "/val 3: 'cow' is in val/ alone"));
+  CHECK(contains(tree.refusal(),
+                 "has 2 classes and " + tree.folder.path() + "/val 3: 'cow' is in val/ alone"));
   fs::remove_all(tree.folder / "val/cow");
   tree.add("train/caf\xc3\xa9/1.jpg", "444.jpg");
   tree.add("val/cafe\xcc\x81/1.jpg", "444.jpg");
-  CHECK(contains(tree.refusal(), "'caf\xc3\xa9' (caf\\xc3\\xa9) is in train/ alone, 'cafe\xcc\x81' (cafe\\xcc\\x81) in val/"));
+  CHECK(contains(
+      tree.refusal(),
+      "'caf\xc3\xa9' (caf\\xc3\\xa9) is in train/ alone, 'cafe\xcc\x81' (cafe\\xcc\\x81) in val/"));
   fs::rename(tree.folder / "train/caf\xc3\xa9", tree.folder / "train/caf\xe9");
-  CHECK(contains(tree.refusal(), "/train/caf\\xe9 has a name that is not UTF-8, which model files cannot keep; rename it"));
+  CHECK(contains(
+      tree.refusal(),
+      "/train/caf\\xe9 has a name that is not UTF-8, which model files cannot keep; rename it"));
   fs::remove_all(tree.folder / "train/caf\xe9");
   fs::remove_all(tree.folder / "val/cafe\xcc\x81");
   fs::create_directory(tree.folder / "train/dog");
-  CHECK(contains(tree.refusal(), "the class folder " + tree.folder.path() + "/train/dog has no pictures"));
+  CHECK(contains(tree.refusal(),
+                 "the class folder " + tree.folder.path() + "/train/dog has no pictures"));
   fs::remove(tree.folder / "train/dog");
   fs::create_symlink("nowhere/dog", tree.folder / "train/dog");
   CHECK(contains(tree.refusal(),
-                 "image_folder: " + tree.folder.path() + "/train/dog is a link to nothing; mount what it leads to, or remove it"));
+                 "image_folder: " + tree.folder.path() +
+                     "/train/dog is a link to nothing; mount what it leads to, or remove it"));
   fs::remove_all(tree.folder / "train");
   CHECK(contains(tree.refusal(), "/train has no class folders; needed: "));
   // Without the folder there is what a dry run needs.
-  const auto declared = make_dataset({{"type", "image_folder"}, {"path", tree.folder / "nowhere"}, {"classes", 12}, {"train_samples", 99}});
+  const auto declared = make_dataset({{"type", "image_folder"},
+                                      {"path", tree.folder / "nowhere"},
+                                      {"classes", 12},
+                                      {"train_samples", 99}});
   CHECK(declared->info().classes == 12);
   CHECK(declared->info().train_samples == 99);
 }
 
-TEST_CASE("image_folder: a bad picture is an error that names it, or the next of its class stands in for it") {
+TEST_CASE(
+    "image_folder: a bad picture is an error that names it, or the next of its class stands in for "
+    "it") {
   const PictureTree tree;
   const std::string bad = tree.folder.write("train/ant/b.jpeg", "\xff\xd8\xff\xe0 no more");
   std::vector<std::uint8_t> pixels(16 * 16 * 3);
   const auto strict = tree.open();
-  const std::string text = error_of(ExitCode::kUsage, [&] { strict->image(FolderSplit::kTrain, 1, pixels.data()); });
+  const std::string text =
+      error_of(ExitCode::kUsage, [&] { strict->image(FolderSplit::kTrain, 1, pixels.data()); });
   CHECK(text.starts_with("[picture] " + bad + ": cannot be decoded as JPEG"));
   const auto patient = tree.open({{"on_bad_image", "skip"}});
   patient->image(FolderSplit::kTrain, 1, pixels.data());
-  CHECK(pixels ==
-        decoded_alone(tree.folder / "train/ant/c.png", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
+  CHECK(pixels == decoded_alone(tree.folder / "train/ant/c.png", [](const PictureSize& size) {
+          return PicturePart::centre(size, 20, 16, 16);
+        }));
   const std::vector<std::int64_t> counted = patient->bad_samples();
   CHECK(counted.size() == 1);
   for (int again = 0; again < 7; ++again) patient->image(FolderSplit::kTrain, 1, pixels.data());
   CHECK(patient->bad_samples() == counted);  // each once
   const auto small = tree.open({{"max_pixels", 100}});
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }), "that max_pixels allows"));
+  CHECK(contains(
+      error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }),
+      "that max_pixels allows"));
   for (const char* name : {"train/bee/1.jpg", "train/bee/sub/2.PNG"}) tree.folder.write(name, "x");
   const auto hopeless = tree.open({{"on_bad_image", "skip"}});
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }),
-                 "no training picture of the class bee"));
+  CHECK(contains(
+      error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }),
+      "no training picture of the class bee"));
 }
 
-TEST_CASE("image_folder: no test picture stands in for a training one, nor the reverse, and tests leave bad ones out") {
+TEST_CASE(
+    "image_folder: no test picture stands in for a training one, nor the reverse, and tests leave "
+    "bad ones out") {
   const PictureTree tree;
   fs::remove_all(tree.folder / "val");
   for (int i = 0; i < 9; ++i) tree.add("train/ant/more" + std::to_string(i) + ".jpg", "420.jpg");
   const nlohmann::json keys{{"val_fraction", 0.5}, {"on_bad_image", "skip"}};
   std::vector<std::uint8_t> pixels(16 * 16 * 3);
-  // Which of the 12 ants are training's: those that still decode once all others are broken, one at a time.
+  // Which of the 12 ants are training's: those that still decode once all others are broken, one at
+  // a time.
   std::vector<std::string> training, test;
   for (const auto& entry : fs::directory_iterator(tree.folder / "train/ant")) {
     const std::string path = entry.path(), name = entry.path().filename();
@@ -334,7 +390,8 @@ TEST_CASE("image_folder: no test picture stands in for a training one, nor the r
   }
   REQUIRE(test.size() == 6);
   const auto broken = [&](const std::vector<std::string>& paths) {
-    for (const std::string& path : paths) fs::rename(path, path + ".kept"), fs::create_symlink("nowhere", path);
+    for (const std::string& path : paths)
+      fs::rename(path, path + ".kept"), fs::create_symlink("nowhere", path);
     auto dataset = tree.open(keys);
     return dataset;
   };
@@ -355,17 +412,28 @@ TEST_CASE("image_folder: no test picture stands in for a training one, nor the r
   }
   for (const std::string& path : test) fs::rename(path + ".kept", path);
   const auto dataset = broken(training);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { dataset->image(FolderSplit::kTrain, 0, pixels.data()); }),
-                 "no training picture of the class ant can be decoded"));
+  CHECK(contains(
+      error_of(ExitCode::kUsage, [&] { dataset->image(FolderSplit::kTrain, 0, pixels.data()); }),
+      "no training picture of the class ant can be decoded"));
 }
 
 // Areas, shapes and places are drawn_augment_test.cpp's.
 TEST_CASE("random_resized_crop: what is no range is refused") {
-  CHECK(contains(error_of(ExitCode::kUsage, [] { random_crops({{"scale", {0.5, 0.1}}}); }), "random_resized_crop.scale"));
-  CHECK(contains(error_of(ExitCode::kUsage, [] { random_crops({{"ratio", {1.0}}}); }), "needed: [least, most]"));
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [] {
+                            random_crops({{"scale", {0.5, 0.1}}});
+                          }),
+                 "random_resized_crop.scale"));
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [] {
+                            random_crops({{"ratio", {1.0}}});
+                          }),
+                 "needed: [least, most]"));
 }
 
-TEST_CASE("random_resized_crop: the same on any rank and any number of threads, from files and from images of one size") {
+TEST_CASE(
+    "random_resized_crop: the same on any rank and any number of threads, from files and from "
+    "images of one size") {
   const PictureTree tree;
   CpuBackend backend;
   const auto dataset = tree.open();
@@ -380,7 +448,8 @@ TEST_CASE("random_resized_crop: the same on any rank and any number of threads, 
         const Batch& batch = loader.next();
         for (std::int64_t i = 0; i < batch_size; ++i) {
           const float* from = batch["image"].data<float>() + i * 16 * 16 * 3;
-          std::vector<float>& image = images[static_cast<std::size_t>(samples[static_cast<std::size_t>(b * batch_size + i)])];
+          std::vector<float>& image = images[static_cast<std::size_t>(
+              samples[static_cast<std::size_t>(b * batch_size + i)])];
           if (image.empty()) image.assign(from, from + 16 * 16 * 3);
           CHECK(std::equal(image.begin(), image.end(), from));
         }
@@ -390,11 +459,13 @@ TEST_CASE("random_resized_crop: the same on any rank and any number of threads, 
   // The crop is that of the sample's random numbers, in the picture's own pixels.
   const SampleRandom random{LoaderSettings().seed, 0, 3};
   const std::vector<std::uint8_t> expected =
-      decoded_alone(tree.folder / "train/bee/1.jpg", [&](const PictureSize& size) { return *crops[0]->part(random, size); });
+      decoded_alone(tree.folder / "train/bee/1.jpg",
+                    [&](const PictureSize& size) { return *crops[0]->part(random, size); });
   const ImageInfo info = dataset->images();
   float worst = 0.0F;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto number = static_cast<float>((expected[i] / 255.0 - info.mean[i % 3]) / info.std[i % 3]);
+    const auto number =
+        static_cast<float>((expected[i] / 255.0 - info.mean[i % 3]) / info.std[i % 3]);
     worst = std::max(worst, std::abs(number - images[3][i]));
   }
   CHECK(worst < 1e-5F);
@@ -403,7 +474,8 @@ TEST_CASE("random_resized_crop: the same on any rank and any number of threads, 
   CHECK(image_change(crops, 1, 0)(0, even, Shape{16, 16, 3}).flip == 0);
   CHECK(even == std::vector<std::uint8_t>(16 * 16 * 3, 77));
   std::vector<std::uint8_t> ramp(16 * 16 * 3);
-  for (std::size_t i = 0; i < ramp.size(); ++i) ramp[i] = static_cast<std::uint8_t>(i / 3 % 16 * 10);
+  for (std::size_t i = 0; i < ramp.size(); ++i)
+    ramp[i] = static_cast<std::uint8_t>(i / 3 % 16 * 10);
   const std::vector<std::uint8_t> before = ramp;
   (void)image_change(crops, 1, 0)(0, ramp, Shape{16, 16, 3});
   CHECK(ramp != before);

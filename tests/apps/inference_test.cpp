@@ -24,7 +24,8 @@ using test::contains;
 
 namespace {
 
-/// A small convolutional net with all its tensors at values of its own, written with its description.
+/// A small convolutional net with all its tensors at values of its own, written with its
+/// description.
 struct WrittenModel {
   test::Folder made;
   std::string folder = made.path(), path = made / "model.safetensors";
@@ -35,7 +36,8 @@ struct WrittenModel {
   WrittenModel() {
     register_builtin_layers();
     register_builtin_models();
-    const auto config = nlohmann::json::parse(R"({"model": {"type": "sequential", "num_classes": 3, "layers": [
+    const auto config =
+        nlohmann::json::parse(R"({"model": {"type": "sequential", "num_classes": 3, "layers": [
       {"type": "conv2d", "out_channels": 4, "kernel_size": 3}, {"type": "batch_norm"}, {"type": "relu"}, {"type": "dropout", "p": 0.5},
       {"type": "flatten"}, {"type": "linear", "out_features": 3}]}, "batch_size": 8})");
     ConfigSection root(config, "test");
@@ -44,7 +46,10 @@ struct WrittenModel {
     model->allocate(*backend, DType::kFloat32);
     model->initialise(7);
     add_model_tensors(*model, "", file);
-    ModelDescription description{.config = config.dump(), .classes = {"ant", "bee", "cat"}, .image = Shape{4, 5, 3}, .pictures = true};
+    ModelDescription description{.config = config.dump(),
+                                 .classes = {"ant", "bee", "cat"},
+                                 .image = Shape{4, 5, 3},
+                                 .pictures = true};
     description.scale = {{0.5, 0.4, 0.3, 0}, {0.2, 0.3, 0.25, 0}};
     describe(description, file);
     write();
@@ -86,11 +91,13 @@ TEST_CASE("a loaded model gives the logits of the model that was written") {
     const std::vector<std::uint8_t> bytes = some_bytes(2 * 60);
     std::vector<float> numbers(bytes.size());
     const std::array<float, 3> mean{0.5F, 0.4F, 0.3F}, deviation{0.2F, 0.3F, 0.25F};
-    for (std::size_t i = 0; i < bytes.size(); ++i) numbers[i] = (static_cast<float>(bytes[i]) / 255.0F - mean[i % 3]) / deviation[i % 3];
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      numbers[i] = (static_cast<float>(bytes[i]) / 255.0F - mean[i % 3]) / deviation[i % 3];
     const std::vector<float> expected = written.forward(numbers, 2);
     CHECK(model->logits(std::span<const float>(numbers)) == expected);
     CHECK(model->logits(std::span<const std::uint8_t>(bytes)) == expected);
-    CHECK(model->logits(std::span<const std::uint8_t>(bytes)) == expected);  // dropout is off, nothing is learnt
+    // dropout is off, nothing is learnt
+    CHECK(model->logits(std::span<const std::uint8_t>(bytes)) == expected);
     CHECK(model->logits(std::span<const float>()).empty());
   }
 }
@@ -99,7 +106,8 @@ TEST_CASE("a picture file becomes an image of the model's height and width") {
   std::vector<std::uint8_t> expected(4 * 5 * 3);
   const auto part = [](const PictureSize& size) { return PicturePart::centre(size, 4, 4, 5); };
   const std::string file = "golden/pictures/420.jpg";
-  PictureDecoder({.scaled_decoding = false}).decode(read_picture_file(file), file, part, 4, 5, 3, expected.data());
+  PictureDecoder({.scaled_decoding = false})
+      .decode(read_picture_file(file), file, part, 4, 5, 3, expected.data());
   CHECK(load_model(WrittenModel().path)->read_picture(file) == expected);
 }
 
@@ -118,7 +126,8 @@ TEST_CASE("a loaded model computes in the precision that is asked for") {
   const WrittenModel written;
   const std::vector<std::uint8_t> bytes = some_bytes(60);
   const auto logits = [&](const char* precision) {
-    return load_model(written.path, {.threads = 1, .precision = precision})->logits(std::span<const std::uint8_t>(bytes));
+    return load_model(written.path, {.threads = 1, .precision = precision})
+        ->logits(std::span<const std::uint8_t>(bytes));
   };
   const std::vector<float> exact = logits("fp64"), single = logits("fp32"), half = logits("bf16");
   double near = 0.0, far = 0.0;
@@ -129,7 +138,8 @@ TEST_CASE("a loaded model computes in the precision that is asked for") {
   CHECK(near < 1e-5);
   CHECK(far > near);
   CHECK(far < 0.1);
-  CHECK(contains(refusal(written.path, {.precision = "fp16"}), "precision is fp16; allowed: fp32, fp64, bf16"));
+  CHECK(contains(refusal(written.path, {.precision = "fp16"}),
+                 "precision is fp16; allowed: fp32, fp64, bf16"));
   CHECK(contains(refusal(written.path, {.device = "tpu"}), "device is tpu"));
   CHECK(contains(refusal(written.path, {.threads = -1}), "threads is -1"));
 }
@@ -138,8 +148,8 @@ TEST_CASE("what is no whole sample is refused") {
   const WrittenModel written;
   const auto model = load_model(written.path, {.threads = 1});
   const std::vector<float> numbers(61);
-  CHECK_THROWS_WITH_AS((void)model->logits(std::span<const float>(numbers)), "[inference] 61 numbers are no whole samples of 4×5×3 = 60",
-                       Error);
+  CHECK_THROWS_WITH_AS((void)model->logits(std::span<const float>(numbers)),
+                       "[inference] 61 numbers are no whole samples of 4×5×3 = 60", Error);
 }
 
 TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
@@ -152,19 +162,24 @@ TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
     written.file = whole;
     return refusal(written.path);
   };
-  CHECK(contains(with("starling.config", nullptr), "has no metadata starling.config, so it does not say what model it holds"));
+  CHECK(contains(with("starling.config", nullptr),
+                 "has no metadata starling.config, so it does not say what model it holds"));
   CHECK(contains(with("starling.config", "{"), "starling.config"));
   CHECK(contains(with("starling.config", "{}"), "needed: a JSON object with the key model"));
   CHECK(contains(with("starling.config", R"({"model": {"type": "resnet2"}})"), "resnet2"));
-  CHECK(contains(with("starling.config", R"({"model": {"type": "mine"}, "plugins": ["libmine.so"]})"), "libmine.so"));
+  CHECK(
+      contains(with("starling.config", R"({"model": {"type": "mine"}, "plugins": ["libmine.so"]})"),
+               "libmine.so"));
   CHECK(contains(with("starling.classes", "3"), "a JSON list of names"));
   CHECK(contains(with("starling.classes", "[3]"), "a JSON list of names"));
-  for (const char* input : {"[]", R"({"shape": 3})", R"({"shape": [-1, 2, 3]})", R"({"shape": [1.5]})", R"({"shape": [1,1,1,1,1,1,1]})",
-                            R"({"shape": [4, 5, 3], "resize": -2})"}) {
-    CHECK(contains(with("starling.input", input), R"(metadata starling.input: needed: {"shape": [H, W, C])"));
+  for (const char* input :
+       {"[]", R"({"shape": 3})", R"({"shape": [-1, 2, 3]})", R"({"shape": [1.5]})",
+        R"({"shape": [1,1,1,1,1,1,1]})", R"({"shape": [4, 5, 3], "resize": -2})"}) {
+    CHECK(contains(with("starling.input", input),
+                   R"(metadata starling.input: needed: {"shape": [H, W, C])"));
   }
-  for (const char* scale :
-       {"[]", R"({"mean": [1, 2, 3]})", R"({"mean": [1, 2, 3], "std": [1, 2]})", R"({"mean": ["a", 2, 3], "std": [1, 2, 3]})"}) {
+  for (const char* scale : {"[]", R"({"mean": [1, 2, 3]})", R"({"mean": [1, 2, 3], "std": [1, 2]})",
+                            R"({"mean": ["a", 2, 3], "std": [1, 2, 3]})"}) {
     CHECK(contains(with("starling.normalize", scale), "a number for each channel"));
   }
   CHECK(with("format", "pt").empty());
@@ -173,7 +188,8 @@ TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
   CHECK(contains(refusal(written.path), "tensor 0.bias is missing"));
   CHECK(contains(refusal("no/such/file"), "no/such/file"));
   std::filesystem::remove(written.path);
-  CHECK(contains(refusal(written.folder), "has no model.safetensors, which a run writes at its end"));
+  CHECK(
+      contains(refusal(written.folder), "has no model.safetensors, which a run writes at its end"));
 }
 
 TEST_CASE("probabilities are by the loss that the model was trained with") {

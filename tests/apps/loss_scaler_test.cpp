@@ -53,10 +53,13 @@ struct LateControl {
   }
   std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   LateBackend late{*cpu};
-  Tensor control{std::make_shared<OwnStorage>(late, cpu->allocate(16)), 0, Shape{2}, DType::kFloat64};
+  Tensor control{std::make_shared<OwnStorage>(late, cpu->allocate(16)), 0, Shape{2},
+                 DType::kFloat64};
 };
 
-TEST_CASE("trainer/loss scale: halves on overflow, doubles after a row of clean steps, and the optimizer's step lags") {
+TEST_CASE(
+    "trainer/loss scale: halves on overflow, doubles after a row of clean steps, and the "
+    "optimizer's step lags") {
   LateControl site;
   LossScaler scaler({.initial = 1024.0, .growth_interval = 3});
   std::int64_t step = 0;
@@ -114,7 +117,9 @@ TEST_CASE("trainer/loss scale: an endless row of overflows is divergence, with t
   CHECK(scaler.settle().optimizer_step == 1);
 }
 
-TEST_CASE("trainer/loss scale: overflows that go on for long after divergence leave a scale with an inverse") {
+TEST_CASE(
+    "trainer/loss scale: overflows that go on for long after divergence leave a scale with an "
+    "inverse") {
   LateControl site;
   LossScaler scaler;
   site.answer(true);
@@ -126,7 +131,8 @@ TEST_CASE("trainer/loss scale: overflows that go on for long after divergence le
   CHECK(scaler.diverged_step() == 31);
 }
 
-TEST_CASE("trainer/loss scale: a saved state goes on, and an algorithm without an answer is named") {
+TEST_CASE(
+    "trainer/loss scale: a saved state goes on, and an algorithm without an answer is named") {
   LateControl site;
   LossScaler scaler({.initial = 8.0, .growth_interval = 2});
   scaler.restore({64.0, 1, 17});

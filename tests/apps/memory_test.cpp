@@ -16,11 +16,13 @@ namespace {
 /// A device with so much memory and no more.
 class SmallDevice final : public ForwardingBackend {
  public:
-  SmallDevice(Backend& inner, std::size_t capacity) : ForwardingBackend(inner), capacity_(capacity) {}
+  SmallDevice(Backend& inner, std::size_t capacity)
+      : ForwardingBackend(inner), capacity_(capacity) {}
   std::shared_ptr<Storage> allocate(std::size_t bytes) override {
     const std::size_t in_use = ForwardingBackend::memory_stats().in_use;
     if (in_use + bytes > capacity_) {
-      fail(ExitCode::kMemory, "memory", "{} bytes are needed, {} are free", bytes, capacity_ - in_use);
+      fail(ExitCode::kMemory, "memory", "{} bytes are needed, {} are free", bytes,
+           capacity_ - in_use);
     }
     return ForwardingBackend::allocate(bytes);
   }
@@ -40,7 +42,12 @@ class SmallDevice final : public ForwardingBackend {
 /// The message of what ends a training run on a device of `capacity` bytes; "" where nothing does.
 std::string message_of_run(std::int64_t batch_size, std::size_t capacity) {
   const nlohmann::json json{{"model", {{"type", "resnet20"}, {"num_classes", 4}}},
-                            {"data", {{"type", "synthetic"}, {"image_size", 16}, {"classes", 4}, {"limit", 1024}, {"test_limit", 8}}},
+                            {"data",
+                             {{"type", "synthetic"},
+                              {"image_size", 16},
+                              {"classes", 4},
+                              {"limit", 1024},
+                              {"test_limit", 8}}},
                             {"batch_size", batch_size},
                             {"steps", 2},
                             {"tensorboard", false}};
@@ -55,13 +62,16 @@ std::string message_of_run(std::int64_t batch_size, std::size_t capacity) {
   {
     Trainer trainer(config, {}, trace, device, *transport);
     trainer.initialise();
-    message = test::error_text(ExitCode::kMemory, [&] { TrainingRun(trainer, folder / ".").run(); });
+    message =
+        test::error_text(ExitCode::kMemory, [&] { TrainingRun(trainer, folder / ".").run(); });
   }
   config.model.reset();
   return message;
 }
 
-TEST_CASE("trainer/memory: a device that is too small names the batch size that fits, and that one does") {
+TEST_CASE(
+    "trainer/memory: a device that is too small names the batch size that fits, and that one "
+    "does") {
   register_builtins();
   constexpr std::size_t kCapacity = 48 << 20;
   const std::string message = message_of_run(256, kCapacity);

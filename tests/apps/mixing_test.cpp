@@ -26,7 +26,8 @@ const Shape kImage{6, 5, 3};
 Augmenters augmenters(const nlohmann::json& keys) { return test::augmenters_from(keys, kImage); }
 
 LoaderSettings settings(const nlohmann::json& keys, int rank = 0, int ranks = 1) {
-  LoaderSettings result{.seed = 5, .augment = augmenters(keys), .batch_size = kBatch, .rank = rank, .ranks = ranks};
+  LoaderSettings result{
+      .seed = 5, .augment = augmenters(keys), .batch_size = kBatch, .rank = rank, .ranks = ranks};
   if (!mixing_key(result.augment).empty()) result.soft_target = {"label", kClasses};
   return result;
 }
@@ -48,7 +49,8 @@ TEST_CASE("apps/mixing: images and targets are mixed with their neighbours' by t
     CAPTURE(key);
     nlohmann::json keys = window;
     keys[key] = 0.8;
-    Loader plain(dataset, settings(window), backend, DType::kFloat32), mixed(dataset, settings(keys), backend, DType::kFloat32);
+    Loader plain(dataset, settings(window), backend, DType::kFloat32),
+        mixed(dataset, settings(keys), backend, DType::kFloat32);
     const auto order = epoch_samples(64, settings(window), 0);
     std::set<float> shares;
     for (std::int64_t b = 0; b < plain.batches_per_epoch(); ++b) {
@@ -57,26 +59,31 @@ TEST_CASE("apps/mixing: images and targets are mixed with their neighbours' by t
       const auto labels = before["label"].span<std::int32_t>();
       const Seen after = copy_of_mixed(mixed.next());
       REQUIRE(after.shares.size() == kBatch * kClasses);
-      const BatchMix mix = ImageChange(settings(keys).augment, 5, 0).mix(order[static_cast<std::size_t>(b * kBatch)], kImage);
+      const BatchMix mix = ImageChange(settings(keys).augment, 5, 0)
+                               .mix(order[static_cast<std::size_t>(b * kBatch)], kImage);
       std::int64_t own_pixels = 0;
       for (std::int64_t i = 0; i < kBatch; ++i) {
         const std::int64_t other = (i + kBatch - 1) % kBatch;
         for (std::int64_t k = 0; k < 90; ++k) {
-          const float a = images[static_cast<std::size_t>(i * 90 + k)], c = images[static_cast<std::size_t>(other * 90 + k)];
+          const float a = images[static_cast<std::size_t>(i * 90 + k)],
+                      c = images[static_cast<std::size_t>(other * 90 + k)];
           const std::int64_t y = k / 15, x = k % 15 / 3;
           const bool inside = y >= mix.top && y < mix.bottom && x >= mix.left && x < mix.right;
           const float share = inside ? 0.0F : static_cast<float>(mix.own) / 16777216.0F;
-          REQUIRE(after.images[static_cast<std::size_t>(i * 90 + k)] == doctest::Approx(share * a + (1 - share) * c).epsilon(1e-5));
+          REQUIRE(after.images[static_cast<std::size_t>(i * 90 + k)] ==
+                  doctest::Approx(share * a + (1 - share) * c).epsilon(1e-5));
           if (i == 0 && k % 3 == 0) own_pixels += !inside;
         }
         // Exactly the share of its pixels, or of their weight.
-        const float own = std::string(key) == "mixup" ? static_cast<float>(mix.own) / 16777216.0F
-                                                      : static_cast<float>(static_cast<double>(own_pixels) / 30.0);
+        const float own = std::string(key) == "mixup"
+                              ? static_cast<float>(mix.own) / 16777216.0F
+                              : static_cast<float>(static_cast<double>(own_pixels) / 30.0);
         std::vector<float> expected(kClasses);
         expected[static_cast<std::size_t>(labels[static_cast<std::size_t>(i)])] += own;
         expected[static_cast<std::size_t>(labels[static_cast<std::size_t>(other)])] += 1.0F - own;
         for (std::int64_t c = 0; c < kClasses; ++c)
-          REQUIRE(after.shares[static_cast<std::size_t>(i * kClasses + c)] == expected[static_cast<std::size_t>(c)]);
+          REQUIRE(after.shares[static_cast<std::size_t>(i * kClasses + c)] ==
+                  expected[static_cast<std::size_t>(c)]);
         shares.insert(own);
       }
     }
@@ -84,7 +91,8 @@ TEST_CASE("apps/mixing: images and targets are mixed with their neighbours' by t
   }
 }
 
-TEST_CASE("apps/mixing: the same bits with any number of threads, from any batch on, and on any rank") {
+TEST_CASE(
+    "apps/mixing: the same bits with any number of threads, from any batch on, and on any rank") {
   const test::NumberedDataset dataset(96, 1);
   test::MemoryBackend backend;
   const nlohmann::json keys{{"crop_padding", 2},
@@ -101,7 +109,8 @@ TEST_CASE("apps/mixing: the same bits with any number of threads, from any batch
   CHECK(expected[0] != expected[6]);
   LoaderSettings threaded = settings(keys, 1, 2);
   threaded.threads = 4;
-  Loader many(dataset, threaded, backend, DType::kFloat32), resumed(dataset, settings(keys, 1, 2), backend, DType::kFloat32);
+  Loader many(dataset, threaded, backend, DType::kFloat32),
+      resumed(dataset, settings(keys, 1, 2), backend, DType::kFloat32);
   resumed.start(1, 2);
   for (int b = 0; b < 12; ++b) {
     const Seen seen = copy_of_mixed(many.next());
@@ -109,25 +118,30 @@ TEST_CASE("apps/mixing: the same bits with any number of threads, from any batch
     if (b >= 8) CHECK(copy_of_mixed(resumed.next()) == seen);
   }
 
-  // A batch is a function of its samples: here, without shuffling, another rank of another number has the same.
+  // A batch is a function of its samples: here, without shuffling, another rank of another number
+  // has the same.
   LoaderSettings alone = settings(keys), among = settings(keys, 0, 1);
   alone.shuffle = among.shuffle = false;
   const test::NumberedDataset twice(8, 1);
-  Loader first(twice, alone, backend, DType::kFloat32), second(dataset, among, backend, DType::kFloat32);
+  Loader first(twice, alone, backend, DType::kFloat32),
+      second(dataset, among, backend, DType::kFloat32);
   CHECK(copy_of_mixed(first.next()) == copy_of_mixed(second.next()));
 }
 
 TEST_CASE("apps/mixing: a device makes the host's bits of bytes, windows, rectangles and shares") {
   const test::NumberedDataset dataset(96, 1);
   test::MemoryBackend host, device(false);
-  const nlohmann::json keys{{"crop_padding", 2}, {"flip", true}, {"cutout", 3}, {"random_erasing", {{"p", 0.7}, {"value", 0.5}}},
+  const nlohmann::json keys{{"crop_padding", 2}, {"flip", true},
+                            {"cutout", 3},       {"random_erasing", {{"p", 0.7}, {"value", 0.5}}},
                             {"mixup", 0.4},      {"cutmix", 1.0}};
   const auto check = [&]<class T>(T) {
-    Loader on_host(dataset, settings(keys), host, DTypeOf<T>::value), on_device(dataset, settings(keys), device, DTypeOf<T>::value);
+    Loader on_host(dataset, settings(keys), host, DTypeOf<T>::value),
+        on_device(dataset, settings(keys), device, DTypeOf<T>::value);
     for (int b = 0; b < 12; ++b) {
       const Batch &expected = on_host.next(), &made = on_device.next();
-      REQUIRE(std::ranges::equal(expected["image"].template span<T>(), made["image"].template span<T>(),
-                                 [](T a, T c) { return static_cast<float>(a) == static_cast<float>(c); }));
+      REQUIRE(std::ranges::equal(
+          expected["image"].template span<T>(), made["image"].template span<T>(),
+          [](T a, T c) { return static_cast<float>(a) == static_cast<float>(c); }));
       CHECK(std::ranges::equal(expected["label"].span<float>(), made["label"].span<float>()));
     }
   };
@@ -140,17 +154,22 @@ TEST_CASE("apps/mixing: in low precision numbers are rounded once, after mixing"
   const test::NumberedDataset dataset(32, 1);
   test::MemoryBackend backend;
   const nlohmann::json keys{{"crop_padding", 1}, {"mixup", 1.0}};
-  Loader wide(dataset, settings(keys), backend, DType::kFloat32), low(dataset, settings(keys), backend, DType::kBFloat16);
+  Loader wide(dataset, settings(keys), backend, DType::kFloat32),
+      low(dataset, settings(keys), backend, DType::kBFloat16);
   for (int b = 0; b < 4; ++b) {
     const auto exact = wide.next()["image"].span<float>();
     const auto rounded = low.next()["image"].span<BFloat16>();
-    for (std::size_t i = 0; i < exact.size(); ++i) REQUIRE(static_cast<float>(rounded[i]) == static_cast<float>(BFloat16(exact[i])));
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      REQUIRE(static_cast<float>(rounded[i]) == static_cast<float>(BFloat16(exact[i])));
   }
 }
 
 // How much is drawn is drawn_augment_test.cpp's.
-TEST_CASE("apps/mixing: the least alpha takes an image or its neighbour, and of two ways each is taken by half of the batches") {
-  const Augmenters least = augmenters({{"mixup", 1e-6}}), both = augmenters({{"mixup", 0.8}, {"cutmix", 1.0}});
+TEST_CASE(
+    "apps/mixing: the least alpha takes an image or its neighbour, and of two ways each is taken "
+    "by half of the batches") {
+  const Augmenters least = augmenters({{"mixup", 1e-6}}),
+                   both = augmenters({{"mixup", 0.8}, {"cutmix", 1.0}});
   int whole = 0, mixup = 0;
   for (std::int64_t sample = 0; sample < 2000; ++sample) {
     const double share = ImageChange(least, 3, 1).mix(sample, kImage).share(kImage);
@@ -164,7 +183,9 @@ TEST_CASE("apps/mixing: the least alpha takes an image or its neighbour, and of 
   CHECK(ImageChange(augmenters({{"flip", true}}), 3, 1).mix(0, kImage).own == math::kWholeShare);
 }
 
-TEST_CASE("apps/mixing: loss and gradient of mixed targets are the mean of both classes' by their shares") {
+TEST_CASE(
+    "apps/mixing: loss and gradient of mixed targets are the mean of both classes' by their "
+    "shares") {
   CpuBackend backend(1);
   const std::int64_t rows = 4, classes = 5;
   std::vector<double> logits;
@@ -197,8 +218,10 @@ TEST_CASE("apps/mixing: loss and gradient of mixed targets are the mean of both 
   const Tensor soft(backend, Shape{rows, classes}, DType::kFloat32);
   backend.copy_from_host(shares.data(), soft);
   for (const double smoothing : {0.0, 0.1}) {
-    const auto a = by_number(own, smoothing), b = by_number(other, smoothing), mixed = run(soft, smoothing);
-    for (std::size_t i = 0; i < mixed.size(); ++i) CHECK(mixed[i] == doctest::Approx(share * a[i] + (1.0 - share) * b[i]).epsilon(1e-12));
+    const auto a = by_number(own, smoothing), b = by_number(other, smoothing),
+               mixed = run(soft, smoothing);
+    for (std::size_t i = 0; i < mixed.size(); ++i)
+      CHECK(mixed[i] == doctest::Approx(share * a[i] + (1.0 - share) * b[i]).epsilon(1e-12));
   }
 }
 
@@ -207,7 +230,8 @@ TEST_CASE("apps/mixing: a config whose loss, task or batch cannot be mixed is re
   static const bool once = [] {
     class Plain final : public Loss {
      public:
-      Variable value(const Variable& outputs, const Tensor& targets, double scale, Pass& pass) const override {
+      Variable value(const Variable& outputs, const Tensor& targets, double scale,
+                     Pass& pass) const override {
         return functions::cross_entropy(outputs, targets, 0.0, scale, pass);
       }
     };
@@ -216,10 +240,13 @@ TEST_CASE("apps/mixing: a config whose loss, task or batch cannot be mixed is re
   }();
   static_cast<void>(once);
   const auto message = [](const char* patch) {
-    nlohmann::json config = nlohmann::json::parse(R"({"model": {"type": "resnet20"}, "batch_size": 4, "steps": 1,
+    nlohmann::json config =
+        nlohmann::json::parse(R"({"model": {"type": "resnet20"}, "batch_size": 4, "steps": 1,
       "data": {"type": "synthetic", "image_size": 8, "classes": 4, "limit": 64, "test_limit": 8, "augment": {"mixup": 0.2}}})");
     config.merge_patch(nlohmann::json::parse(patch));
-    return test::error_of(ExitCode::kUsage, [&] { trace_shapes(read_train_config(config, "test.json", {1, 1})); });
+    return test::error_of(ExitCode::kUsage, [&] {
+      trace_shapes(read_train_config(config, "test.json", {1, 1}));
+    });
   };
   CHECK(contains(message(R"({"loss": {"type": "test_plain"}})"), "data.augment.mixup"));
   CHECK(contains(message(R"({"loss": {"type": "test_plain"}})"), "loss.type"));
@@ -228,7 +255,8 @@ TEST_CASE("apps/mixing: a config whose loss, task or batch cannot be mixed is re
   CHECK(contains(small, "data.augment.mixup"));
   for (const char* loss : {"cross_entropy", "focal", "bce_with_logits", "mse", "l1", "huber"}) {
     CAPTURE(loss);
-    nlohmann::json config = nlohmann::json::parse(R"({"model": {"type": "resnet20", "num_classes": 7}, "batch_size": 4, "steps": 1,
+    nlohmann::json config = nlohmann::json::parse(
+        R"({"model": {"type": "resnet20", "num_classes": 7}, "batch_size": 4, "steps": 1,
       "data": {"type": "synthetic", "image_size": 8, "classes": 4, "limit": 64, "test_limit": 8, "augment": {"mixup": 0.2, "cutmix": 1}}})");
     config["loss"] = {{"type", loss}};
     const TrainConfig read = read_train_config(config, "test.json", {1, 1});

@@ -31,13 +31,15 @@ float value_of(const SafetensorsFile& file) {
 void save(const CheckpointFolder& checkpoints, std::int64_t step, int keep, int ranks = 2) {
   checkpoints.begin(step);
   std::vector<FileDigest> files;
-  for (int rank = 0; rank < ranks; ++rank) files.push_back(checkpoints.write(step, rank, file_of(static_cast<float>(step * 10 + rank))));
+  for (int rank = 0; rank < ranks; ++rank)
+    files.push_back(checkpoints.write(step, rank, file_of(static_cast<float>(step * 10 + rank))));
   checkpoints.complete(step, keep, files);
 }
 
 std::set<std::string> names_in(const std::string& folder) {
   std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.insert(entry.path().filename().string());
   return names;
 }
 
@@ -49,10 +51,12 @@ TEST_CASE("apps/checkpoint: what was written is read back, and the newest are ke
   CHECK(!checkpoints.newest());
   save(checkpoints, 5, 2);
   CHECK(checkpoints.newest() == 5);
-  CHECK(names_in(checkpoints.step_folder(5)) == std::set<std::string>{"DONE", "rank-0.safetensors", "rank-1.safetensors"});
+  CHECK(names_in(checkpoints.step_folder(5)) ==
+        std::set<std::string>{"DONE", "rank-0.safetensors", "rank-1.safetensors"});
   for (const std::int64_t step : {10, 100, 20}) save(checkpoints, step, 3);
   CHECK(checkpoints.newest() == 100);
-  CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-10", "step-100", "step-20"});
+  CHECK(names_in(folder / "checkpoints") ==
+        std::set<std::string>{"step-10", "step-100", "step-20"});
   save(checkpoints, 101, 2);
   CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-100", "step-101"});
   CHECK(value_of(checkpoints.read(101, 1)) == 1011.0f);
@@ -94,7 +98,8 @@ TEST_CASE("apps/checkpoint: beginning a step again empties it") {
   CHECK(names_in(checkpoints.step_folder(10)).empty());
   CHECK(!checkpoints.newest());
   checkpoints.complete(10, 2, {checkpoints.write(10, 0, file_of(3.0f))});
-  CHECK(names_in(checkpoints.step_folder(10)) == std::set<std::string>{"DONE", "rank-0.safetensors"});
+  CHECK(names_in(checkpoints.step_folder(10)) ==
+        std::set<std::string>{"DONE", "rank-0.safetensors"});
 }
 
 TEST_CASE("apps/checkpoint: damaged, missing and unwritable ones are errors with the file's name") {
@@ -102,13 +107,16 @@ TEST_CASE("apps/checkpoint: damaged, missing and unwritable ones are errors with
   const CheckpointFolder checkpoints(folder.path());
   save(checkpoints, 10, 2);
   CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(11, 0); }), "step-11"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 2); }), checkpoints.rank_file(10, 2)));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 2); }),
+                 checkpoints.rank_file(10, 2)));
   const std::string bytes = read_text(checkpoints.rank_file(10, 1));
   write_bytes(checkpoints.rank_file(10, 1), Bytes(bytes.begin(), bytes.end() - 1));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); }), checkpoints.rank_file(10, 1)));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); }),
+                 checkpoints.rank_file(10, 1)));
 
   write_bytes(folder / "file", {1});
-  CHECK(contains(error_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }), folder / "file"));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }),
+                 folder / "file"));
 }
 
 TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside") {
@@ -119,13 +127,17 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
   CHECK(checkpoints.newest(20) == 10);
   CHECK(!checkpoints.newest(10));
   // One rank's file of another step.
-  fs::copy_file(checkpoints.rank_file(10, 1), checkpoints.rank_file(20, 1), fs::copy_options::overwrite_existing);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 1); }), "tensor 'model.weight'"));
+  fs::copy_file(checkpoints.rank_file(10, 1), checkpoints.rank_file(20, 1),
+                fs::copy_options::overwrite_existing);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 1); }),
+                 "tensor 'model.weight'"));
   CHECK(value_of(checkpoints.read(20, 0)) == 200.0f);
   const std::string done = checkpoints.step_folder(20) + "/DONE", good = read_text(done);
-  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), std::string("step 10\n"), std::string("{\"step\": 20}"),
-                                 std::string("{\"step\": 20, \"files\": {\"rank-0.safetensors\": 3}}"), good + "\n", good + " ",
-                                 good + std::string(3, '\0'), good + "{}", good.substr(0, good.size() - 1)}) {
+  for (const std::string& bad :
+       {std::string(), good.substr(0, good.size() / 2), std::string("step 10\n"),
+        std::string("{\"step\": 20}"),
+        std::string("{\"step\": 20, \"files\": {\"rank-0.safetensors\": 3}}"), good + "\n",
+        good + " ", good + std::string(3, '\0'), good + "{}", good.substr(0, good.size() - 1)}) {
     CAPTURE(bad);
     write_bytes(done, Bytes(bad.begin(), bad.end()));
     CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
@@ -138,7 +150,8 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
     CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
   }
   const std::size_t line = good.find('\n', 2) + 1;
-  CHECK(good.substr(0, line) == "{\n \"checksum\": \"" + checksum("{\n" + good.substr(line)) + "\",\n");
+  CHECK(good.substr(0, line) ==
+        "{\n \"checksum\": \"" + checksum("{\n" + good.substr(line)) + "\",\n");
   // Of older versions: with a list but without its checksum, and without either.
   std::string unproved = good;
   unproved.erase(2, line - 2);

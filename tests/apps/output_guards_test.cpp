@@ -24,13 +24,16 @@ SafetensorsFile state_of(int rank) {
 
 }  // namespace
 
-TEST_CASE("apps/checkpoint writer: ranks write beside their steps, one checkpoint after the other, each complete before the next") {
+TEST_CASE(
+    "apps/checkpoint writer: ranks write beside their steps, one checkpoint after the other, each "
+    "complete before the next") {
   const Folder folder;
   std::vector<std::int64_t> done;  // as rank 0 hears it
   FakeWorld(3).run([&](Transport& transport) {
-    CheckpointWriter writer(transport.world(), CheckpointFolder(folder.path()), 2, [&](std::int64_t step) {
-      if (transport.rank() == 0) done.push_back(step);
-    });
+    CheckpointWriter writer(transport.world(), CheckpointFolder(folder.path()), 2,
+                            [&](std::int64_t step) {
+                              if (transport.rank() == 0) done.push_back(step);
+                            });
     CHECK_FALSE(writer.pending());
     for (const std::int64_t step : {5, 6, 7}) {
       writer.start(step, state_of(transport.rank()));
@@ -51,18 +54,22 @@ TEST_CASE("apps/checkpoint writer: ranks write beside their steps, one checkpoin
   CHECK_FALSE(checkpoints.newest(6));
   CHECK(checkpoints.ranks(7) == 3);
   for (int rank = 0; rank < 3; ++rank) {
-    CHECK(checkpoints.read(7, rank).tensors.at("model.weight").bytes[0] == static_cast<std::byte>(rank));
+    CHECK(checkpoints.read(7, rank).tensors.at("model.weight").bytes[0] ==
+          static_cast<std::byte>(rank));
   }
 }
 
-TEST_CASE("apps/checkpoint writer: what a rank cannot write ends all ranks with its reason, whatever rank that is") {
+TEST_CASE(
+    "apps/checkpoint writer: what a rank cannot write ends all ranks with its reason, whatever "
+    "rank that is") {
   const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
   FakeWorld(2).run([&](Transport& transport) {
     CheckpointWriter writer(transport.world(), checkpoints, 2, [](std::int64_t) {});
     writer.start(1, state_of(transport.rank()));
     writer.finish();
-    // Somebody removes the folder that rank 0 has made. A rank that was faster has its file, the others have none.
+    // Somebody removes the folder that rank 0 has made. A rank that was faster has its file, the
+    // others have none.
     const std::string reason = error_of(ExitCode::kOutput, [&] {
       for (std::int64_t step = 2; step < 50; ++step) {
         writer.start(step, state_of(transport.rank()));
@@ -76,11 +83,14 @@ TEST_CASE("apps/checkpoint writer: what a rank cannot write ends all ranks with 
   });
 }
 
-TEST_CASE("apps/checkpoint writer: a rank that ends in the middle waits for its thread, and leaves nothing complete") {
+TEST_CASE(
+    "apps/checkpoint writer: a rank that ends in the middle waits for its thread, and leaves "
+    "nothing complete") {
   const Folder folder;
   const auto alone = make_single_transport();
   {
-    CheckpointWriter writer(alone->world(), CheckpointFolder(folder.path()), 2, [](std::int64_t) {});
+    CheckpointWriter writer(alone->world(), CheckpointFolder(folder.path()), 2,
+                            [](std::int64_t) {});
     writer.start(4, state_of(0));
   }
   CHECK_FALSE(CheckpointFolder(folder.path()).newest());

@@ -32,11 +32,14 @@ std::set<std::int64_t> steps_of(const std::string& path) {
   return steps;
 }
 
-MetricsLine line_at(std::int64_t step) { return {.step = step, .loss = 1.0 / static_cast<double>(step)}; }
+MetricsLine line_at(std::int64_t step) {
+  return {.step = step, .loss = 1.0 / static_cast<double>(step)};
+}
 
 std::uint64_t number_at(const std::string& bytes, std::size_t at, int size) {
   std::uint64_t value = 0;
-  for (int i = size - 1; i >= 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes.at(at + static_cast<std::size_t>(i)));
+  for (int i = size - 1; i >= 0; --i)
+    value = (value << 8) | static_cast<unsigned char>(bytes.at(at + static_cast<std::size_t>(i)));
   return value;
 }
 
@@ -49,7 +52,8 @@ std::uint64_t varint(const std::string& bytes, std::size_t& at) {
   }
 }
 
-/// The fields of a protocol buffer message: varints and fixed numbers as numbers, the rest as bytes.
+/// The fields of a protocol buffer message: varints and fixed numbers as numbers, the rest as
+/// bytes.
 struct Message {
   std::map<int, std::uint64_t> numbers;
   std::map<int, std::string> bytes;
@@ -75,7 +79,8 @@ struct Message {
 std::vector<std::string> event_files(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().filename().string().starts_with("events.out.tfevents.")) files.push_back(entry.path().string());
+    if (entry.path().filename().string().starts_with("events.out.tfevents."))
+      files.push_back(entry.path().string());
   }
   return files;
 }
@@ -175,7 +180,8 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
 
   // Torn and foreign lines go; a line without its end is torn even if it parses.
   write_bytes(path, [] {
-    const std::string text = "{\"step\":1}\n{\"step\":2,\"lo\n[3]\n\n{\"step\":\"4\"}\n{\"step\":5}\n{\"step\":6}";
+    const std::string text =
+        "{\"step\":1}\n{\"step\":2,\"lo\n[3]\n\n{\"step\":\"4\"}\n{\"step\":5}\n{\"step\":6}";
     return Bytes(text.begin(), text.end());
   }());
   MetricsWriter(folder.path(), false, 50);
@@ -236,5 +242,7 @@ TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
   CHECK(contains(error, "--output"));
 
   write_bytes(folder / "file", {1});
-  CHECK(contains(error_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }), folder / "file"));
+  CHECK(
+      contains(error_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }),
+               folder / "file"));
 }

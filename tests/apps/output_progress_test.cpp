@@ -31,8 +31,10 @@ std::string printed_by(Action&& action) {
   return folder.read("out");
 }
 
-/// The exit status of a child that catches signals, gets `signals` and then ends with 7 if a stop was asked for, else 8.
-int status_after(const std::vector<int>& signals, int pause_ms = 900, AtStopSignal first = AtStopSignal::kNote) {
+/// The exit status of a child that catches signals, gets `signals` and then ends with 7 if a stop
+/// was asked for, else 8.
+int status_after(const std::vector<int>& signals, int pause_ms = 900,
+                 AtStopSignal first = AtStopSignal::kNote) {
   const pid_t child = ::fork();
   if (child == 0) {
     install_stop_signals();
@@ -40,9 +42,11 @@ int status_after(const std::vector<int>& signals, int pause_ms = 900, AtStopSign
     at_stop_signal(first);
     for (const int signal : signals) {
       ::kill(::getpid(), signal);
-      std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));  // a second one of a kind must not meet the first still pending
+      // a second one of a kind must not meet the first still pending
+      std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     }
-    for (int i = 0; i < 100 && !signals.empty() && !stop_requested(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (int i = 0; i < 100 && !signals.empty() && !stop_requested(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     ::_exit(stop_requested() ? 7 : 8);
   }
   int status = 0;
@@ -92,7 +96,9 @@ TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
   CHECK(printed_by([] { Progress(10, 0, true).finish(); }) == "");
 }
 
-TEST_CASE("apps/signals: the first asks for a stop, a second SIGTERM or SIGINT ends at once, and the first where nothing is to be saved") {
+TEST_CASE(
+    "apps/signals: the first asks for a stop, a second SIGTERM or SIGINT ends at once, and the "
+    "first where nothing is to be saved") {
   CHECK(status_after({}) == 8);
   CHECK(status_after({SIGUSR1}, 300) == 7);
   CHECK(status_after({SIGUSR1, SIGUSR1}, 300) == 7);
@@ -103,7 +109,8 @@ TEST_CASE("apps/signals: the first asks for a stop, a second SIGTERM or SIGINT e
   CHECK(status_after({SIGTERM, SIGTERM}) == 128 + SIGTERM);
   CHECK(status_after({SIGINT, SIGINT}) == 128 + SIGINT);
   CHECK(status_after({SIGINT, SIGTERM}) == 128 + SIGTERM);
-  CHECK(status_after({SIGTERM, SIGINT}, 50) == 7);  // passed on twice, as by a batch system and a launcher
+  // passed on twice, as by a batch system and a launcher
+  CHECK(status_after({SIGTERM, SIGINT}, 50) == 7);
   // Where there is nothing to save.
   CHECK(status_after({SIGUSR1}, 50, AtStopSignal::kEnd) == 128 + SIGUSR1);
   CHECK(status_after({SIGTERM}, 50, AtStopSignal::kEndAsStopped) == 75);

@@ -24,10 +24,15 @@ struct PictureTree {
   }
   void add(const std::string& name, const std::string& golden) const {
     std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
-    std::filesystem::copy_file("golden/pictures/" + golden, folder / name, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file("golden/pictures/" + golden, folder / name,
+                               std::filesystem::copy_options::overwrite_existing);
   }
   nlohmann::json config() const {
-    return {{"type", "image_folder"}, {"path", folder.path()}, {"image_size", 16}, {"test_resize", 20}, {"test_crop", 16}};
+    return {{"type", "image_folder"},
+            {"path", folder.path()},
+            {"image_size", 16},
+            {"test_resize", 20},
+            {"test_crop", 16}};
   }
   std::unique_ptr<ImageDataset> open(const nlohmann::json& more = {}) const {
     nlohmann::json all = config();

@@ -1,4 +1,5 @@
-// What a plug-in's parts may get wrong, each with one mistake that the config chooses: all of it is told where it was made.
+// What a plug-in's parts may get wrong, each with one mistake that the config chooses: all of it is
+// told where it was made.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -33,14 +34,18 @@ class BadLayer final : public Layer {
     if (mistake_ == "throws") throw std::out_of_range("too far");
     const auto changed = [](const Tensor& numbers, double factor) {
       Tensor result(numbers.backend(), numbers.shape(), numbers.dtype());
-      numbers.backend().weighted_sum({.in = {numbers}, .weight = {factor}, .terms = 1, .out = result});
+      numbers.backend().weighted_sum(
+          {.in = {numbers}, .weight = {factor}, .terms = 1, .out = result});
       return result;
     };
     const double infinite = std::numeric_limits<double>::infinity();
     return pass.record(
-        "bad", changed(x.value(), now && mistake_ == "output" ? infinite : 1.0), {x}, {}, [=, mistake = mistake_](Gradients& gradients) {
+        "bad", changed(x.value(), now && mistake_ == "output" ? infinite : 1.0), {x}, {},
+        [=, mistake = mistake_](Gradients& gradients) {
           if (mistake == "silent") return;
-          gradients.set(0, changed(gradients.output(), mistake == "half" ? 0.5 : now && mistake == "gradient" ? infinite : 1.0));
+          gradients.set(0, changed(gradients.output(), mistake == "half"              ? 0.5
+                                                       : now && mistake == "gradient" ? infinite
+                                                                                      : 1.0));
         });
   }
 
@@ -54,7 +59,9 @@ class BadSampler final : public Sampler {
   std::vector<std::int64_t> epoch(const EpochInputs& inputs) const override {
     if (mistake_ == "throws") throw std::runtime_error("no order");
     std::vector<std::int64_t> own;
-    for (std::int64_t i = mistake_ == "alike" ? 0 : inputs.rank; i < inputs.samples; i += inputs.ranks) own.push_back(i);
+    for (std::int64_t i = mistake_ == "alike" ? 0 : inputs.rank; i < inputs.samples;
+         i += inputs.ranks)
+      own.push_back(i);
     if (mistake_ == "beyond") own[3] = inputs.samples;
     if (mistake_ == "below") own[3] = -1;
     if (mistake_ == "twice") own[3] = own[2];
@@ -82,7 +89,9 @@ class Loud final : public Metric {
  public:
   std::int64_t sums() const override { return 1; }
   void add(const Task&, const TaskOutput&, const Tensor&, Pass&) const override {}
-  std::vector<MetricValue> values(std::span<const double>, double) const override { return {{"accuracy", 0.0}}; }
+  std::vector<MetricValue> values(std::span<const double>, double) const override {
+    return {{"accuracy", 0.0}};
+  }
 };
 
 /// Updates nothing.
@@ -114,10 +123,15 @@ AlgorithmPlan bad_plan(ConfigSection& section) {
 Program bad_program() {
   register_builtins();
   static const bool once = [] {
-    layers().add("bad", [](ConfigSection& section) { return std::make_unique<BadLayer>(mistake_of(section)); });
-    samplers().add("bad", [](ConfigSection& section) { return std::make_unique<BadSampler>(mistake_of(section)); });
-    schedules().add("bad",
-                    [](ConfigSection& section, const ScheduleInputs&) { return std::make_unique<BadSchedule>(mistake_of(section)); });
+    layers().add("bad", [](ConfigSection& section) {
+      return std::make_unique<BadLayer>(mistake_of(section));
+    });
+    samplers().add("bad", [](ConfigSection& section) {
+      return std::make_unique<BadSampler>(mistake_of(section));
+    });
+    schedules().add("bad", [](ConfigSection& section, const ScheduleInputs&) {
+      return std::make_unique<BadSchedule>(mistake_of(section));
+    });
     metrics().add("bad", [](std::int64_t) { return std::make_unique<Loud>(); });
     algorithms().add("bad", bad_plan);
     return true;
@@ -137,9 +151,10 @@ TEST_CASE("plugin parts: each mistake is told by who made it, where and when") {
   const Program program = bad_program();
   program.write("bad.json", bad_config());
   // Of another version, and of nobody knows which. Neither is opened.
-  program.write("libother.so",
-                "\x7f"
-                "ELF \x01starling: what this file was compiled with\n0123\nlibstdc++\n0.0.9\nabc\nGCC 1.2\n");
+  program.write(
+      "libother.so",
+      "\x7f"
+      "ELF \x01starling: what this file was compiled with\n0123\nlibstdc++\n0.0.9\nabc\nGCC 1.2\n");
   program.write("libnone.so",
                 "\x7f"
                 "ELF");
@@ -169,7 +184,9 @@ TEST_CASE("plugin parts: each mistake is told by who made it, where and when") {
                "bad.json");
 }
 
-TEST_CASE("plugin parts: check_numbers names the first that is not finite, and --check-gradients the gradient that is off") {
+TEST_CASE(
+    "plugin parts: check_numbers names the first that is not finite, and --check-gradients the "
+    "gradient that is off") {
   const Program program = bad_program();
   program.write("bad.json", bad_config());
   program.play(R"table(

@@ -52,10 +52,12 @@ struct History {
 };
 
 /// `wild` rank starts with a loss scale that overflows fp16.
-std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps, int wild, double wild_scale) {
+std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps, int wild,
+                               double wild_scale) {
   std::vector<History> histories(static_cast<std::size_t>(ranks));
   FakeWorld(ranks).run([&](Transport& transport) {
-    RunInPrecision run(json, transport, {.initial = transport.rank() == wild ? wild_scale : 1024.0});
+    RunInPrecision run(json, transport,
+                       {.initial = transport.rank() == wild ? wild_scale : 1024.0});
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     const auto note = [&] {
       history.parameters.push_back(run.numbers());
@@ -75,20 +77,25 @@ std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps,
 double largest_difference(const Numbers& a, const Numbers& b) {
   double largest = 0.0;
   REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   return largest;
 }
 
-TEST_CASE("precision: fp16 in gossip, an overflow is one rank's own: it takes the mix alone and halves its scale") {
+TEST_CASE(
+    "precision: fp16 in gossip, an overflow is one rank's own: it takes the mix alone and halves "
+    "its scale") {
   register_builtins();
-  // 2^40 overflows in the first steps, and goes on to do so: every one of these steps is skipped on rank 1.
+  // 2^40 overflows in the first steps, and goes on to do so: every one of these steps is skipped on
+  // rank 1.
   const auto ranks = run_steps(config_of("fp16"), 2, 3, 1, 0x1p40);
   const History &calm = ranks[0], &wild = ranks[1];
   CHECK(wild.parameters[1] == wild.parameters[0]);  // x(1) = c(0) = x(0)
   CHECK(largest_difference(calm.parameters[1], calm.parameters[0]) > 1e-3);
   for (std::size_t t = 1; t < 3; ++t) {
     Numbers mixed = calm.parameters[t];
-    for (std::size_t i = 0; i < mixed.size(); ++i) mixed[i] = 0.5F * mixed[i] + 0.5F * wild.parameters[t][i];
+    for (std::size_t i = 0; i < mixed.size(); ++i)
+      mixed[i] = 0.5F * mixed[i] + 0.5F * wild.parameters[t][i];
     CHECK(largest_difference(wild.parameters[t + 1], mixed) <= 1e-7);
     CHECK(largest_difference(calm.parameters[t + 1], mixed) > 1e-3);
   }
@@ -98,7 +105,9 @@ TEST_CASE("precision: fp16 in gossip, an overflow is one rank's own: it takes th
   CHECK(calm.scale[3].optimizer_step == 4);
 }
 
-TEST_CASE("precision: fp16 in gossip, the scale falls until steps are clean, and the optimizer's s counts those alone") {
+TEST_CASE(
+    "precision: fp16 in gossip, the scale falls until steps are clean, and the optimizer's s "
+    "counts those alone") {
   register_builtins();
   const auto ranks = run_steps(config_of("fp16"), 2, 30, 1, 0x1p24);
   const LossScaleState& last = ranks[1].scale.back();
@@ -114,15 +123,17 @@ TEST_CASE("precision: fp16 in gossip, the scale falls until steps are clean, and
 TEST_CASE("precision: fp16, the first update that is not skipped is the optimizer's first") {
   register_builtins();
   FakeWorld(1).run([&](Transport& transport) {
-    RunInPrecision run(config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"), transport,
-                       {.initial = 0x1p60});
+    RunInPrecision run(
+        config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"),
+        transport, {.initial = 0x1p60});
     const Numbers start = run.numbers();
     for (int i = 0; i < 4; ++i) run.trainer->step();
     CHECK(run.numbers() == start);
     run.trainer->loss_scaler()->settle();
     run.trainer->loss_scaler()->restore({1024.0, 0, 1});
     run.trainer->step();
-    // Adam's first step is lr in every direction, whatever the gradient; with s = 5 it would be 0.55 lr.
+    // Adam's first step is lr in every direction, whatever the gradient; with s = 5 it would be
+    // 0.55 lr.
     CHECK(std::abs(largest_difference(run.numbers(), start) - 0.01) < 1e-4);
   });
 }
@@ -162,7 +173,8 @@ TEST_CASE("precision: fp16 in all-reduce, one rank's overflow is everybody's") {
   }
 }
 
-TEST_CASE("precision: low precision trains as fp32 does, with clipping and several micro-batches too") {
+TEST_CASE(
+    "precision: low precision trains as fp32 does, with clipping and several micro-batches too") {
   register_builtins();
   const auto final_numbers = [](const nlohmann::json& json) {
     std::vector<Numbers> result(2);
@@ -174,21 +186,26 @@ TEST_CASE("precision: low precision trains as fp32 does, with clipping and sever
     });
     return result;
   };
-  for (const char* patch :
-       {R"({"optimizer": {"type": "sgd", "lr": 0.05}})", R"({"optimizer": {"type": "sgd", "lr": 0.05}, "clip_norm": 0.5, "accumulate": 2})",
-        R"({"optimizer": {"type": "sgd", "lr": 0.05}, "sync": {"algorithm": "allreduce", "topology": null}})"}) {
+  for (
+      const char* patch :
+      {R"({"optimizer": {"type": "sgd", "lr": 0.05}})",
+       R"({"optimizer": {"type": "sgd", "lr": 0.05}, "clip_norm": 0.5, "accumulate": 2})",
+       R"({"optimizer": {"type": "sgd", "lr": 0.05}, "sync": {"algorithm": "allreduce", "topology": null}})"}) {
     CAPTURE(patch);
     const auto full = final_numbers(config_of("fp32", patch));
     for (const char* precision : {"bf16", "fp16"}) {
       CAPTURE(precision);
       const auto low = final_numbers(config_of(precision, patch));
       CHECK(low != full);
-      for (std::size_t rank = 0; rank < 2; ++rank) CHECK(largest_difference(low[rank], full[rank]) < 0.02);
+      for (std::size_t rank = 0; rank < 2; ++rank)
+        CHECK(largest_difference(low[rank], full[rank]) < 0.02);
     }
   }
 }
 
-TEST_CASE("precision: evaluation reads low-precision copies of the mean model, and leaves a rank's own as they were") {
+TEST_CASE(
+    "precision: evaluation reads low-precision copies of the mean model, and leaves a rank's own "
+    "as they were") {
   register_builtins();
   FakeWorld(2).run([&](Transport& transport) {
     const auto json = config_of("bf16");
@@ -203,8 +220,10 @@ TEST_CASE("precision: evaluation reads low-precision copies of the mean model, a
         values.push_back(parameter->value);
         low.push_back(parameter->low);
       }
-      std::vector<Bucket> buckets = make_buckets(plan, *run.backend, DType::kFloat32, 0, false, DType::kBFloat16);
-      for (std::size_t i = 0; i < values.size(); ++i) run.backend->copy(values[i], run.config.model->parameters()[i]->value);
+      std::vector<Bucket> buckets =
+          make_buckets(plan, *run.backend, DType::kFloat32, 0, false, DType::kBFloat16);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        run.backend->copy(values[i], run.config.model->parameters()[i]->value);
       refresh_low(*run.backend, buckets);
       const Tensor own_low = run.config.model->parameters()[0]->low;
       {
@@ -225,13 +244,17 @@ TEST_CASE("precision: evaluation reads low-precision copies of the mean model, a
   });
 }
 
-TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, and the optimizer's s, per rank") {
+TEST_CASE(
+    "precision: a checkpoint keeps fp16's scale, its row of clean steps, and the optimizer's s, "
+    "per rank") {
   register_builtins();
-  const auto json = config_of("fp16", R"({"optimizer": {"type": "accum_adamw", "lr": 0.01, "accum_iter": 3}})");
+  const auto json =
+      config_of("fp16", R"({"optimizer": {"type": "accum_adamw", "lr": 0.01, "accum_iter": 3}})");
   std::vector<Numbers> straight(2), resumed(2);
   FakeWorld(2).run([&](Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank());
-    const LossScaleSettings scale{.initial = transport.rank() == 0 ? 1024.0 : 0x1p22, .growth_interval = 5};
+    const LossScaleSettings scale{.initial = transport.rank() == 0 ? 1024.0 : 0x1p22,
+                                  .growth_interval = 5};
     SafetensorsFile file;
     LossScaleState saved;
     {
@@ -244,8 +267,9 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
     }
     RunInPrecision run(json, transport, scale);
     check_resumable(file, "test", run.config.resolved, run.config.written, 2, DType::kFloat16);
-    CHECK_THROWS_WITH_AS(check_resumable(file, "test", run.config.resolved, run.config.written, 2, DType::kFloat32),
-                         doctest::Contains("precision: the checkpoint was made in fp16"), Error);
+    CHECK_THROWS_WITH_AS(
+        check_resumable(file, "test", run.config.resolved, run.config.written, 2, DType::kFloat32),
+        doctest::Contains("precision: the checkpoint was made in fp16"), Error);
     run.trainer->resume(file, "test");
     const LossScaleState restored = run.trainer->loss_scaler()->settle();
     CHECK(restored.scale == saved.scale);
@@ -260,7 +284,8 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
 }
 
 /// Trains to the end in fp16 on two ranks, of which rank 1 starts with a scale of its own.
-ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, const std::string& folder) {
+ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild,
+                   const std::string& folder) {
   std::filesystem::create_directories(folder);
   ExitCode result = ExitCode::kInternal;
   FakeWorld(2).run([&](Transport& transport) {
@@ -271,7 +296,9 @@ ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, co
   return result;
 }
 
-TEST_CASE("precision: fp16, skipped steps are no divergence; an endless row of them is, and so is a loss that is not finite") {
+TEST_CASE(
+    "precision: fp16, skipped steps are no divergence; an endless row of them is, and so is a loss "
+    "that is not finite") {
   register_builtins();
   const test::Folder folder;
   const nlohmann::json json = config_of("fp16", R"({"log_every": 1, "tensorboard": false})");
@@ -282,30 +309,38 @@ TEST_CASE("precision: fp16, skipped steps are no divergence; an endless row of t
   CHECK(summary["skipped_steps"] >= 4);
   CHECK(summary["skipped_steps"] < 15);
 
-  const auto fails = [&](const nlohmann::json& config, const LossScaleSettings& wild, const char* name) {
+  const auto fails = [&](const nlohmann::json& config, const LossScaleSettings& wild,
+                         const char* name) {
     return test::error_of(ExitCode::kDiverged, [&] { train_two(config, wild, folder / name); });
   };
   const std::string endless = fails(json, {.initial = 0x1p60, .least = 0x1p58}, "b");
   CHECK(test::contains(endless, "step 3"));
   CHECK(test::contains(endless, "overflow fp16"));
-  const std::string nan =
-      fails(config_of("fp16", R"({"log_every": 1, "tensorboard": false, "optimizer": {"type": "sgd", "lr": 1e30}})"), {}, "c");
+  const std::string nan = fails(
+      config_of(
+          "fp16",
+          R"({"log_every": 1, "tensorboard": false, "optimizer": {"type": "sgd", "lr": 1e30}})"),
+      {}, "c");
   CHECK(test::contains(nan, "the loss of step"));
 }
 
 TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word led to it") {
   SafetensorsFile file;
   file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}};
-  // What a checkpoint of a config with the word `saved` that computed in `made` ("": does not say) tells a run of `given` that computes
-  // `now`.
-  const auto answer = [&](const char* saved, const std::string& made, const char* given, DType now) -> std::string {
+  // What a checkpoint of a config with the word `saved` that computed in `made` ("": does not say)
+  // tells a run of `given` that computes `now`.
+  const auto answer = [&](const char* saved, const std::string& made, const char* given,
+                          DType now) -> std::string {
     file.metadata["config"] = config_of(saved).dump();
     file.metadata.erase("precision");
     if (!made.empty()) file.metadata["precision"] = made;
-    return test::error_text(ExitCode::kUsage, [&] { check_resumable(file, "state", config_of(given), config_of(given), 2, now); });
+    return test::error_text(ExitCode::kUsage, [&] {
+      check_resumable(file, "state", config_of(given), config_of(given), 2, now);
+    });
   };
   const auto refused_for = [](const std::string& text, const std::string& remedy) {
-    CHECK(test::contains(text, "precision: the checkpoint was made in " + remedy + ", this run computes in"));
+    CHECK(test::contains(
+        text, "precision: the checkpoint was made in " + remedy + ", this run computes in"));
     CHECK(test::contains(text, "add --set precision=" + remedy));
   };
   for (const std::string made : {"fp32", ""}) {  // older checkpoints do not say
@@ -323,18 +358,24 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
   // Everything else is compared as ever.
   nlohmann::json other = config_of("auto");
   other["batch_size"] = 4;
-  CHECK_THROWS_WITH_AS(check_resumable(file, "state", other, other, 2, DType::kBFloat16), doctest::Contains("batch_size"), Error);
+  CHECK_THROWS_WITH_AS(check_resumable(file, "state", other, other, 2, DType::kBFloat16),
+                       doctest::Contains("batch_size"), Error);
 }
 
-TEST_CASE("device: auto says why it takes the CPU where some rank has a GPU or a driver, and nothing elsewhere") {
+TEST_CASE(
+    "device: auto says why it takes the CPU where some rank has a GPU or a driver, and nothing "
+    "elsewhere") {
   CHECK(why_not_gpus({"-"}).empty());
   CHECK(why_not_gpus({"-", "-", "-"}).empty());
   CHECK(why_not_gpus({"+"}).empty());
   CHECK(why_not_gpus({"+", "+"}).empty());
   CHECK(why_not_gpus({"+", "-", "-"}) ==
-        "device auto: the CPU, because 2 of 3 ranks cannot use a GPU; rank 1: its host has no NVIDIA driver");
-  CHECK(why_not_gpus({"+", "!no free GPU"}) == "device auto: the CPU, because 1 of 2 ranks cannot use a GPU; rank 1: no free GPU");
-  CHECK(why_not_gpus({"!no plug-in"}) == "device auto: the CPU, because 1 of 1 ranks cannot use a GPU; rank 0: no plug-in");
+        "device auto: the CPU, because 2 of 3 ranks cannot use a GPU; rank 1: its host has no "
+        "NVIDIA driver");
+  CHECK(why_not_gpus({"+", "!no free GPU"}) ==
+        "device auto: the CPU, because 1 of 2 ranks cannot use a GPU; rank 1: no free GPU");
+  CHECK(why_not_gpus({"!no plug-in"}) ==
+        "device auto: the CPU, because 1 of 1 ranks cannot use a GPU; rank 0: no plug-in");
   CHECK(test::contains(why_not_gpus({"-", "!no plug-in"}), "2 of 2 ranks"));
 }
 
@@ -354,7 +395,8 @@ TEST_CASE("precision: what a config's word means") {
   CHECK(read("fp16").resolved["sync"]["update"] == "after_backward");
   CHECK(read("auto", R"({"device": "cuda"})").compute == DType::kBFloat16);
   CHECK(read("auto").resolved["precision"] == "auto");
-  const TrainConfig gpu = read("fp32", R"({"tf32": true, "cudnn_benchmark": true, "deterministic": false})");
+  const TrainConfig gpu =
+      read("fp32", R"({"tf32": true, "cudnn_benchmark": true, "deterministic": false})");
   CHECK(gpu.tf32);
   CHECK(gpu.cudnn_benchmark);
   CHECK_FALSE(gpu.deterministic);

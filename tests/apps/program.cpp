@@ -45,7 +45,8 @@ ExitCode run(const std::vector<Program::Arguments>& of_ranks) {
   std::atomic<ExitCode> code{ExitCode::kOk};
   world.run([&](Transport& own) {
     const int rank = own.rank();
-    const ExitCode mine = run_ranks(options[static_cast<std::size_t>(rank)], [&](double) { return world.transport(rank); });
+    const ExitCode mine = run_ranks(options[static_cast<std::size_t>(rank)],
+                                    [&](double) { return world.transport(rank); });
     if (rank == 0) code = mine;
   });
   return code;
@@ -54,7 +55,8 @@ ExitCode run(const std::vector<Program::Arguments>& of_ranks) {
 std::vector<std::string> parts_of(const std::string& text, const std::string& separator) {
   std::vector<std::string> parts;
   std::size_t begin = 0;
-  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + separator.size())
+  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos;
+       begin = end + separator.size())
     parts.push_back(text.substr(begin, end - begin));
   parts.push_back(text.substr(begin));
   return parts;
@@ -71,12 +73,14 @@ std::vector<std::string> lines_of(const std::string& text) {
 void flip(const std::string& path, const std::string& tensor) {
   std::string text = read_text(path);
   std::size_t at = 0;
-  if (std::isdigit(static_cast<unsigned char>(tensor[0])) && tensor.find('.') == std::string::npos) {
+  if (std::isdigit(static_cast<unsigned char>(tensor[0])) &&
+      tensor.find('.') == std::string::npos) {
     at = std::stoul(tensor);
   } else {
     std::uint64_t length = 0;
     std::memcpy(&length, text.data(), sizeof length);
-    const nlohmann::json place = nlohmann::json::parse(text.substr(8, length)).at(tensor)["data_offsets"];
+    const nlohmann::json place =
+        nlohmann::json::parse(text.substr(8, length)).at(tensor)["data_offsets"];
     at = 8 + length + (place[0].get<std::size_t>() + place[1].get<std::size_t>()) / 2;
   }
   text.at(at) = static_cast<char>(text[at] ^ 2);
@@ -90,7 +94,9 @@ void step(const std::string& line, const Ended& last) {
   stream >> verb;
   const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
   const auto rest = [&] { return line.substr(verb.size() + 1 + words[0].size() + 1); };
-  const auto make_parents = [](const std::string& path) { fs::create_directories(fs::absolute(path).parent_path()); };
+  const auto make_parents = [](const std::string& path) {
+    fs::create_directories(fs::absolute(path).parent_path());
+  };
   const auto model = [](const std::string& folder) { return folder + "/model.safetensors"; };
   if (verb == "same") {
     CHECK(same_model(model(words.at(0)), model(words.at(1))));
@@ -111,9 +117,11 @@ void step(const std::string& line, const Ended& last) {
   } else if (verb == "copy") {
     make_parents(words.at(1));
     if (fs::is_directory(words.at(0))) fs::remove_all(words.at(1));
-    fs::copy(words.at(0), words.at(1), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    fs::copy(words.at(0), words.at(1),
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   } else if (verb == "forget") {  // as if the run had ended before
-    for (std::size_t i = 1; i < words.size(); ++i) fs::remove_all(words[0] + "/checkpoints/step-" + words[i]);
+    for (std::size_t i = 1; i < words.size(); ++i)
+      fs::remove_all(words[0] + "/checkpoints/step-" + words[i]);
     fs::remove(model(words[0]));
   } else if (verb == "write") {
     make_parents(words.at(0));
@@ -169,7 +177,9 @@ Ended Program::train(const std::vector<Arguments>& of_ranks) const {
       } catch (...) {  // told without a rank
       }
       ended.status = static_cast<int>(failure.code());
-      error = fmt::format("{}{}\n", rank > 0 && of_ranks.size() > 1 ? fmt::format("rank {}: ", rank) : "", failure.what());
+      error = fmt::format("{}{}\n",
+                          rank > 0 && of_ranks.size() > 1 ? fmt::format("rank {}: ", rank) : "",
+                          failure.what());
     }
   }
   ended.out = said.read("out");
@@ -185,21 +195,25 @@ Ended Program::train(int ranks, const std::string& command, const Arguments& set
   return train(std::vector<Arguments>(static_cast<std::size_t>(ranks), arguments));
 }
 
-Ended Program::check(const std::string& name, int ranks, int status, const std::string& pattern, const std::string& command,
-                     const Arguments& settings) const {
+Ended Program::check(const std::string& name, int ranks, int status, const std::string& pattern,
+                     const std::string& command, const Arguments& settings) const {
   const Ended ended = train(ranks, command, settings);
   const std::string said = ended.out.substr(0, 20000) + ended.err;
   CHECK_MESSAGE(ended.status == status, name << " ended with " << ended.status << ": " << said);
-  CHECK_MESSAGE(matches(ended.out + ended.err, pattern), name << ": no line matches '" << pattern << "' in: " << said);
+  CHECK_MESSAGE(matches(ended.out + ended.err, pattern),
+                name << ": no line matches '" << pattern << "' in: " << said);
   if (status == static_cast<int>(ExitCode::kUsage)) {
     const std::vector<std::string> lines = lines_of(ended.err);
-    const auto errors = std::count_if(lines.begin(), lines.end(), [](const std::string& line) { return !line.starts_with("warning: "); });
+    const auto errors = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return !line.starts_with("warning: ");
+    });
     CHECK_MESSAGE(errors == 1, name << " is not told in one line: " << ended.err);
   }
   return ended;
 }
 
-Ended Program::play(const std::string& story, const std::string& command, const std::vector<std::string>& prefixes) const {
+Ended Program::play(const std::string& story, const std::string& command,
+                    const std::vector<std::string>& prefixes) const {
   std::map<std::string, Arguments> macros;
   Ended last;
   for (const std::string& line : lines_of(story)) {
@@ -217,10 +231,12 @@ Ended Program::play(const std::string& story, const std::string& command, const 
           const Arguments& more = macros.at(columns[i].substr(1));
           settings.insert(settings.end(), more.begin(), more.end());
         } else {
-          settings.push_back(i - begin < prefixes.size() ? prefixes[i - begin] + columns[i] : columns[i]);
+          settings.push_back(i - begin < prefixes.size() ? prefixes[i - begin] + columns[i]
+                                                         : columns[i]);
         }
       }
-      last = check(columns[1], ranks, status, columns[2], command.empty() ? columns[3] : command, settings);
+      last = check(columns[1], ranks, status, columns[2], command.empty() ? columns[3] : command,
+                   settings);
     } else if (line.starts_with("let ")) {
       const std::size_t at = line.find(" = ");
       macros[line.substr(4, at - 4)] = parts_of(line.substr(at + 3), " | ");
@@ -233,9 +249,11 @@ Ended Program::play(const std::string& story, const std::string& command, const 
 
 bool same_model(const std::string& a, const std::string& b) {
   const SafetensorsFile one = read_safetensors(a), other = read_safetensors(b);
-  return std::equal(one.tensors.begin(), one.tensors.end(), other.tensors.begin(), other.tensors.end(), [](const auto& x, const auto& y) {
-    return x.first == y.first && x.second.dtype == y.second.dtype && x.second.shape == y.second.shape && x.second.bytes == y.second.bytes;
-  });
+  return std::equal(one.tensors.begin(), one.tensors.end(), other.tensors.begin(),
+                    other.tensors.end(), [](const auto& x, const auto& y) {
+                      return x.first == y.first && x.second.dtype == y.second.dtype &&
+                             x.second.shape == y.second.shape && x.second.bytes == y.second.bytes;
+                    });
 }
 
 std::string losses(const std::string& folder) {
@@ -243,13 +261,15 @@ std::string losses(const std::string& folder) {
   std::string text;
   for (std::string line; std::getline(stream, line);) {
     const nlohmann::json entry = nlohmann::json::parse(line);
-    if (entry.contains("loss")) text += fmt::format("{} {}\n", entry.at("step").dump(), entry.at("loss").dump());
+    if (entry.contains("loss"))
+      text += fmt::format("{} {}\n", entry.at("step").dump(), entry.at("loss").dump());
   }
   return text;
 }
 
 std::string short_config(const std::string& model, const std::string& keys) {
-  return R"({"model": )" + model + R"(, "data": {"type": "synthetic", "limit": 1024, "test_limit": 256}, )" + keys +
+  return R"({"model": )" + model +
+         R"(, "data": {"type": "synthetic", "limit": 1024, "test_limit": 256}, )" + keys +
          R"( "evaluate": {"every_epochs": 0}, "log_every": 1, "threads": 1, "tensorboard": false})";
 }
 

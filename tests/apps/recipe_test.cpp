@@ -1,4 +1,5 @@
-// Keys of how a model is trained: the moving average, statistics of batch norms, the best checkpoint, and a file to start from.
+// Keys of how a model is trained: the moving average, statistics of batch norms, the best
+// checkpoint, and a file to start from.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +57,8 @@ nlohmann::json recipe_config(const char* patch = "{}") {
 }
 
 /// Trains to the config's end, or `stop` steps of it, and gives what run() came to.
-ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks, bool resume = false) {
+ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks,
+                      bool resume = false) {
   ExitCode code = ExitCode::kInternal;
   FakeWorld(ranks).run([&](Transport& transport) {
     TrainerRun run(json, transport);
@@ -82,18 +84,24 @@ std::vector<nlohmann::json> lines_with(const std::string& folder, const char* ke
 }
 
 std::string recipe_error(const char* patch) {
-  return error_of(ExitCode::kUsage, [&] { read_train_config(recipe_config(patch), "test.json", {2, 2}); });
+  return error_of(ExitCode::kUsage, [&] {
+    read_train_config(recipe_config(patch), "test.json", {2, 2});
+  });
 }
 
-/// Another data set, of which one sample or every one of a split cannot be read from some moment on.
+/// Another data set, of which one sample or every one of a split cannot be read from some moment
+/// on.
 class WithBadSample final : public Dataset {
  public:
   explicit WithBadSample(std::unique_ptr<Dataset> inner) : inner_(std::move(inner)) {}
   DatasetInfo info() const override { return inner_->info(); }
   void open() override { inner_->open(); }
-  std::int64_t label(Split split, std::int64_t index) const override { return inner_->label(split, index); }
+  std::int64_t label(Split split, std::int64_t index) const override {
+    return inner_->label(split, index);
+  }
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
-    if (split == of && (index == bad || bad == kEvery)) fail(code, "data", "sample {} cannot be read", index);
+    if (split == of && (index == bad || bad == kEvery))
+      fail(code, "data", "sample {} cannot be read", index);
     inner_->read(split, index, out);
   }
   static constexpr std::int64_t kNone = -1, kEvery = -2;
@@ -116,8 +124,12 @@ std::function<void(TrainConfig&)> with_bad_sample(WithBadSample*& sample) {
 
 }  // namespace
 
-TEST_CASE("recipe/bad sample: what one rank cannot read in a test ends it on all, and the model is each rank's own again") {
-  for (const char* patch : {"{}", R"({"ema": {}})", R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 20}})"}) {
+TEST_CASE(
+    "recipe/bad sample: what one rank cannot read in a test ends it on all, and the model is each "
+    "rank's own again") {
+  for (const char* patch :
+       {"{}", R"({"ema": {}})",
+        R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 20}})"}) {
     CAPTURE(patch);
     const bool of_training = std::string(patch).find("recalibrate") != std::string::npos;
     FakeWorld(4).run([&](Transport& transport) {
@@ -126,7 +138,8 @@ TEST_CASE("recipe/bad sample: what one rank cannot read in a test ends it on all
       run.steps(2);
       const SafetensorsFile before = run.trainer->state();
       sample->of = of_training ? Dataset::Split::kTrain : Dataset::Split::kTest;
-      if (transport.rank() == 1) sample->bad = of_training ? WithBadSample::kEvery : 29;  // which is of rank 1's part
+      // which is of rank 1's part
+      if (transport.rank() == 1) sample->bad = of_training ? WithBadSample::kEvery : 29;
       std::string text;
       int told_of = -2;
       try {
@@ -142,7 +155,8 @@ TEST_CASE("recipe/bad sample: what one rank cannot read in a test ends it on all
   }
 }
 
-TEST_CASE("recipe/ema: the average is the plain recursion over each rank's parameters and statistics") {
+TEST_CASE(
+    "recipe/ema: the average is the plain recursion over each rank's parameters and statistics") {
   for (const int ranks : {1, 2}) {
     for (const std::int64_t every : {1, 3}) {
       CAPTURE(ranks);
@@ -163,18 +177,21 @@ TEST_CASE("recipe/ema: the average is the plain recursion over each rank's param
               if (average.empty()) {
                 average = now;
               } else {
-                for (std::size_t i = 0; i < now.size(); ++i) average[i] = 0.75 * average[i] + 0.25 * now[i];
+                for (std::size_t i = 0; i < now.size(); ++i)
+                  average[i] = 0.75 * average[i] + 0.25 * now[i];
               }
             }
           }
           std::size_t found = 0;
-          for (const auto& [name, tensor] : state.tensors) found += name.rfind("ema.", 0) == 0 ? 1 : 0;
+          for (const auto& [name, tensor] : state.tensors)
+            found += name.rfind("ema.", 0) == 0 ? 1 : 0;
           CHECK(found == 12);  // 8 parameters, 4 statistics
           for (const auto& [name, average] : expected) {
             CAPTURE(name);
             const std::vector<double> saved = test::numbers_in(state, "ema." + name);
             double worst = 0.0;
-            for (std::size_t i = 0; i < saved.size(); ++i) worst = std::max(worst, std::abs(saved[i] - average[i]));
+            for (std::size_t i = 0; i < saved.size(); ++i)
+              worst = std::max(worst, std::abs(saved[i] - average[i]));
             CHECK(worst < 1e-14);
           }
         }
@@ -183,10 +200,13 @@ TEST_CASE("recipe/ema: the average is the plain recursion over each rank's param
   }
 }
 
-TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change nothing, and a resumed run goes on to the bit") {
+TEST_CASE(
+    "recipe/ema: tests measure the ranks' mean of the averages, change nothing, and a resumed run "
+    "goes on to the bit") {
   for (const int ranks : {1, 3}) {
     CAPTURE(ranks);
-    nlohmann::json json = recipe_config(R"({"ema": {"decay": 0.5, "every": 2}, "sync": {"topology": {"type": "base-2"}}})");
+    nlohmann::json json = recipe_config(
+        R"({"ema": {"decay": 0.5, "every": 2}, "sync": {"topology": {"type": "base-2"}}})");
     std::vector<SafetensorsFile> states(static_cast<std::size_t>(ranks));
     SafetensorsFile shown;
     EvaluationResult tested;
@@ -196,14 +216,16 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
       {
         TrainerRun run(json, transport);
         const EvaluationResult before = run.trainer->test(Trainer::TestedModels{});
-        CHECK(value_of(before, "ema_loss") == value_of(before, "loss"));  // no update yet: it is the model
+        // no update yet: it is the model
+        CHECK(value_of(before, "ema_loss") == value_of(before, "loss"));
         run.steps(4);
         saved = run.trainer->state();
         states[static_cast<std::size_t>(transport.rank())] = saved;
-        const EvaluationResult result = run.trainer->test(Trainer::TestedModels{{}, [&] {
-                                                                                  if (transport.rank() == 0)
-                                                                                    add_model_tensors(*run.config.model, "", shown);
-                                                                                }});
+        const EvaluationResult result = run.trainer->test(
+            Trainer::TestedModels{{}, [&] {
+                                    if (transport.rank() == 0)
+                                      add_model_tensors(*run.config.model, "", shown);
+                                  }});
         if (transport.rank() == 0) tested = result;
         check_same_tensors(saved, run.trainer->state());
       }
@@ -222,7 +244,8 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
         const std::vector<double> own = test::numbers_in(state, "ema." + name);
         for (std::size_t i = 0; i < own.size(); ++i) expected[i] += own[i] / ranks;
       }
-      for (std::size_t i = 0; i < mean.size(); ++i) worst = std::max(worst, std::abs(mean[i] - expected[i]));
+      for (std::size_t i = 0; i < mean.size(); ++i)
+        worst = std::max(worst, std::abs(mean[i] - expected[i]));
     }
     CHECK(worst < 1e-14);
     // The same numbers by a run that is given the averages as its parameters.
@@ -230,9 +253,11 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
       TrainerRun run(recipe_config(), transport);
       load_model_tensors(shown, "test", "", *run.config.model);
       const EvaluationResult again = run.trainer->test(Trainer::TestedModels{});
-      CHECK(value_of(again, "loss") == doctest::Approx(value_of(tested, "ema_loss")).epsilon(1e-12));
+      CHECK(value_of(again, "loss") ==
+            doctest::Approx(value_of(tested, "ema_loss")).epsilon(1e-12));
       CHECK(value_of(again, "accuracy") == value_of(tested, "ema_accuracy"));
-      CHECK(value_of(tested, "ema_loss") != doctest::Approx(value_of(tested, "loss")).epsilon(1e-6));
+      CHECK(value_of(tested, "ema_loss") !=
+            doctest::Approx(value_of(tested, "loss")).epsilon(1e-6));
     });
   }
 }
@@ -260,12 +285,15 @@ TEST_CASE("recipe/ema: a run tells and writes it, and its memory is planned") {
   const nlohmann::json summary = nlohmann::json::parse(test::read_text(folder / "summary.json"));
   CHECK(summary.contains("test_ema_loss"));
   CHECK(summary["test_ema_loss"] != summary["test_loss"]);
-  const SafetensorsFile mean = read_safetensors(folder / "model.safetensors"), average = read_safetensors(folder / "model.ema.safetensors");
+  const SafetensorsFile mean = read_safetensors(folder / "model.safetensors"),
+                        average = read_safetensors(folder / "model.ema.safetensors");
   CHECK(mean.tensors.size() == average.tensors.size());
   CHECK(average.metadata.count("starling.config") == 1);
   CHECK(test::numbers_in(mean, "6.weight") != test::numbers_in(average, "6.weight"));
-  const TrainConfig with = read_train_config(json, "test", {2, 2}), without = read_train_config(recipe_config(), "test", {2, 2});
-  const double more = memory_need(with, {2, 2}, trace_shapes(with)).total() - memory_need(without, {2, 2}, trace_shapes(without)).total();
+  const TrainConfig with = read_train_config(json, "test", {2, 2}),
+                    without = read_train_config(recipe_config(), "test", {2, 2});
+  const double more = memory_need(with, {2, 2}, trace_shapes(with)).total() -
+                      memory_need(without, {2, 2}, trace_shapes(without)).total();
   CHECK(more >= static_cast<double>(8 * with.model->parameter_count()));
   CHECK(contains(dry_run_report(with, {2, 2}, trace_shapes(with)), "moving average"));
   CHECK_FALSE(contains(dry_run_report(without, {2, 2}, trace_shapes(without)), "moving average"));
@@ -274,12 +302,16 @@ TEST_CASE("recipe/ema: a run tells and writes it, and its memory is planned") {
   CHECK(read_train_config(with.resolved, "test", {2, 2}).resolved == with.resolved);
 }
 
-TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average of training batches, and training keeps its own") {
+TEST_CASE(
+    "recipe/batch_norm: recalibrated statistics are the cumulative average of training batches, "
+    "and training keeps its own") {
   constexpr int kBatches = 5;
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
-    const nlohmann::json json = recipe_config(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 5}, "ema": {}})");
-    std::vector<double> mean(3, 0.0), variance(3, 0.0);  // of the first norm, whose input are the images
+    const nlohmann::json json = recipe_config(
+        R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 5}, "ema": {}})");
+    // of the first norm, whose input are the images
+    std::vector<double> mean(3, 0.0), variance(3, 0.0);
     SafetensorsFile shown, of_average;
     std::mutex mutex;
     FakeWorld(ranks).run([&](Transport& transport) {
@@ -287,16 +319,23 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
       run.steps(3);
       const SafetensorsFile before = run.trainer->state();
       run.trainer->test(Trainer::TestedModels{[&](const EvaluationResult&) {
-                                                if (transport.rank() == 0) add_model_tensors(*run.config.model, "", shown);
+                                                if (transport.rank() == 0)
+                                                  add_model_tensors(*run.config.model, "", shown);
                                               },
                                               [&] {
-                                                if (transport.rank() == 0) add_model_tensors(*run.config.model, "", of_average);
+                                                if (transport.rank() == 0)
+                                                  add_model_tensors(*run.config.model, "",
+                                                                    of_average);
                                               }});
       check_same_tensors(before, run.trainer->state());
       run.steps(2);
-      check_same_tensors(TrainerRun(recipe_config(R"({"ema": {}})"), transport).state_after(5), run.trainer->state());
-      const LoaderSettings settings{
-          .seed = run.config.seed, .augment = run.config.augment, .batch_size = 4, .rank = transport.rank(), .ranks = ranks};
+      check_same_tensors(TrainerRun(recipe_config(R"({"ema": {}})"), transport).state_after(5),
+                         run.trainer->state());
+      const LoaderSettings settings{.seed = run.config.seed,
+                                    .augment = run.config.augment,
+                                    .batch_size = 4,
+                                    .rank = transport.rank(),
+                                    .ranks = ranks};
       Loader loader(*run.config.dataset, settings, *run.backend, DType::kFloat64);
       loader.start(0, 0);
       for (int k = 0; k < kBatches; ++k) {
@@ -306,7 +345,8 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
         for (std::size_t c = 0; c < 3; ++c) {
           double sum = 0.0, squares = 0.0;
           for (std::size_t i = c; i < numbers.size(); i += 3) sum += numbers[i];
-          for (std::size_t i = c; i < numbers.size(); i += 3) squares += std::pow(numbers[i] - sum / rows, 2);
+          for (std::size_t i = c; i < numbers.size(); i += 3)
+            squares += std::pow(numbers[i] - sum / rows, 2);
           const std::lock_guard lock(mutex);
           mean[c] += sum / rows / kBatches / ranks;
           variance[c] += squares / (rows - 1) / kBatches / ranks;
@@ -315,26 +355,36 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
     });
     for (const SafetensorsFile* file : {&shown, &of_average}) {
       for (std::size_t c = 0; c < 3; ++c) {
-        CHECK(test::numbers_in(*file, "0.running_mean")[c] == doctest::Approx(mean[c]).epsilon(1e-12));
-        CHECK(test::numbers_in(*file, "0.running_var")[c] == doctest::Approx(variance[c]).epsilon(1e-12));
+        CHECK(test::numbers_in(*file, "0.running_mean")[c] ==
+              doctest::Approx(mean[c]).epsilon(1e-12));
+        CHECK(test::numbers_in(*file, "0.running_var")[c] ==
+              doctest::Approx(variance[c]).epsilon(1e-12));
       }
     }
-    CHECK(test::numbers_in(shown, "2.running_mean") != test::numbers_in(of_average, "2.running_mean"));  // of another model
+    // of another model
+    CHECK(test::numbers_in(shown, "2.running_mean") !=
+          test::numbers_in(of_average, "2.running_mean"));
   }
 }
 
-TEST_CASE("recipe/batch_norm: synchronized, ranks with a part of a batch each train as one rank with all of it") {
+TEST_CASE(
+    "recipe/batch_norm: synchronized, ranks with a part of a batch each train as one rank with all "
+    "of it") {
   const std::vector<nlohmann::json> models = {
-      nlohmann::json::parse(R"({"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "conv2d", "out_channels": 5,
+      nlohmann::json::parse(
+          R"({"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "conv2d", "out_channels": 5,
         "kernel_size": 3}, {"type": "batch_norm", "momentum": 0.3}, {"type": "relu"}, {"type": "flatten"},
         {"type": "linear", "out_features": 4}]})"),
-      nlohmann::json::parse(R"({"type": "resnet20", "num_classes": 4, "layers": null})"),  // norms with residuals, and with two readers
-      nlohmann::json::parse(R"({"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 6},
+      // norms with residuals, and with two readers
+      nlohmann::json::parse(R"({"type": "resnet20", "num_classes": 4, "layers": null})"),
+      nlohmann::json::parse(
+          R"({"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 6},
         {"type": "batch_norm"}, {"type": "relu"}, {"type": "linear", "out_features": 4}]})")};  // of 8 ranks each has one value a channel
   for (const nlohmann::json& model : models) {
     CAPTURE(model.dump());
     const auto state_of = [&](int ranks, const char* statistics, std::int64_t accumulate) {
-      nlohmann::json json = recipe_config(R"({"sync": {"algorithm": "allreduce", "topology": null}})");
+      nlohmann::json json =
+          recipe_config(R"({"sync": {"algorithm": "allreduce", "topology": null}})");
       json["model"] = model;
       if (model.contains("num_classes")) json["model"].erase("layers");
       json["sync"]["batch_norm"] = statistics;
@@ -361,9 +411,12 @@ TEST_CASE("recipe/batch_norm: synchronized, ranks with a part of a batch each tr
   }
 }
 
-TEST_CASE("recipe/batch_norm: synchronized in fp32, ranks of one sample each are as exact as one of all, far from zero too") {
+TEST_CASE(
+    "recipe/batch_norm: synchronized in fp32, ranks of one sample each are as exact as one of all, "
+    "far from zero too") {
   const auto state_of = [](const char* precision, int ranks) {
-    nlohmann::json json = recipe_config(R"({"sync": {"algorithm": "allreduce", "topology": null, "batch_norm": "sync"},
+    nlohmann::json json = recipe_config(
+        R"({"sync": {"algorithm": "allreduce", "topology": null, "batch_norm": "sync"},
       "data": {"normalize": {"mean": [-20, -20, -20], "std": [1, 1, 1]}},
       "model": {"layers": [{"type": "flatten"}, {"type": "linear", "out_features": 64}, {"type": "batch_norm", "momentum": 1},
         {"type": "linear", "out_features": 4}]}})");
@@ -376,14 +429,17 @@ TEST_CASE("recipe/batch_norm: synchronized in fp32, ranks of one sample each are
     });
     return state;
   };
-  const SafetensorsFile exact = state_of("fp64", 1), whole = state_of("fp32", 1), parts = state_of("fp32", 8);
-  for (const std::string name : {"model.2.running_var", "model.2.running_mean", "model.1.weight", "model.3.weight"}) {
+  const SafetensorsFile exact = state_of("fp64", 1), whole = state_of("fp32", 1),
+                        parts = state_of("fp32", 8);
+  for (const std::string name :
+       {"model.2.running_var", "model.2.running_mean", "model.1.weight", "model.3.weight"}) {
     CAPTURE(name);
     const std::vector<double> right = test::numbers_in(exact, name);
     const auto error = [&](const SafetensorsFile& state) {
       const std::vector<float> found = test::numbers_in<float>(state, name);
       double sum = 0.0;
-      for (std::size_t i = 0; i < right.size(); ++i) sum += std::abs(static_cast<double>(found.at(i)) - right[i]);
+      for (std::size_t i = 0; i < right.size(); ++i)
+        sum += std::abs(static_cast<double>(found.at(i)) - right[i]);
       return sum;
     };
     CHECK(error(parts) < 2.0 * error(whole));
@@ -391,34 +447,49 @@ TEST_CASE("recipe/batch_norm: synchronized in fp32, ranks of one sample each are
 }
 
 TEST_CASE("recipe/batch_norm: what does not fit is refused") {
-  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sinc"}})"), "sync.batch_norm: unknown value 'sinc'; did you mean 'sync'?"));
-  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sync", "algorithm": "async", "topology": null}, "deterministic": false})"),
-                 "sync.batch_norm: is sync, but the steps of "));
-  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sync", "switch": [{"step": 2, "algorithm": "async"}]}, "deterministic": false})"),
-                 "differ from rank to rank; allowed here: local, recalibrate"));
-  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 0}})"), "sync.recalibrate_batches"));
-  CHECK(contains(recipe_error(R"({"sync": {"recalibrate_batches": 3}})"), "sync.recalibrate_batches"));
-  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate"}, "model": {"layers": [{"type": "flatten"},
+  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sinc"}})"),
+                 "sync.batch_norm: unknown value 'sinc'; did you mean 'sync'?"));
+  CHECK(contains(
+      recipe_error(
+          R"({"sync": {"batch_norm": "sync", "algorithm": "async", "topology": null}, "deterministic": false})"),
+      "sync.batch_norm: is sync, but the steps of "));
+  CHECK(contains(
+      recipe_error(
+          R"({"sync": {"batch_norm": "sync", "switch": [{"step": 2, "algorithm": "async"}]}, "deterministic": false})"),
+      "differ from rank to rank; allowed here: local, recalibrate"));
+  CHECK(
+      contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 0}})"),
+               "sync.recalibrate_batches"));
+  CHECK(contains(recipe_error(R"({"sync": {"recalibrate_batches": 3}})"),
+                 "sync.recalibrate_batches"));
+  CHECK(contains(
+      recipe_error(
+          R"({"sync": {"batch_norm": "recalibrate"}, "model": {"layers": [{"type": "flatten"},
     {"type": "linear", "out_features": 4}]}})"),
-                 "the model has no batch norm; allowed here: local"));
+      "the model has no batch norm; allowed here: local"));
   CHECK(contains(recipe_error(R"({"ema": {"decay": 1}})"), "ema.decay"));
   CHECK(contains(recipe_error(R"({"ema": {"every": 0}})"), "ema.every"));
   CHECK(contains(recipe_error(R"({"ema": {"dekay": 0.9}})"), "ema.dekay"));
   CHECK(contains(recipe_error(R"({"ema": 0.9})"), "ema"));
-  CHECK(contains(recipe_error(R"({"ema": {}, "optimizer": {"type": "schedule_free_adamw", "momentum": null}})"), "leave it out"));
+  CHECK(contains(
+      recipe_error(
+          R"({"ema": {}, "optimizer": {"type": "schedule_free_adamw", "momentum": null}})"),
+      "leave it out"));
 }
 
 TEST_CASE("recipe/best: the best test's checkpoint is kept, and a run that goes on knows it") {
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     const Folder folder;
-    const nlohmann::json json = recipe_config(R"({"checkpoint": {"every_steps": 4, "best": true}, "steps": 12, "optimizer": {"lr": 0.3}})");
+    const nlohmann::json json = recipe_config(
+        R"({"checkpoint": {"every_steps": 4, "best": true}, "steps": 12, "optimizer": {"lr": 0.3}})");
     CHECK(train_to_end(json, folder.path(), ranks) == ExitCode::kOk);
     const auto tests = lines_with(folder.path(), "test_accuracy");
     REQUIRE(tests.size() == 6);
     const auto first_best = [](const std::vector<nlohmann::json>& lines) {
-      return *std::max_element(lines.begin(), lines.end(),
-                               [](const auto& a, const auto& b) { return a["test_accuracy"] < b["test_accuracy"]; });
+      return *std::max_element(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
+        return a["test_accuracy"] < b["test_accuracy"];
+      });
     };
     const nlohmann::json best = first_best(tests);
     const CheckpointFolder checkpoints(folder.path());
@@ -428,10 +499,12 @@ TEST_CASE("recipe/best: the best test's checkpoint is kept, and a run that goes 
     CHECK(checkpoints.best()->value == best["test_accuracy"]);
     CHECK(checkpoints.newest() == 12);
     const nlohmann::json summary = nlohmann::json::parse(test::read_text(folder / "summary.json"));
-    CHECK(summary["best"] == nlohmann::json{{"step", best["step"]}, {"test_accuracy", best["test_accuracy"]}});
+    CHECK(summary["best"] ==
+          nlohmann::json{{"step", best["step"]}, {"test_accuracy", best["test_accuracy"]}});
     CHECK(std::filesystem::is_regular_file(folder / "checkpoints/best/model.safetensors"));
     for (int rank = 0; rank < ranks; ++rank) {
-      const SafetensorsFile file = read_safetensors(folder.path() + "/checkpoints/best/rank-" + std::to_string(rank) + ".safetensors");
+      const SafetensorsFile file = read_safetensors(folder.path() + "/checkpoints/best/rank-" +
+                                                    std::to_string(rank) + ".safetensors");
       CHECK(file.metadata.at("step") == std::to_string(best["step"].get<int>()));
     }
     CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.new"));
@@ -470,8 +543,10 @@ TEST_CASE("recipe/best: one that is being written, or of a run that is no more, 
   CHECK(checkpoints.best()->step == 8);
   CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
   // What was best after the step that a run goes on from is not its best.
-  folder.write("checkpoints/best/DONE", R"({"step": 1000, "metric": "test_accuracy", "value": 2.0})");
-  CHECK(train_to_end(recipe_config(R"({"checkpoint": {"best": true}})"), folder.path(), 1) == ExitCode::kOk);
+  folder.write("checkpoints/best/DONE",
+               R"({"step": 1000, "metric": "test_accuracy", "value": 2.0})");
+  CHECK(train_to_end(recipe_config(R"({"checkpoint": {"best": true}})"), folder.path(), 1) ==
+        ExitCode::kOk);
   CHECK(checkpoints.best()->step <= 8);
 }
 
@@ -486,8 +561,11 @@ TEST_CASE("recipe/best: a damaged one is named and set aside, and the next test 
   };
   fill();
   const std::string name = "checkpoints/best/DONE", done = test::read_text(folder / name);
-  const auto error = [&] { return test::error_of(ExitCode::kUsage, [&] { (void)checkpoints.best(); }); };
-  for (const std::string& text : {std::string(), std::string("step 4\n"), done + "\n"}) {  // other damage is output_checkpoint_test.cpp's
+  const auto error = [&] {
+    return test::error_of(ExitCode::kUsage, [&] { (void)checkpoints.best(); });
+  };
+  // other damage is output_checkpoint_test.cpp's
+  for (const std::string& text : {std::string(), std::string("step 4\n"), done + "\n"}) {
     CAPTURE(text);
     folder.write(name, text);
     CHECK(contains(error(), folder / name));
@@ -524,7 +602,8 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
       add_model_tensors(*other.config.model, "", fresh);
     }
     file.tensors["head.weight"] = {DType::kFloat32, Shape{1}, std::vector<std::byte>(4)};
-    file.tensors["6.weight"] = {DType::kFloat64, Shape{3, 144}, std::vector<std::byte>(3 * 144 * 8)};
+    file.tensors["6.weight"] = {DType::kFloat64, Shape{3, 144},
+                                std::vector<std::byte>(3 * 144 * 8)};
     const std::string path = folder / "start.safetensors";
     write_safetensors(path, file);
     nlohmann::json json = recipe_config();
@@ -539,7 +618,8 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     CHECK(test::numbers_in(loaded, "1.weight") != test::numbers_in(fresh, "1.weight"));
     CHECK(run.config.resolved["init"] == json["init"]);
     // A text is its file.
-    CHECK(read_train_config(recipe_config(R"({"init": "a.safetensors"})"), "test", {1, 1}).resolved["init"] == "a.safetensors");
+    CHECK(read_train_config(recipe_config(R"({"init": "a.safetensors"})"), "test", {1, 1})
+              .resolved["init"] == "a.safetensors");
     CHECK(read_train_config(recipe_config(), "test", {1, 1}).resolved["init"] == "");
 
     const auto refusal = [&](const std::vector<std::string>& skip) {
@@ -549,7 +629,8 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
       });
     };
     std::string text = refusal({});
-    for (const char* part : {"start.safetensors: tensor 6.weight has shape 3×144, needed: 4×144", R"("skip": ["6.*"])"})
+    for (const char* part : {"start.safetensors: tensor 6.weight has shape 3×144, needed: 4×144",
+                             R"("skip": ["6.*"])"})
       CHECK(contains(text, part));
     CHECK(text.find('\n') == std::string::npos);
     CHECK(contains(refusal({"6.*"}), "tensor head.weight does not belong to the model"));
@@ -558,7 +639,8 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     file.tensors.erase("1.bias");
     write_safetensors(path, file);
     CHECK(contains(refusal({"6.*"}), "tensor 1.bias is missing"));
-    CHECK_NOTHROW(check_initial_file({path, {"6.*", "1.*"}}, *read_train_config(recipe_config(), "test", {1, 1}).model));
+    CHECK_NOTHROW(check_initial_file({path, {"6.*", "1.*"}},
+                                     *read_train_config(recipe_config(), "test", {1, 1}).model));
 
     // A front that no tool is known by is named.
     SafetensorsFile fronted;
@@ -567,17 +649,22 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     CHECK(contains(refusal({}), "as the others are; take 'net.body.' off the file's names"));
     // Other tools' prefixes go; what is skipped may be of a dtype and rank that nobody here knows.
     SafetensorsFile wrapped;
-    for (const auto& [name, tensor] : loaded.tensors) wrapped.tensors["module._orig_mod." + name] = tensor;
+    for (const auto& [name, tensor] : loaded.tensors)
+      wrapped.tensors["module._orig_mod." + name] = tensor;
     write_safetensors(path, wrapped);
     std::string bytes = folder.read("start.safetensors");
     std::uint64_t length = 0;
     std::memcpy(&length, bytes.data(), sizeof length);
     nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
     const std::uint64_t end = bytes.size() - 8 - length;
-    header["module._orig_mod.head.weight"] = {{"dtype", "F8_E4M3"}, {"shape", {1, 1, 1, 1, 1, 1, 1, 3}}, {"data_offsets", {end, end + 3}}};
+    header["module._orig_mod.head.weight"] = {{"dtype", "F8_E4M3"},
+                                              {"shape", {1, 1, 1, 1, 1, 1, 1, 3}},
+                                              {"data_offsets", {end, end + 3}}};
     const std::string text_of_header = header.dump(), data = bytes.substr(8 + length) + "abc";
     length = text_of_header.size();
-    folder.write("start.safetensors", std::string(reinterpret_cast<const char*>(&length), sizeof length) + text_of_header + data);
+    folder.write(
+        "start.safetensors",
+        std::string(reinterpret_cast<const char*>(&length), sizeof length) + text_of_header + data);
     CHECK(contains(refusal({}), "dtype \"F8_E4M3\" is not among"));
     nlohmann::json prefixed = recipe_config();
     prefixed["init"] = {{"file", path}, {"skip", {"head.*"}}};
@@ -587,7 +674,8 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     check_same_tensors(loaded, from_wrapped);
     folder.write("start.safetensors", "no tensors at all");
     CHECK(refusal({}).find('\n') == std::string::npos);
-    CHECK(contains(recipe_error(R"({"init": {"skip": ["fc.*"]}})"), "init.file: is missing beside skip"));
+    CHECK(contains(recipe_error(R"({"init": {"skip": ["fc.*"]}})"),
+                   "init.file: is missing beside skip"));
     CHECK(contains(recipe_error(R"({"init": {"fil": "x"}})"), "init.fil"));
   });
 }

@@ -1,5 +1,5 @@
-// What a user can get wrong in arguments and config: exit status 2 and one line that says what, where, and what would be right. And what a
-// dry run says of configs that are right.
+// What a user can get wrong in arguments and config: exit status 2 and one line that says what,
+// where, and what would be right. And what a dry run says of configs that are right.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -43,11 +43,14 @@ TEST_CASE("refusals: arguments") {
     CHECK(ended.status == 2);
     CHECK_MESSAGE(starling::test::matches(ended.err, pattern), ended.err);
   };
-  empty({"small.json", "--output", ""}, R"(--output is given without a value; .* variable is empty)");
-  empty({"--output=", "small.json"}, R"(--output is given without a value)");  // it is not the next argument
+  empty({"small.json", "--output", ""},
+        R"(--output is given without a value; .* variable is empty)");
+  // it is not the next argument
+  empty({"--output=", "small.json"}, R"(--output is given without a value)");
   empty({"small.json", "--resume=latest", "", "--output", "refused"}, R"(argument 3 is empty)");
   program.write("huge.safetensors", std::string("\377\377\377\377\377\377\377\177{}", 10));
-  program.check("init with a header of 2^63", 1, 2, R"(huge\.safetensors)", "small.json --output refused", {"init=huge.safetensors"});
+  program.check("init with a header of 2^63", 1, 2, R"(huge\.safetensors)",
+                "small.json --output refused", {"init=huge.safetensors"});
   program.play("lacks refused gpu");
 }
 
@@ -104,21 +107,30 @@ TEST_CASE("refusals: what is no config") {
     program.write("given.json", text);
     program.check(name, 1, 2, pattern, "given.json --dry-run");
   };
-  refuses("the same key twice", R"(given\.json.*batch_size)", R"({"batch_size": 1, "batch_size": 2})");
-  refuses("malformed JSON names the line", R"(given\.json.*(line )?2)", "{\"steps\": 1,\n \"batch_size\": }");
+  refuses("the same key twice", R"(given\.json.*batch_size)",
+          R"({"batch_size": 1, "batch_size": 2})");
+  refuses("malformed JSON names the line", R"(given\.json.*(line )?2)",
+          "{\"steps\": 1,\n \"batch_size\": }");
   refuses("an empty file", R"(given\.json)", "");
   refuses("a list at the top", R"(given\.json.*object)", "[1]");
   refuses("a hundred thousand levels", R"(given\.json)", std::string(100'000, '['));
   refuses("epochs and steps", "steps.*epochs|epochs.*steps",
           R"({"model": {"type": "mlp"}, "data": {"type": "synthetic"}, "steps": 1, "epochs": 1})");
   const std::string parts = R"("model": {"type": "mlp"}, "data": {"type": "synthetic"})";
-  refuses("neither epochs nor steps", "epochs: is required and missing; expected a number, or steps", "{" + parts + "}");
-  refuses("epochs misspelt", R"(missing \('epchs' stands there, unknown\))", "{" + parts + R"(, "epchs": 1})");
-  refuses("steps misspelt", R"(missing \('stpes' stands there, unknown\))", "{" + parts + R"(, "stpes": 1})");
-  refuses("no model", R"(model: .*missing; expected an object such as \{)", R"({"data": {"type": "synthetic"}, "steps": 1})");
-  refuses("model misspelt", R"(model: .*missing \('modl' stands)", R"({"data": {"type": "synthetic"}, "modl": {}, "steps": 1})");
-  refuses("no data", R"(data: .*missing; expected an object such as \{)", R"({"model": {"type": "mlp"}, "steps": 1})");
-  refuses("data misspelt", R"(data: .*missing \('dtaa' stands)", R"({"model": {"type": "mlp"}, "dtaa": {}, "steps": 1})");
+  refuses("neither epochs nor steps",
+          "epochs: is required and missing; expected a number, or steps", "{" + parts + "}");
+  refuses("epochs misspelt", R"(missing \('epchs' stands there, unknown\))",
+          "{" + parts + R"(, "epchs": 1})");
+  refuses("steps misspelt", R"(missing \('stpes' stands there, unknown\))",
+          "{" + parts + R"(, "stpes": 1})");
+  refuses("no model", R"(model: .*missing; expected an object such as \{)",
+          R"({"data": {"type": "synthetic"}, "steps": 1})");
+  refuses("model misspelt", R"(model: .*missing \('modl' stands)",
+          R"({"data": {"type": "synthetic"}, "modl": {}, "steps": 1})");
+  refuses("no data", R"(data: .*missing; expected an object such as \{)",
+          R"({"model": {"type": "mlp"}, "steps": 1})");
+  refuses("data misspelt", R"(data: .*missing \('dtaa' stands)",
+          R"({"model": {"type": "mlp"}, "dtaa": {}, "steps": 1})");
 }
 
 TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen by measurement") {
@@ -162,7 +174,9 @@ TEST_CASE("dry runs: every config of configs/, alone and on 4 ranks, without dat
   for (const auto& entry : std::filesystem::directory_iterator(program.root() + "/configs")) {
     if (entry.path().extension() != ".json") continue;
     ++count;
-    for (const int ranks : {1, 4}) program.check(entry.path().filename(), ranks, 0, "parameters", entry.path().string() + " --dry-run");
+    for (const int ranks : {1, 4})
+      program.check(entry.path().filename(), ranks, 0, "parameters",
+                    entry.path().string() + " --dry-run");
   }
   CHECK(count >= 10);
   CHECK(std::filesystem::is_empty("."));  // nothing is left behind
@@ -171,21 +185,30 @@ TEST_CASE("dry runs: every config of configs/, alone and on 4 ranks, without dat
 TEST_CASE("dry runs: what a report says") {
   const Program program;
   program.write("small.json", small());
-  const auto report = [&](int ranks, const std::string& arguments, std::initializer_list<const char*> patterns) {
-    const test::Ended ended = program.check(arguments, ranks, 0, "bucket", arguments + " --dry-run");
+  const auto report = [&](int ranks, const std::string& arguments,
+                          std::initializer_list<const char*> patterns) {
+    const test::Ended ended =
+        program.check(arguments, ranks, 0, "bucket", arguments + " --dry-run");
     for (const char* pattern : patterns) CHECK_MESSAGE(test::matches(ended.out, pattern), pattern);
   };
   const std::string configs = program.root() + "/configs/";
-  report(4, configs + "cifar10_resnet18.json", {"11,?173,?962", "one-peer-exp", "spectral gap", "[Mm]emory", R"("batch_size": 128)"});
+  report(4, configs + "cifar10_resnet18.json",
+         {"11,?173,?962", "one-peer-exp", "spectral gap", "[Mm]emory", R"("batch_size": 128)"});
   report(4, configs + "imagenet_resnet50.json --device cuda",
-         {"25,?557,?032", "^devices: ", "local rank 3 → GPU 3", "precision bf16", "low-precision parameters", "receive buffers",
-          "activations", "GiB in all", "^floor on one H200", "as they are issued: [0-9.]+ ms", "images/s a rank", "bound by",
+         {"25,?557,?032", "^devices: ", "local rank 3 → GPU 3", "precision bf16",
+          "low-precision parameters", "receive buffers", "activations", "GiB in all",
+          "^floor on one H200", "as they are issued: [0-9.]+ ms", "images/s a rank", "bound by",
           "NCCL: [0-9]+ communicators? a rank", "an estimate, not measured"});
-  report(8, configs + "imagenet_resnet50.json --device cuda --set sync.topology.type=alternating-exp-ring --set sync.max_ctas=4",
-         {R"(NCCL: 3 communicators a rank, the world's and 2 of groups; .*4 channels \(sync.max_ctas\))"});
+  report(
+      8,
+      configs +
+          "imagenet_resnet50.json --device cuda --set sync.topology.type=alternating-exp-ring "
+          "--set sync.max_ctas=4",
+      {R"(NCCL: 3 communicators a rank, the world's and 2 of groups; .*4 channels \(sync.max_ctas\))"});
   report(2, "small.json --device cuda --set precision=fp16", {R"("update": "after_backward")"});
   for (const std::string precision : {"fp32", "fp64", "bf16", "fp16", "auto"})
-    program.check(precision, 1, 0, R"("precision": ")" + precision + '"', "small.json --dry-run", {"precision=" + precision});
+    program.check(precision, 1, 0, R"("precision": ")" + precision + '"', "small.json --dry-run",
+                  {"precision=" + precision});
 }
 
 TEST_CASE("--list names what there is") {
@@ -204,8 +227,9 @@ TEST_CASE("--list names what there is") {
 0 1 | losses | ^cross_entropy( |$) | --list losses
 0 1 | metrics | ^loss( |$) | --list metrics
 )table");
-  for (const std::string name : {"color_jitter", "crop_padding", "cutmix", "cutout", "flip", "mixup", "rand_augment", "random_erasing",
-                                 "random_resized_crop", "trivial_augment"})
+  for (const std::string name :
+       {"color_jitter", "crop_padding", "cutmix", "cutout", "flip", "mixup", "rand_augment",
+        "random_erasing", "random_resized_crop", "trivial_augment"})
     program.check(name, 1, 0, "^" + name + "$", "--list augmentations");
 }
 

@@ -1,5 +1,5 @@
-// What a run leaves, and runs that go on from it: output folders, damaged checkpoints, other numbers of ranks, recipes, groups of
-// parameters.
+// What a run leaves, and runs that go on from it: output folders, damaged checkpoints, other
+// numbers of ranks, recipes, groups of parameters.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -23,7 +23,8 @@ nlohmann::json last_line(const test::Ended& ended) {
 
 TEST_CASE("runs: groups of parameters, by names, with a rate and a weight decay of their own") {
   const Program program;
-  program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})", R"("batch_size": 16, "steps": 12,
+  program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
+                                               R"("batch_size": 16, "steps": 12,
     "optimizer": {"type": "adamw", "lr": 0.02, "weight_decay": 0.1}, "sync": {"bucket_mb": 0.001, "topology": {"type": "ring"}},)"));
   program.play(R"table(
 let bias_slow = optimizer.groups=[{"match":"bias$","lr_scale":0.1}]
@@ -49,13 +50,15 @@ forget saved 12
 same saved biases
 )table");
   for (const std::string rule : {"lars", "lamb", "muon", "adafactor"}) {
-    const std::string settings = " | optimizer.type=" + rule + " | optimizer.eps=" + (rule == "adafactor" ? "[1e-6, 1e-3]" : "1e-6");
+    const std::string settings = " | optimizer.type=" + rule + " | optimizer.eps=" +
+                                 (rule == "adafactor" ? "[1e-6, 1e-3]" : "1e-6");
     program.play("0 2 | one rate for all | step 12/12 | run.json --output " + rule + settings +
-                 "\n0 2 | a group like the rest | step 12/12 | run.json --output alike-" + rule + settings +
-                 R"( | optimizer.groups=[{"match":"bias"}])" + "\nsame " + rule + " alike-" + rule +
-                 "\n0 2 | saved | step 12/12 | run.json --output saved-" + rule + settings + " | checkpoint.every_steps=5\nforget saved-" +
-                 rule + " 12\n0 2 | resumed | continuing after step 10 | run.json --resume saved-" + rule + settings +
-                 " | checkpoint.every_steps=5\nsame " + rule + " saved-" + rule);
+                 "\n0 2 | a group like the rest | step 12/12 | run.json --output alike-" + rule +
+                 settings + R"( | optimizer.groups=[{"match":"bias"}])" + "\nsame " + rule +
+                 " alike-" + rule + "\n0 2 | saved | step 12/12 | run.json --output saved-" + rule +
+                 settings + " | checkpoint.every_steps=5\nforget saved-" + rule +
+                 " 12\n0 2 | resumed | continuing after step 10 | run.json --resume saved-" + rule +
+                 settings + " | checkpoint.every_steps=5\nsame " + rule + " saved-" + rule);
   }
   program.play(R"table(
 differ plain lamb
@@ -135,7 +138,8 @@ copy peers/checkpoints/step-20 three/checkpoints/step-20
 // Kinds of damage are output_checkpoint_test.cpp's, recipe_test.cpp's and safetensors_test.cpp's.
 TEST_CASE("runs: damage is found before the first step, and the checkpoint before it taken") {
   const Program program;
-  program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})", R"("batch_size": 16, "steps": 12,
+  program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
+                                               R"("batch_size": 16, "steps": 12,
     "optimizer": {"type": "adamw", "lr": 0.01}, "checkpoint": {"every_steps": 4, "keep": 3},)"));
   program.play(R"table(
 0 1 | a run | done | run.json --output good
@@ -208,12 +212,16 @@ flip model.safetensors 100
 )table");
 }
 
-TEST_CASE("runs: losses, moving averages, statistics and best checkpoints of a recipe, and tests of a model file alone") {
+TEST_CASE(
+    "runs: losses, moving averages, statistics and best checkpoints of a recipe, and tests of a "
+    "model file alone") {
   const Program program;
-  program.write("net.json", test::short_config(R"({"type": "sequential", "layers": [
+  program.write(
+      "net.json",
+      test::short_config(R"({"type": "sequential", "layers": [
     {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 4}, {"type": "batch_norm"}, {"type": "relu"}, {"type": "flatten"},
     {"type": "linear", "out_features": 10}]})",
-                                               R"("batch_size": 16, "steps": 12, "optimizer": {"type": "sgd", "lr": 0.02},
+                         R"("batch_size": 16, "steps": 12, "optimizer": {"type": "sgd", "lr": 0.02},
     "checkpoint": {"every_epochs": 0},)"));
   const test::Ended alone = program.play(R"table(
 0 1 | a loss | done | net.json --output loss-bce | steps=3 | loss.type=bce_with_logits
@@ -248,10 +256,13 @@ same a b
   }
   CHECK(sum == 256);
   CHECK(right / 256.0 == doctest::Approx(last_line(alone)["test_accuracy"].get<double>()));
-  const auto tested = [&](const std::string& line_of_story) { return last_line(program.play(line_of_story)); };
-  CHECK(tested("0 1 | the average | test_accuracy | --evaluate a/model.ema.safetensors")["test_accuracy"] ==
-        summary(program, "a")["test_ema_accuracy"]);
-  CHECK(tested("0 1 | own data | test_accuracy | net.json --evaluate a/model.safetensors | data.test_limit=64")["samples"] == 64);
+  const auto tested = [&](const std::string& line_of_story) {
+    return last_line(program.play(line_of_story));
+  };
+  CHECK(tested("0 1 | the average | test_accuracy | --evaluate a/model.ema.safetensors")
+            ["test_accuracy"] == summary(program, "a")["test_ema_accuracy"]);
+  CHECK(tested("0 1 | own data | test_accuracy | net.json --evaluate a/model.safetensors | "
+               "data.test_limit=64")["samples"] == 64);
   program.play(R"table(
 copy net.json kept.json
 0 1 | the best checkpoint's | "test_accuracy" | --evaluate a/checkpoints/best/model.safetensors
@@ -272,7 +283,8 @@ let two = data.classes=2 | model.layers.4.out_features=2
 
 TEST_CASE("runs: the output folder, what keeps it safe, and that its config.json repeats the run") {
   const Program program;
-  program.write("small.json", test::short_config(R"({"type": "mlp", "hidden": [32]})", R"("batch_size": 16, "steps": 12,
+  program.write("small.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
+                                                 R"("batch_size": 16, "steps": 12,
     "optimizer": {"type": "sgd", "lr": 0.02}, "checkpoint": {"every_epochs": 0},)"));
   program.play(R"table(
 0 2 | two ranks train | done | small.json --output a
@@ -305,14 +317,16 @@ lacks e/checkpoints/step-12
 0 1 | TensorBoard's events are written | done | small.json --output twelve | tensorboard=true | data.classes=12 | steps=2
 )table");
   const nlohmann::json about = summary(program, "a");
-  for (const char* key : {"steps", "epochs", "test_accuracy", "train_seconds", "images_per_second", "peak_memory_bytes", "version"})
+  for (const char* key : {"steps", "epochs", "test_accuracy", "train_seconds", "images_per_second",
+                          "peak_memory_bytes", "version"})
     CHECK_MESSAGE(about.contains(key), key);
   CHECK(about["ranks"] == 2);
   CHECK(about["parameters"] == 98666);
   const auto tested = [&](const std::string& story) { return last_line(program.play(story)); };
-  CHECK(tested("0 1 | --evaluate | accuracy | small.json --evaluate a/model.safetensors")["test_accuracy"] == about["test_accuracy"]);
-  CHECK(tested("0 1 | top 5 | test_top5 | small.json --evaluate twelve/model.safetensors | data.classes=12")["test_top5"] ==
-        summary(program, "twelve")["test_top5"]);
+  CHECK(tested("0 1 | --evaluate | accuracy | small.json --evaluate a/model.safetensors")
+            ["test_accuracy"] == about["test_accuracy"]);
+  CHECK(tested("0 1 | top 5 | test_top5 | small.json --evaluate twelve/model.safetensors | "
+               "data.classes=12")["test_top5"] == summary(program, "twelve")["test_top5"]);
 }
 
 }  // namespace

@@ -37,18 +37,23 @@ nlohmann::json schedule_free_config(const char* patch = "{}") {
 EvaluationResult test_of(const SafetensorsFile& file) {
   EvaluationResult result;
   FakeWorld(1).run([&](Transport& transport) {
-    TrainerRun run(schedule_free_config(R"({"optimizer": {"type": "adamw", "warmup_steps": null}})"), transport);
+    TrainerRun run(
+        schedule_free_config(R"({"optimizer": {"type": "adamw", "warmup_steps": null}})"),
+        transport);
     load_model_tensors(file, "test", "", *run.config.model);
     result = run.test();
   });
   return result;
 }
 
-const char* const kGrouped = R"({"optimizer": {"groups": [{"match": "bn", "lr_scale": 0.1, "weight_decay": 0}]}})";
+const char* const kGrouped =
+    R"({"optimizer": {"groups": [{"match": "bn", "lr_scale": 0.1, "weight_decay": 0}]}})";
 
 }  // namespace
 
-TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y + (1 - 1/β1) (z - y) over ranks") {
+TEST_CASE(
+    "schedule_free: tests measure, and the final model is, the mean of y + (1 - 1/β1) (z - y) over "
+    "ranks") {
   register_builtins();
   for (const int ranks : {1, 2, 3}) {
     for (const char* patch : {"{}", kGrouped}) {
@@ -76,7 +81,8 @@ TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y +
         std::vector<double> mean(x.size(), 0.0), expected(x.size(), 0.0);
         for (const SafetensorsFile& state : states) {
           const std::vector<float> own = test::numbers_in<float>(state, "model." + parameter->name);
-          const std::vector<float> z_minus_y = test::numbers_in<float>(state, "optimizer.z_minus_y." + parameter->name);
+          const std::vector<float> z_minus_y =
+              test::numbers_in<float>(state, "optimizer.z_minus_y." + parameter->name);
           for (std::size_t i = 0; i < x.size(); ++i) {
             mean[i] += own[i] / static_cast<double>(ranks);
             expected[i] += (own[i] + (1 - 1 / 0.9) * z_minus_y[i]) / static_cast<double>(ranks);
@@ -84,21 +90,25 @@ TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y +
         }
         for (const SafetensorsFile& state : states) {
           const std::vector<float> own = test::numbers_in<float>(state, "model." + parameter->name);
-          for (std::size_t i = 0; i < x.size(); ++i) apart += std::pow(own[i] - mean[i], 2) / static_cast<double>(ranks);
+          for (std::size_t i = 0; i < x.size(); ++i)
+            apart += std::pow(own[i] - mean[i], 2) / static_cast<double>(ranks);
         }
         for (std::size_t i = 0; i < x.size(); ++i) {
           worst = std::max(worst, std::abs(x[i] - expected[i]));
           moved = std::max(moved, std::abs(x[i] - mean[i]));
         }
         const std::vector<float> y(mean.begin(), mean.end());
-        std::memcpy(trained.tensors.at(parameter->name).bytes.data(), y.data(), y.size() * sizeof(float));
+        std::memcpy(trained.tensors.at(parameter->name).bytes.data(), y.data(),
+                    y.size() * sizeof(float));
       }
       CHECK(worst < 1e-6);
       CHECK(moved > 1e-4);
       CHECK(tested.consensus_distance == doctest::Approx(std::sqrt(apart)).epsilon(1e-4));  // of y
       const EvaluationResult again = test_of(written);
-      for (const MetricValue& value : tested.values) CHECK(value_of(again, value.name) == doctest::Approx(value.value).epsilon(1e-6));
-      CHECK(value_of(test_of(trained), "loss") != doctest::Approx(value_of(tested, "loss")).epsilon(1e-6));
+      for (const MetricValue& value : tested.values)
+        CHECK(value_of(again, value.name) == doctest::Approx(value.value).epsilon(1e-6));
+      CHECK(value_of(test_of(trained), "loss") !=
+            doctest::Approx(value_of(tested, "loss")).epsilon(1e-6));
     }
   }
 }
@@ -119,23 +129,31 @@ TEST_CASE("schedule_free: rates that change are refused, and what warms up inste
   register_builtins();
   const auto message = [](const char* patch) {
     const nlohmann::json json = schedule_free_config(patch);
-    return test::error_text(ExitCode::kUsage, [&] { read_train_config(json, "test.json", {4, 4}); });
+    return test::error_text(ExitCode::kUsage, [&] {
+      read_train_config(json, "test.json", {4, 4});
+    });
   };
   const auto refuses = [&](const char* patch, std::initializer_list<const char*> parts) {
     const std::string text = message(patch);
     for (const char* part : parts) CHECK(test::contains(text, part));
   };
-  refuses(R"({"schedule": {"type": "cosine"}})", {"schedule.type", "cosine", "schedule_free_adamw", "allowed: constant"});
-  refuses(R"({"schedule": {"warmup_steps": 5}})", {"schedule.warmup_steps: is 5", "optimizer.warmup_steps"});
+  refuses(R"({"schedule": {"type": "cosine"}})",
+          {"schedule.type", "cosine", "schedule_free_adamw", "allowed: constant"});
+  refuses(R"({"schedule": {"warmup_steps": 5}})",
+          {"schedule.warmup_steps: is 5", "optimizer.warmup_steps"});
   refuses(R"({"sync": {"algorithm": {"type": "local_sgd", "start": 4}, "lr_scale": 2}})",
           {"sync.lr_scale", "schedule_free_adamw", "allowed: 1"});
-  refuses(R"({"sync": {"lr_scale": 2, "switch": [{"step": 3, "algorithm": "allreduce"}]}})", {"sync.lr_scale"});
+  refuses(R"({"sync": {"lr_scale": 2, "switch": [{"step": 3, "algorithm": "allreduce"}]}})",
+          {"sync.lr_scale"});
   refuses(R"({"optimizer": {"betas": [0, 0.9]}})", {"optimizer.betas", "> 0"});
   CHECK(message("{}").empty());
   CHECK(message(R"({"schedule": {"type": "constant", "warmup_steps": 0}})").empty());
   CHECK(message(R"({"sync": {"lr_scale": "sqrt_ranks"}})").empty());
   CHECK(message(R"({"sync": {"algorithm": "local_sgd", "lr_scale": 2}})").empty());
-  CHECK(message(R"({"schedule": {"type": "cosine"}, "optimizer": {"type": "adamw", "warmup_steps": null}})").empty());
+  CHECK(
+      message(
+          R"({"schedule": {"type": "cosine"}, "optimizer": {"type": "adamw", "warmup_steps": null}})")
+          .empty());
 }
 
 }  // namespace starling

@@ -21,7 +21,8 @@
 #include "core/philox.h"
 #include "tests/apps/picture_tree.h"
 
-// Shards of pictures: what starling-prepare writes, what the data set reads, and what is wrong with either.
+// Shards of pictures: what starling-prepare writes, what the data set reads, and what is wrong with
+// either.
 using namespace starling;
 using namespace starling::test;
 
@@ -33,12 +34,16 @@ using ShardSplit = Dataset::Split;
 /// A tree of pictures and shards of it, two pictures each.
 struct PreparedTree {
   PictureTree tree;
-  PrepareOptions options{.source = tree.folder.path(), .destination = tree.folder / "shards", .shard_pictures = 2};
-  PrepareReport make(const PrepareWatch& watch = {}) const { return prepare_images(options, watch); }
+  PrepareOptions options{
+      .source = tree.folder.path(), .destination = tree.folder / "shards", .shard_pictures = 2};
+  PrepareReport make(const PrepareWatch& watch = {}) const {
+    return prepare_images(options, watch);
+  }
   std::string file(const std::string& name) const { return options.destination + "/" + name; }
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> all;
-    for (const auto& entry : fs::directory_iterator(options.destination)) all[entry.path().filename()] = read_text(entry.path());
+    for (const auto& entry : fs::directory_iterator(options.destination))
+      all[entry.path().filename()] = read_text(entry.path());
     return all;
   }
   std::unique_ptr<ImageDataset> open(nlohmann::json more = nlohmann::json::object()) const {
@@ -51,11 +56,13 @@ struct PreparedTree {
   }
 };
 
-std::vector<std::uint8_t> read_image(const ImageDataset& dataset, ShardSplit split, std::int64_t index,
-                                     const Dataset::PictureChoice& choose = {}, std::int64_t side = 16) {
+std::vector<std::uint8_t> read_image(const ImageDataset& dataset, ShardSplit split,
+                                     std::int64_t index, const Dataset::PictureChoice& choose = {},
+                                     std::int64_t side = 16) {
   std::vector<std::uint8_t> pixels(static_cast<std::size_t>(3 * side * side));
   std::int32_t label = -1;
-  const std::array<std::byte*, 2> out{reinterpret_cast<std::byte*>(pixels.data()), reinterpret_cast<std::byte*>(&label)};
+  const std::array<std::byte*, 2> out{reinterpret_cast<std::byte*>(pixels.data()),
+                                      reinterpret_cast<std::byte*>(&label)};
   dataset.read_part(split, index, choose, 0, out);
   CHECK(label == dataset.label(split, index));
   return pixels;
@@ -90,13 +97,15 @@ std::vector<std::string> faults_of(const std::string& folder, int threads = 1) {
   return faults;
 }
 
-/// Writes a file anew. Some file systems bring one to the disk that is emptied and written again, which takes far longer.
+/// Writes a file anew. Some file systems bring one to the disk that is emptied and written again,
+/// which takes far longer.
 void rewrite(const std::string& path, const std::string& text) {
   fs::remove(path);
   write_bytes(path, Bytes(text.begin(), text.end()));
 }
 
-/// The checksums of a shard's parts, made right again: what is left to find is what the numbers say.
+/// The checksums of a shard's parts, made right again: what is left to find is what the numbers
+/// say.
 void mend_checksums(std::string& text) {
   ShardFooter footer;
   if (text.size() < sizeof footer) return;
@@ -105,7 +114,8 @@ void mend_checksums(std::string& text) {
   footer.bytes = text.size();
   if (footer.table_at <= text.size() - sizeof footer) {
     footer.table_checksum =
-        checksum_of({reinterpret_cast<const std::uint8_t*>(text.data()) + footer.table_at, text.size() - sizeof footer - footer.table_at});
+        checksum_of({reinterpret_cast<const std::uint8_t*>(text.data()) + footer.table_at,
+                     text.size() - sizeof footer - footer.table_at});
   }
   footer.checksum = 0;
   footer.checksum = checksum_of(bytes_of(footer));
@@ -114,7 +124,8 @@ void mend_checksums(std::string& text) {
 
 }  // namespace
 
-TEST_CASE("shards: order, names and pixels are image_folder's, to the bit where nothing is resized") {
+TEST_CASE(
+    "shards: order, names and pixels are image_folder's, to the bit where nothing is resized") {
   PreparedTree prepared;
   const PrepareReport report = prepared.make();
   CHECK(report.pictures == 7);
@@ -139,7 +150,8 @@ TEST_CASE("shards: order, names and pixels are image_folder's, to the bit where 
     }
   }
   const PictureIndex index(prepared.tree.folder / "train");
-  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
+  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination),
+                     0);
   for (std::int64_t i = 0; i < 5; ++i) {
     const auto [file, record] = set.place(i);
     CHECK(prepared.tree.folder / ("train/" + file->name(record)) == index.path(i));
@@ -172,10 +184,13 @@ TEST_CASE("shards: larger pictures are resized and stored as JPEG, others keep t
   prepared.options.quality = 95;
   prepared.make();
   const PictureIndex index(prepared.tree.folder / "train");
-  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
+  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination),
+                     0);
   PictureDecoder decoder({.scaled_decoding = false});
   bool kept = false, made = false;
-  const auto all = [](const PictureSize& size) { return PicturePart::window(0, 0, size.height, size.width); };
+  const auto all = [](const PictureSize& size) {
+    return PicturePart::window(0, 0, size.height, size.width);
+  };
   for (std::int64_t i = 0; i < set.records(); ++i) {
     const Bytes file = read_picture_file(index.path(i));
     const PictureSize before = decoder.size(file, "");
@@ -195,8 +210,10 @@ TEST_CASE("shards: larger pictures are resized and stored as JPEG, others keep t
     decoder.decode(file, "", all, size.height, size.width, 3, expected.data());
     decoder.decode(bytes, "", all, size.height, size.width, 3, stored.data());
     double off = 0.0;
-    for (std::size_t k = 0; k < stored.size(); ++k) off += std::abs(int{stored[k]} - int{expected[k]});
-    CHECK(off / static_cast<double>(stored.size()) < 12.0);  // what JPEG loses of these pictures, which are noise
+    for (std::size_t k = 0; k < stored.size(); ++k)
+      off += std::abs(int{stored[k]} - int{expected[k]});
+    // what JPEG loses of these pictures, which are noise
+    CHECK(off / static_cast<double>(stored.size()) < 12.0);
   }
   CHECK(made);
   CHECK(kept);
@@ -207,9 +224,12 @@ TEST_CASE("shards: with a quality and no size all pictures become JPEG of their 
   prepared.options.quality = 60;
   prepared.make();
   const PictureIndex index(prepared.tree.folder / "train");
-  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
+  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination),
+                     0);
   PictureDecoder decoder({.scaled_decoding = false});
-  const auto all = [](const PictureSize& size) { return PicturePart::window(0, 0, size.height, size.width); };
+  const auto all = [](const PictureSize& size) {
+    return PicturePart::window(0, 0, size.height, size.width);
+  };
   for (std::int64_t i = 0; i < set.records(); ++i) {
     const Bytes file = read_picture_file(index.path(i));
     const auto [height, width] = decoder.size(file, "");
@@ -219,14 +239,16 @@ TEST_CASE("shards: with a quality and no size all pictures become JPEG of their 
     CHECK(Bytes(bytes.begin(), bytes.end()) == encode_jpeg({pixels.data(), height, width}, "", 60));
   }
   prepared.options.quality = 61;
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "was made with --quality 60 --shard-pictures 2"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "was made with --quality 60 --shard-pictures 2"));
 }
 
 TEST_CASE("shards: raw pixels are cut as PNG is") {
   PreparedTree prepared;
   fs::remove_all(prepared.tree.folder / "train");
   const char* names[] = {"palette8i.png", "rgb8.png", "turned6.png", "grey16.png"};
-  for (const char* name : names) prepared.tree.add(std::string("train/") + (name[0] == 'g' ? "bee/" : "ant/") + name, name);
+  for (const char* name : names)
+    prepared.tree.add(std::string("train/") + (name[0] == 'g' ? "bee/" : "ant/") + name, name);
   prepared.options.raw = true;  // without a size: of each picture's own
   prepared.make();
   for (const char* filter : {"nearest", "bilinear", "bicubic"}) {
@@ -234,10 +256,12 @@ TEST_CASE("shards: raw pixels are cut as PNG is") {
     folder->set_interpolation(interpolation_of(filter));
     shards->set_interpolation(interpolation_of(filter));
     for (std::int64_t i = 0; i < 4; ++i) {
-      // A picture that is turned is resized as it lies in its file: columns first, which rounds otherwise.
+      // A picture that is turned is resized as it lies in its file: columns first, which rounds
+      // otherwise.
       const int most = names[i] == std::string("turned6.png") ? 1 : 0;
       const auto compare = [&](const Dataset::PictureChoice& choose) {
-        CHECK(largest_gap(read_image(*shards, ShardSplit::kTrain, i, choose), read_image(*folder, ShardSplit::kTrain, i, choose)) <= most);
+        CHECK(largest_gap(read_image(*shards, ShardSplit::kTrain, i, choose),
+                          read_image(*folder, ShardSplit::kTrain, i, choose)) <= most);
       };
       compare({});
       const Augmenters crops = random_crops({{"scale", {0.05, 1}}});
@@ -247,34 +271,46 @@ TEST_CASE("shards: raw pixels are cut as PNG is") {
       }
       // A window of the image's size is copied; in its corners nothing lies behind it.
       compare([](const PictureSize&) { return PicturePart::window(0, 3, 16, 16); });
-      compare([](const PictureSize& size) { return PicturePart::window(size.height - 16, size.width - 16, 16, 16); });
+      compare([](const PictureSize& size) {
+        return PicturePart::window(size.height - 16, size.width - 16, 16, 16);
+      });
     }
   }
   prepared.options.destination += "-small";
   prepared.options.size = 20;
   prepared.make();
-  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
+  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination),
+                     0);
   const auto [shard, record] = set.place(0);
   CHECK(std::min(shard->entry(record).height, shard->entry(record).width) == 20);
 }
 
-TEST_CASE("shards: a picture whose pixels are more bytes than a record holds is refused by its header") {
+TEST_CASE(
+    "shards: a picture whose pixels are more bytes than a record holds is refused by its header") {
   PreparedTree prepared;
   std::string png = read_text("golden/pictures/rgb8.png");
   const auto put = [&](std::size_t at, std::uint32_t value) {
     for (std::size_t i = 0; i < 4; ++i) png.at(at + i) = static_cast<char>(value >> (24 - 8 * i));
   };
   put(16, 40000), put(20, 40000);
-  put(29, checksum_of({reinterpret_cast<const std::uint8_t*>(png.data()) + 12, 17}));  // of the header: its name, and 13 bytes
+  // of the header: its name, and 13 bytes
+  put(29, checksum_of({reinterpret_cast<const std::uint8_t*>(png.data()) + 12, 17}));
   rewrite(prepared.tree.folder / "train/bee/sub/2.PNG", png);
   prepared.options.raw = true;
   prepared.options.max_pixels = 1'600'000'000;
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "2.PNG: is 40000×40000 pixels, more than a record holds"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "2.PNG: is 40000×40000 pixels, more than a record holds"));
 }
 
 TEST_CASE("shards: of three pictures that are drawn two lie, and the third stands") {
   const Folder folder;
-  write_example_tree({.destination = folder / "drawn", .classes = 1, .train = 3, .val = 1, .width = 24, .height = 16}, {});
+  write_example_tree({.destination = folder / "drawn",
+                      .classes = 1,
+                      .train = 3,
+                      .val = 1,
+                      .width = 24,
+                      .height = 16},
+                     {});
   const PictureIndex index(folder / "drawn/train");
   PictureDecoder decoder;
   for (std::int64_t i = 0; i < 3; ++i) {
@@ -297,10 +333,12 @@ TEST_CASE("shards: an interrupted call goes on with what is not yet written") {
     const PrepareReport report = prepared.make(watch);
     CHECK(report.stopped);
     CHECK(report.pictures == after);
-    for (const auto& [name, text] : prepared.files()) CHECK(text == whole.at(name));  // nothing half-written
+    // nothing half-written
+    for (const auto& [name, text] : prepared.files()) CHECK(text == whole.at(name));
     CHECK(!has_shard_index(prepared.options.destination));
     CHECK(contains(prepared.refusal(), "has brought to its end"));
-    write_bytes(prepared.file("train-00002.shard.0a1b2c3d.tmp"), Bytes(100));  // of a call that was killed
+    // of a call that was killed
+    write_bytes(prepared.file("train-00002.shard.0a1b2c3d.tmp"), Bytes(100));
     prepared.options.threads = 3;
     std::int64_t before = -1;
     watch = {};
@@ -327,11 +365,14 @@ TEST_CASE("shards: what was made otherwise, and folders that hold something else
     CHECK(prepared.files() == whole);
   };
   prepared.options.size = 20;
-  refused("was made with --shard-pictures 2 --max-pixels 200000000, and now it is --size 20 --quality 90 --interpolation bilinear");
+  refused(
+      "was made with --shard-pictures 2 --max-pixels 200000000, and now it is --size 20 --quality "
+      "90 --interpolation bilinear");
   prepared.options.size = 0;
   fs::remove(prepared.file("shards.index"));
   prepared.options.shard_pictures = 3;
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "train-00000.shard was made with"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "train-00000.shard was made with"));
   prepared.options.shard_pictures = 2;
   std::string other = whole.at("train-00000.shard");
   ShardFooter footer;
@@ -339,29 +380,36 @@ TEST_CASE("shards: what was made otherwise, and folders that hold something else
   other[(footer.table_at + 7) / 8 * 8 + offsetof(ShardEntry, label)] = 9;
   mend_checksums(other);
   rewrite(prepared.file("train-00000.shard"), other);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "is of a class that there is not"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "is of a class that there is not"));
   rewrite(prepared.file("train-00000.shard"), whole.at("train-00000.shard"));
   prepared.make();
   prepared.tree.add("train/bee/more.jpg", "420.jpg");
   refused("was made of other pictures than the source holds now");
   fs::remove(prepared.tree.folder / "train/bee/more.jpg");
   fs::rename(prepared.file("train-00000.shard"), prepared.file("train-00001.shard"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "is another shard by its footer, renamed"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "is another shard by its footer, renamed"));
   CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.open(); }), "cannot open"));
   prepared.options.destination = prepared.tree.folder / "val";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "is not empty and holds no shards, but "));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "is not empty and holds no shards, but "));
   prepared.options.destination = prepared.tree.folder / "train/ant/a.jpg";
   CHECK(contains(error_of(ExitCode::kOutput, [&] { prepared.make(); }), "cannot be made"));
   prepared.options.source = prepared.tree.folder / "nowhere";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "/train has no class folders; needed:"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
+                 "/train has no class folders; needed:"));
 }
 
 TEST_CASE("shards: bad pictures are named, or left out") {
   PreparedTree prepared;
-  const std::string bad = prepared.tree.folder.write("train/ant/b.jpeg", "\xff\xd8\xff\xe0 no more");
+  const std::string bad =
+      prepared.tree.folder.write("train/ant/b.jpeg", "\xff\xd8\xff\xe0 no more");
   for (const int threads : {1, 3}) {
     prepared.options.threads = threads;
-    CHECK(error_of(ExitCode::kUsage, [&] { prepared.make(); }).starts_with("[picture] " + bad + ": cannot be decoded as JPEG"));
+    CHECK(error_of(ExitCode::kUsage, [&] {
+            prepared.make();
+          }).starts_with("[picture] " + bad + ": cannot be decoded as JPEG"));
   }
   prepared.options.skip_bad = true;
   std::vector<std::string> named;
@@ -376,23 +424,31 @@ TEST_CASE("shards: bad pictures are named, or left out") {
   CHECK(shards->info().train_samples == 4);
   CHECK(shards->label(ShardSplit::kTrain, 1) == 0);
   CHECK(shards->label(ShardSplit::kTrain, 2) == 1);
-  CHECK(read_image(*shards, ShardSplit::kTrain, 1) == read_image(*prepared.tree.open(), ShardSplit::kTrain, 2));
-  for (const char* name : {"1.jpg", "sub/2.PNG"}) prepared.tree.folder.write(std::string("train/bee/") + name, "x");
+  CHECK(read_image(*shards, ShardSplit::kTrain, 1) ==
+        read_image(*prepared.tree.open(), ShardSplit::kTrain, 2));
+  for (const char* name : {"1.jpg", "sub/2.PNG"})
+    prepared.tree.folder.write(std::string("train/bee/") + name, "x");
   prepared.options.destination += "-none";
   CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
                  "no picture of " + prepared.options.source + "/train/bee can be decoded"));
 }
 
-TEST_CASE("shards: a part of train/ is set aside where there is no val/, and the folder need not be there for a dry run") {
+TEST_CASE(
+    "shards: a part of train/ is set aside where there is no val/, and the folder need not be "
+    "there for a dry run") {
   PreparedTree prepared;
   fs::remove_all(prepared.tree.folder / "val");
   CHECK(prepared.make().pictures == 5);
   CHECK(contains(prepared.refusal(), "\"val_fraction\": 0.1"));
-  const auto folder = prepared.tree.open({{"val_fraction", 0.5}}), shards = prepared.open({{"val_fraction", 0.5}});
+  const auto folder = prepared.tree.open({{"val_fraction", 0.5}}),
+             shards = prepared.open({{"val_fraction", 0.5}});
   REQUIRE(shards->info().test_samples == 3);  // 1.5 of 3 and 1 of 2, by name
-  for (std::int64_t i = 0; i < 3; ++i) CHECK(read_image(*shards, ShardSplit::kTest, i) == read_image(*folder, ShardSplit::kTest, i));
-  const auto declared =
-      make_dataset({{"type", "shards"}, {"path", prepared.tree.folder / "nowhere"}, {"classes", 12}, {"test_samples", 3}});
+  for (std::int64_t i = 0; i < 3; ++i)
+    CHECK(read_image(*shards, ShardSplit::kTest, i) == read_image(*folder, ShardSplit::kTest, i));
+  const auto declared = make_dataset({{"type", "shards"},
+                                      {"path", prepared.tree.folder / "nowhere"},
+                                      {"classes", 12},
+                                      {"test_samples", 3}});
   CHECK(declared->info().classes == 12);
   CHECK(declared->info().test_samples == 3);
   CHECK(contains(error_of(ExitCode::kUsage, [&] { declared->open(); }),
@@ -424,7 +480,8 @@ TEST_CASE("shards: a byte that is flipped is found wherever it lies, and its rec
       const std::vector<std::string> faults = faults_of(prepared.options.destination);
       REQUIRE(faults.size() == 1);
       CHECK(contains(faults[0], prepared.file(name) + titles[at]));
-      const std::string told = error_of(ExitCode::kUsage, [&] { read_everything(*prepared.open()); });
+      const std::string told =
+          error_of(ExitCode::kUsage, [&] { read_everything(*prepared.open()); });
       CHECK(contains(told, prepared.file(name) + titles[at]));
     }
     rewrite(prepared.file(name), text);
@@ -441,9 +498,12 @@ TEST_CASE("shards: files that are cut off, of another version, foreign or exchan
   PreparedTree prepared;
   prepared.make();
   const auto whole = prepared.files();
-  const auto put = [&](const std::string& name, const std::string& text) { rewrite(prepared.file(name), text); };
+  const auto put = [&](const std::string& name, const std::string& text) {
+    rewrite(prepared.file(name), text);
+  };
   for (const auto& [name, text] : whole) {
-    for (std::size_t length = 0; length < text.size(); length += length + 100 < text.size() && length > 100 ? 97 : 1) {
+    for (std::size_t length = 0; length < text.size();
+         length += length + 100 < text.size() && length > 100 ? 97 : 1) {
       put(name, text.substr(0, length));
       CAPTURE(name);
       CAPTURE(length);
@@ -455,10 +515,13 @@ TEST_CASE("shards: files that are cut off, of another version, foreign or exchan
     std::string newer = text;
     newer[8] = 2;
     put(name, newer);
-    CHECK(contains(prepared.refusal(), prepared.file(name) + " is of version 2, this program reads version 1"));
-    put(name, read_text(prepared.tree.folder / "train/bee/1.jpg"));
     CHECK(contains(prepared.refusal(),
-                   prepared.file(name) + (name == "shards.index" ? " is no index of shards" : " is no shard by its first bytes")));
+                   prepared.file(name) + " is of version 2, this program reads version 1"));
+    put(name, read_text(prepared.tree.folder / "train/bee/1.jpg"));
+    CHECK(contains(
+        prepared.refusal(),
+        prepared.file(name) + (name == "shards.index" ? " is no index of shards"
+                                                      : " is no shard by its first bytes")));
     put(name, text);
   }
   put("train-00000.shard", whole.at("train-00001.shard"));
@@ -468,8 +531,8 @@ TEST_CASE("shards: files that are cut off, of another version, foreign or exchan
   prepared.options.max_pixels = 1 << 20;
   prepared.options.destination += "-other";
   prepared.make();
-  fs::copy_file(prepared.tree.folder / "shards/train-00000.shard", prepared.file("train-00000.shard"),
-                fs::copy_options::overwrite_existing);
+  fs::copy_file(prepared.tree.folder / "shards/train-00000.shard",
+                prepared.file("train-00000.shard"), fs::copy_options::overwrite_existing);
   CHECK(contains(prepared.refusal(), "but one of another preparation"));
 }
 
@@ -480,7 +543,8 @@ TEST_CASE("shards: a file that is shortened while it is open is named") {
   (void)read_image(*shards, ShardSplit::kTrain, 0);
   fs::resize_file(prepared.file("train-00000.shard"), 0);
   for (const std::int64_t sample : {0, 1}) {
-    const std::string text = error_of(ExitCode::kUsage, [&] { (void)read_image(*shards, ShardSplit::kTrain, sample); });
+    const std::string text =
+        error_of(ExitCode::kUsage, [&] { (void)read_image(*shards, ShardSplit::kTrain, sample); });
     CHECK(contains(text, prepared.file("train-00000.shard")));
     CHECK(contains(text, "the file was shortened, or its disk is failing"));
   }
@@ -507,7 +571,8 @@ TEST_CASE("shards: mutated files are read or refused, never worse") {
         for (std::uint32_t k = 0; k <= m % 3; ++k) {
           const Philox4x32 bits = philox(raw ? 2 : 1, file_number, std::uint64_t{m} << 8 | k);
           // Half of them at the end, where the numbers are.
-          const std::size_t range = bits.v[3] % 2 == 0 ? mutated.size() : std::min<std::size_t>(mutated.size(), 250);
+          const std::size_t range =
+              bits.v[3] % 2 == 0 ? mutated.size() : std::min<std::size_t>(mutated.size(), 250);
           const std::size_t at = mutated.size() - 1 - bits.v[0] % range;
           switch (bits.v[1] % 5) {
             case 0: mutated[at] = static_cast<char>(mutated[at] ^ (1 << bits.v[2] % 8)); break;
@@ -515,16 +580,19 @@ TEST_CASE("shards: mutated files are read or refused, never worse") {
             case 2: mutated.erase(at, 1); break;
             case 3: mutated.insert(at, 1, static_cast<char>(bits.v[2])); break;
             default:
-              std::fill_n(mutated.begin() + static_cast<std::ptrdiff_t>(at), std::min<std::size_t>(4, mutated.size() - at), '\xff');
+              std::fill_n(mutated.begin() + static_cast<std::ptrdiff_t>(at),
+                          std::min<std::size_t>(4, mutated.size() - at), '\xff');
               break;
           }
         }
-        // Two of three have right checksums, so that what they say is looked at; an index then means the mutated shard.
+        // Two of three have right checksums, so that what they say is looked at; an index then
+        // means the mutated shard.
         const bool shard = name.ends_with(".shard");
         if (shard && m % 3 != 0) {
           mend_checksums(mutated);
           ShardIndex index = read_shard_index(prepared.options.destination);
-          ShardIndex::Shard& meant = index.shards[name.starts_with("val") ? 1 : 0][name == "train-00001.shard" ? 1 : 0];
+          ShardIndex::Shard& meant =
+              index.shards[name.starts_with("val") ? 1 : 0][name == "train-00001.shard" ? 1 : 0];
           ShardFooter footer;
           std::memcpy(&footer, mutated.data() + mutated.size() - sizeof footer, sizeof footer);
           meant.footer_checksum = footer.checksum;
@@ -566,12 +634,17 @@ TEST_CASE("in_order: each thing once and in order, and the first failure") {
       if (item >= 20) throw std::runtime_error(std::to_string(item));
       return item;
     };
-    CHECK_THROWS_WITH(in_order<std::int64_t>(threads, 100, failing, [](std::int64_t, std::int64_t) { return true; }), "20");
+    CHECK_THROWS_WITH(in_order<std::int64_t>(threads, 100, failing,
+                                             [](std::int64_t, std::int64_t) { return true; }),
+                      "20");
     CHECK_THROWS_WITH(in_order<std::int64_t>(
                           threads, 100, [](std::int64_t item) { return item; },
-                          [](std::int64_t item, std::int64_t) -> bool { throw std::logic_error(std::to_string(item)); }),
+                          [](std::int64_t item, std::int64_t) -> bool {
+                            throw std::logic_error(std::to_string(item));
+                          }),
                       "0");
     in_order<std::int64_t>(
-        threads, 0, [](std::int64_t item) { return item; }, [](std::int64_t, std::int64_t) { return true; });
+        threads, 0, [](std::int64_t item) { return item; },
+        [](std::int64_t, std::int64_t) { return true; });
   }
 }

@@ -1,4 +1,5 @@
-// Keys that short recipes (airbench's) use: slow numbers, parameters that stop, parts of an epoch, several views of a test image.
+// Keys that short recipes (airbench's) use: slow numbers, parameters that stop, parts of an epoch,
+// several views of a test image.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -40,7 +41,8 @@ nlohmann::json short_config(const char* patch = "{}") {
 std::map<std::string, std::vector<double>> model_in(const SafetensorsFile& state) {
   std::map<std::string, std::vector<double>> result;
   for (const auto& [name, tensor] : state.tensors) {
-    if (name.rfind("model.", 0) == 0 && is_floating(tensor.dtype)) result[name.substr(6)] = test::numbers_in(state, name);
+    if (name.rfind("model.", 0) == 0 && is_floating(tensor.dtype))
+      result[name.substr(6)] = test::numbers_in(state, name);
   }
   return result;
 }
@@ -60,7 +62,9 @@ TEST_CASE("recipe/lookahead: each meeting is the plain formula on what a step wi
     for (const int ranks : {1, 2}) {
       CAPTURE(algorithm);
       CAPTURE(ranks);
-      nlohmann::json plain = short_config(), json = short_config(R"({"lookahead": {"every": 3, "decay": 0.8, "power": 2}})");
+      nlohmann::json plain = short_config(),
+                     json =
+                         short_config(R"({"lookahead": {"every": 3, "decay": 0.8, "power": 2}})");
       plain["sync"]["algorithm"] = json["sync"]["algorithm"] = algorithm;
       FakeWorld(ranks).run([&](Transport& transport) {
         TrainerRun run(json, transport);
@@ -77,7 +81,8 @@ TEST_CASE("recipe/lookahead: each meeting is the plain formula on what a step wi
           const double share = 0.8 * std::pow(step / static_cast<double>(total), 2.0);
           for (auto& [name, numbers] : expected) {
             std::vector<double>& own = slow.at(name);
-            for (std::size_t i = 0; step % 3 == 0 && i < own.size(); ++i) own[i] = share * own[i] + (1.0 - share) * numbers[i];
+            for (std::size_t i = 0; step % 3 == 0 && i < own.size(); ++i)
+              own[i] = share * own[i] + (1.0 - share) * numbers[i];
             if (step % 3 == 0 || step == total) numbers = own;
           }
           run.steps(1);
@@ -94,10 +99,13 @@ TEST_CASE("recipe/lookahead: each meeting is the plain formula on what a step wi
   }
 }
 
-TEST_CASE("recipe/lookahead: a resumed run goes on to the bit, and products read what the model went back to") {
+TEST_CASE(
+    "recipe/lookahead: a resumed run goes on to the bit, and products read what the model went "
+    "back to") {
   for (const char* precision : {"fp32", "bf16"}) {
     CAPTURE(precision);
-    nlohmann::json json = short_config(R"({"lookahead": {"every": 2, "decay": 0.6}, "ema": {"decay": 0.5}})");
+    nlohmann::json json =
+        short_config(R"({"lookahead": {"every": 2, "decay": 0.6}, "ema": {"decay": 0.5}})");
     json["precision"] = precision;
     FakeWorld(2).run([&](Transport& transport) {
       const SafetensorsFile straight = TrainerRun(json, transport).state_after(7);
@@ -114,41 +122,58 @@ TEST_CASE("recipe/lookahead: a resumed run goes on to the bit, and products read
 
 TEST_CASE("recipe/lookahead: what does not fit is refused, and its memory is planned") {
   const auto error = [](const char* patch) {
-    return error_of(ExitCode::kUsage, [&] { read_train_config(short_config(patch), "test.json", {2, 2}); });
+    return error_of(ExitCode::kUsage, [&] {
+      read_train_config(short_config(patch), "test.json", {2, 2});
+    });
   };
   CHECK(contains(error(R"({"lookahead": {"decay": 1}})"), "lookahead.decay"));
   CHECK(contains(error(R"({"lookahead": {"evry": 2}})"), "every"));
-  CHECK(contains(error(R"({"lookahead": {}, "sync": {"algorithm": "push_sum", "topology": {"type": "directed-exp"}}})"),
-                 "allowed: gossip, allreduce"));
-  CHECK(contains(error(R"({"lookahead": {}, "optimizer": {"type": "schedule_free_adamw", "momentum": null}})"), "leave it out"));
+  CHECK(contains(
+      error(
+          R"({"lookahead": {}, "sync": {"algorithm": "push_sum", "topology": {"type": "directed-exp"}}})"),
+      "allowed: gossip, allreduce"));
+  CHECK(contains(
+      error(R"({"lookahead": {}, "optimizer": {"type": "schedule_free_adamw", "momentum": null}})"),
+      "leave it out"));
   CHECK(LookaheadSettings{5, 0.5, 0.0}.share(1, 10) == 0.5);
   CHECK(LookaheadSettings{5, 0.8, 3.0}.share(5, 10) == doctest::Approx(0.1));
 }
 
 TEST_CASE("recipe/groups: parameters stay as they are from until_epoch on") {
   // 32 steps an epoch on one rank: 0.12 of it are 3.84, so four steps move the bias.
-  const nlohmann::json free = short_config(R"({"optimizer": {"decay": "all", "weight_decay": 0.01}})");
+  const nlohmann::json free =
+      short_config(R"({"optimizer": {"decay": "all", "weight_decay": 0.01}})");
   nlohmann::json json = free;
-  json["optimizer"]["groups"] = nlohmann::json::parse(R"([{"match": "^0\\.bias$", "until_epoch": 0.12}])");
+  json["optimizer"]["groups"] =
+      nlohmann::json::parse(R"([{"match": "^0\\.bias$", "until_epoch": 0.12}])");
   FakeWorld(1).run([&](Transport& transport) {
     TrainerRun with(json, transport), without(free, transport);
     SafetensorsFile saved;
     std::vector<double> last;
     for (int step = 1; step <= 7; ++step) {
       CAPTURE(step);
-      const auto bias_of = [](const SafetensorsFile& state) { return test::numbers_in(state, "model.0.bias"); };
+      const auto bias_of = [](const SafetensorsFile& state) {
+        return test::numbers_in(state, "model.0.bias");
+      };
       const SafetensorsFile state = with.state_after(1), other = without.state_after(1);
       if (step <= 4) CHECK(model_in(state) == model_in(other));
       if (step > 1) CHECK((bias_of(state) == last) == (step > 4));
       if (step > 4) CHECK(bias_of(state) != bias_of(other));
-      if (step == 6) CHECK(test::numbers_in(state, "model.0.weight") != test::numbers_in(saved, "model.0.weight"));
+      if (step == 6)
+        CHECK(test::numbers_in(state, "model.0.weight") !=
+              test::numbers_in(saved, "model.0.weight"));
       if (step == 3) saved = state;
       last = bias_of(state);
     }
     check_resumed(json, transport, saved, 4, with.trainer->state());
   });
-  json["optimizer"] = nlohmann::json::parse(R"({"type": "schedule_free_adamw", "groups": [{"match": "bias", "until_epoch": 1}]})");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_train_config(json, "test.json", {1, 1}); }), "until_epoch"));
+  json["optimizer"] = nlohmann::json::parse(
+      R"({"type": "schedule_free_adamw", "groups": [{"match": "bias", "until_epoch": 1}]})");
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] {
+                            read_train_config(json, "test.json", {1, 1});
+                          }),
+                 "until_epoch"));
 }
 
 TEST_CASE("recipe/epochs: a run may end within an epoch") {
@@ -177,7 +202,12 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
       {"none", {{0, false, 1.0}}},
       {"mirror", {{0, false, 0.5}, {0, true, 0.5}}},
       {"mirror_translate",
-       {{0, false, 0.25}, {0, true, 0.25}, {-1, false, 0.125}, {-1, true, 0.125}, {1, false, 0.125}, {1, true, 0.125}}}};
+       {{0, false, 0.25},
+        {0, true, 0.25},
+        {-1, false, 0.125},
+        {-1, true, 0.125},
+        {1, false, 0.125},
+        {1, true, 0.125}}}};
   std::vector<double> losses;
   for (const std::string& name : test_view_names()) {
     for (const int ranks : {1, 2}) {
@@ -193,7 +223,8 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
           if (transport.rank() != 0) return;
           found_loss = value_of(result, "loss");
           found_accuracy = value_of(result, "accuracy");
-          // The mean model on every test image, one after another, with pixels put in their places one by one.
+          // The mean model on every test image, one after another, with pixels put in their places
+          // one by one.
           const TensorInfo& info = *run.config.data.find("image");
           const auto samples = static_cast<std::int64_t>(run.config.data.test_samples);
           for (std::int64_t i = 0; i < samples; ++i) {
@@ -201,7 +232,8 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
             std::int32_t label = -1;
             std::vector<std::byte*> places;
             for (const TensorInfo& tensor : run.config.data.tensors) {
-              places.push_back(tensor.name == "image" ? reinterpret_cast<std::byte*>(bytes.data()) : reinterpret_cast<std::byte*>(&label));
+              places.push_back(tensor.name == "image" ? reinterpret_cast<std::byte*>(bytes.data())
+                                                      : reinterpret_cast<std::byte*>(&label));
             }
             run.config.dataset->read(Dataset::Split::kTest, i, places);
             std::vector<double> logits(4, 0.0);
@@ -211,10 +243,15 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
               for (int y = 0; y < 8; ++y) {
                 for (int x = 0; x < 8; ++x) {
                   for (int c = 0; c < 3; ++c) {
-                    const int from = (inside(y + shift.step) * 8 + inside((shift.mirrored ? 7 - x : x) + shift.step)) * 3 + c;
+                    const int from = (inside(y + shift.step) * 8 +
+                                      inside((shift.mirrored ? 7 - x : x) + shift.step)) *
+                                         3 +
+                                     c;
                     const auto channel = static_cast<std::size_t>(c);
                     shown[static_cast<std::size_t>((y * 8 + x) * 3 + c)] =
-                        (bytes[static_cast<std::size_t>(from)] / 255.0 - info.pixels->mean[channel]) / info.pixels->std[channel];
+                        (bytes[static_cast<std::size_t>(from)] / 255.0 -
+                         info.pixels->mean[channel]) /
+                        info.pixels->std[channel];
                   }
                 }
               }
@@ -222,12 +259,15 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
               run.backend->copy_from_host(shown.data(), image);
               Pass pass{*run.backend};
               const Variable out = run.config.model->forward(Variable(image), pass);
-              for (std::size_t k = 0; k < 4; ++k) logits[k] += shift.weight * out.value().data<double>()[k];
+              for (std::size_t k = 0; k < 4; ++k)
+                logits[k] += shift.weight * out.value().data<double>()[k];
             }
             double sum = 0.0;
             for (const double logit : logits) sum += std::exp(logit);
-            loss += (std::log(sum) - logits[static_cast<std::size_t>(label)]) / static_cast<double>(samples);
-            accuracy += (std::max_element(logits.begin(), logits.end()) - logits.begin() == label) / static_cast<double>(samples);
+            loss += (std::log(sum) - logits[static_cast<std::size_t>(label)]) /
+                    static_cast<double>(samples);
+            accuracy += (std::max_element(logits.begin(), logits.end()) - logits.begin() == label) /
+                        static_cast<double>(samples);
           }
         };
         run.trainer->test(measure);
@@ -239,9 +279,13 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
   }
   CHECK(losses[0] != losses[1]);
   CHECK(losses[1] != losses[2]);
-  nlohmann::json json =
-      nlohmann::json::parse(R"({"model": {"type": "mlp"}, "steps": 1, "evaluate": {"tta": "mirrored"}, "data": {"type": "synthetic"}})");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_train_config(json, "test.json", {1, 1}); }), "evaluate.tta"));
+  nlohmann::json json = nlohmann::json::parse(
+      R"({"model": {"type": "mlp"}, "steps": 1, "evaluate": {"tta": "mirrored"}, "data": {"type": "synthetic"}})");
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] {
+                            read_train_config(json, "test.json", {1, 1});
+                          }),
+                 "evaluate.tta"));
 }
 
 }  // namespace starling

@@ -32,12 +32,15 @@ double weight_of(std::int64_t target, std::int64_t input) {
   return 0.5 * static_cast<double>(target + 1) - 0.25 * static_cast<double>(input);
 }
 float input_of(Dataset::Split split, std::int64_t sample, std::int64_t i) {
-  const auto word = static_cast<std::uint32_t>(sample * 8 + i + (split == Dataset::Split::kTest ? 100000 : 0)) * 2654435761u;
+  const auto word =
+      static_cast<std::uint32_t>(sample * 8 + i + (split == Dataset::Split::kTest ? 100000 : 0)) *
+      2654435761u;
   return static_cast<float>(word >> 8) / 8388608.0f - 1.0f;
 }
 float target_of(Dataset::Split split, std::int64_t sample, std::int64_t t) {
   double sum = 0.125;
-  for (std::int64_t i = 0; i < kInputs; ++i) sum += weight_of(t, i) * static_cast<double>(input_of(split, sample, i));
+  for (std::int64_t i = 0; i < kInputs; ++i)
+    sum += weight_of(t, i) * static_cast<double>(input_of(split, sample, i));
   return static_cast<float>(sum);
 }
 
@@ -51,24 +54,31 @@ class Lines final : public Dataset {
   }
   void open() override {}
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
-    for (std::int64_t i = 0; i < kInputs; ++i) reinterpret_cast<float*>(out[0])[i] = input_of(split, index, i);
-    for (std::int64_t t = 0; t < kTargets; ++t) reinterpret_cast<float*>(out[1])[t] = target_of(split, index, t);
+    for (std::int64_t i = 0; i < kInputs; ++i)
+      reinterpret_cast<float*>(out[0])[i] = input_of(split, index, i);
+    for (std::int64_t t = 0; t < kTargets; ++t)
+      reinterpret_cast<float*>(out[1])[t] = target_of(split, index, t);
   }
 };
 
 class Regression final : public Task {
  public:
   explicit Regression(const DatasetInfo& data)
-      : Task(data), input_(needed("test_regression", "input").shape), outputs_(needed("test_regression", "target").shape.back()) {}
+      : Task(data),
+        input_(needed("test_regression", "input").shape),
+        outputs_(needed("test_regression", "target").shape.back()) {}
   Shape input() const override { return input_; }
   std::int64_t outputs() const override { return outputs_; }
   void check_model(const Model& model, const ConfigSection& section) const override {
-    if (model.output_shape() != Shape{outputs_}) section.error("num_classes", "is not the number of targets");
+    if (model.output_shape() != Shape{outputs_})
+      section.error("num_classes", "is not the number of targets");
   }
   std::string usual_loss() const override { return "mse"; }
   std::vector<std::string> usual_metrics() const override { return {"loss"}; }
   TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
-    return {model.forward(Variable(functions::in_format(batch["input"], batch.format, pass.backend)), pass), batch["target"]};
+    return {model.forward(
+                Variable(functions::in_format(batch["input"], batch.format, pass.backend)), pass),
+            batch["target"]};
   }
 
  private:
@@ -87,12 +97,16 @@ class Negative final : public Augmenter {
 void register_parts() {
   register_builtins();
   static const bool once = [] {
-    datasets().add("test_lines", [](ConfigSection&, std::uint64_t) { return std::make_unique<Lines>(); });
-    tasks().add("test_regression", [](ConfigSection&, const DatasetInfo& data) { return std::make_unique<Regression>(data); });
-    augmentations().add("test_negative", [](ConfigSection& section, const Shape&) -> std::unique_ptr<Augmenter> {
-      if (!section.boolean("test_negative", false, "")) return nullptr;
-      return std::make_unique<Negative>();
+    datasets().add("test_lines",
+                   [](ConfigSection&, std::uint64_t) { return std::make_unique<Lines>(); });
+    tasks().add("test_regression", [](ConfigSection&, const DatasetInfo& data) {
+      return std::make_unique<Regression>(data);
     });
+    augmentations().add("test_negative",
+                        [](ConfigSection& section, const Shape&) -> std::unique_ptr<Augmenter> {
+                          if (!section.boolean("test_negative", false, "")) return nullptr;
+                          return std::make_unique<Negative>();
+                        });
     return true;
   }();
   static_cast<void>(once);
@@ -109,14 +123,17 @@ nlohmann::json line_config(const char* patch = "{}") {
 }
 
 nlohmann::json image_config(const char* loss) {
-  nlohmann::json config = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
+  nlohmann::json config = nlohmann::json::parse(
+      R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
     "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "threads": 1})");
   config["loss"] = nlohmann::json::parse(loss);
   return config;
 }
 
 std::string config_error(const nlohmann::json& json) {
-  return error_of(ExitCode::kUsage, [&] { trace_shapes(read_train_config(json, "test.json", {2, 2})); });
+  return error_of(ExitCode::kUsage, [&] {
+    trace_shapes(read_train_config(json, "test.json", {2, 2}));
+  });
 }
 
 /// Trains on two ranks and gives rank 0's summary.
@@ -130,22 +147,26 @@ nlohmann::json train(const nlohmann::json& json, const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("trainer/task: a regression of vectors is trained by the trainer as it is, on two ranks") {
+TEST_CASE(
+    "trainer/task: a regression of vectors is trained by the trainer as it is, on two ranks") {
   const Folder folder;
   const nlohmann::json summary = train(line_config(R"({"precision": "fp64"})"), folder.path());
   CHECK(summary["test_loss"].get<double>() < 1e-6);
   CHECK_FALSE(summary.contains("test_accuracy"));
   const SafetensorsFile model = read_safetensors(folder / "model.safetensors");
-  const std::vector<double> weight = test::numbers_in(model, "0.weight"), bias = test::numbers_in(model, "0.bias");
+  const std::vector<double> weight = test::numbers_in(model, "0.weight"),
+                            bias = test::numbers_in(model, "0.bias");
   REQUIRE(weight.size() == kTargets * kInputs);
   double loss = 0.0;
   for (std::int64_t t = 0; t < kTargets; ++t) {
     for (std::int64_t i = 0; i < kInputs; ++i)
-      CHECK(weight[static_cast<std::size_t>(t * kInputs + i)] == doctest::Approx(weight_of(t, i)).epsilon(1e-3));
+      CHECK(weight[static_cast<std::size_t>(t * kInputs + i)] ==
+            doctest::Approx(weight_of(t, i)).epsilon(1e-3));
     for (std::int64_t sample = 0; sample < kTest; ++sample) {
       double output = bias[static_cast<std::size_t>(t)];
       for (std::int64_t i = 0; i < kInputs; ++i)
-        output += weight[static_cast<std::size_t>(t * kInputs + i)] * static_cast<double>(input_of(Dataset::Split::kTest, sample, i));
+        output += weight[static_cast<std::size_t>(t * kInputs + i)] *
+                  static_cast<double>(input_of(Dataset::Split::kTest, sample, i));
       const double rest = output - static_cast<double>(target_of(Dataset::Split::kTest, sample, t));
       loss += rest * rest / static_cast<double>(kTest * kTargets);
     }
@@ -160,19 +181,25 @@ TEST_CASE("trainer/task: a regression of vectors is trained by the trainer as it
 
 TEST_CASE("trainer/task: the same in bf16 comes near, with targets in fp32") {
   const Folder folder;
-  CHECK(train(line_config(R"({"precision": "bf16"})"), folder.path())["test_loss"].get<double>() < 1e-3);
+  CHECK(train(line_config(R"({"precision": "bf16"})"), folder.path())["test_loss"].get<double>() <
+        1e-3);
 }
 
 TEST_CASE("trainer/task: what does not fit together is an error before anything is trained") {
   CHECK_NOTHROW(trace_shapes(read_train_config(line_config(), "test.json", {2, 2})));
   CHECK(contains(config_error(line_config(R"({"loss": {"type": "mze"}})")), "did you mean 'mse'"));
-  CHECK(contains(config_error(line_config(R"({"loss": {"label_smoothing": 0.1}})")), "loss.label_smoothing"));
-  CHECK(
-      contains(config_error(line_config(R"({"task": {"type": "classification"}})")), "classification needs samples with a tensor 'image'"));
-  CHECK(contains(config_error(line_config(R"({"task": {"metrics": ["los"]}})")), "task.metrics: unknown metric 'los'"));
-  CHECK(contains(config_error(line_config(R"({"data": {"augment": {"flip": true}}})")), "data.augment.flip"));
-  CHECK(contains(config_error(line_config(R"({"data": {"partition": {"type": "dirichlet"}}})")), "data.partition.type"));
-  CHECK(contains(config_error(image_config(R"({"type": "focal", "gamma": -1})")), "loss.gamma: expected a number 0 … 100, found -1"));
+  CHECK(contains(config_error(line_config(R"({"loss": {"label_smoothing": 0.1}})")),
+                 "loss.label_smoothing"));
+  CHECK(contains(config_error(line_config(R"({"task": {"type": "classification"}})")),
+                 "classification needs samples with a tensor 'image'"));
+  CHECK(contains(config_error(line_config(R"({"task": {"metrics": ["los"]}})")),
+                 "task.metrics: unknown metric 'los'"));
+  CHECK(contains(config_error(line_config(R"({"data": {"augment": {"flip": true}}})")),
+                 "data.augment.flip"));
+  CHECK(contains(config_error(line_config(R"({"data": {"partition": {"type": "dirichlet"}}})")),
+                 "data.partition.type"));
+  CHECK(contains(config_error(image_config(R"({"type": "focal", "gamma": -1})")),
+                 "loss.gamma: expected a number 0 … 100, found -1"));
   CHECK(contains(config_error(image_config(R"({"type": "huber", "delta": 0})")), "loss.delta"));
   CHECK(contains(config_error(image_config(R"({"type": "l1", "delta": 1})")), "loss.delta"));
 }
@@ -181,27 +208,36 @@ TEST_CASE("trainer/task: a loss names outputs and targets that do not fit each o
   register_parts();
   CpuBackend backend(1);
   const nlohmann::json none = nlohmann::json::object();
-  const auto refusal = [&](const char* type, const Shape& outputs, const Shape& targets, DType dtype) {
+  const auto refusal = [&](const char* type, const Shape& outputs, const Shape& targets,
+                           DType dtype) {
     ConfigSection section(none, "loss");
     const auto loss = losses().make(type, "loss.type", section);
     Pass pass{backend};
     return error_of(ExitCode::kUsage, [&] {
-      (void)loss->value(Variable(Tensor(backend, outputs, DType::kFloat32)), Tensor(backend, targets, dtype), 1.0, pass);
+      (void)loss->value(Variable(Tensor(backend, outputs, DType::kFloat32)),
+                        Tensor(backend, targets, dtype), 1.0, pass);
     });
   };
-  CHECK(contains(refusal("mse", {8, 3}, {8, 2}, DType::kFloat32), "mse: outputs 8×3 and targets 8×2 of fp32; needed: as many"));
-  CHECK(contains(refusal("huber", {8, 3, 2}, {8}, DType::kInt32), "huber: outputs 8×3×2 and targets 8 of int32"));
-  CHECK(contains(refusal("focal", {8, 3}, {7}, DType::kInt32), "focal: outputs 8×3 and targets 7 of int32"));
-  CHECK(contains(refusal("cross_entropy", {8, 3}, {8, 4}, DType::kFloat32), "cross_entropy: outputs 8×3 and targets 8×4 of fp32"));
-  CHECK(contains(refusal("bce_with_logits", {8}, {8}, DType::kUInt8), "bce_with_logits: outputs 8 and targets 8 of uint8"));
+  CHECK(contains(refusal("mse", {8, 3}, {8, 2}, DType::kFloat32),
+                 "mse: outputs 8×3 and targets 8×2 of fp32; needed: as many"));
+  CHECK(contains(refusal("huber", {8, 3, 2}, {8}, DType::kInt32),
+                 "huber: outputs 8×3×2 and targets 8 of int32"));
+  CHECK(contains(refusal("focal", {8, 3}, {7}, DType::kInt32),
+                 "focal: outputs 8×3 and targets 7 of int32"));
+  CHECK(contains(refusal("cross_entropy", {8, 3}, {8, 4}, DType::kFloat32),
+                 "cross_entropy: outputs 8×3 and targets 8×4 of fp32"));
+  CHECK(contains(refusal("bce_with_logits", {8}, {8}, DType::kUInt8),
+                 "bce_with_logits: outputs 8 and targets 8 of uint8"));
 }
 
 TEST_CASE("trainer/task: every loss trains on class numbers, and each is what its type says") {
   register_parts();
   std::set<double> values;
   for (const char* loss :
-       {R"({"type": "cross_entropy"})", R"({"type": "focal"})", R"({"type": "focal", "gamma": 0.5})", R"({"type": "mse"})",
-        R"({"type": "l1"})", R"({"type": "huber"})", R"({"type": "huber", "delta": 0.1})", R"({"type": "bce_with_logits"})"}) {
+       {R"({"type": "cross_entropy"})", R"({"type": "focal"})",
+        R"({"type": "focal", "gamma": 0.5})", R"({"type": "mse"})", R"({"type": "l1"})",
+        R"({"type": "huber"})", R"({"type": "huber", "delta": 0.1})",
+        R"({"type": "bce_with_logits"})"}) {
     CAPTURE(loss);
     TrainConfig config = read_train_config(image_config(loss), "test", {1, 1});
     CHECK_NOTHROW(trace_shapes(config));
@@ -226,30 +262,44 @@ TEST_CASE("trainer/task: the resolved config says task, metrics and loss") {
   CHECK(read_train_config(resolved, "test", {2, 2}).resolved == resolved);
 }
 
-TEST_CASE("trainer/task: a checkpoint of a version without tasks goes on as classification, and as nothing else") {
+TEST_CASE(
+    "trainer/task: a checkpoint of a version without tasks goes on as classification, and as "
+    "nothing else") {
   register_parts();
-  nlohmann::json resolved = read_train_config(image_config(R"({"type": "cross_entropy"})"), "test", {1, 1}).resolved;
+  nlohmann::json resolved =
+      read_train_config(image_config(R"({"type": "cross_entropy"})"), "test", {1, 1}).resolved;
   nlohmann::json old = resolved;
   REQUIRE(old.erase("task") == 1);
   SafetensorsFile file;
-  file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "1"}, {"precision", "fp32"}, {"config", old.dump()}};
+  file.metadata = {{"format", "starling-checkpoint-1"},
+                   {"ranks", "1"},
+                   {"precision", "fp32"},
+                   {"config", old.dump()}};
   CHECK_NOTHROW(check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32));
   resolved["task"]["type"] = "test_regression";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32); }), "task.type"));
+  CHECK(contains(
+      error_of(ExitCode::kUsage,
+               [&] { check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32); }),
+      "task.type"));
 }
 
-TEST_CASE("trainer/task: batches hold tensors of any shape and type, the same on the host and on a device") {
+TEST_CASE(
+    "trainer/task: batches hold tensors of any shape and type, the same on the host and on a "
+    "device") {
   class Tokens final : public Dataset {
    public:
     DatasetInfo info() const override {
-      return {.tensors = {{"tokens", Shape{5}, DType::kInt32, 50}, {"weight", Shape{}, DType::kFloat32}, {"mask", Shape{3}, DType::kUInt8}},
+      return {.tensors = {{"tokens", Shape{5}, DType::kInt32, 50},
+                          {"weight", Shape{}, DType::kFloat32},
+                          {"mask", Shape{3}, DType::kUInt8}},
               .task = "none",
               .train_samples = 12,
               .test_samples = 3};
     }
     void open() override {}
     void read(Split, std::int64_t index, std::span<std::byte* const> out) const override {
-      for (std::int32_t i = 0; i < 5; ++i) reinterpret_cast<std::int32_t*>(out[0])[i] = static_cast<std::int32_t>(index) * 4 + i;
+      for (std::int32_t i = 0; i < 5; ++i)
+        reinterpret_cast<std::int32_t*>(out[0])[i] = static_cast<std::int32_t>(index) * 4 + i;
       *reinterpret_cast<float*>(out[1]) = 0.5f * static_cast<float>(index);
       for (int i = 0; i < 3; ++i) out[2][i] = static_cast<std::byte>(index + i);
     }
@@ -263,27 +313,35 @@ TEST_CASE("trainer/task: batches hold tensors of any shape and type, the same on
       const Batch& batch = loader.next();
       CHECK(batch["tokens"].shape() == Shape{4, 5});
       CHECK(batch["weight"].shape() == Shape{4});
-      CHECK(batch["weight"].dtype() == DType::kFloat32);  // as declared: a task casts what its model reads
+      // as declared: a task casts what its model reads
+      CHECK(batch["weight"].dtype() == DType::kFloat32);
       CHECK(batch.format == DType::kBFloat16);
       for (std::int32_t s = 0; s < 4; ++s) {
         const std::int32_t sample = 4 * b + s;
         const auto at = static_cast<std::size_t>(s);
         for (std::size_t i = 0; i < 5; ++i)
-          CHECK(batch["tokens"].span<std::int32_t>()[5 * at + i] == 4 * sample + static_cast<std::int32_t>(i));
+          CHECK(batch["tokens"].span<std::int32_t>()[5 * at + i] ==
+                4 * sample + static_cast<std::int32_t>(i));
         CHECK(batch["weight"].span<float>()[at] == 0.5f * static_cast<float>(sample));
         CHECK(batch["mask"].span<std::uint8_t>()[3 * at + 2] == sample + 2);
       }
     }
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next()["label"]; }), "has no tensor 'label'; it has: tokens, weight, mask"));
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next()["label"]; }),
+                   "has no tensor 'label'; it has: tokens, weight, mask"));
   }
 }
 
-TEST_CASE("trainer/task: a number beyond its classes is an error that names sample and tensor, and so is what a data set throws") {
+TEST_CASE(
+    "trainer/task: a number beyond its classes is an error that names sample and tensor, and so is "
+    "what a data set throws") {
   class Bad final : public Dataset {
    public:
     explicit Bad(bool throws) : throws_(throws) {}
     DatasetInfo info() const override {
-      return {.tensors = {{"tokens", Shape{2}, DType::kInt32, 9}}, .task = "none", .train_samples = 4, .test_samples = 4};
+      return {.tensors = {{"tokens", Shape{2}, DType::kInt32, 9}},
+              .task = "none",
+              .train_samples = 4,
+              .test_samples = 4};
     }
     void open() override {}
     void read(Split, std::int64_t index, std::span<std::byte* const> out) const override {
@@ -298,12 +356,16 @@ TEST_CASE("trainer/task: a number beyond its classes is an error that names samp
   const Bad bad(false), torn(true);
   test::MemoryBackend backend;
   EvaluationLoader loader(bad, 4, 0, 1, backend, DType::kFloat32);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }), "test sample 2 has tokens 9, the classes are 0 to 8"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }),
+                 "test sample 2 has tokens 9, the classes are 0 to 8"));
   EvaluationLoader of_torn(torn, 4, 0, 1, backend, DType::kFloat32);
-  CHECK(error_of(ExitCode::kInternal, [&] { of_torn.next(); }) == "[data] test sample 1: std::runtime_error: torn");
+  CHECK(error_of(ExitCode::kInternal, [&] { of_torn.next(); }) ==
+        "[data] test sample 1: std::runtime_error: torn");
 }
 
-TEST_CASE("trainer/task: an augmentation of one's own changes bytes, for the host's batches and a device's alike") {
+TEST_CASE(
+    "trainer/task: an augmentation of one's own changes bytes, for the host's batches and a "
+    "device's alike") {
   register_parts();
   const nlohmann::json keys{{"test_negative", true}, {"flip", true}, {"crop_padding", 1}};
   const LoaderSettings plain{.augment = test::augmenters_of(1, true), .batch_size = 4},
@@ -311,11 +373,13 @@ TEST_CASE("trainer/task: an augmentation of one's own changes bytes, for the hos
   REQUIRE(negative.augment.size() == 3);
   const test::NumberedDataset dataset(16, 1);
   test::MemoryBackend host, device(false);
-  Loader expected(dataset, plain, host, DType::kFloat32), on_host(dataset, negative, host, DType::kFloat32),
+  Loader expected(dataset, plain, host, DType::kFloat32),
+      on_host(dataset, negative, host, DType::kFloat32),
       on_device(dataset, negative, device, DType::kFloat32);
   const ImageInfo info = dataset.images();
   for (int b = 0; b < 4; ++b) {
-    const auto before = expected.next()["image"].span<float>(), after = on_host.next()["image"].span<float>();
+    const auto before = expected.next()["image"].span<float>(),
+               after = on_host.next()["image"].span<float>();
     int inside = 0;
     for (std::size_t i = 0; i < before.size(); ++i) {
       const double mean = info.mean[i % 3], deviation = info.std[i % 3];

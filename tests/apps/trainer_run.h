@@ -30,13 +30,15 @@ std::vector<T> numbers_in(const SafetensorsFile& file, const std::string& name) 
 }
 
 /// Between all numbers of fp64 in tensors whose names begin so.
-inline double farthest_in(const SafetensorsFile& a, const SafetensorsFile& b, const std::string& prefix = "") {
+inline double farthest_in(const SafetensorsFile& a, const SafetensorsFile& b,
+                          const std::string& prefix = "") {
   double largest = 0.0;
   for (const auto& [name, tensor] : a.tensors) {
     if (!name.starts_with(prefix) || tensor.dtype != DType::kFloat64) continue;
     const std::vector<double> of_a = numbers_in(a, name), of_b = numbers_in(b, name);
     REQUIRE(of_a.size() == of_b.size());
-    for (std::size_t i = 0; i < of_a.size(); ++i) largest = std::max(largest, std::abs(of_a[i] - of_b[i]));
+    for (std::size_t i = 0; i < of_a.size(); ++i)
+      largest = std::max(largest, std::abs(of_a[i] - of_b[i]));
   }
   return largest;
 }
@@ -44,7 +46,8 @@ inline double farthest_in(const SafetensorsFile& a, const SafetensorsFile& b, co
 /// A trainer of one rank with all that it needs, on one thread of the CPU, at its beginning.
 struct TrainerRun {
   /// `change`: of the config as it was read, such as the stretches that a checkpoint tells.
-  TrainerRun(const nlohmann::json& json, Transport& ranks, const std::function<void(TrainConfig&)>& change = {})
+  TrainerRun(const nlohmann::json& json, Transport& ranks,
+             const std::function<void(TrainConfig&)>& change = {})
       : transport(ranks),
         site{ranks.size(), ranks.size()},
         config(changed(read_train_config(json, "test", site), change)),
@@ -104,11 +107,14 @@ inline void check_same_tensors(const SafetensorsFile& a, const SafetensorsFile& 
   }
 }
 
-/// A run that goes on from `saved` for `count` steps comes to the bits of `straight`, which did not stop.
-inline void check_resumed(const nlohmann::json& json, Transport& transport, const SafetensorsFile& saved, int count,
+/// A run that goes on from `saved` for `count` steps comes to the bits of `straight`, which did not
+/// stop.
+inline void check_resumed(const nlohmann::json& json, Transport& transport,
+                          const SafetensorsFile& saved, int count,
                           const SafetensorsFile& straight) {
   TrainerRun run(json, transport);
-  check_resumable(saved, "test", run.config.resolved, run.config.written, transport.size(), run.config.compute);
+  check_resumable(saved, "test", run.config.resolved, run.config.written, transport.size(),
+                  run.config.compute);
   run.trainer->resume(saved, "test");
   check_same_tensors(straight, run.state_after(count));
 }

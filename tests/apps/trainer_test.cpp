@@ -31,12 +31,14 @@ nlohmann::json small_config() {
 
 TEST_CASE("trainer: no allocation from the system after the second step") {
   register_builtins();
-  for (const auto& [ranks, precision] : {std::pair{1, "fp32"}, {2, "fp32"}, {3, "fp32"}, {2, "bf16"}, {2, "fp16"}}) {
+  for (const auto& [ranks, precision] :
+       {std::pair{1, "fp32"}, {2, "fp32"}, {3, "fp32"}, {2, "bf16"}, {2, "fp16"}}) {
     CAPTURE(ranks);
     CAPTURE(std::string(precision));
     nlohmann::json json = small_config();
     json["precision"] = precision;
-    if (json["precision"] != "fp32") json["model"] = nlohmann::json::parse(R"({"type": "mlp", "num_classes": 4, "hidden": [16]})");
+    if (json["precision"] != "fp32")
+      json["model"] = nlohmann::json::parse(R"({"type": "mlp", "num_classes": 4, "hidden": [16]})");
     FakeWorld(ranks).run([&](Transport& transport) {
       TrainerRun run(json, transport);
       for (int i = 0; i < 2; ++i) run.trainer->step();
@@ -54,7 +56,9 @@ TEST_CASE("trainer: no allocation from the system after the second step") {
 std::string message(const char* patch) {
   nlohmann::json config = small_config();
   config.merge_patch(nlohmann::json::parse(patch));
-  return test::error_text(ExitCode::kUsage, [&] { read_train_config(config, "test.json", {4, 4}); });
+  return test::error_text(ExitCode::kUsage, [&] {
+    read_train_config(config, "test.json", {4, 4});
+  });
 }
 
 void refuses(const char* patch, std::initializer_list<const char*> parts) {
@@ -71,8 +75,10 @@ TEST_CASE("trainer: the learning rate that an optimizer has where the config giv
     return read_train_config(config, "test.json", {4, 4}).lr;
   };
   const std::map<std::string, double> rates{
-      {"sgd", 0.1},   {"adamw", 0.001}, {"accum_adam", 0.001},           {"rmsprop", 0.01}, {"adagrad", 0.01}, {"nadam", 0.002},
-      {"lion", 1e-4}, {"lars", 1.0},    {"schedule_free_adamw", 0.0025}, {"lamb", 0.001},   {"muon", 0.001},   {"adafactor", 0.01}};
+      {"sgd", 0.1},      {"adamw", 0.001},  {"accum_adam", 0.001},
+      {"rmsprop", 0.01}, {"adagrad", 0.01}, {"nadam", 0.002},
+      {"lion", 1e-4},    {"lars", 1.0},     {"schedule_free_adamw", 0.0025},
+      {"lamb", 0.001},   {"muon", 0.001},   {"adafactor", 0.01}};
   for (const auto& [type, expected] : rates) {
     CAPTURE(type);
     CHECK(rate(type) == expected);
@@ -96,10 +102,11 @@ void register_test_algorithms() {
   static const bool done = [] {
     algorithms().add("slow_average", mine::plan_slow_average, "");
     algorithms().add("choosy", [](ConfigSection& config) -> AlgorithmPlan {
-      return {.topology = TopologyKind::kSymmetricFixed,
-              .optimizers = {"sgd", "adamw"},
-              .step_keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), ""), false}},
-              .make = [](const AlgorithmSite&) { return nullptr; }};
+      return {
+          .topology = TopologyKind::kSymmetricFixed,
+          .optimizers = {"sgd", "adamw"},
+          .step_keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), ""), false}},
+          .make = [](const AlgorithmSite&) { return nullptr; }};
     });
     return true;
   }();
@@ -112,23 +119,31 @@ TEST_CASE("trainer: a config's mistakes are named by path") {
   refuses(R"({"model": {"num_classes": 3}})", {"model.num_classes", "4"});
   refuses(R"({"accumulate": 9})", {"accumulate", "8"});
   refuses(R"({"sync": {"topology": {"type": "Ring"}}})", {"sync.topology.type", "'ring'"});
-  refuses(R"({"sync": {"algorithm": {"type": "gossip", "ordr": 1}}})", {"sync.algorithm.ordr", "unknown key"});
-  refuses(R"({"sync": {"algorithm": "allreduce", "exchange": "bf16"}})", {"sync.exchange", "all-reduce", "fp32", "gossip"});
+  refuses(R"({"sync": {"algorithm": {"type": "gossip", "ordr": 1}}})",
+          {"sync.algorithm.ordr", "unknown key"});
+  refuses(R"({"sync": {"algorithm": "allreduce", "exchange": "bf16"}})",
+          {"sync.exchange", "all-reduce", "fp32", "gossip"});
   refuses(R"({"cuda_graphs": 3})", {"cuda_graphs", "auto"});
   refuses(R"({"cuda_graphs": "false"})", {"cuda_graphs", "auto, true, false"});
   // Known beforehand to be impossible, for a GPU alone.
-  refuses(R"({"cuda_graphs": true, "device": "cuda", "sync": {"topology": {"type": "random-matching"}}})",
-          {"cuda_graphs", "rounds never repeat", "auto, false"});
-  refuses(R"({"cuda_graphs": true, "device": "cuda", "sync": {"transport": "staged"}})", {"cuda_graphs", "staged", "through the host"});
-  refuses(R"({"cuda_graphs": true, "device": "cuda", "optimizer": {"type": "accum_adamw", "accum_iter": 65}})",
-          {"cuda_graphs", "130 graphs", "64"});
+  refuses(
+      R"({"cuda_graphs": true, "device": "cuda", "sync": {"topology": {"type": "random-matching"}}})",
+      {"cuda_graphs", "rounds never repeat", "auto, false"});
+  refuses(R"({"cuda_graphs": true, "device": "cuda", "sync": {"transport": "staged"}})",
+          {"cuda_graphs", "staged", "through the host"});
+  refuses(
+      R"({"cuda_graphs": true, "device": "cuda", "optimizer": {"type": "accum_adamw", "accum_iter": 65}})",
+      {"cuda_graphs", "130 graphs", "64"});
   refuses(R"({"data": {"augment": {"crop_padding": 8}}})", {"data.augment.crop_padding", "8"});
-  refuses(R"({"schedule": {"type": "cosine", "warmup": 3}})", {"schedule.warmup", "'warmup_steps'"});
-  for (const char* patch :
-       {R"({"cuda_graphs": false})", R"({"cuda_graphs": "auto"})", R"({"cuda_graphs": true})", R"({"cuda_graphs": true, "device": "cuda"})",
-        R"({"cuda_graphs": "auto", "device": "cuda", "sync": {"topology": {"type": "random-matching"}}})",
-        R"({"cuda_graphs": true, "device": "cpu", "sync": {"topology": {"type": "random-matching"}}})", R"({"precision": "fp16"})",
-        R"({"clip_norm": 1})", R"({"steps": null, "epochs": 2})"}) {
+  refuses(R"({"schedule": {"type": "cosine", "warmup": 3}})",
+          {"schedule.warmup", "'warmup_steps'"});
+  for (
+      const char* patch :
+      {R"({"cuda_graphs": false})", R"({"cuda_graphs": "auto"})", R"({"cuda_graphs": true})",
+       R"({"cuda_graphs": true, "device": "cuda"})",
+       R"({"cuda_graphs": "auto", "device": "cuda", "sync": {"topology": {"type": "random-matching"}}})",
+       R"({"cuda_graphs": true, "device": "cpu", "sync": {"topology": {"type": "random-matching"}}})",
+       R"({"precision": "fp16"})", R"({"clip_norm": 1})", R"({"steps": null, "epochs": 2})"}) {
     CAPTURE(patch);
     CHECK(message(patch).empty());
   }
@@ -164,33 +179,50 @@ TEST_CASE("trainer: a key of the algorithm is set beside a text, which is its ty
 
 TEST_CASE("trainer: what an algorithm asks of topology, optimizer and length is checked by name") {
   register_test_algorithms();
-  refuses(R"({"sync": {"algorithm": "choosy"}})", {"sync.algorithm", "choosy", "accum_adamw", "sgd, adamw"});
-  refuses(R"({"sync": {"algorithm": "choosy"}, "optimizer": {"type": "sgd"}})", {"'base-2'", "choosy", "static-ring"});
-  refuses(R"({"sync": {"algorithm": {"type": "choosy", "start": 30}, "topology": {"type": "star"}}, "optimizer": {"type": "sgd"}})",
-          {"sync.algorithm.start: is 30", "30 steps", "<= 29"});
-  refuses(R"({"sync": {"algorithm": "choosy", "topology": {"type": "auto"}}, "optimizer": {"type": "sgd"}})",
-          {"sync.topology.type", "auto"});
-  refuses(R"({"sync": {"algorithm": "slow_average", "bucket_mb": "auto"}})", {"sync.bucket_mb", "slow_average", "a number"});
-  refuses(R"({"sync": {"algorithm": "slow_average", "exchange": "bf16"}})", {"sync.exchange", "slow_average", "gossip"});
-  refuses(R"({"sync": {"algorithm": {"type": "allreduce", "start": 1}}})", {"sync.algorithm.start", "not a key of allreduce", "choosy"});
+  refuses(R"({"sync": {"algorithm": "choosy"}})",
+          {"sync.algorithm", "choosy", "accum_adamw", "sgd, adamw"});
+  refuses(R"({"sync": {"algorithm": "choosy"}, "optimizer": {"type": "sgd"}})",
+          {"'base-2'", "choosy", "static-ring"});
+  refuses(
+      R"({"sync": {"algorithm": {"type": "choosy", "start": 30}, "topology": {"type": "star"}}, "optimizer": {"type": "sgd"}})",
+      {"sync.algorithm.start: is 30", "30 steps", "<= 29"});
+  refuses(
+      R"({"sync": {"algorithm": "choosy", "topology": {"type": "auto"}}, "optimizer": {"type": "sgd"}})",
+      {"sync.topology.type", "auto"});
+  refuses(R"({"sync": {"algorithm": "slow_average", "bucket_mb": "auto"}})",
+          {"sync.bucket_mb", "slow_average", "a number"});
+  refuses(R"({"sync": {"algorithm": "slow_average", "exchange": "bf16"}})",
+          {"sync.exchange", "slow_average", "gossip"});
+  refuses(R"({"sync": {"algorithm": {"type": "allreduce", "start": 1}}})",
+          {"sync.algorithm.start", "not a key of allreduce", "choosy"});
   refuses(R"({"cuda_graphs": true, "device": "cuda", "sync": {"algorithm": "slow_average"}})",
           {"cuda_graphs", "slow_average does not say after how many steps"});
-  CHECK(message(R"({"sync": {"algorithm": {"type": "choosy", "start": 29}, "topology": {"type": "star"}}, "optimizer": {"type": "sgd"}})")
-            .empty());
+  CHECK(
+      message(
+          R"({"sync": {"algorithm": {"type": "choosy", "start": 29}, "topology": {"type": "star"}}, "optimizer": {"type": "sgd"}})")
+          .empty());
 }
 
 TEST_CASE("trainer: a key that other optimizers have is told with those that do") {
   register_builtins();
   refuses(R"({"optimizer": {"type": "sgd", "noise_correction": "ranks"}})",
           {"optimizer.noise_correction: is not a key of sgd, but of adam, adamw"});
-  refuses(R"({"optimizer": {"type": "adamw", "centered": true}})", {"optimizer.centered: is not a key of adamw, but of rmsprop"});
-  refuses(R"({"optimizer": {"type": "sgd", "groups": [{"match": "weight", "noise_correction": "ranks"}]}})",
-          {"optimizer.groups[0].noise_correction: is not a key of sgd, but of adam, adamw"});
-  refuses(R"({"optimizer": {"type": "sgd", "momentm": 0.9}})", {"optimizer.momentm: unknown key; did you mean 'momentum'?"});
-  CHECK(message(R"({"optimizer": {"type": "adamw", "noise_correction": "ranks"}, "sync": {"algorithm": "gossip"}})").empty());
+  refuses(R"({"optimizer": {"type": "adamw", "centered": true}})",
+          {"optimizer.centered: is not a key of adamw, but of rmsprop"});
+  refuses(
+      R"({"optimizer": {"type": "sgd", "groups": [{"match": "weight", "noise_correction": "ranks"}]}})",
+      {"optimizer.groups[0].noise_correction: is not a key of sgd, but of adam, adamw"});
+  refuses(R"({"optimizer": {"type": "sgd", "momentm": 0.9}})",
+          {"optimizer.momentm: unknown key; did you mean 'momentum'?"});
+  CHECK(
+      message(
+          R"({"optimizer": {"type": "adamw", "noise_correction": "ranks"}, "sync": {"algorithm": "gossip"}})")
+          .empty());
 }
 
-TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resumed run goes on to the bit") {
+TEST_CASE(
+    "trainer: an algorithm's states count as memory, are saved, and a resumed run goes on to the "
+    "bit") {
   register_test_algorithms();
   nlohmann::json json = small_config();
   json["sync"]["algorithm"] = {{"type", "slow_average"}, {"period", 3}};
@@ -199,7 +231,8 @@ TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resu
     {
       TrainerRun run(json, transport);
       double elements = 0.0;
-      for (const Parameter* parameter : run.config.model->parameters()) elements += static_cast<double>(parameter->shape.elements());
+      for (const Parameter* parameter : run.config.model->parameters())
+        elements += static_cast<double>(parameter->shape.elements());
       const MemoryNeed need = memory_need(run.config, run.site, run.trace);
       CHECK(need.sync == 2.0 * need.parameters);
       CHECK(need.sync >= 2.0 * 4.0 * elements);
@@ -214,17 +247,21 @@ TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resu
     check_resumed(json, transport, saved, 4, straight);
     TrainerRun run(json, transport);
     saved.tensors.erase("sync.anchor.conv1.weight");
-    CHECK_THROWS_WITH_AS(run.trainer->resume(saved, "test"), doctest::Contains("sync.anchor.conv1.weight is missing"), Error);
+    CHECK_THROWS_WITH_AS(run.trainer->resume(saved, "test"),
+                         doctest::Contains("sync.anchor.conv1.weight is missing"), Error);
   });
 }
 
-TEST_CASE("trainer: push-sum's weights are saved, and a resumed run whose rounds give others refuses them by their file") {
+TEST_CASE(
+    "trainer: push-sum's weights are saved, and a resumed run whose rounds give others refuses "
+    "them by their file") {
   register_test_algorithms();
   nlohmann::json json = small_config();
-  // Rank 0 keeps half of what it has and gives half, rank 1 keeps three quarters: columns sum to 1, rows do not.
+  // Rank 0 keeps half of what it has and gives half, rank 1 keeps three quarters: columns sum to 1,
+  // rows do not.
   json["sync"]["algorithm"] = "push_sum";
-  json["sync"]["topology"] =
-      nlohmann::json::parse(R"({"type": "custom", "rounds": [{"rows": [[[0, 0.5], [1, 0.25]], [[0, 0.5], [1, 0.75]]]}]})");
+  json["sync"]["topology"] = nlohmann::json::parse(
+      R"({"type": "custom", "rounds": [{"rows": [[[0, 0.5], [1, 0.25]], [[0, 0.5], [1, 0.75]]]}]})");
   const std::vector<double> expected = weights_after(4);
   FakeWorld(2).run([&](Transport& transport) {
     SafetensorsFile saved, straight;
@@ -245,14 +282,17 @@ TEST_CASE("trainer: push-sum's weights are saved, and a resumed run whose rounds
       std::memcpy(saved.tensors.at("sync.omega").bytes.data(), &other, sizeof other);
     }
     TrainerRun run(json, transport);
-    const std::string error =
-        test::error_text(ExitCode::kUsage, [&] { run.trainer->resume(saved, transport.rank() == 0 ? "zero" : "one"); });
+    const std::string error = test::error_text(ExitCode::kUsage, [&] {
+      run.trainer->resume(saved, transport.rank() == 0 ? "zero" : "one");
+    });
     CHECK(test::contains(error, "one: sync.omega: this rank's weight was"));
     CHECK(test::contains(error, "after 4 steps on this topology it is"));
   });
 }
 
-TEST_CASE("trainer: adafactor keeps little memory for its states, saves them, and a resumed run goes on to the bit") {
+TEST_CASE(
+    "trainer: adafactor keeps little memory for its states, saves them, and a resumed run goes on "
+    "to the bit") {
   register_test_algorithms();
   nlohmann::json json = small_config(), adamw = json;
   json["optimizer"] = {{"type", "adafactor"}, {"groups", {{{"match", "bn"}, {"lr_scale", 0.5}}}}};
@@ -261,7 +301,8 @@ TEST_CASE("trainer: adafactor keeps little memory for its states, saves them, an
     SafetensorsFile saved, straight;
     {
       TrainerRun run(json, transport), other(adamw, transport);
-      const MemoryNeed need = memory_need(run.config, run.site, run.trace), plain = memory_need(other.config, other.site, other.trace);
+      const MemoryNeed need = memory_need(run.config, run.site, run.trace),
+                       plain = memory_need(other.config, other.site, other.trace);
       CHECK(plain.states == 2.0 * plain.gradients);
       CHECK(need.states < 0.5 * plain.states);
       saved = run.state_after(4);
@@ -269,8 +310,10 @@ TEST_CASE("trainer: adafactor keeps little memory for its states, saves them, an
     }
     // conv1 has 16 rows and 27 columns, each beginning a block of 32.
     CHECK(saved.tensors.at("optimizer.variance.conv1.weight").shape == Shape{64});
-    CHECK(saved.tensors.at("optimizer.variance.bn1.weight").shape == saved.tensors.at("model.bn1.weight").shape);
-    CHECK(saved.tensors.at("optimizer.variance.conv1.weight").bytes != straight.tensors.at("optimizer.variance.conv1.weight").bytes);
+    CHECK(saved.tensors.at("optimizer.variance.bn1.weight").shape ==
+          saved.tensors.at("model.bn1.weight").shape);
+    CHECK(saved.tensors.at("optimizer.variance.conv1.weight").bytes !=
+          straight.tensors.at("optimizer.variance.conv1.weight").bytes);
     check_resumed(json, transport, saved, 4, straight);
   });
 }
@@ -282,18 +325,26 @@ TEST_CASE("trainer: a checkpoint whose config has the algorithm as a text goes o
     json["sync"]["algorithm"] = algorithm;
     return read_train_config(json, "test", {2, 2}).resolved;
   };
-  const auto check = [](nlohmann::json saved, const nlohmann::json& algorithm, const nlohmann::json& given) {
+  const auto check = [](nlohmann::json saved, const nlohmann::json& algorithm,
+                        const nlohmann::json& given) {
     saved["sync"]["algorithm"] = algorithm;
     SafetensorsFile file;
-    file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}, {"precision", "fp32"}, {"config", saved.dump()}};
+    file.metadata = {{"format", "starling-checkpoint-1"},
+                     {"ranks", "2"},
+                     {"precision", "fp32"},
+                     {"config", saved.dump()}};
     check_resumable(file, "saved", given, given, 2, DType::kFloat32);
   };
-  const nlohmann::json gossip = resolved("gossip"), allreduce = resolved("allreduce"), slow = resolved("slow_average");
+  const nlohmann::json gossip = resolved("gossip"), allreduce = resolved("allreduce"),
+                       slow = resolved("slow_average");
   check(gossip, "gossip", gossip);
   check(allreduce, "allreduce", allreduce);
-  check(slow, {{"type", "slow_average"}, {"period", 8}}, slow);  // of a version that knew no momentum
-  CHECK_THROWS_WITH_AS(check(gossip, "allreduce", gossip), doctest::Contains("sync.algorithm.type"), Error);
-  CHECK_THROWS_WITH_AS(check(slow, {{"type", "slow_average"}, {"period", 4}}, slow), doctest::Contains("sync.algorithm.period"), Error);
+  // of a version that knew no momentum
+  check(slow, {{"type", "slow_average"}, {"period", 8}}, slow);
+  CHECK_THROWS_WITH_AS(check(gossip, "allreduce", gossip), doctest::Contains("sync.algorithm.type"),
+                       Error);
+  CHECK_THROWS_WITH_AS(check(slow, {{"type", "slow_average"}, {"period", 4}}, slow),
+                       doctest::Contains("sync.algorithm.period"), Error);
 }
 
 TEST_CASE("trainer: keys newer than a checkpoint are no hindrance where nobody writes them") {
@@ -301,7 +352,10 @@ TEST_CASE("trainer: keys newer than a checkpoint are no hindrance where nobody w
   const auto check = [](const nlohmann::json& saved, const nlohmann::json& given) {
     const TrainConfig config = read_train_config(given, "test", {2, 2});
     SafetensorsFile file;
-    file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}, {"precision", "fp32"}, {"config", saved.dump()}};
+    file.metadata = {{"format", "starling-checkpoint-1"},
+                     {"ranks", "2"},
+                     {"precision", "fp32"},
+                     {"config", saved.dump()}};
     check_resumable(file, "saved", config.resolved, config.written, 2, DType::kFloat32);
   };
   nlohmann::json old = read_train_config(json, "test", {2, 2}).resolved;

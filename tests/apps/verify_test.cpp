@@ -27,15 +27,20 @@ json verified_run(const json& algorithm, const std::string& topology = "") {
     "batch_size": 4, "steps": 60, "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9}, "threads": 1,
     "sync": {"bucket_mb": 0.001, "verify": 1}, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}})");
   config["sync"]["algorithm"] = algorithm;
-  if (algorithm.is_object() && algorithm["type"] == "qadam") config["optimizer"] = {{"type", "adam"}, {"lr", 0.001}};
+  if (algorithm.is_object() && algorithm["type"] == "qadam")
+    config["optimizer"] = {{"type", "adam"}, {"lr", 0.001}};
   if (!topology.empty()) config["sync"]["topology"] = {{"type", topology}};
   return config;
 }
 
-void flip(const Tensor& tensor, std::int64_t element, int bit) { reinterpret_cast<std::uint32_t*>(tensor.raw())[element] ^= 1u << bit; }
+void flip(const Tensor& tensor, std::int64_t element, int bit) {
+  reinterpret_cast<std::uint32_t*>(tensor.raw())[element] ^= 1u << bit;
+}
 
 /// What all ranks say after 3 steps and `change`; empty: nothing is wrong.
-std::vector<std::string> said(const json& config, int ranks, const std::function<void(Trainer&, int rank)>& change, int* named = nullptr) {
+std::vector<std::string> said(const json& config, int ranks,
+                              const std::function<void(Trainer&, int rank)>& change,
+                              int* named = nullptr) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   FakeWorld(ranks).run([&](Transport& transport) {
     TrainerRun run(config, transport);
@@ -98,16 +103,20 @@ TEST_CASE("verify: of two ranks nobody can know which is wrong, and of two pairs
 
 TEST_CASE("verify: all algorithms that keep ranks equal do") {
   // Error feedback keeps what each rank's own encoding left out.
-  for (const json& algorithm :
-       {json("allreduce"), json{{"type", "qadam"}, {"warmup", 1}}, json{{"type", "qadam"}, {"warmup", 1}, {"error_feedback", true}},
-        json{{"type", "allreduce"}, {"scatter_gather", true}}}) {
+  for (const json& algorithm : {json("allreduce"), json{{"type", "qadam"}, {"warmup", 1}},
+                                json{{"type", "qadam"}, {"warmup", 1}, {"error_feedback", true}},
+                                json{{"type", "allreduce"}, {"scatter_gather", true}}}) {
     CAPTURE(algorithm.dump());
     CHECK(said(verified_run(algorithm), 3, [](Trainer&, int) {})[0].empty());
   }
 }
 
 TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was sent") {
-  for (const auto& [topology, ranks] : {std::pair{"ring", 4}, {"base-2", 5}, {"complete", 3}, {"static-exp", 5}, {"hierarchical", 4}}) {
+  for (const auto& [topology, ranks] : {std::pair{"ring", 4},
+                                        {"base-2", 5},
+                                        {"complete", 3},
+                                        {"static-exp", 5},
+                                        {"hierarchical", 4}}) {
     CAPTURE(std::string(topology));
     CHECK(said(verified_run("gossip", topology), ranks, [](Trainer&, int) {})[0].empty());
   }
@@ -119,19 +128,23 @@ TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was s
   })[0];
   CHECK(contains(wrong, "after step 3 rank 3 on host "));
   CHECK(contains(wrong, "holds other numbers of bucket 0 than rank "));
-  const std::string mean = said(verified_run("gossip", "complete"), 3, [](Trainer& trainer, int rank) {
-    if (rank != 1) return;
-    const Mixer::Arrived arrived = trainer.mixer().arrived(1);
-    REQUIRE(arrived.exchange);
-    REQUIRE(arrived.exchange->kind == Exchange::Kind::kGroupSum);
-    flip(arrived.received->at(0), 7, 22);
-  })[0];
+  const std::string mean =
+      said(verified_run("gossip", "complete"), 3, [](Trainer& trainer, int rank) {
+        if (rank != 1) return;
+        const Mixer::Arrived arrived = trainer.mixer().arrived(1);
+        REQUIRE(arrived.exchange);
+        REQUIRE(arrived.exchange->kind == Exchange::Kind::kGroupSum);
+        flip(arrived.received->at(0), 7, 22);
+      })[0];
   CHECK(contains(mean, "the mix after step 3 does not keep the mean over the ranks in bucket 1"));
 }
 
-TEST_CASE("verify: where ranks meet now and then, what they met in is equal, and an anchor always") {
-  const json local{{"type", "local_sgd"}, {"period", 3}}, slow{{"type", "slowmo"}, {"period", 3}, {"states", "average"}},
-      outer{{"type", "diloco"}, {"period", 6}, {"fragments", 2}}, late{{"type", "diloco"}, {"period", 6}, {"delay", 2}},
+TEST_CASE(
+    "verify: where ranks meet now and then, what they met in is equal, and an anchor always") {
+  const json local{{"type", "local_sgd"}, {"period", 3}},
+      slow{{"type", "slowmo"}, {"period", 3}, {"states", "average"}},
+      outer{{"type", "diloco"}, {"period", 6}, {"fragments", 2}},
+      late{{"type", "diloco"}, {"period", 6}, {"delay", 2}},
       post{{"type", "local_sgd"}, {"period", 2}, {"start", 1}};
   for (const json& algorithm : {local, slow, outer, late, post}) {
     CAPTURE(algorithm.dump());
@@ -160,7 +173,8 @@ TEST_CASE("verify: where ranks meet now and then, what they met in is equal, and
 }
 
 TEST_CASE("verify: looking changes no bit of a run") {
-  for (const json& algorithm : {json("allreduce"), json("gossip"), json{{"type", "diloco"}, {"period", 2}}}) {
+  for (const json& algorithm :
+       {json("allreduce"), json("gossip"), json{{"type", "diloco"}, {"period", 2}}}) {
     FakeWorld(4).run([&](Transport& transport) {
       SafetensorsFile looked, not_looked;
       for (const bool looks : {true, false}) {
@@ -180,7 +194,8 @@ TEST_CASE("verify: where there is nothing to compare it is refused") {
   const RankLayout site{4, 4};
   const auto refuse = [&](const json& config, const std::string& why) {
     CAPTURE(why);
-    CHECK_THROWS_WITH_AS(read_train_config(config, "test", site), doctest::Contains(why.c_str()), Error);
+    CHECK_THROWS_WITH_AS(read_train_config(config, "test", site), doctest::Contains(why.c_str()),
+                         Error);
   };
   refuse(verified_run({{"type", "local_sgd"}, {"average", "topology"}}), "allowed: off");
   json rare = verified_run({{"type", "local_sgd"}, {"period", 8}, {"start", 3}});

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What must not change a single bit of a run: a stop and a resume, evaluations, checkpoints, the update mode, overlap, bucket sizes, where groups are
-# summed in rank order. usage: bits_test.sh BIN_DIR RANKS ALGORITHM TOPOLOGY
+# What must not change a single bit of a run: a stop and a resume, evaluations, checkpoints, the
+# update mode, overlap, bucket sizes, where groups are summed in rank order. usage: bits_test.sh
+# BIN_DIR RANKS ALGORITHM TOPOLOGY
 set -euo pipefail
 bin=$1 ranks=$2 algorithm=$3 topology=$4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,7 +20,8 @@ same() {  # A B STEP
   "$bin/same_tensors" "$work/$1" "$work/$2" "$3" "$ranks"
 }
 
-losses() {  # NAME: the lines of training, without those of the tests at the ends of its parts and without times
+# NAME: the lines of training, without those of the tests at the ends of its parts and without times
+losses() {
   grep -o '"step":[0-9]*,"epoch":[^,]*,"loss":[^,]*,"lr":[^,]*' "$work/$1/metrics.jsonl"
 }
 

@@ -43,11 +43,14 @@ void set(const Tensor& x, std::int64_t i, double value) {
   }
 }
 
-/// Small integers, exact in every type and in every order of summing. `offset`: elements that it starts off an aligned address.
-Tensor matrix(Backend& backend, std::int64_t rows, std::int64_t columns, DType dtype, int salt, std::int64_t offset = 0) {
+/// Small integers, exact in every type and in every order of summing. `offset`: elements that it
+/// starts off an aligned address.
+Tensor matrix(Backend& backend, std::int64_t rows, std::int64_t columns, DType dtype, int salt,
+              std::int64_t offset = 0) {
   const Tensor whole(backend, Shape{rows * columns + offset}, dtype);
   const Tensor x = whole.slice(offset, Shape{rows, columns});
-  for (std::int64_t i = 0; i < x.elements(); ++i) set(x, i, static_cast<double>((i * 7 + i / 5 + salt) % 5 - 2));
+  for (std::int64_t i = 0; i < x.elements(); ++i)
+    set(x, i, static_cast<double>((i * 7 + i / 5 + salt) % 5 - 2));
   return x;
 }
 
@@ -59,12 +62,14 @@ struct Fixture {
   /// The product by cuBLASLt's rules against one summed here.
   bool check(Matmul args) {
     std::vector<double> expected;
-    const std::int64_t m = args.c.shape()[0], n = args.c.shape()[1], k = args.a.shape()[args.transpose_a ? 0 : 1];
+    const std::int64_t m = args.c.shape()[0], n = args.c.shape()[1],
+                       k = args.a.shape()[args.transpose_a ? 0 : 1];
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
         double sum = args.accumulate ? number(args.c, i * n + j) : 0.0;
         for (std::int64_t l = 0; l < k; ++l) {
-          sum += number(args.a, args.transpose_a ? l * m + i : i * k + l) * number(args.b, args.transpose_b ? j * k + l : l * n + j);
+          sum += number(args.a, args.transpose_a ? l * m + i : i * k + l) *
+                 number(args.b, args.transpose_b ? j * k + l : l * n + j);
         }
         if (args.bias) sum += number(args.bias, j);
         if (args.relu && sum < 0.0) sum = 0.0;
@@ -72,7 +77,8 @@ struct Fixture {
       }
     }
     if (!blas->matmul(args, nullptr)) return false;
-    for (std::size_t i = 0; i < expected.size(); ++i) REQUIRE(number(args.c, static_cast<std::int64_t>(i)) == expected[i]);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      REQUIRE(number(args.c, static_cast<std::int64_t>(i)) == expected[i]);
     return true;
   }
 };
@@ -81,8 +87,10 @@ struct Fixture {
 
 TEST_CASE("cuda/blas_lt: transposes, bias and accumulation of row-major matrices, in every type") {
   Fixture f;
-  const DType types[][2] = {{DType::kFloat32, DType::kFloat32},  {DType::kFloat64, DType::kFloat64}, {DType::kBFloat16, DType::kBFloat16},
-                            {DType::kBFloat16, DType::kFloat32}, {DType::kFloat16, DType::kFloat16}, {DType::kFloat16, DType::kFloat32}};
+  const DType types[][2] = {
+      {DType::kFloat32, DType::kFloat32},   {DType::kFloat64, DType::kFloat64},
+      {DType::kBFloat16, DType::kBFloat16}, {DType::kBFloat16, DType::kFloat32},
+      {DType::kFloat16, DType::kFloat16},   {DType::kFloat16, DType::kFloat32}};
   for (const auto& [input, output] : types) {
     for (int bits = 0; bits < 16; ++bits) {
       const bool ta = bits & 1, tb = bits & 2, accumulate = bits & 4, biased = bits & 8;
@@ -100,17 +108,21 @@ TEST_CASE("cuda/blas_lt: transposes, bias and accumulation of row-major matrices
       CHECK(f.check(args));
       // Partial sums in bf16 or fp16 would round and overflow.
       const bool low = output == DType::kBFloat16 || output == DType::kFloat16;
-      CHECK(fake_blas().reductions == (low ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK));
+      CHECK(fake_blas().reductions ==
+            (low ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK));
     }
   }
 }
 
-TEST_CASE("cuda/blas_lt: ReLU in the epilogue where it has been seen to keep NaN, one look a problem") {
+TEST_CASE(
+    "cuda/blas_lt: ReLU in the epilogue where it has been seen to keep NaN, one look a problem") {
   Fixture f;
   fake_blas() = {};
   const auto make = [&](DType input, DType output, bool biased, std::int64_t m) {
-    Matmul args{
-        .a = matrix(*f.cpu, m, 7, input, 1), .b = matrix(*f.cpu, 7, 3, input, 2), .c = matrix(*f.cpu, m, 3, output, 3), .relu = true};
+    Matmul args{.a = matrix(*f.cpu, m, 7, input, 1),
+                .b = matrix(*f.cpu, 7, 3, input, 2),
+                .c = matrix(*f.cpu, m, 3, output, 3),
+                .relu = true};
     if (biased) args.bias = matrix(*f.cpu, 1, 3, output, 4).reshaped({3});
     return args;
   };
@@ -141,7 +153,8 @@ TEST_CASE("cuda/blas_lt: ReLU in the epilogue where it has been seen to keep NaN
       }
     }
   }
-  CHECK(!f.blas->matmul(make(DType::kFloat64, DType::kFloat64, true, 5), nullptr));  // left to the backend, and not looked at
+  // left to the backend, and not looked at
+  CHECK(!f.blas->matmul(make(DType::kFloat64, DType::kFloat64, true, 5), nullptr));
   CHECK(fake_blas().probes == problems);
   Matmul adding{.a = matrix(*f.cpu, 5, 7, DType::kFloat32, 1),
                 .b = matrix(*f.cpu, 7, 3, DType::kFloat32, 2),
@@ -173,7 +186,9 @@ TEST_CASE("cuda/blas_lt: any address, told as it is") {
   }
 }
 
-TEST_CASE("cuda/blas_lt: workspace where an algorithm wants it, 32 MiB at most, and one question a problem") {
+TEST_CASE(
+    "cuda/blas_lt: workspace where an algorithm wants it, 32 MiB at most, and one question a "
+    "problem") {
   Fixture f;
   fake_blas() = {};
   fake_blas().handles = 1;
@@ -200,7 +215,9 @@ TEST_CASE("cuda/blas_lt: TF32 for fp32 alone") {
   settings.tf32 = true;
   f.blas = cuda::open_blas(settings, f.workspaces);
   const auto product = [&](DType dtype) {
-    return f.check({.a = matrix(*f.cpu, 4, 4, dtype, 1), .b = matrix(*f.cpu, 4, 4, dtype, 2), .c = matrix(*f.cpu, 4, 4, dtype, 3)});
+    return f.check({.a = matrix(*f.cpu, 4, 4, dtype, 1),
+                    .b = matrix(*f.cpu, 4, 4, dtype, 2),
+                    .c = matrix(*f.cpu, 4, 4, dtype, 3)});
   };
   CHECK(product(DType::kFloat32));
   CHECK(fake_blas().tf32);
@@ -213,15 +230,22 @@ TEST_CASE("cuda/blas_lt: TF32 for fp32 alone") {
 TEST_CASE("cuda/blas_lt: empty products, and shapes that do not belong together") {
   Fixture f;
   const DType type = DType::kFloat32;
-  CHECK(f.blas->matmul({.a = matrix(*f.cpu, 0, 4, type, 1), .b = matrix(*f.cpu, 4, 3, type, 2), .c = matrix(*f.cpu, 0, 3, type, 3)},
+  CHECK(f.blas->matmul({.a = matrix(*f.cpu, 0, 4, type, 1),
+                        .b = matrix(*f.cpu, 4, 3, type, 2),
+                        .c = matrix(*f.cpu, 0, 3, type, 3)},
                        nullptr));
-  CHECK(!f.blas->matmul({.a = matrix(*f.cpu, 2, 0, type, 1), .b = matrix(*f.cpu, 0, 3, type, 2), .c = matrix(*f.cpu, 2, 3, type, 3)},
+  CHECK(!f.blas->matmul({.a = matrix(*f.cpu, 2, 0, type, 1),
+                         .b = matrix(*f.cpu, 0, 3, type, 2),
+                         .c = matrix(*f.cpu, 2, 3, type, 3)},
                         nullptr));
-  CHECK_THROWS_AS(
-      f.blas->matmul({.a = matrix(*f.cpu, 2, 4, type, 1), .b = matrix(*f.cpu, 5, 3, type, 2), .c = matrix(*f.cpu, 2, 3, type, 3)}, nullptr),
-      Error);
-  CHECK_THROWS_AS(
-      f.blas->matmul(
-          {.a = matrix(*f.cpu, 2, 4, type, 1), .b = matrix(*f.cpu, 4, 3, DType::kFloat64, 2), .c = matrix(*f.cpu, 2, 3, type, 3)}, nullptr),
-      Error);
+  CHECK_THROWS_AS(f.blas->matmul({.a = matrix(*f.cpu, 2, 4, type, 1),
+                                  .b = matrix(*f.cpu, 5, 3, type, 2),
+                                  .c = matrix(*f.cpu, 2, 3, type, 3)},
+                                 nullptr),
+                  Error);
+  CHECK_THROWS_AS(f.blas->matmul({.a = matrix(*f.cpu, 2, 4, type, 1),
+                                  .b = matrix(*f.cpu, 4, 3, DType::kFloat64, 2),
+                                  .c = matrix(*f.cpu, 2, 3, type, 3)},
+                                 nullptr),
+                  Error);
 }

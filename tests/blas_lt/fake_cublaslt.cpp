@@ -31,7 +31,9 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle) {
   ++fake_blas().probes;
   std::memset(memory, byte, bytes);
 }
-void copy_async(void* to, const void* from, std::size_t bytes, CopyKind, StreamHandle) { std::memcpy(to, from, bytes); }
+void copy_async(void* to, const void* from, std::size_t bytes, CopyKind, StreamHandle) {
+  std::memcpy(to, from, bytes);
+}
 void host_wait_stream(StreamHandle) { ++fake_blas().host_waits; }
 
 }  // namespace starling::cuda
@@ -53,7 +55,8 @@ struct Layout {
 struct Preference {
   std::uint64_t workspace = 0;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
-  std::uint32_t alignment[4] = {256, 256, 256, 256};  // a, b, c, d, as the library assumes them unless told
+  // a, b, c, d, as the library assumes them unless told
+  std::uint32_t alignment[4] = {256, 256, 256, 256};
 };
 /// What the fake's algorithm remembers of the question that it answers.
 struct Algorithm {
@@ -89,8 +92,10 @@ double load(cudaDataType_t type, const void* data, std::uint64_t i) {
   switch (type) {
     case CUDA_R_32F: return static_cast<const float*>(data)[i];
     case CUDA_R_64F: return static_cast<const double*>(data)[i];
-    case CUDA_R_16BF: return static_cast<double>(static_cast<float>(static_cast<const BFloat16*>(data)[i]));
-    case CUDA_R_16F: return static_cast<double>(static_cast<float>(static_cast<const Float16*>(data)[i]));
+    case CUDA_R_16BF:
+      return static_cast<double>(static_cast<float>(static_cast<const BFloat16*>(data)[i]));
+    case CUDA_R_16F:
+      return static_cast<double>(static_cast<float>(static_cast<const Float16*>(data)[i]));
     default: throw std::logic_error("fake cuBLASLt: a type");
   }
 }
@@ -104,16 +109,21 @@ void store(cudaDataType_t type, void* data, std::uint64_t i, double value) {
   }
 }
 
-bool biased(std::uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS; }
-bool relu(std::uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS; }
+bool biased(std::uint32_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
+bool relu(std::uint32_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
 
 /// The table of supported types in cuBLASLt's documentation, cut down to the types of this project.
 bool supported(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
   const bool low = a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
   if (a.type != b.type) return false;
-  if (a.type == CUDA_R_64F
-          ? d.compute != CUBLAS_COMPUTE_64F || d.scale != CUDA_R_64F
-          : (d.compute != CUBLAS_COMPUTE_32F && !(d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && !low)) || d.scale != CUDA_R_32F) {
+  if (a.type == CUDA_R_64F ? d.compute != CUBLAS_COMPUTE_64F || d.scale != CUDA_R_64F
+                           : (d.compute != CUBLAS_COMPUTE_32F &&
+                              !(d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && !low)) ||
+                                 d.scale != CUDA_R_32F) {
     return false;
   }
   if (c.type != a.type && !(low && c.type == CUDA_R_32F)) return false;
@@ -123,13 +133,17 @@ bool supported(const Description& d, const Layout& a, const Layout& b, const Lay
 }
 
 bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
-  const std::uint64_t m = d.transpose_a == CUBLAS_OP_N ? a.rows : a.columns, k = d.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
-  const std::uint64_t k2 = d.transpose_b == CUBLAS_OP_N ? b.rows : b.columns, n = d.transpose_b == CUBLAS_OP_N ? b.columns : b.rows;
+  const std::uint64_t m = d.transpose_a == CUBLAS_OP_N ? a.rows : a.columns,
+                      k = d.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
+  const std::uint64_t k2 = d.transpose_b == CUBLAS_OP_N ? b.rows : b.columns,
+                      n = d.transpose_b == CUBLAS_OP_N ? b.columns : b.rows;
   const auto dense = [](const Layout& x) { return x.leading >= static_cast<std::int64_t>(x.rows); };
   return k == k2 && c.rows == m && c.columns == n && dense(a) && dense(b) && dense(c);
 }
 
-bool aligned(const void* address, std::uint32_t alignment) { return reinterpret_cast<std::uintptr_t>(address) % alignment == 0; }
+bool aligned(const void* address, std::uint32_t alignment) {
+  return reinterpret_cast<std::uintptr_t>(address) % alignment == 0;
+}
 
 }  // namespace
 
@@ -145,13 +159,17 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy<int>(handle); }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   fake_blas().tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   return create(handle, Description{.compute = compute, .scale = scale});
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) { return destroy<Description>(handle); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle, cublasLtMatmulDescAttributes_t attribute, const void* value,
-                                              std::size_t size) {
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) {
+  return destroy<Description>(handle);
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t size) {
   auto& description = as<Description>(handle);
   switch (attribute) {
     case CUBLASLT_MATMUL_DESC_TRANSA: return take(description.transpose_a, value, size);
@@ -163,31 +181,46 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle, cubla
   }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDataType type, std::uint64_t rows, std::uint64_t columns,
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t columns,
                                           std::int64_t leading) {
   return create(handle, Layout{type, rows, columns, leading});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) { return destroy<Layout>(handle); }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
+  return destroy<Layout>(handle);
+}
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* handle) { return create(handle, Preference{}); }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle) { return destroy<Preference>(handle); }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle, cublasLtMatmulPreferenceAttributes_t attribute,
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* handle) {
+  return create(handle, Preference{});
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle) {
+  return destroy<Preference>(handle);
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, std::size_t size) {
   auto& preference = as<Preference>(handle);
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return take(preference.workspace, value, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return take(preference.alignment[0], value, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return take(preference.alignment[1], value, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return take(preference.alignment[2], value, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return take(preference.alignment[3], value, size);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return take(preference.reductions, value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return take(preference.alignment[0], value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return take(preference.alignment[1], value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      return take(preference.alignment[2], value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return take(preference.alignment[3], value, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return take(preference.reductions, value, size);
     default: return CUBLAS_STATUS_INVALID_VALUE;
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
                                               int* count) {
   ++fake_blas().heuristics;
   *count = 0;
@@ -195,15 +228,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const auto& limits = as<Preference>(preference);
   fake_blas().workspace_limit = limits.workspace;
   fake_blas().reductions = limits.reductions;
-  if (wanted < 1 || !fits(asked, as<Layout>(a), as<Layout>(b), as<Layout>(c)) || as<Layout>(c).type != as<Layout>(d).type) {
+  if (wanted < 1 || !fits(asked, as<Layout>(a), as<Layout>(b), as<Layout>(c)) ||
+      as<Layout>(c).type != as<Layout>(d).type) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (!supported(asked, as<Layout>(a), as<Layout>(b), as<Layout>(c))) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!supported(asked, as<Layout>(a), as<Layout>(b), as<Layout>(c)))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   results[0] = {};
-  const std::uint64_t depth = asked.transpose_a == CUBLAS_OP_N ? as<Layout>(a).columns : as<Layout>(a).rows;
+  const std::uint64_t depth =
+      asked.transpose_a == CUBLAS_OP_N ? as<Layout>(a).columns : as<Layout>(a).rows;
   Algorithm algorithm{};
   std::memcpy(algorithm.alignment, limits.alignment, sizeof(algorithm.alignment));
-  algorithm.workspace = depth > starling::tests::kFakeWorkspaceDepth ? starling::tests::kFakeWorkspace : 0;
+  algorithm.workspace =
+      depth > starling::tests::kFakeWorkspaceDepth ? starling::tests::kFakeWorkspace : 0;
   std::memcpy(&results[0].algo, &algorithm, sizeof(algorithm));
   results[0].workspaceSize = algorithm.workspace;
   results[0].state = CUBLAS_STATUS_SUCCESS;
@@ -211,21 +248,24 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb, const void* beta, const void* c,
-                              cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t* algo,
-                              void* workspace, std::size_t workspace_bytes, cudaStream_t) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t la, const void* b,
+                              cublasLtMatrixLayout_t lb, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t* algo, void* workspace,
+                              std::size_t workspace_bytes, cudaStream_t) {
   ++fake_blas().products;
   const auto& asked = as<Description>(description);
   const auto &A = as<Layout>(la), &B = as<Layout>(lb), &C = as<Layout>(lc), &D = as<Layout>(ld);
   Algorithm algorithm{};
   std::memcpy(&algorithm, algo, sizeof(algorithm));
   if (!fits(asked, A, B, C) || !supported(asked, A, B, C)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!aligned(a, algorithm.alignment[0]) || !aligned(b, algorithm.alignment[1]) || !aligned(c, algorithm.alignment[2]) ||
-      !aligned(d, algorithm.alignment[3])) {
+  if (!aligned(a, algorithm.alignment[0]) || !aligned(b, algorithm.alignment[1]) ||
+      !aligned(c, algorithm.alignment[2]) || !aligned(d, algorithm.alignment[3])) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (algorithm.workspace > 0 && (!workspace || workspace_bytes < algorithm.workspace || !aligned(workspace, 256))) {
+  if (algorithm.workspace > 0 &&
+      (!workspace || workspace_bytes < algorithm.workspace || !aligned(workspace, 256))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (algorithm.workspace > 0) std::memset(workspace, 0x5a, algorithm.workspace);
@@ -240,12 +280,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
     for (std::uint64_t column = 0; column < C.columns; ++column) {
       double sum = 0.0;
       for (std::uint64_t k = 0; k < depth; ++k) {
-        sum += load(A.type, a, asked.transpose_a == CUBLAS_OP_N ? at(A, row, k) : at(A, k, row)) *
-               load(B.type, b, asked.transpose_b == CUBLAS_OP_N ? at(B, k, column) : at(B, column, k));
+        sum +=
+            load(A.type, a, asked.transpose_a == CUBLAS_OP_N ? at(A, row, k) : at(A, k, row)) *
+            load(B.type, b, asked.transpose_b == CUBLAS_OP_N ? at(B, k, column) : at(B, column, k));
       }
       sum *= one;
       if (old != 0.0) sum += old * load(C.type, c, at(C, row, column));
-      if (with_bias) sum += load(asked.bias_type == -1 ? D.type : static_cast<cudaDataType_t>(asked.bias_type), asked.bias, row);
+      if (with_bias)
+        sum += load(asked.bias_type == -1 ? D.type : static_cast<cudaDataType_t>(asked.bias_type),
+                    asked.bias, row);
       if (with_relu && (sum < 0.0 || (fake_blas().relu_drops_nan && std::isnan(sum)))) sum = 0.0;
       store(D.type, d, at(D, row, column), sum);
     }

@@ -3,17 +3,20 @@
 #include <cstddef>
 #include <cstdint>
 
-// cuBLASLt on the CPU, as far as kernels/cuda/libraries/blas_lt.cpp calls it: column-major products in host memory, with the library's
-// rules of which types go together, and checks of what it is promised (alignments, workspace). For tests without a GPU.
+// cuBLASLt on the CPU, as far as kernels/cuda/libraries/blas_lt.cpp calls it: column-major products
+// in host memory, with the library's rules of which types go together, and checks of what it is
+// promised (alignments, workspace). For tests without a GPU.
 namespace starling::tests {
 
 struct FakeBlasCounters {
   int heuristics = 0, products = 0, handles = 0;  ///< handles: created less destroyed, of all kinds
   std::size_t workspace_limit = 0;                ///< the last preference's
-  std::uint32_t reductions = 0;                   ///< likewise: the schemes for partial sums that it allows
-  bool tf32 = false;                              ///< the last description's
-  int probes = 0, host_waits = 0;                 ///< memory set to all ones; waits of the host
-  bool relu_drops_nan = false;                    ///< what its ReLU does with NaN: max(x, 0) may give 0
+  /// likewise: the schemes for partial sums that it allows
+  std::uint32_t reductions = 0;
+  bool tf32 = false;               ///< the last description's
+  int probes = 0, host_waits = 0;  ///< memory set to all ones; waits of the host
+  /// What its ReLU does with NaN: max(x, 0) may give 0
+  bool relu_drops_nan = false;
 };
 FakeBlasCounters& fake_blas();
 

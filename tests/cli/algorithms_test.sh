@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# sync.algorithm under mpirun: a resume that changes no bit, and averages by the clock. All else is tests/apps/algorithm_program_test.cpp's.
+# sync.algorithm under mpirun: a resume that changes no bit, and averages by the clock. All else is
+# tests/apps/algorithm_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 config '{"type": "mlp", "hidden": [32]}' '  "batch_size": 16,
   "steps": 24,

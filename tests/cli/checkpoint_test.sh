@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A kill at any instant leaves a whole checkpoint, a write error ends the run, and damage is found. Kinds of damage are tests/apps/resume_program_test.cpp's.
+# A kill at any instant leaves a whole checkpoint, a write error ends the run, and damage is found.
+# Kinds of damage are tests/apps/resume_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=${STARLING_BUILD:-$build}
 small_config
@@ -25,7 +26,8 @@ verify "said in one line" bash -c '[ "$(grep -c . .stderr)" = 1 ]'
 flip two/model.safetensors 1.weight
 check "starling-predict finds it in a model" 2 "model\.safetensors: tensor '1.weight'.*damaged" "$STARLING_BUILD/bin/starling-predict" two none.png
 
-# Nothing that is not finite leaves in silence: here the last update alone overflows, with and without a test behind it.
+# Nothing that is not finite leaves in silence: here the last update alone overflows, with and
+# without a test behind it.
 wild() { "$train" small.json --set data.limit=64 --set steps=8 --set optimizer='{"type": "sgd", "lr": 0.02}' --set schedule='{"type": "multistep", "milestones": [1.75], "gamma": 1e60}' "$@"; }
 export -f wild
 export train

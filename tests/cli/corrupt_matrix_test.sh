@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # ctest: longer at night
-# Random damages (scripts/corrupt_matrix; twenty at night), that it notices where checkpoints are not checked, and what it says to bad usage.
+# Random damages (scripts/corrupt_matrix; twenty at night), that it notices where checkpoints are
+# not checked, and what it says to bad usage.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=$build
 trials=5
 if nightly; then trials=20; fi
 check "damages" 0 "$trials of $trials trials hold" "$root/scripts/corrupt_matrix" --trials $trials --seed 3 --limit 60
-# A program for which each list DONE is that of an older version, without checksums. Seed 2575 draws three zeroed pages.
+# A program for which each list DONE is that of an older version, without checksums. Seed 2575 draws
+# three zeroed pages.
 mkdir -p trusting/bin
 cat >trusting/bin/starling-train <<'END'
 #!/usr/bin/env bash

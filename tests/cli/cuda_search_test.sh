@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# cmake/StarlingCuda.cmake with CUDA's libraries in several places: a toolkit that lacks some, and Python packages that have them. nvcc and the CUDA
-# runtime are real, cuBLASLt, NVRTC and cuDNN are made up. 77 where there is no nvcc.
+# cmake/StarlingCuda.cmake with CUDA's libraries in several places: a toolkit that lacks some, and
+# Python packages that have them. nvcc and the CUDA runtime are real, cuBLASLt, NVRTC and cuDNN are
+# made up. 77 where there is no nvcc.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-$(command -v cmake)}
-# nvcc in the PATH may be a script that starts the one of a toolkit: nvcc itself says where its toolkit lies.
+# nvcc in the PATH may be a script that starts the one of a toolkit: nvcc itself says where its
+# toolkit lies.
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) && real=$({ "$nvcc" -v nothing.cu || true; } 2>&1 | sed -n 's/^#\$ TOP=//p') && [ -x "$real/bin/nvcc" ] &&
   [ -f "$real/include/cuda_runtime.h" ] || {
   echo "skipped: no nvcc with a toolkit of its own here"
@@ -43,7 +45,9 @@ printf '%s\n' '#include <cuda_runtime.h>' '__global__ void kernel(int* out) { *o
 printf '%s\n' '#include <cublasLt.h>' '#include <cuda_runtime_api.h>' '#include <cudnn_graph.h>' '#include <nvrtc.h>' 'int calls() {' '  int count = 0;' '  cudaGetDeviceCount(&count);' \
   '  return cublasLtGetVersion() + nvrtcVersion() + cudnnGetVersion() + count;' '}' >project/calls.cpp
 mkdir bin && printf '#!/bin/sh\nexec %s "$@"\n' "$(python3 -c 'import sys; print(sys.executable)')" >bin/python3 && chmod +x bin/python3
-configured() { # BUILD FOLDER: only our toolkit and our Python are in the PATH, and folders such as /usr/local are not looked into
+# BUILD FOLDER: only our toolkit and our Python are in the PATH, and folders such as /usr/local are
+# not looked into
+configured() {
   env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CMAKE_PREFIX_PATH -u LD_LIBRARY_PATH PATH="$work/toolkit/bin:$work/bin:/usr/bin:/bin" \
     PYTHONPATH="$site" "$cmake" -S project -B "$1" -DCMAKE_CXX_COMPILER="${CXX:-c++}" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Ranks that crash, raise an error, are killed, stopped, hang, or issue other things than the rest: what each leaves, and that
-# `starling-doctor blame` names the right one. Then ranks whose memory is wrong without a word: sync.verify.
+# Ranks that crash, raise an error, are killed, stopped, hang, or issue other things than the rest:
+# what each leaves, and that `starling-doctor blame` names the right one. Then ranks whose memory is
+# wrong without a word: sync.verify.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export doctor=$build/bin/starling-doctor
 config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What programs print that is asked for: plans, floors, versions, help. What is in a plan is tests/apps/refusals_test.cpp's.
+# What programs print that is asked for: plans, floors, versions, help. What is in a plan is
+# tests/apps/refusals_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 bench=$build/bin/starling-bench
 resnet18=$root/configs/cifar10_resnet18.json
@@ -15,7 +16,8 @@ for reader in "head -c 1" "grep -q ."; do
   verify "a dry run | $reader" bash -c '"$0" "$1" --dry-run 2>.err | '"$reader"' >/dev/null; [ "${PIPESTATUS[0]}" = 0 ] || [ "${PIPESTATUS[0]}" = 141 ] && [ ! -s .err ]' "$train" "$resnet18"
 done
 verify "to a pipe that nobody reads: SIGPIPE's status, and no word" bash -c '{ sleep 0.2; "$0" --help; echo $? >&2; } 2>.err | : ; [ "$(cat .err)" = 141 ]' "$train"
-# A warm-up without an end; and the data's declared size is none of a run's, which has files of another.
+# A warm-up without an end; and the data's declared size is none of a run's, which has files of
+# another.
 check "a warm-up longer than the run" 0 "schedule.warmup_steps: 900 are not fewer than the run's 20" \
   "$train" "$resnet18" --dry-run --set steps=20 --set schedule='{"type": "constant", "warmup_steps": 900}'
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# --resume --elastic under mpirun, and jobs of Slurm. All else is tests/apps/resume_program_test.cpp's, and that the numbers are right elastic_test.cpp's.
+# --resume --elastic under mpirun, and jobs of Slurm. All else is
+# tests/apps/resume_program_test.cpp's, and that the numbers are right elastic_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cat >run.json <<'END'
 {
@@ -29,7 +30,8 @@ cat >dies.sh <<'END'
 echo "$*" >>arguments
 exit 3
 END
-# Slurm is not here, and Open MPI would ask it for the ranks' places: what stands in for mpirun runs the program alone.
+# Slurm is not here, and Open MPI would ask it for the ranks' places: what stands in for mpirun runs
+# the program alone.
 cat >bin/mpirun <<'END'
 #!/usr/bin/env bash
 while [ "$1" != ./dies.sh ]; do shift; done

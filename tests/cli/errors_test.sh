@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What programs' main() makes of an error: exit status 2 and one line, told once by all ranks. What errors there are is tests/apps/refusals_test.cpp's.
+# What programs' main() makes of an error: exit status 2 and one line, told once by all ranks. What
+# errors there are is tests/apps/refusals_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 one_line() { [ "$(grep -c . .stderr)" = 1 ]; }

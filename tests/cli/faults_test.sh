@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Faults from outside: two runs in one folder, hosts that were told different things, limits of the system, odd numbers and texts.
+# Faults from outside: two runs in one folder, hosts that were told different things, limits of the
+# system, odd numbers and texts.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=${STARLING_BUILD:-$build}
 export topo=$STARLING_BUILD/bin/starling-topo
@@ -47,7 +48,8 @@ default_names() {
 }
 verify "six starts without --output have six folders" default_names
 
-# Data that another program shortens while it is mapped. Builds with a sanitizer leave SIGBUS to that.
+# Data that another program shortens while it is mapped. Builds with a sanitizer leave SIGBUS to
+# that.
 mkdir -p data/cifar-10-batches-bin
 refill() { for i in data_batch_1 data_batch_2 data_batch_3 data_batch_4 data_batch_5 test_batch; do head -c $((3073 * 40)) /dev/zero >"data/cifar-10-batches-bin/$i.bin"; done; }
 # Of 200 records an epoch is 10 updates here; declared are 50,000.

@@ -1,5 +1,6 @@
-// For tests: an algorithm that does as another one does, until on one rank, in one step, something goes wrong:
-// {"type": "faulty", "as": "allreduce", "fault": "null", "rank": 1, "at": 5}. With FAULTY=off in the environment nothing does.
+// For tests: an algorithm that does as another one does, until on one rank, in one step, something
+// goes wrong: {"type": "faulty", "as": "allreduce", "fault": "null", "rank": 1, "at": 5}. With
+// FAULTY=off in the environment nothing does.
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -29,15 +30,18 @@ struct Fault {
 // A name of its own, to be looked for in the stack.
 __attribute__((noinline)) void write_to_nowhere(volatile int* place) { *place = 1; }
 
-[[gnu::noinline]] void throw_where_nobody_catches() noexcept { throw std::runtime_error("nobody catches this"); }
+[[gnu::noinline]] void throw_where_nobody_catches() noexcept {
+  throw std::runtime_error("nobody catches this");
+}
 
-/// In one step this rank's process ends at so many sums over all ranks: before the first, so that the others wait for all of an average,
-/// or before the second, in its midst.
+/// In one step this rank's process ends at so many sums over all ranks: before the first, so that
+/// the others wait for all of an average, or before the second, in its midst.
 class MortalTransport final : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
   void end_at(int sum) { sums_left_ = sum; }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     if (sums_left_ > 0 && --sums_left_ == 0) std::raise(SIGKILL);
     return ForwardingTransport::start_sum(in, out, label, std::move(flow));
   }
@@ -49,7 +53,8 @@ class MortalTransport final : public ForwardingTransport {
 class Faulty final : public Algorithm {
  public:
   using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)>;
-  Faulty(const AlgorithmSite& site, const Make& make, Fault fault) : Algorithm(site), mortal_(site.transport), fault_(std::move(fault)) {
+  Faulty(const AlgorithmSite& site, const Make& make, Fault fault)
+      : Algorithm(site), mortal_(site.transport), fault_(std::move(fault)) {
     inner_ = make({.backend = site.backend,
                    .transport = mortal_,
                    .mixer = site.mixer,
@@ -96,13 +101,15 @@ class Faulty final : public Algorithm {
     if (fault_.kind == "kill_in_average") mortal_.end_at(2);
     if (fault_.kind == "null") write_to_nowhere(nullptr);
     if (fault_.kind == "terminate") throw_where_nobody_catches();
-    if (fault_.kind == "error") fail(ExitCode::kOutput, "faulty", "the disk of rank {} is full", fault_.rank);
+    if (fault_.kind == "error")
+      fail(ExitCode::kOutput, "faulty", "the disk of rank {} is full", fault_.rank);
     if (fault_.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
     if (fault_.kind == "call") site_.transport.world().barrier();
     if (fault_.kind == "order") {
       const Tensor& numbers = site_.buckets[0].gradients;
-      site_.transport.wait(
-          site_.transport.start_sum(numbers, Tensor(site_.backend, numbers.shape(), numbers.dtype()), {info.step, 7, info.step}));
+      site_.transport.wait(site_.transport.start_sum(
+          numbers, Tensor(site_.backend, numbers.shape(), numbers.dtype()),
+          {info.step, 7, info.step}));
     }
   }
   MortalTransport mortal_;
@@ -114,10 +121,11 @@ class Faulty final : public Algorithm {
 AlgorithmPlan plan(ConfigSection& config) {
   const std::string inner = config.text("as", "allreduce", "what it does otherwise");
   Fault fault;
-  fault.kind = config.choice("fault", "none",
-                             {"none", "null", "terminate", "error", "hang", "call", "order", "bit", "kill", "kill_before_average",
-                              "kill_in_average", "kill_before_conclude", "kill_after_conclude"},
-                             "what goes wrong");
+  fault.kind = config.choice(
+      "fault", "none",
+      {"none", "null", "terminate", "error", "hang", "call", "order", "bit", "kill",
+       "kill_before_average", "kill_in_average", "kill_before_conclude", "kill_after_conclude"},
+      "what goes wrong");
   const char* off = std::getenv("FAULTY");
   if (off && std::string(off) == "off") fault.kind = "none";
   fault.rank = static_cast<int>(config.integer("rank", 0, Range::closed(0, 1e6), "where"));
@@ -132,4 +140,6 @@ AlgorithmPlan plan(ConfigSection& config) {
 
 }  // namespace faulty
 
-extern "C" void starling_register_plugin() { starling::algorithms().add("faulty", faulty::plan, "for tests"); }
+extern "C" void starling_register_plugin() {
+  starling::algorithms().add("faulty", faulty::plan, "for tests");
+}

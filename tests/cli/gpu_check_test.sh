@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# docs/gpu-proof.md: complete, and true to the tests it names. The commands of scripts/gpu_lease.sh rehearsed whole without a GPU: their time, what they
-# leave where they are killed, and what they say of a step that fails. tests/nightly/gpu_check_test.sh has all stages, at a GPU's pace.
+# docs/gpu-proof.md: complete, and true to the tests it names. The commands of scripts/gpu_lease.sh
+# rehearsed whole without a GPU: their time, what they leave where they are killed, and what they
+# say of a step that fails. tests/nightly/gpu_check_test.sh has all stages, at a GPU's pace.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 script=$root/scripts/gpu_check.sh
 proof=$root/docs/gpu-proof.md
 export PYTHONDONTWRITEBYTECODE=1
 
-# ------------------------------------------------------------------------------------------------------------ usage
+# -------------------------------------------------------------------------------------------- usage
 
 check "--help names the stages" 0 "^  sanitize  own kernels" "$script" --help
 mapfile -t stages < <(sed -nE '/^stages:/,/^$/s/^  ([a-z]+) +[a-zA-Z].*/\1/p' "$work/.stdout")
@@ -20,9 +21,10 @@ check "an unknown topic" 2 "^  ranks    several ranks" python3 -B "$root/scripts
 check "STARLING_CHECK_BUILT is 0 or 1" 2 "it is 0 or 1" env STARLING_CHECK_BUILT=yes "$script" --dry-run
 check "no build to rehearse with" 2 "libstarling_cuda_shim.so is missing" env STARLING_BUILD="$work" "$script" --rehearse --out none build
 
-# ------------------------------------------------------------------------------------------------------------ what is proven by what
+# --------------------------------------------------------------------------- what is proven by what
 
-# Every source file has a row, and every row a file; every name has a case in the program that runs on a GPU, as that program says itself.
+# Every source file has a row, and every row a file; every name has a case in the program that runs
+# on a GPU, as that program says itself.
 listed() { grep -oE '^\| `(kernels/cuda|comm)/[^`]+`' "$proof" | tr -d '|` ' | sort; }
 sources() { # the CUDA backend's, and those of comm/ that exchange between GPUs
   (cd "$root" && find kernels/cuda -name '*.cu' -o -name '*.cpp' && ls comm/nccl/{library,transport,watchdog}.cpp comm/shared/peer_transport.cpp comm/transports/staged.cpp) | sort
@@ -47,7 +49,7 @@ if [ ${#programs[@]} = 2 ]; then
   verify "a rehearsal runs the cases that a GPU runs" diff <(cases "${programs[0]}") <(cases "${programs[1]}")
 fi
 
-# ------------------------------------------------------------------------------------------------------------ without a GPU
+# ------------------------------------------------------------------------------------ without a GPU
 
 mkdir no_gpu && printf '#!/bin/sh\nexit 9\n' >no_gpu/nvidia-smi && chmod +x no_gpu/nvidia-smi
 without_gpu() { PATH=$work/no_gpu:$PATH CUDA_VISIBLE_DEVICES= STARLING_CHECK_BUILT=1 "$script" "$@"; }
@@ -91,7 +93,7 @@ verify "by their shares" bash -c 'head -1 "$0" | grep -qE "^=== peers: .* 28[78]
 check "without programs" 1 "starling-train starts +FAILED .*: .*No such file" env STARLING_BUILD="$work/broken" bash -c 'without_gpu --out missing build'
 verify "the report says first what failed" bash -c 'sed -n "/^## What failed/,/^## Figures/p" missing/gpu_report.md | grep -q "build: starling-train starts: "'
 
-# ------------------------------------------------------------------------------------------------------------ leases, rehearsed
+# -------------------------------------------------------------------------------- leases, rehearsed
 
 if [ ! -e "$build/lib/libstarling_cuda_shim.so" ]; then
   echo "skipped: the shim's plug-in is not built here"
@@ -111,7 +113,8 @@ for row in "CIFAR ResNet-20, batch 128, bf16, with uploads and augmentation | ag
   verify "the report has '$row'" grep -qF -e "$row" two/gpu_report.md
 done
 verify "nothing else" bash -c '! grep -qE "4 ranks|lost|overflow|ring|ResNet-18|2 ranks, one-peer-exp, staged" two/gpu_report.md'
-# What a command that is killed leaves: the report as it was, the figures until then, and no process.
+# What a command that is killed leaves: the report as it was, the figures until then, and no
+# process.
 of_rehearsal() { grep -lzx "STARLING_KILLED=$work" /proc/[0-9]*/environ 2>/dev/null | wc -l; }
 killed() { # SIGNAL FOLDER
   STARLING_KILLED=$work TMPDIR=$work setsid bash -c "lease $2 2 --rehearse" >"$2.log" 2>&1 &
@@ -136,7 +139,8 @@ verify "what it was at, too" grep -qE '^\| bench \| .* \| ENDED EARLY, in the mi
 killed TERM stopped
 verify "ended by a signal it says so" grep -qE '^\| measurements \| FAILED \| [0-9]+ \| ended from outside \|' stopped/gpu_report.md
 
-# What fails is run again the plain way, and under memcheck, where there is time for it; and a device that gives no answer ends all of it.
+# What fails is run again the plain way, and under memcheck, where there is time for it; and a
+# device that gives no answer ends all of it.
 mkdir -p failing/bin tools && ln -s "$build/lib" failing/lib
 for program in starling-train starling-topo starling-bench; do ln -s "$build/bin/$program" failing/bin; done
 printf '#!/bin/bash\ncase "$*" in *--list*) ;; *cuda/fill*) if [ "$STARLING_FORK" != 0 ]; then echo "TEST CASE: cuda/fill: one"; echo "x.cpp:1: ERROR: CHECK( differs ) is NOT correct!"; exit 1; fi ;; esac\nexec "%s" "$@"\n' "$build/bin/test_cuda" >failing/bin/test_cuda

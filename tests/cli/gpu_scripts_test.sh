@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The measurements of starling-bench that need no GPU, and scripts around the GPU check. What its checks find where something is wrong, on the shim's
-# GPUs: tests/nightly/gpu_scripts_test.sh.
+# The measurements of starling-bench that need no GPU, and scripts around the GPU check. What its
+# checks find where something is wrong, on the shim's GPUs: tests/nightly/gpu_scripts_test.sh.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 check "starling-bench scheduler" 0 "whole step .*goal: at most 20" "$build/bin/starling-bench" scheduler --model resnet18 --image 32 --ranks 4 --topology ring --bucket-mb 1 --steps 50

@@ -1,4 +1,5 @@
-# What the command-line tests share; sourced by *_test.sh. STARLING_BUILD names the build folder (default: build).
+# What the command-line tests share; sourced by *_test.sh. STARLING_BUILD names the build folder
+# (default: build).
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 mpi_environment
@@ -7,13 +8,15 @@ export train=$build/bin/starling-train
 work=$(mktemp -d "${TMPDIR:-/tmp}/starling-cli.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-# Open MPI's programs of one user share a folder in /tmp, which the last to end removes: one that begins in that moment fails ("mkdir …:
-# File exists"). Tests that run at the same time have one each.
+# Open MPI's programs of one user share a folder in /tmp, which the last to end removes: one that
+# begins in that moment fails ("mkdir …: File exists"). Tests that run at the same time have one
+# each.
 export OMPI_MCA_orte_tmpdir_base=$work/.mpi
 checks=0
 failures=0
 
-# Whether this is the night's longer test, nightly_NAME, of a script that says "# ctest: longer at night".
+# Whether this is the night's longer test, nightly_NAME, of a script that says "# ctest: longer at
+# night".
 nightly() { [ -n "${STARLING_NIGHTLY:-}" ]; }
 
 ranks() { # COUNT COMMAND...: the command under mpirun
@@ -24,14 +27,15 @@ ranks() { # COUNT COMMAND...: the command under mpirun
 
 export -f ranks
 
-# Under mpirun, bash -c "$noting" _ COMMAND...: each rank leaves its process and its exit status in $LOST_NAME.pid.RANK and $LOST_NAME.status.RANK;
-# mpirun tells one rank's exit status alone.
+# Under mpirun, bash -c "$noting" _ COMMAND...: each rank leaves its process and its exit status in
+# $LOST_NAME.pid.RANK and $LOST_NAME.status.RANK; mpirun tells one rank's exit status alone.
 noting='"$@" &
 echo $! >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
 wait $!
 echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"'
 
-# same_model FILE FILE: whether the tensors of two .safetensors files have the same bits. Their metadata say by what config they were trained.
+# same_model FILE FILE: whether the tensors of two .safetensors files have the same bits. Their
+# metadata say by what config they were trained.
 same_model() {
   python3 - "$@" <<'PYTHON'
 import json, struct, sys
@@ -52,9 +56,10 @@ failed() { # NAME: reports a failure with the last command's output
   if [ -f "$work/.out" ]; then sed 's/^/    | /' "$work/.out" | tail -25; fi
 }
 
-# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS (or one of "1|75"), in 200 s at most (800 at night), and its output matches
-# the extended regular expression. A failing command says so in at most 5 lines of stderr (mpirun's own farewell is not counted). Exported
-# functions are commands too.
+# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS (or one of "1|75"), in 200 s at
+# most (800 at night), and its output matches the extended regular expression. A failing command
+# says so in at most 5 lines of stderr (mpirun's own farewell is not counted). Exported functions
+# are commands too.
 check() {
   local name=$1 expected=$2 pattern=$3 status=0
   shift 3
@@ -88,7 +93,8 @@ finish() {
   exit
 }
 
-# config MODEL LINES: the text of a short run on made-up images, with a loss a step; LINES are more keys.
+# config MODEL LINES: the text of a short run on made-up images, with a loss a step; LINES are more
+# keys.
 config() {
   cat <<END
 {
@@ -122,7 +128,8 @@ wait_for_lines() { # FOLDER COUNT: until metrics.jsonl has that many
   return 1
 }
 
-# install_shim PROGRAM...: copies in installed/bin, which find the plug-in whose kernels run on the CPU (tests/fakes/cuda); false where it is not built.
+# install_shim PROGRAM...: copies in installed/bin, which find the plug-in whose kernels run on the
+# CPU (tests/fakes/cuda); false where it is not built.
 install_shim() {
   [ -e "$build/lib/libstarling_cuda_shim.so" ] || return
   mkdir -p installed/bin installed/lib
@@ -135,7 +142,8 @@ full_disk() { # COMMAND...: where ./full is a disk of 300 kB, if the kernel lets
 }
 export -f full_disk
 
-in_time() { # FOLDER STAGE...: these of a GPU check, and no others, have ended, in their time, and all passed
+# FOLDER STAGE...: these of a GPU check, and no others, have ended, in their time, and all passed
+in_time() {
   python3 - "$@" <<'PYTHON'
 import json, sys
 stages = json.load(open(sys.argv[1] + "/gpu_check.json"))["stages"]

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: longer at night
-# A rank that is lost where all wait for all: before or in the midst of an average of models, and around a switch of algorithms. The others
-# name it and end with status 3 long before sync.timeout_s, and the checkpoint before goes on to the bits of a run that lost nobody.
+# A rank that is lost where all wait for all: before or in the midst of an average of models, and
+# around a switch of algorithms. The others name it and end with status 3 long before
+# sync.timeout_s, and the checkpoint before goes on to the bits of a run that lost nobody.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,
   "steps": 24,
@@ -61,7 +62,8 @@ lose streaming-in --set "$(faulty diloco '"period": 6, "delay": 2,' kill_in_aver
 
 fi
 
-# At a switch in step 18: before the old algorithm has finished what was in flight; then, before its numbers become means; in the new one's first step.
+# At a switch in step 18: before the old algorithm has finished what was in flight; then, before its
+# numbers become means; in the new one's first step.
 to_local='sync.switch=[{"step": 18, "algorithm": {"type": "local_sgd", "period": 2}}]'
 nightly && lose switch-before --set "$(faulty diloco '"period": 10, "delay": 3,' kill_before_conclude 0)" --set "$to_local"
 lose switch-in --set "$(faulty gossip '' kill_after_conclude 0)" --set "$to_local"

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # ctest: longer at night
-# A rank that dies where the launcher does not end the job (mpirun --enable-recovery, srun): the others notice by themselves, name it, and end
-# with status 3, whatever they wait for. sync.timeout_s is far away, so that no wait's limit can be what ends them.
+# A rank that dies where the launcher does not end the job (mpirun --enable-recovery, srun): the
+# others notice by themselves, name it, and end with status 3, whatever they wait for.
+# sync.timeout_s is far away, so that no wait's limit can be what ends them.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
 
-lose() { # NAME RANKS VICTIM SIGNAL OPTION...: starts, kills a rank in the middle of training, and looks how the others end
+# NAME RANKS VICTIM SIGNAL OPTION...: starts, kills a rank in the middle of training, and looks how
+# the others end
+lose() {
   local name=$1 count=$2 victim=$3 signal=$4 mpirun r begin
   shift 4
   LOST_NAME=$work/$name mpirun --enable-recovery --oversubscribe -n "$count" -x LOST_NAME bash -c "$noting" _ "$train" small.json \
@@ -59,7 +62,9 @@ cat >start.sh <<'END'
 echo $? >"$1.status.$OMPI_COMM_WORLD_RANK"
 END
 chmod +x start.sh
-begin_without() { # NAME SECONDS WHAT-THE-LAST-RANK-DOES PATTERN: ranks 0 and 1 of three end with 3 within so many seconds
+# NAME SECONDS WHAT-THE-LAST-RANK-DOES PATTERN: ranks 0 and 1 of three end with 3 within so many
+# seconds
+begin_without() {
   local name=$1 seconds=$2 pattern=$4 mpirun r
   LAST=$3 STARLING_START_TIMEOUT_S=4 mpirun --enable-recovery --oversubscribe -n 3 ./start.sh "$name" >"$name.log" 2>&1 &
   mpirun=$!
@@ -85,8 +90,8 @@ END
 begin_without absent 40 "exec sleep 30" "rank 0: .*after 4 s MPI has not brought the 3 ranks together: rank 2 has not come"
 begin_without killed 40 "exec bash held.sh" "rank 0: .*\(rank 2 of this host has ended before all 3\|: rank 2 has not come\)"
 
-# Ranks that cannot watch each other's processes are as far apart as hosts: those whose processes have numbers of their own. A stopped
-# process is silent, as a host without its network is.
+# Ranks that cannot watch each other's processes are as far apart as hosts: those whose processes
+# have numbers of their own. A stopped process is silent, as a host without its network is.
 if unshare --pid --fork true 2>/dev/null; then
   cat >apart.sh <<'END'
 #!/usr/bin/env bash

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: longer at night, alone
-# Training across emulated hosts (scripts/netlab): bits, mismatched hosts, and that netlab cleans up; at night slow, cut and stalled links, ports and lost
-# hosts too.
+# Training across emulated hosts (scripts/netlab): bits, mismatched hosts, and that netlab cleans
+# up; at night slow, cut and stalled links, ports and lost hosts too.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export netlab=$root/scripts/netlab/netlab
 export NETLAB_NAME=t$$
@@ -58,7 +58,8 @@ check "bf16 on the wire, one host" 0 "done" ranks 2 "$train" small.json --set sy
 verify "the same model in bf16" same_model one-bf16/model.safetensors hosts-bf16/model.safetensors
 verify "but not that of fp32" bash -c '! same_model one/model.safetensors one-bf16/model.safetensors'
 
-# scripts/launch.sh with a host file, through a firewall's ports: one end of every connection between hosts is on one of them
+# scripts/launch.sh with a host file, through a firewall's ports: one end of every connection
+# between hosts is on one of them
 printf 'host0 slots=2\nhost1 slots=2\n' >hosts
 launch() {
   "$netlab" exec 0 env OMPI_MCA_plm_rsh_agent="$root/scripts/netlab/netlab-agent" OMPI_MCA_orte_keep_fqdn_hostnames=1 \
@@ -117,14 +118,16 @@ status=$?
 echo "$status $(date +%s)" >"$name.status"
 exit $status
 END
-break_link() { # NAME LAB STATE: trains in the lab until there are metrics, then sets the link of host1
+# NAME LAB STATE: trains in the lab until there are metrics, then sets the link of host1
+break_link() {
   local name=$1 i
   export NETLAB_NAME=$2
   [ "$2" = "t$$" ] || "$netlab" up 2 1000 || return
   timeout -s KILL 90 "$netlab" run 1 bash rank.sh "$name" long.json --set sync.timeout_s=3 --output "$name" >"$name.log" 2>&1 &
   local run=$!
   wait_for_lines "$name" 5
-  for i in 0 1; do "$netlab" exec $i sh -c 'echo 4 >/proc/sys/net/ipv4/tcp_retries2'; done # mpirun ends soon after its ranks
+  # mpirun ends soon after its ranks
+  for i in 0 1; do "$netlab" exec $i sh -c 'echo 4 >/proc/sys/net/ipv4/tcp_retries2'; done
   "$netlab" link 1 "$3"
   date +%s >"$name.broken"
   wait $run
@@ -134,7 +137,8 @@ break_link cut "t$$" down &
 cutting=$!
 break_link stall "t$$b" stall &
 wait $cutting $!
-says() { grep -qE "$1" "$2" || { cat "$2" && false; }; } # PATTERN FILE, which is shown where it does not
+# PATTERN FILE, which is shown where it does not
+says() { grep -qE "$1" "$2" || { cat "$2" && false; }; }
 for name in cut stall; do
   cat "$name.log" "$name"-*.err "$name"-*.status >.out 2>&1
   verify "$name: mpirun ends with 3" grep -qx 3 "$name.rc"
@@ -170,7 +174,8 @@ verify "the summary has the ranks" bash -c "tr -d ' \n' <elastic/summary.json | 
 export NETLAB_NAME=t$$
 fi
 
-# a start that cannot be, as mpirun's helpers do not get through; or the ranks, which take an address that both hosts have
+# a start that cannot be, as mpirun's helpers do not get through; or the ranks, which take an
+# address that both hosts have
 start() {
   "$netlab" exec 0 env OMPI_MCA_plm_rsh_agent="$root/scripts/netlab/netlab-agent" OMPI_MCA_orte_keep_fqdn_hostnames=1 OMPI_MCA_plm_rsh_no_tree_spawn=1 \
     "$launch" --start-timeout=3 --hosts=host0:1,host1:1 "$train" small.json --output never

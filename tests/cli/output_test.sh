@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Output under mpirun, and a full disk. All else of the output folder is tests/apps/resume_program_test.cpp's.
+# Output under mpirun, and a full disk. All else of the output folder is
+# tests/apps/resume_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/pack_gpu.sh and scripts/gpu_env.sh: the archive of what is built here is small enough, has all that it needs but CUDA's libraries, and runs
-# in a clean folder; where this machine allows it, also in a root folder with nothing else in it than a shell. 77 where there is no CUDA plug-in.
+# scripts/pack_gpu.sh and scripts/gpu_env.sh: the archive of what is built here is small enough, has
+# all that it needs but CUDA's libraries, and runs in a clean folder; where this machine allows it,
+# also in a root folder with nothing else in it than a shell. 77 where there is no CUDA plug-in.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 for file in "$build/lib/libstarling_cuda.so" "$build/bin/test_cuda_device" "$build/bin/starling-bench" "$build/bin/starling-topo" "$build/bin/starling-prepare" "$build/bin/starling-predict"; do
   if [ ! -f "$file" ]; then
@@ -43,7 +44,8 @@ verify "CUDA's are not in it" bash -c '! find "$0" -name "libcu[dbr]*" -o -name 
 verify "no file has a search path of this machine" bash -c '! readelf -d "$@" | grep -E "R(UN)?PATH" | grep -vE "\[\\\$ORIGIN(/\.\./lib)?(:\\\$ORIGIN(/\.\./lib)?)*\]"' _ "${elf[@]}"
 verify "no file has debug symbols" bash -c '! readelf -S "$@" | grep -F .debug_info' _ "${elf[@]}"
 
-# Runs in it: nothing of this shell's environment is left. The loader is told the folders alone; all that is not glibc's or CUDA's comes from them.
+# Runs in it: nothing of this shell's environment is left. The loader is told the folders alone; all
+# that is not glibc's or CUDA's comes from them.
 folders=$(printf '%s:' "$lib" "$lib"/base/*)
 bare() { env -i PATH=/usr/bin:/bin LD_LIBRARY_PATH="$folders" "$@"; }
 from_elsewhere() { # PROGRAM
@@ -55,7 +57,8 @@ done
 export top folders
 export -f bare
 check "--version, by LD_LIBRARY_PATH alone" 0 "^starling [0-9.]+ \(commit " bare "$top/build-gpu/bin/starling-train" --version
-inside() { # COMMAND...: after gpu_env.sh, from another folder, with the variables in the file `given` alone
+# COMMAND...: after gpu_env.sh, from another folder, with the variables in the file `given` alone
+inside() {
   local variables
   mapfile -t variables <"$work/given"
   env -i "${variables[@]}" top="$top" PATH=/usr/bin:/bin CUDA_VISIBLE_DEVICES= bash -c 'set -euo pipefail; cd /; source "$top/gpu_env.sh"; "$@"' _ "$@"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# One's own pictures: from folders of files to a classifier, its confusion matrix, predictions on new files, and programs that use it. What training
-# does and refuses is tests/apps/data_program_test.cpp's.
+# One's own pictures: from folders of files to a classifier, its confusion matrix, predictions on
+# new files, and programs that use it. What training does and refuses is
+# tests/apps/data_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-cmake}
 golden=$root/tests/golden/pictures
@@ -24,7 +25,8 @@ check "training on pictures, on 2 ranks" 0 "test accuracy" ranks 2 "$train" pets
 check "the test of the model file alone" 0 '"test_accuracy"' "$train" --evaluate run --confusion confusion.csv
 verify "its confusion matrix has the classes' names" grep -q "^true class,ant,bee" confusion.csv
 
-mkdir pets/val/ant/.trash && cp "$golden/444.jpg" pets/val/ant/.trash/ && echo hidden >pets/val/bee/._rgb16.png # passed over, as in training
+# passed over, as in training
+mkdir pets/val/ant/.trash && cp "$golden/444.jpg" pets/val/ant/.trash/ && echo hidden >pets/val/bee/._rgb16.png
 check "predictions of a folder, a line a picture" 0 "^pets/val/ant/444.jpg: (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %$" "$predict" run pets/val
 check "as JSON" 0 '^\{"file":"pets/val/bee/rgb16.png","top":\[\{"class":"(ant|bee)","index":[01],"probability":' "$predict" run/model.safetensors pets/val/bee/rgb16.png --json --top 1
 verify "what training measured is what is predicted" python3 - "$predict" <<'END'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ctest: longer at night
-# Installs Starling into a scratch prefix, builds examples/plugin against it as a user would, and trains with what it adds.
+# Installs Starling into a scratch prefix, builds examples/plugin against it as a user would, and
+# trains with what it adds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-cmake}
 

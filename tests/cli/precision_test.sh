@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The key `precision`: what is refused where, in one line, and that training in bf16 is close to fp32 where the processor is fast in it.
+# The key `precision`: what is refused where, in one line, and that training in bf16 is close to
+# fp32 where the processor is fast in it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 run() { # FOLDER PRECISION [ARG...]

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Shards: from folders of pictures, through interruptions and damage. Training on them is tests/apps/data_program_test.cpp's.
+# Shards: from folders of pictures, through interruptions and damage. Training on them is
+# tests/apps/data_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 golden=$root/tests/golden/pictures
 prepare=$build/bin/starling-prepare

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Each model that starling-train lists, and a sequential of each layer: trained for an update, then predicted by starling-predict and by
-PyTorch with examples/pytorch, which must agree. Needs torch and Pillow; works in the current folder.
+"""Each model that starling-train lists, and a sequential of each layer: trained for an update,
+then predicted by starling-predict and by PyTorch with examples/pytorch, which must agree. Needs
+torch and Pillow; works in the current folder.
 
     pytorch_models.py TRAIN PREDICT EXAMPLES [NAME...]      NAME: only these cases
 """
@@ -20,7 +21,8 @@ from models import MODELS, make_model  # noqa: E402
 from starling_torch import load  # noqa: E402
 
 SIZE = 32
-KEYS = {  # of models that need some, or whose defaults are too large or hide a part: a factor of 1e-6 would
+# of models that need some, or whose defaults are too large or hide a part: a factor of 1e-6 would
+KEYS = {
     "wide_resnet": {"depth": 16, "width": 2},
     "vgg11": {"classifier": "cifar"},
     "mobilenet_v2": {"width_mult": 0.35},
@@ -72,11 +74,13 @@ def make_pictures():
 
 
 def compare(name, model, tta, loss="cross_entropy"):
-    """The largest difference of a probability; AssertionError where it is too large, or where all pictures look the same to the model."""
+    """The largest difference of a probability; AssertionError where it is too large, or where all
+    pictures look the same to the model."""
     config = {"model": model, "data": {"type": "image_folder", "path": "noise", "image_size": SIZE, "test_resize": SIZE, "test_crop": SIZE},
               "batch_size": 6, "steps": 1, "optimizer": {"type": "sgd", "lr": 0.01}, "loss": {"type": loss}, "evaluate": {"tta": tta},
               "checkpoint": {"every_epochs": 0}}
-    # Running means of one batch would let outputs run away, and probabilities be 0 and 1 whatever is computed.
+    # Running means of one batch would let outputs run away, and probabilities be 0 and 1 whatever
+    # is computed.
     if any(isinstance(m, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)) for m in make_model(model, (SIZE, SIZE, 3), 3).modules()):
         config["sync"] = {"batch_norm": "recalibrate", "recalibrate_batches": 2}
     pathlib.Path("one.json").write_text(json.dumps(config))

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every model and layer of ours in PyTorch, by examples/pytorch: probabilities as starling-predict has them. Skipped where torch is not.
+# Every model and layer of ours in PyTorch, by examples/pytorch: probabilities as starling-predict
+# has them. Skipped where torch is not.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 if ! python3 -c "import torch, PIL" 2>/dev/null; then
   echo "skipped: Python has no torch and Pillow here, so no model is opened in PyTorch"

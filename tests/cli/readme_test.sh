@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # ctest: longer at night
-# Runs the commands that README.md and docs/*.md show. A line before each ```sh block says what is to be done with it:
+# Runs the commands that README.md and docs/*.md show. A line before each
+# ```sh block says what is to be done with it:
 #   <!-- test: run -->            run it in a scratch folder that looks like the repository's root
-#   <!-- test: night -->          the same at night alone (long; other tests do it too); exit status 77 is a skip: this machine cannot
+#   <!-- test: night -->          the same at night alone (long; other tests do it too); exit status
+#                                 77 is a skip: this machine cannot
 #   <!-- test: skip REASON -->    do not (network, long, another machine)
 # A ```sh block without such a line fails.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

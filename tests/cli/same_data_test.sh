@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Data under mpirun: ranks that have other data than rank 0, and a bad test picture of one rank. All else is tests/apps/data_program_test.cpp's.
+# Data under mpirun: ranks that have other data than rank 0, and a bad test picture of one rank. All
+# else is tests/apps/data_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 golden=$root/tests/golden/pictures
 for class in a b; do

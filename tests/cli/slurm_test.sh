@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Jobs of Slurm, by the scripts of docs/clusters.md: how they end, what signals save, and who is queued again. Slurm runs here, as two nodes with
-# a name, a /dev/shm and a folder of their own; it needs root.
+# Jobs of Slurm, by the scripts of docs/clusters.md: how they end, what signals save, and who is
+# queued again. Slurm runs here, as two nodes with a name, a /dev/shm and a folder of their own; it
+# needs root.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 for program in slurmctld slurmd munged unshare; do
   command -v $program >/dev/null || PATH=$PATH:/usr/sbin command -v $program >/dev/null || missing=$program

@@ -20,8 +20,8 @@ ended() { # NAME STATUS PID: the process ends so within 25 s
   fi
 }
 
-# Kernels of libraries use the stack pointer for other things: no thread but the one that waits for signals may be given one
-# (core/stop_signals.cpp).
+# Kernels of libraries use the stack pointer for other things: no thread but the one that waits for
+# signals may be given one (core/stop_signals.cpp).
 blocked_everywhere() { # PID
   local blocked thread
   for thread in /proc/"$1"/task/*; do
@@ -31,7 +31,8 @@ blocked_everywhere() { # PID
   done
 }
 
-# The first process of a container, to which the kernel passes no signal on that it does not ask for, here while its reader is slow.
+# The first process of a container, to which the kernel passes no signal on that it does not ask
+# for, here while its reader is slow.
 if unshare -r --pid --fork true 2>/dev/null; then
   mkfifo full
   exec 9<>full

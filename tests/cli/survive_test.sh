@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# elastic.survive: without ULFM a line says what is missing, and a lost rank ends the run; with it the others go on in the same processes.
-# The second part needs a build against an MPI that has ULFM, whose folder STARLING_ULFM_BUILD names (docs/reliability.md says how to make one).
+# elastic.survive: without ULFM a line says what is missing, and a lost rank ends the run; with it
+# the others go on in the same processes. The second part needs a build against an MPI that has
+# ULFM, whose folder STARLING_ULFM_BUILD names (docs/reliability.md says how to make one).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cat >run.json <<'END'
 {
@@ -55,7 +56,9 @@ going_on() { grep -ac 'going on without a restart, on ' "$1.log"; }
 trains_on() { # NAME LOSSES: after so many losses the others have taken steps again
   [ "$(going_on "$1")" = "$2" ] && [ "$(tail -n +"$(grep -an 'going on without' "$1.log" | tail -n 1 | cut -d : -f 1)" "$1.log" | grep -ac '^step')" -gt 0 ]
 }
-lose() { # NAME LINES SIGNAL "VICTIM..." OPTION...: 4 ranks. Once so many lines are there, the victims, by their first numbers, get the signal, each when
+# NAME LINES SIGNAL "VICTIM..." OPTION...: 4 ranks. Once so many lines are there, the victims, by
+# their first numbers, get the signal, each when
+lose() {
   # the others go on without those before it. The others must come to the end.
   local name=$1 lines=$2 signal=$3 victims left job status k
   read -ra victims <<<"$4"
@@ -85,7 +88,8 @@ lose() { # NAME LINES SIGNAL "VICTIM..." OPTION...: 4 ranks. Once so many lines 
   verify "$name: each step has its line" diff <(losses "$name" | cut -d ' ' -f 1) <(seq 2000)
   verify "$name: no lock stays" test ! -e "$name/.lock"
 }
-by_hand() { # NAME RANKS OPTION...: the same from the checkpoint that the last loss went on from, started anew
+# NAME RANKS OPTION...: the same from the checkpoint that the last loss went on from, started anew
+by_hand() {
   local name=$1 count=$2 step
   shift 2
   step=$(grep -a 'going on without a restart' "$name.log" | tail -n 1 | sed -nE 's/.*from step ([0-9]+).*/\1/p')

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Where stderr is a terminal, lines break at words to its width; in a file or a pipe a line stays one line.
+# Where stderr is a terminal, lines break at words to its width; in a file or a pipe a line stays
+# one line.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
-# on_terminal COLUMNS COMMAND...: what the command writes to stderr, a terminal so wide; stdout is elsewhere, or there too with "both" before.
+# on_terminal COLUMNS COMMAND...: what the command writes to stderr, a terminal so wide; stdout is
+# elsewhere, or there too with "both" before.
 cat >on_terminal.py <<'END'
 import fcntl, os, pty, struct, subprocess, sys, termios
 both = sys.argv[1] == "both" and sys.argv.pop(1)
@@ -23,7 +25,8 @@ on_terminal() { python3 "$work/on_terminal.py" "$@"; }
 export -f on_terminal
 export work
 
-# broken NAME COLUMNS STATUS COMMAND...: the terminal gets the pipe's one line, in lines that are not too wide and end at words.
+# broken NAME COLUMNS STATUS COMMAND...: the terminal gets the pipe's one line, in lines that are
+# not too wide and end at words.
 broken() {
   local name=$1 columns=$2 expected=$3 status=0
   shift 3

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# How OpenMP's threads wait: the programs that compute start again with short spins, unless the environment has its own word on it.
+# How OpenMP's threads wait: the programs that compute start again with short spins, unless the
+# environment has its own word on it.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 if [ "$(nproc)" -lt 2 ]; then
   echo "SKIPPED: threads wait for each other on two cores and more"

@@ -23,7 +23,8 @@ check "4,096 ranks" 0 '^spectral gap: 0\.153846153846$' "$topo" show hypercube -
 check "help" 0 'ranks-per-node' "$topo" show --help
 
 check "JSON" 0 '^\{"spectral_gap":1\.0,"rounds_to_consensus":1,"matrices":\[\[\[0\.5,0\.5\],\[0\.5,0\.5\]\]\],"product":\[\[0\.5,0\.5\],\[0\.5,0\.5\]\],"product_deviation":0\.0,"product_columns":2,"consensus_curve":\[1\.0,0\.0,0\.0,0\.0,0\.0\],"ranks":2,"period":1,"rounds":\[\[\{"ranks":\[0,1\],"weight":0\.5\}\]\]\}$' "$topo" show complete -n 2 --json
-# What the JSON lists as rounds is a custom topology: the same matrices come back. Above 64 ranks there are rounds alone.
+# What the JSON lists as rounds is a custom topology: the same matrices come back. Above 64 ranks
+# there are rounds alone.
 same_as_custom() { # TYPE N [ARGUMENT...]
   local n=$2
   "$topo" show "$1" -n "$n" "${@:3}" --json >from.json &&

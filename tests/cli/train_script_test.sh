@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# scripts/train.sh from another folder, on few images: trains, says where things lie, and can be stopped and resumed.
+# scripts/train.sh from another folder, on few images: trains, says where things lie, and can be
+# stopped and resumed.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-export OMPI_MCA_odls_base_sigkill_timeout=1 # mpirun sits it out, twice, after any failure; the script's own is 5
+# mpirun sits it out, twice, after any failure; the script's own is 5
+export OMPI_MCA_odls_base_sigkill_timeout=1
 export STARLING_BUILD=$build STARLING_SKIP_SETUP=1 STARLING_RANKS=2
 few=(--set data.limit=2048 --set data.test_limit=512 --set evaluate.every_epochs=0)
 

@@ -11,13 +11,16 @@
 
 using namespace starling;
 
-TEST_CASE("comm/agreement: every rank gets the error of the lowest rank that failed, with all its parts") {
+TEST_CASE(
+    "comm/agreement: every rank gets the error of the lowest rank that failed, with all its "
+    "parts") {
   FakeWorld world(3);
   world.run([](Transport& t) {
     CHECK_FALSE(try_together(t, [] {}).has_value());
     const auto error = try_together(t, [&] {
       if (t.rank() == 0) return;
-      fail(ExitCode::kOutput, "output", {.file = "a b; c", .key = "k:", .rank = 7, .step = 12 + t.rank(), .bucket = 3},
+      fail(ExitCode::kOutput, "output",
+           {.file = "a b; c", .key = "k:", .rank = 7, .step = 12 + t.rank(), .bucket = 3},
            "no {}: 9 x\n; do {}", "room", t.rank());
     });
     REQUIRE(error.has_value());
@@ -30,7 +33,8 @@ TEST_CASE("comm/agreement: every rank gets the error of the lowest rank that fai
     CHECK(error->parts().where.key == "k:");
     CHECK(error->parts().where.step == 13);
     CHECK(error->parts().where.bucket == 3);
-    CHECK(std::string(error->what()) == "[output] a b; c: k:: no room: 9 x\\n; do 1");  // on one line
+    // on one line
+    CHECK(std::string(error->what()) == "[output] a b; c: k:: no room: 9 x\\n; do 1");
   });
 }
 
@@ -54,7 +58,8 @@ TEST_CASE("comm/agreement: reasons and texts that differ are those of the lowest
   FakeWorld world(4);
   world.run([](Transport& t) {
     CHECK_FALSE(lowest_reason(t, "").has_value());
-    const auto reason = lowest_reason(t, t.rank() >= 2 ? "because " + std::to_string(t.rank()) : "");
+    const auto reason =
+        lowest_reason(t, t.rank() >= 2 ? "because " + std::to_string(t.rank()) : "");
     REQUIRE(reason.has_value());
     CHECK(reason->text() == "rank 2: because 2");
     CHECK_FALSE(find_disagreement(t, "same").has_value());

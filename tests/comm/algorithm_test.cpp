@@ -21,11 +21,14 @@ using test::run_fake;
 
 namespace {
 
-/// Notes sums that start as +, and waits as -. Rank 1 begins where rank 0 has started `held` sums: none of rank 0's is over before.
+/// Notes sums that start as +, and waits as -. Rank 1 begins where rank 0 has started `held` sums:
+/// none of rank 0's is over before.
 class Noting final : public ForwardingTransport {
  public:
-  Noting(Transport& of, std::atomic<int>& started, int held) : ForwardingTransport(of), started_(started), held_(held) {}
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Noting(Transport& of, std::atomic<int>& started, int held)
+      : ForwardingTransport(of), started_(started), held_(held) {}
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (rank() == 1 && started_ < held_ && std::chrono::steady_clock::now() < limit) {
       std::this_thread::yield();
@@ -48,7 +51,8 @@ class Noting final : public ForwardingTransport {
 
 }  // namespace
 
-TEST_CASE("comm/algorithm: without overlap a bucket's sum is waited for before the next one's starts") {
+TEST_CASE(
+    "comm/algorithm: without overlap a bucket's sum is waited for before the next one's starts") {
   Job job;
   job.algorithm = "allreduce";
   job.steps = 2;
@@ -77,7 +81,9 @@ TEST_CASE("comm/algorithm: custom rows and weighted groups mix as their matrix s
   CHECK(test::largest_difference(run_fake(job, 4), run_plain_family(job, 4)) < 1e-12);
 }
 
-TEST_CASE("comm/algorithm: a skipped step leaves an optimizer as if it had not been, and a power of two as loss scale changes no bit") {
+TEST_CASE(
+    "comm/algorithm: a skipped step leaves an optimizer as if it had not been, and a power of two "
+    "as loss scale changes no bit") {
   for (const bool per_bucket : {false, true}) {
     Job job;
     job.optimizer = {{"type", "accum_adamw"}, {"weight_decay", 0.1}, {"accum_iter", 2}};
@@ -111,7 +117,9 @@ TEST_CASE("comm/algorithm: the low-precision copy follows every update") {
   }
 }
 
-TEST_CASE("comm/algorithm: a bucket's own norm clips in either mode, and to the global one where there is one bucket") {
+TEST_CASE(
+    "comm/algorithm: a bucket's own norm clips in either mode, and to the global one where there "
+    "is one bucket") {
   Job job;
   job.topology = {{"type", "one-peer-exp"}};
   job.clip = {2.0, true};
@@ -138,8 +146,11 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   ConfigSection section(config, "test");
   const auto rule = optimizers().make("sgd", "type", section);
   const auto mixer = transport->make_mixer(*backend);
-  const auto gossip = make_algorithm(algorithm_of("gossip"),
-                                     {.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets});
+  const auto gossip = make_algorithm(algorithm_of("gossip"), {.backend = *backend,
+                                                              .transport = *transport,
+                                                              .mixer = *mixer,
+                                                              .rule = *rule,
+                                                              .buckets = buckets});
   gossip->begin({3, 4, 1.0, 0.1});
   CHECK(test::error_text([&] { gossip->bucket_ready(0); }).find("resume(3)") != std::string::npos);
   gossip->resume(3);
@@ -147,7 +158,9 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   gossip->backward_done();
 }
 
-TEST_CASE("comm/algorithm: hosts of unlike numbers of ranks have no number to a node, and all ranks say so") {
+TEST_CASE(
+    "comm/algorithm: hosts of unlike numbers of ranks have no number to a node, and all ranks say "
+    "so") {
   register_builtin_optimizers();
   FakeWorld world(3, {.ranks_per_host = 2});
   world.run([](Transport& transport) {
@@ -157,9 +170,15 @@ TEST_CASE("comm/algorithm: hosts of unlike numbers of ranks have no number to a 
     ConfigSection section(config, "test");
     const auto rule = optimizers().make("sgd", "type", section);
     std::vector<Bucket> buckets;
-    const std::string text = test::error_text(
-        [&] { ranks_per_node({.backend = *backend, .transport = transport, .mixer = *mixer, .rule = *rule, .buckets = buckets}); });
-    CHECK(text.find("is not given, and hosts have 1 to 2 of the 3 ranks; give a number that divides them") != std::string::npos);
+    const std::string text = test::error_text([&] {
+      ranks_per_node({.backend = *backend,
+                      .transport = transport,
+                      .mixer = *mixer,
+                      .rule = *rule,
+                      .buckets = buckets});
+    });
+    CHECK(text.find("is not given, and hosts have 1 to 2 of the 3 ranks; give a number that "
+                    "divides them") != std::string::npos);
   });
 }
 

@@ -19,8 +19,9 @@
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/soon.h"
 
-// Algorithm async. When ranks begin and add averages depends on the clock, so no two runs have the same numbers. But each run notes when
-// they did, and a plain rewriting that does it then has its numbers.
+// Algorithm async. When ranks begin and add averages depends on the clock, so no two runs have the
+// same numbers. But each run notes when they did, and a plain rewriting that does it then has its
+// numbers.
 
 namespace starling::test {
 namespace {
@@ -51,7 +52,8 @@ struct Run {
 };
 
 Run run_logged(const Job& job, int ranks, const FakeWorldOptions& options = {}) {
-  Run run{Numbers(static_cast<std::size_t>(ranks)), std::vector<AverageLog>(static_cast<std::size_t>(ranks))};
+  Run run{Numbers(static_cast<std::size_t>(ranks)),
+          std::vector<AverageLog>(static_cast<std::size_t>(ranks))};
   std::vector<std::unique_ptr<Backend>> backends;
   for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
   FakeWorld world(ranks, options);
@@ -62,7 +64,8 @@ Run run_logged(const Job& job, int ranks, const FakeWorldOptions& options = {}) 
   return run;
 }
 
-/// The same numbers from the formulas: each rank's own steps, and x + mean of all snapshots - its own where the rank did so.
+/// The same numbers from the formulas: each rank's own steps, and x + mean of all snapshots - its
+/// own where the rank did so.
 Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
   const std::size_t n = logs.size();
   std::vector<bool> decays;
@@ -83,7 +86,9 @@ Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
   std::vector<PlainOptimizer> optimizers(n, PlainOptimizer(job.optimizer, decays));
   for (std::size_t i = 0; i < n; ++i) {
     ranks.push_back({std::vector<double>(size)});
-    for (std::size_t e = 0; e < size; ++e) ranks[i].x[e] = start_value(static_cast<int>(i), job.start_apart, static_cast<std::int64_t>(e));
+    for (std::size_t e = 0; e < size; ++e)
+      ranks[i].x[e] =
+          start_value(static_cast<int>(i), job.start_apart, static_cast<std::int64_t>(e));
   }
   const auto event = [&](std::size_t i) {  // false: others' snapshots are missing
     Rank& rank = ranks[i];
@@ -91,7 +96,9 @@ Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
       rank.snapshots.push_back(rank.x);
     } else {
       const std::size_t k = rank.added;
-      if (std::any_of(ranks.begin(), ranks.end(), [&](const Rank& other) { return other.snapshots.size() <= k; })) return false;
+      if (std::any_of(ranks.begin(), ranks.end(),
+                      [&](const Rank& other) { return other.snapshots.size() <= k; }))
+        return false;
       for (std::size_t e = 0; e < size; ++e) {
         double mean = 0.0;
         for (const Rank& other : ranks) mean += other.snapshots[k][e] / static_cast<double>(n);
@@ -105,7 +112,8 @@ Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
   const auto train = [&](std::size_t i) {
     Rank& rank = ranks[i];
     const std::array<int, 2> here{static_cast<int>(i), rank.step};
-    const bool skipped = std::find(job.overflows.begin(), job.overflows.end(), here) != job.overflows.end();
+    const bool skipped =
+        std::find(job.overflows.begin(), job.overflows.end(), here) != job.overflows.end();
     std::vector<double> g(size);
     for (std::size_t e = 0; e < size; ++e) {
       g[e] = (1.0 + job.rank_curvature * static_cast<double>(i)) * curvatures[e] *
@@ -148,7 +156,8 @@ void check_counts(const Run& run, int least) {
   }
 }
 
-TEST_CASE("comm/async: averages that are under way all the time follow the formula, whenever they come") {
+TEST_CASE(
+    "comm/async: averages that are under way all the time follow the formula, whenever they come") {
   std::size_t turn = 0, averages = 0;
   for (const int n : {2, 3, 5, 8}) {
     for (const json& optimizer : {kBare, kSgd, kAdamW}) {
@@ -161,7 +170,8 @@ TEST_CASE("comm/async: averages that are under way all the time follow the formu
       if (turn % 2) job.in_backward = false;
       CAPTURE(n);
       CAPTURE(optimizer.dump());
-      const Run run = run_logged(job, n, {20.0, turn % 3 == 1 ? 0.002 : 0.0, turn, 0, turn % 4 == 2});
+      const Run run =
+          run_logged(job, n, {20.0, turn % 3 == 1 ? 0.002 : 0.0, turn, 0, turn % 4 == 2});
       check_counts(run, 1);
       averages += run.logs[0].begun();
       CHECK(largest_difference(run.x, replay(job, run.logs)) < 1e-11);
@@ -242,9 +252,11 @@ TEST_CASE("comm/async: no step waits for a rank that stands still") {
   for (std::size_t r = 0; r < ranks; ++r) {
     CHECK(logs[r].begun() == logs[0].begun());
     if (r == 2) continue;
-    // Those of rank 2's three steps, and one of which nothing came while it stood: the others took most of their steps meanwhile.
-    const auto within = std::count_if(logs[r].events.begin(), logs[r].events.end(),
-                                      [&](const auto& event) { return event.begins && event.before_step < job.steps; });
+    // Those of rank 2's three steps, and one of which nothing came while it stood: the others took
+    // most of their steps meanwhile.
+    const auto within = std::count_if(
+        logs[r].events.begin(), logs[r].events.end(),
+        [&](const auto& event) { return event.begins && event.before_step < job.steps; });
     CHECK(within <= 4);
   }
   CHECK(largest_difference(x, replay(job, logs)) < 1e-11);
@@ -275,7 +287,8 @@ TEST_CASE("comm/async: a lost rank is named within the limit") {
       texts[r] = error_of(ExitCode::kLost, [&] { run_job(mine, transport, *backends[r]); });
       ++ended;
       soon([&] { return ended == n - 1; });
-      fail(ExitCode::kInternal, "test", "over");  // so that the transports' ends do not wait their time once more
+      // so that the transports' ends do not wait their time once more
+      fail(ExitCode::kInternal, "test", "over");
     }
   };
   CHECK(error_text([&] { world.run(body); }) == "[test] over");
@@ -289,7 +302,9 @@ TEST_CASE("comm/async: ranks may start exchanges of two lanes in different order
   std::vector<std::unique_ptr<Backend>> backends;
   for (int r = 0; r < 3; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
   FakeWorld world(3, {20.0, 0.001, 5});
-  world.run([&](Transport& transport) { check_lanes(transport, *backends[static_cast<std::size_t>(transport.rank())]); });
+  world.run([&](Transport& transport) {
+    check_lanes(transport, *backends[static_cast<std::size_t>(transport.rank())]);
+  });
 }
 
 }  // namespace

@@ -20,10 +20,13 @@ TEST_CASE("comm/averaging: the mean model and the consensus distance") {
     test::TinyModel model({Shape{40}, Shape{1 << 20, 2}});
     const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1);
     const std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, 0, false);
-    // x_i = base + i: the mean is base + 1, the squared distances are 1, 0, 1 per element. The padding is junk.
-    for (const Bucket& bucket : buckets) test::set_numbers(bucket.parameters, [&](std::int64_t) { return 1000.0 * (t.rank() + 1); });
+    // x_i = base + i: the mean is base + 1, the squared distances are 1, 0, 1 per element. The
+    // padding is junk.
+    for (const Bucket& bucket : buckets)
+      test::set_numbers(bucket.parameters, [&](std::int64_t) { return 1000.0 * (t.rank() + 1); });
     for (const auto& p : model.parameters)
-      test::set_numbers(p->value, [&](std::int64_t i) { return static_cast<double>(i % 7) + t.rank(); });
+      test::set_numbers(p->value,
+                        [&](std::int64_t i) { return static_cast<double>(i % 7) + t.rank(); });
     const std::vector<double> before = test::numbers(buckets[1].parameters);
     std::vector<Tensor> in;
     for (const Bucket& bucket : buckets) in.push_back(bucket.parameters);

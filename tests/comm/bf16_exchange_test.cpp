@@ -16,7 +16,9 @@ using test::Job;
 
 namespace {
 
-float start_number(int rank, std::int64_t i) { return std::sin(0.37f * static_cast<float>(i) + 1.7f * static_cast<float>(rank)) + 0.001f; }
+float start_number(int rank, std::int64_t i) {
+  return std::sin(0.37f * static_cast<float>(i) + 1.7f * static_cast<float>(rank)) + 0.001f;
+}
 float decoded(float x) { return static_cast<float>(BFloat16(x)); }
 
 /// Every rank's numbers after one mix of `round`, straight from what the mixer gives.
@@ -28,7 +30,8 @@ std::vector<std::vector<double>> mixed(const Round& round, int ranks, std::int64
     const std::unique_ptr<Mixer> mixer = bf16_mixer().make(*backend, transport, {});
     Bucket bucket;
     bucket.parameters = Tensor(*backend, Shape{count}, DType::kFloat32);
-    test::set_numbers(bucket.parameters, [&](std::int64_t i) { return start_number(transport.rank(), i); });
+    test::set_numbers(bucket.parameters,
+                      [&](std::int64_t i) { return start_number(transport.rank(), i); });
     const Exchange exchange = plan_exchange(round, transport.rank());
     const ExchangeLabel label{1, 0, 0};
     std::vector<Tensor> received;
@@ -49,14 +52,16 @@ std::vector<std::vector<double>> mixed(const Round& round, int ranks, std::int64
   return result;
 }
 
-/// With the matrix of `round`, over nodes where it is one over nodes: the nodes' means and Σ_j w_ij (C(x_j) - C(x_i)), written plainly.
+/// With the matrix of `round`, over nodes where it is one over nodes: the nodes' means and Σ_j w_ij
+/// (C(x_j) - C(x_i)), written plainly.
 void check_round(const Round& round, const std::vector<std::vector<double>>& matrix) {
   constexpr std::int64_t kCount = 97;
   const int nodes = static_cast<int>(matrix.size()), per_node = round.ranks_per_node;
   const auto result = mixed(round, nodes * per_node, kCount);
   const auto mean_of = [&](int node, std::int64_t i) {
     double mean = 0.0;
-    for (int r = 0; r < per_node; ++r) mean += static_cast<double>(start_number(node * per_node + r, i)) / per_node;
+    for (int r = 0; r < per_node; ++r)
+      mean += static_cast<double>(start_number(node * per_node + r, i)) / per_node;
     return mean;
   };
   double furthest = 0.0;  // from a mix in full precision
@@ -66,19 +71,23 @@ void check_round(const Round& round, const std::vector<std::vector<double>>& mat
       const double own = mean_of(node, i);
       double expected = own, exact = 0.0;
       for (int other = 0; other < nodes; ++other) {
-        const double weight = matrix[static_cast<std::size_t>(node)][static_cast<std::size_t>(other)];
-        expected += weight * (static_cast<double>(decoded(static_cast<float>(mean_of(other, i)))) - decoded(static_cast<float>(own)));
+        const double weight =
+            matrix[static_cast<std::size_t>(node)][static_cast<std::size_t>(other)];
+        expected += weight * (static_cast<double>(decoded(static_cast<float>(mean_of(other, i)))) -
+                              decoded(static_cast<float>(own)));
         exact += weight * mean_of(other, i);
       }
       for (int r = 0; r < per_node; ++r) {
-        const double c = result[static_cast<std::size_t>(node * per_node + r)][static_cast<std::size_t>(i)];
+        const double c =
+            result[static_cast<std::size_t>(node * per_node + r)][static_cast<std::size_t>(i)];
         CHECK(c == doctest::Approx(expected).epsilon(1e-6));
         furthest = std::max(furthest, std::abs(c - exact));
         after += c;
       }
       before += own * per_node;
     }
-    CHECK(std::abs(after - before) / (nodes * per_node) < 3e-7);  // a hundredth of what bf16 rounds away, and less
+    // a hundredth of what bf16 rounds away, and less
+    CHECK(std::abs(after - before) / (nodes * per_node) < 3e-7);
   }
   CHECK(furthest > 1e-4);
   CHECK(furthest < 1e-2);
@@ -91,18 +100,23 @@ void check_rank_order(DType dtype) {
   std::array<const std::byte*, 3> raw{};
   for (std::size_t r = 0; r < in.size(); ++r) {
     for (std::size_t i = 0; i < kCount; ++i)
-      in[r].push_back(static_cast<T>((r == 1 ? 1000.0f : 1.0f) * start_number(static_cast<int>(r), static_cast<std::int64_t>(i))));
+      in[r].push_back(
+          static_cast<T>((r == 1 ? 1000.0f : 1.0f) *
+                         start_number(static_cast<int>(r), static_cast<std::int64_t>(i))));
     raw[r] = reinterpret_cast<const std::byte*>(in[r].data());
   }
   std::vector<Sum> out(kCount);
   sum_in_rank_order(dtype, raw.data(), 3, kCount, reinterpret_cast<std::byte*>(out.data()));
   for (std::size_t i = 0; i < kCount; ++i)
-    REQUIRE(out[i] == static_cast<Sum>(in[0][i]) + static_cast<Sum>(in[1][i]) + static_cast<Sum>(in[2][i]));
+    REQUIRE(out[i] ==
+            static_cast<Sum>(in[0][i]) + static_cast<Sum>(in[1][i]) + static_cast<Sum>(in[2][i]));
 }
 
 }  // namespace
 
-TEST_CASE("comm/bf16: a pair, groups and rows mix differences of decoded numbers, and keep the mean, of ranks and of nodes") {
+TEST_CASE(
+    "comm/bf16: a pair, groups and rows mix differences of decoded numbers, and keep the mean, of "
+    "ranks and of nodes") {
   for (const int per_node : {1, 2}) {
     CAPTURE(per_node);
     Round round;
@@ -110,18 +124,24 @@ TEST_CASE("comm/bf16: a pair, groups and rows mix differences of decoded numbers
     round.groups = {{{0, 1}, 2.0 / 3.0}};
     check_round(round, {{2.0 / 3, 1.0 / 3}, {1.0 / 3, 2.0 / 3}});
     round.groups = {{{0, 1, 2}, 1.0 / 3}};
-    check_round(round, {{1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}});
+    check_round(
+        round,
+        {{1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}});
     if (per_node == 1) {  // a group and a rank alone
       round.groups = {{{0, 1, 3}, 0.5}};
-      check_round(round, {{0.5, 0.25, 0, 0.25}, {0.25, 0.5, 0, 0.25}, {0, 0, 1, 0}, {0.25, 0.25, 0, 0.5}});
+      check_round(round,
+                  {{0.5, 0.25, 0, 0.25}, {0.25, 0.5, 0, 0.25}, {0, 0, 1, 0}, {0.25, 0.25, 0, 0.5}});
     }
     round.groups.clear();
-    round.rows = {{{0, 0.5}, {1, 0.5}}, {{1, 0.25}, {0, 0.25}, {2, 0.5}}, {{2, 0.5}, {0, 0.25}, {1, 0.25}}};
+    round.rows = {
+        {{0, 0.5}, {1, 0.5}}, {{1, 0.25}, {0, 0.25}, {2, 0.5}}, {{2, 0.5}, {0, 0.25}, {1, 0.25}}};
     check_round(round, {{0.5, 0.5, 0}, {0.25, 0.25, 0.5}, {0.25, 0.25, 0.5}});
   }
 }
 
-TEST_CASE("comm/bf16: training keeps the mean, comes close, and does not depend on transport, buckets or resume") {
+TEST_CASE(
+    "comm/bf16: training keeps the mean, comes close, and does not depend on transport, buckets or "
+    "resume") {
   for (const char* type : {"base-2", "complete", "random-matching", "hierarchical"}) {
     for (const int ranks : {1, 2, 3, 4}) {
       const bool nodes = std::string(type) == "hierarchical";
@@ -145,7 +165,8 @@ TEST_CASE("comm/bf16: training keeps the mean, comes close, and does not depend 
           const auto at = static_cast<std::size_t>(r);
           before += start[at][i] / ranks;
           after += end[at][i] / ranks;
-          apart = std::max(apart, std::abs(end[at][i] - end[0][i]) / std::max(1.0, std::abs(end[0][i])));
+          apart = std::max(apart,
+                           std::abs(end[at][i] - end[0][i]) / std::max(1.0, std::abs(end[0][i])));
           size = std::max(size, std::abs(start[at][i]));
         }
         CHECK(std::abs(after - before) < 2e-6 * size);

@@ -12,9 +12,12 @@
 using namespace starling;
 using test::TinyModel;
 
-TEST_CASE("comm/bucket: parameters take multiples of 32 elements, and a bucket closes when it reaches its size") {
+TEST_CASE(
+    "comm/bucket: parameters take multiples of 32 elements, and a bucket closes when it reaches "
+    "its size") {
   TinyModel model({Shape{5}, Shape{32}, Shape{33}, Shape{2, 40}, Shape{1}});
-  // In traced order 1 → 32, 80 → 96, 33 → 64, 32 → 32, 5 → 32 elements; 128 elements in fp32 close a bucket.
+  // In traced order 1 → 32, 80 → 96, 33 → 64, 32 → 32, 5 → 32 elements; 128 elements in fp32 close
+  // a bucket.
   const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 512);
   REQUIRE(plan.buckets.size() == 2);
   CHECK(plan.buckets[0].elements == 128);
@@ -28,7 +31,9 @@ TEST_CASE("comm/bucket: parameters take multiples of 32 elements, and a bucket c
   CHECK(plan.bucket_of == std::vector<int>{1, 1, 1, 0, 0});
 }
 
-TEST_CASE("comm/bucket: one byte more or less moves the boundary; a tiny size gives a bucket a parameter") {
+TEST_CASE(
+    "comm/bucket: one byte more or less moves the boundary; a tiny size gives a bucket a "
+    "parameter") {
   TinyModel model({Shape{32}, Shape{32}, Shape{32}});
   CHECK(plan_buckets(model.order, {}, DType::kFloat32, 256).buckets.size() == 2);
   CHECK(plan_buckets(model.order, {}, DType::kFloat32, 256.5).buckets.size() == 1);
@@ -40,7 +45,8 @@ TEST_CASE("comm/bucket: one byte more or less moves the boundary; a tiny size gi
 TEST_CASE("comm/bucket: unused parameters join the last bucket, frozen ones none") {
   TinyModel model({Shape{32}, Shape{32}, Shape{32}, Shape{32}});
   model.parameters[1]->trainable = false;
-  const BucketPlan plan = plan_buckets({model.order[0], model.order[1], model.order[2]}, {model.parameters[0].get()}, DType::kFloat32, 128);
+  const BucketPlan plan = plan_buckets({model.order[0], model.order[1], model.order[2]},
+                                       {model.parameters[0].get()}, DType::kFloat32, 128);
   REQUIRE(plan.buckets.size() == 2);
   CHECK(plan.buckets[1].slots.size() == 2);
   CHECK(plan.buckets[1].slots[1].parameter->name == "p0");
@@ -73,14 +79,17 @@ TEST_CASE("comm/bucket: states are as long as the rule says, and groups have the
   const auto backend = open_backend(DeviceType::kCpu, 1);
   TinyModel model({Shape{3, 2, 5, 11}, Shape{5}, Shape{1, 64}});  // in buckets the other way round
   const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1e9);
-  ConfigSection adafactor(nlohmann::json::object(), "test"), adamw(nlohmann::json::object(), "test");
+  ConfigSection adafactor(nlohmann::json::object(), "test"),
+      adamw(nlohmann::json::object(), "test");
   std::vector<Bucket> buckets =
-      make_buckets(plan, *backend, DType::kFloat32, *optimizers().make("adafactor", "optimizer.type", adafactor), false);
+      make_buckets(plan, *backend, DType::kFloat32,
+                   *optimizers().make("adafactor", "optimizer.type", adafactor), false);
   REQUIRE(buckets.size() == 1);
   Bucket& bucket = buckets[0];
   REQUIRE(bucket.states.size() == 1);
   CHECK(bucket.parameters.elements() == 64 + 32 + 352);
-  // A row and 64 columns; the vector's own; three rows and 110 columns. Each begins where a block does.
+  // A row and 64 columns; the vector's own; three rows and 110 columns. Each begins where a block
+  // does.
   CHECK(bucket.states[0].elements() == (32 + 64) + 32 + (32 + 128));
   REQUIRE(bucket.state_extents.size() == 3);
   CHECK(bucket.state_extents[1].first == 96);
@@ -88,7 +97,9 @@ TEST_CASE("comm/bucket: states are as long as the rule says, and groups have the
   CHECK(bucket.state_extents[2].first == 128);
   CHECK(bucket.state_extents[2].elements == 160);
   CHECK(bucket.state_extents[2].own);
-  set_groups(*backend, buckets, [](const Parameter& parameter) { return parameter.shape.rank() == 4 ? 1u : 0u; }, {false, false});
+  set_groups(*backend, buckets,
+             [](const Parameter& parameter) { return parameter.shape.rank() == 4 ? 1u : 0u; },
+             {false, false});
   REQUIRE(bucket.runs.size() == 2);
   CHECK(bucket.runs[0].state_first == 0);
   CHECK(bucket.runs[0].state_elements == 128);
@@ -100,8 +111,8 @@ TEST_CASE("comm/bucket: states are as long as the rule says, and groups have the
   CHECK(layers[0].columns == 110);
   CHECK(layers[0].padding == 22);
 
-  const std::vector<Bucket> plain =
-      make_buckets(plan, *backend, DType::kFloat32, *optimizers().make("adamw", "optimizer.type", adamw), false);
+  const std::vector<Bucket> plain = make_buckets(
+      plan, *backend, DType::kFloat32, *optimizers().make("adamw", "optimizer.type", adamw), false);
   CHECK(plain[0].states.size() == 2);
   CHECK(plain[0].states[0].elements() == plain[0].parameters.elements());
   CHECK(plain[0].state_extents[2].first == plain[0].layout->slots[2].offset);
@@ -114,8 +125,10 @@ TEST_CASE("comm/bucket: ranks that disagree all stop with the first differing na
     TinyModel model({Shape{4}, Shape{5}, Shape{6}});
     if (transport.rank() == 2) model.parameters[1]->name = "other";
     const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1e9);
-    const std::string text = test::error_text([&] { agree_on_plan(plan, DType::kFloat32, transport); });
-    if (text.find("ranks 0 and 2") != text.npos && text.find("place 1") != text.npos && text.find("rank 0 has 'p1' (5 fp32") != text.npos &&
+    const std::string text =
+        test::error_text([&] { agree_on_plan(plan, DType::kFloat32, transport); });
+    if (text.find("ranks 0 and 2") != text.npos && text.find("place 1") != text.npos &&
+        text.find("rank 0 has 'p1' (5 fp32") != text.npos &&
         text.find("rank 2 has 'other' (5 fp32") != text.npos) {
       ++told;
     }
@@ -134,11 +147,14 @@ TEST_CASE("comm/bucket: shapes, types, bucket sizes and missing parameters are c
     CHECK(texts[0] == texts[1]);
     return texts[0];
   };
-  const auto agree = [](Transport& t, const std::vector<Parameter*>& order, DType dtype, double bytes) {
+  const auto agree = [](Transport& t, const std::vector<Parameter*>& order, DType dtype,
+                        double bytes) {
     const BucketPlan plan = plan_buckets(order, {}, dtype, bytes);
     return test::error_text([&] { agree_on_plan(plan, dtype, t); });
   };
-  CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, DType::kFloat32, 1e9); }).empty());
+  CHECK(text_for([&](Transport& t, TinyModel& m) {
+          return agree(t, m.order, DType::kFloat32, 1e9);
+        }).empty());
   CHECK(text_for([&](Transport& t, TinyModel& m) {
           if (t.rank()) m.parameters[1]->shape = Shape{20, 2};
           return agree(t, m.order, DType::kFloat32, 1e9);
@@ -146,8 +162,9 @@ TEST_CASE("comm/bucket: shapes, types, bucket sizes and missing parameters are c
   CHECK(text_for([&](Transport& t, TinyModel& m) {
           return agree(t, m.order, t.rank() ? DType::kFloat64 : DType::kFloat32, 1e9);
         }).find("fp64") != std::string::npos);
-  CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, DType::kFloat32, t.rank() ? 8 : 1e9); }).find("bucket 1") !=
-        std::string::npos);
+  CHECK(text_for([&](Transport& t, TinyModel& m) {
+          return agree(t, m.order, DType::kFloat32, t.rank() ? 8 : 1e9);
+        }).find("bucket 1") != std::string::npos);
   CHECK(text_for([&](Transport& t, TinyModel& m) {
           if (t.rank()) m.order.pop_back();
           return agree(t, m.order, DType::kFloat32, 1e9);

@@ -10,7 +10,8 @@
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/sanitized.h"
 
-// The types of algorithms.md section 5, by the in-memory transport: against a plain rewriting of their formulas, and against each other.
+// The types of algorithms.md section 5, by the in-memory transport: against a plain rewriting of
+// their formulas, and against each other.
 
 using namespace starling;
 using nlohmann::json;
@@ -49,37 +50,47 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   const std::vector<json> sgds = {kBare, kDecayed}, adams = {kAdam, kAdamW};
   for (const char* exchange : {"bf16", "int8"}) {
-    for (const json& keys : {json::object(), json{{"order", "atc"}}, json{{"interval", 2}, {"global_every", 3}}, json{{"mixing", 0.6}},
-                             json{{"error_feedback", true}}, json{{"order", "atc"}, {"error_feedback", true}, {"consensus_step", 0.5}},
-                             json{{"consensus_step", 0.6}, {"block", 0}}, json{{"block", 32}, {"mix_states", 2}},
-                             json{{"global_above", 0.1}, {"check_every", 2}, {"error_feedback", true}}}) {
+    for (const json& keys :
+         {json::object(), json{{"order", "atc"}}, json{{"interval", 2}, {"global_every", 3}},
+          json{{"mixing", 0.6}}, json{{"error_feedback", true}},
+          json{{"order", "atc"}, {"error_feedback", true}, {"consensus_step", 0.5}},
+          json{{"consensus_step", 0.6}, {"block", 0}}, json{{"block", 32}, {"mix_states", 2}},
+          json{{"global_above", 0.1}, {"check_every", 2}, {"error_feedback", true}}}) {
       all.push_back({with_type("gossip", keys), exchange});
     }
     all.push_back({with_type("qgm", {{"block", 64}}), exchange, Kind::kAny, sgds});
-    all.push_back({with_type("qgm", {{"order", "awc"}, {"error_feedback", true}}), exchange, Kind::kAny, sgds});
+    all.push_back({with_type("qgm", {{"order", "awc"}, {"error_feedback", true}}), exchange,
+                   Kind::kAny, sgds});
   }
-  for (const json& keys : {json::object(), json{{"compressor", "minmax8"}, {"block", 64}, {"consensus_step", 0.4}}, json{{"block", 0}}}) {
+  for (const json& keys :
+       {json::object(), json{{"compressor", "minmax8"}, {"block", 64}, {"consensus_step", 0.4}},
+        json{{"block", 0}}}) {
     all.push_back({with_type("choco", keys), "fp32", Kind::kFixed});
     all.back().apart = false;
   }
-  for (const json& keys : {json::object(), json{{"compressor", "int8"}, {"interval", 3}}, json{{"block", 32}, {"interval", 2}}}) {
+  for (const json& keys : {json::object(), json{{"compressor", "int8"}, {"interval", 3}},
+                           json{{"block", 32}, {"interval", 2}}}) {
     all.push_back({with_type("low_precision", keys), "fp32", Kind::kFixed});
     all.back().apart = false;
   }
-  for (const json& keys : {json::object(), json{{"compressor", "int8"}, {"block", 32}}, json{{"block", 0}}})
+  for (const json& keys :
+       {json::object(), json{{"compressor", "int8"}, {"block", 32}}, json{{"block", 0}}})
     all.push_back({with_type("bytegrad", keys)});
-  for (const json& keys : {json{{"warmup", 3}}, json{{"warmup", 1}, {"compressor", "int8"}, {"block", 64}}}) {
+  for (const json& keys :
+       {json{{"warmup", 3}}, json{{"warmup", 1}, {"compressor", "int8"}, {"block", 64}}}) {
     all.push_back({with_type("qadam", keys), "fp32", Kind::kAny, adams});
   }
-  // In fp64 numbers as they are keep all their digits here, and the plain rewriting rounds them to fp32; what joins the mean's residual
-  // too.
+  // In fp64 numbers as they are keep all their digits here, and the plain rewriting rounds them to
+  // fp32; what joins the mean's residual too.
   for (const char* type : {"choco", "low_precision", "bytegrad"}) {
     all.push_back({with_type(type, {{"compressor", "none"}}), "fp32", Kind::kFixed});
     all.back().apart = false;
     all.back().tolerance = 1e-5;
   }
-  all.push_back({with_type("qadam", {{"warmup", 2}, {"error_feedback", true}}), "fp32", Kind::kAny, adams, 1e-5});
-  all.push_back({with_type("qadam", {{"warmup", 4}, {"compressor", "none"}}), "fp32", Kind::kAny, adams, 1e-5});
+  all.push_back({with_type("qadam", {{"warmup", 2}, {"error_feedback", true}}), "fp32", Kind::kAny,
+                 adams, 1e-5});
+  all.push_back({with_type("qadam", {{"warmup", 4}, {"compressor", "none"}}), "fp32", Kind::kAny,
+                 adams, 1e-5});
   return test::fewer_if_sanitized(std::move(all));
 }
 
@@ -109,13 +120,15 @@ Job job_of(const Case& c, const json& topology, const json& optimizer) {
 
 }  // namespace
 
-TEST_CASE("comm/compressed: every type follows its formulas, compared with a plain rewriting of them") {
+TEST_CASE(
+    "comm/compressed: every type follows its formulas, compared with a plain rewriting of them") {
   std::size_t turn = 0;
   for (const Case& c : cases()) {
     for (const int n : {1, 2, 3, 4, 5, 8}) {
       ++turn;
       const std::vector<json> topologies = topologies_for(c.kind, n);
-      Job job = job_of(c, topologies[turn % topologies.size()], c.optimizers[(turn / 2) % c.optimizers.size()]);
+      Job job = job_of(c, topologies[turn % topologies.size()],
+                       c.optimizers[(turn / 2) % c.optimizers.size()]);
       if (turn % 3 == 0) job.clip.norm = 4.0;
       if (turn % 4 == 0) job.bucket_bytes = 1e9;
       CAPTURE(c.algorithm.dump());
@@ -153,12 +166,15 @@ TEST_CASE("comm/compressed: update mode, overlap, delays, evaluation and a resum
   }
 }
 
-TEST_CASE("comm/compressed: a rank that overflows mixes as ever, and where gradients or momenta are averaged nobody steps") {
+TEST_CASE(
+    "comm/compressed: a rank that overflows mixes as ever, and where gradients or momenta are "
+    "averaged nobody steps") {
   std::size_t turn = 0;
   for (const Case& c : cases()) {
     ++turn;
     const std::vector<json> topologies = topologies_for(c.kind, 4);
-    Job job = job_of(c, topologies[turn % topologies.size()], c.optimizers[turn % c.optimizers.size()]);
+    Job job =
+        job_of(c, topologies[turn % topologies.size()], c.optimizers[turn % c.optimizers.size()]);
     job.in_backward = false;
     job.check_overflow = true;
     job.loss_scale = 1024;
@@ -201,9 +217,13 @@ TEST_CASE("comm/compressed: without gradients the mean stays and ranks come toge
   }
 }
 
-TEST_CASE("comm/compressed: replicas that all believe in keep the mean once the learning rate is 0") {
-  for (const json& algorithm : {with_type("choco"), with_type("choco", {{"consensus_step", 0.5}, {"compressor", "minmax8"}}),
-                                with_type("choco", {{"compressor", "none"}}), with_type("low_precision", {{"compressor", "none"}})}) {
+TEST_CASE(
+    "comm/compressed: replicas that all believe in keep the mean once the learning rate is 0") {
+  for (const json& algorithm :
+       {with_type("choco"),
+        with_type("choco", {{"consensus_step", 0.5}, {"compressor", "minmax8"}}),
+        with_type("choco", {{"compressor", "none"}}),
+        with_type("low_precision", {{"compressor", "none"}})}) {
     for (const int n : {3, 4, 8}) {
       Job job = job_of({algorithm, "fp32", Kind::kFixed}, {{"type", "static-ring"}}, kBare);
       job.start_apart = false;
@@ -248,7 +268,9 @@ TEST_CASE("comm/compressed: with numbers as they are, bytegrad is all-reduce") {
   }
 }
 
-TEST_CASE("comm/compressed: an all-reduce by chunks or after the pass has all-reduce's bits, one by nodes its numbers") {
+TEST_CASE(
+    "comm/compressed: an all-reduce by chunks or after the pass has all-reduce's bits, one by "
+    "nodes its numbers") {
   for (const int n : {1, 2, 4, 6, 9}) {
     for (const bool average : {true, false}) {
       Numbers at_once;
@@ -289,7 +311,8 @@ TEST_CASE("comm/compressed: local SGD with the gradients of a node") {
   const Numbers one_node = run_fake(job, 4);
   job.algorithm = "allreduce";
   CHECK(largest_difference(one_node, run_fake(job, 4)) < 1e-13);
-  // Two nodes of two: a node's ranks stay equal, and each node is a rank of a run of two, whose gradients are the means of its own two.
+  // Two nodes of two: a node's ranks stay equal, and each node is a rank of a run of two, whose
+  // gradients are the means of its own two.
   job.algorithm = c.algorithm;
   job.algorithm["ranks_per_node"] = 2;
   job.steps = 7;

@@ -28,19 +28,24 @@ EncodedConsensus of(const Case& c, const char* topology, int ranks) {
 
 }  // namespace
 
-TEST_CASE("comm/consensus: replicas and differences of what is known agree to rounding, whole parameters to a code's step") {
+TEST_CASE(
+    "comm/consensus: replicas and differences of what is known agree to rounding, whole parameters "
+    "to a code's step") {
   for (const char* type : {"choco", "low_precision"}) {
     for (const char* compressor : {"int8", "minmax8"}) {
       CAPTURE(type);
       CAPTURE(compressor);
-      const EncodedConsensus found = of({{{"type", type}, {"compressor", compressor}}, "fp32"}, "static-ring", 8);
+      const EncodedConsensus found =
+          of({{{"type", type}, {"compressor", compressor}}, "fp32"}, "static-ring", 8);
       CHECK(found.floor == 0.0);
       // The ring's own rate: (1 + 2 cos(2π/8)) / 3.
       CHECK(found.rate == doctest::Approx((1.0 + std::sqrt(2.0)) / 3.0).epsilon(0.03));
     }
   }
-  // Numbers of size 1 lie between ±2·sqrt(3), so a step of 8 bits is 0.027 wide, and one of bf16 at most 0.016.
-  const EncodedConsensus bytes = of({"gossip", "int8"}, "static-ring", 8), halves = of({"gossip", "bf16"}, "static-ring", 8);
+  // Numbers of size 1 lie between ±2·sqrt(3), so a step of 8 bits is 0.027 wide, and one of bf16 at
+  // most 0.016.
+  const EncodedConsensus bytes = of({"gossip", "int8"}, "static-ring", 8),
+                         halves = of({"gossip", "bf16"}, "static-ring", 8);
   CHECK(bytes.floor > 1e-3);
   CHECK(bytes.floor < 0.03);
   CHECK(halves.floor < bytes.floor);
@@ -48,11 +53,13 @@ TEST_CASE("comm/consensus: replicas and differences of what is known agree to ro
 }
 
 TEST_CASE("comm/consensus: exact rounds, half steps and one rank") {
-  // Nothing is encoded: one-peer-exp agrees exactly in three rounds, so every round of it leaves what three make nothing of.
+  // Nothing is encoded: one-peer-exp agrees exactly in three rounds, so every round of it leaves
+  // what three make nothing of.
   CHECK(of({{{"type", "choco"}, {"compressor", "none"}}, "fp32"}, "complete", 8).rate < 1e-5);
   CHECK(of({"gossip", "int8"}, "one-peer-exp", 1).rate == 0.0);
   // γ = 1/2 on complete: half of the disagreement stays.
-  const EncodedConsensus half = of({{{"type", "choco"}, {"consensus_step", 0.5}}, "fp32"}, "complete", 8);
+  const EncodedConsensus half =
+      of({{{"type", "choco"}, {"consensus_step", 0.5}}, "fp32"}, "complete", 8);
   CHECK(half.rate == doctest::Approx(0.5).epsilon(0.03));
   CHECK(half.floor == 0.0);
   register_builtin_algorithms();

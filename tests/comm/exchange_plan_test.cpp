@@ -47,7 +47,9 @@ TEST_CASE("comm/exchange_plan: rows become sends and receives") {
   CHECK(c.self_weight == 1.0);
 }
 
-TEST_CASE("comm/exchange: a round over nodes gives each rank its shard's peers, a lone node its mean, and flat the matrix over ranks") {
+TEST_CASE(
+    "comm/exchange: a round over nodes gives each rank its shard's peers, a lone node its mean, "
+    "and flat the matrix over ranks") {
   Round round;
   round.ranks_per_node = 3;
   round.groups = {{{0, 2}, 0.75}, {{1}, 1.0}};

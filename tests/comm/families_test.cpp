@@ -13,7 +13,8 @@
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/sanitized.h"
 
-// The types of algorithms.md sections 3 and 4: against a plain rewriting of their formulas, and against each other (section 9).
+// The types of algorithms.md sections 3 and 4: against a plain rewriting of their formulas, and
+// against each other (section 9).
 
 using namespace starling;
 using nlohmann::json;
@@ -31,7 +32,8 @@ const json kSgd = {{"type", "sgd"}, {"weight_decay", 0.05}};
 const json kBare = {{"type", "sgd"}};
 const json kMomentum = {{"type", "sgd"}, {"momentum", 0.8}};
 const json kDecayed = {{"type", "sgd"}, {"momentum", 0.7}, {"weight_decay", 0.05}};
-const json kNesterov = {{"type", "sgd"}, {"momentum", 0.8}, {"nesterov", true}, {"weight_decay", 0.05}};
+const json kNesterov = {
+    {"type", "sgd"}, {"momentum", 0.8}, {"nesterov", true}, {"weight_decay", 0.05}};
 const json kAdam = {{"type", "adam"}, {"weight_decay", 0.05}};
 const json kAdamW = {{"type", "adamw"}, {"betas", {0.8, 0.95}}};
 
@@ -46,7 +48,8 @@ std::vector<double> optimum(const Job& job, const std::vector<double>& shares) {
       double above = 0.0, below = 0.0;
       for (std::size_t i = 0; i < shares.size(); ++i) {
         const double steepness = shares[i] * (1.0 + job.rank_curvature * static_cast<double>(i));
-        above += steepness * test::target(static_cast<int>(i), static_cast<std::int64_t>(result.size()));
+        above +=
+            steepness * test::target(static_cast<int>(i), static_cast<std::int64_t>(result.size()));
         below += steepness;
       }
       result.push_back(above / below);
@@ -63,7 +66,8 @@ json with_type(const char* type, json keys = json::object()) {
   return keys;
 }
 
-/// Column-stochastic, and its rows do not sum to 1: rank j gives away column j. The ranks' limit weights are 6 : 3 : 4 : 6.
+/// Column-stochastic, and its rows do not sum to 1: rank j gives away column j. The ranks' limit
+/// weights are 6 : 3 : 4 : 6.
 const json kUneven4 = json::parse(R"({"type": "custom", "rounds": [
     {"rows": [[[0, 0.5], [3, 0.5]], [[0, 0.25], [1, 0.5]], [[0, 0.25], [1, 0.5], [2, 0.25]], [[2, 0.75], [3, 0.5]]]}]})");
 /// The same in two rounds that differ, for three ranks.
@@ -75,9 +79,12 @@ json uneven8() {
   json rows = json::array();
   const std::vector<double> kept = {0.25, 0.5, 0.75, 0.25, 0.5, 0.75, 0.375, 0.625};
   for (int i = 0; i < 8; ++i) {
-    const int before = (i + 7) % 8, far = (i + 3) % 8;  // a rank gives 3/4 of what it does not keep to the next, the rest to one far away
-    const double next = 0.75 * (1.0 - kept[static_cast<std::size_t>(before)]), jump = 0.25 * (1.0 - kept[static_cast<std::size_t>(far)]);
-    std::vector<std::pair<int, double>> row{{i, kept[static_cast<std::size_t>(i)]}, {before, next}, {far, jump}};
+    // a rank gives 3/4 of what it does not keep to the next, the rest to one far away
+    const int before = (i + 7) % 8, far = (i + 3) % 8;
+    const double next = 0.75 * (1.0 - kept[static_cast<std::size_t>(before)]),
+                 jump = 0.25 * (1.0 - kept[static_cast<std::size_t>(far)]);
+    std::vector<std::pair<int, double>> row{
+        {i, kept[static_cast<std::size_t>(i)]}, {before, next}, {far, jump}};
     std::sort(row.begin(), row.end());
     rows.push_back(row);
   }
@@ -89,10 +96,12 @@ enum class Kind { kNone, kDoublyStochastic, kSymmetric, kFixed, kDamped, kColumn
 /// The topologies of this kind that n ranks can have.
 std::vector<json> topologies_for(Kind kind, int n) {
   if (kind == Kind::kNone) return {json{{"type", "complete"}}};
-  const json complete = {{"type", "complete"}}, ring = {{"type", "static-ring"}}, star = {{"type", "star"}};
+  const json complete = {{"type", "complete"}}, ring = {{"type", "static-ring"}},
+             star = {{"type", "star"}};
   if (kind == Kind::kFixed) return {ring, complete, star};
   // D² needs every eigenvalue above -1/3.
-  if (kind == Kind::kDamped) return {json{{"type", "static-ring"}, {"weights", {0.5, 0.25, 0.25}}}, complete, star};
+  if (kind == Kind::kDamped)
+    return {json{{"type", "static-ring"}, {"weights", {0.5, 0.25, 0.25}}}, complete, star};
   std::vector<json> result;
   const json one_way = {{"type", "directed-exp"}};
   if (kind == Kind::kColumns) {
@@ -130,16 +139,23 @@ std::vector<Case> cases() {
       {{"global_above", 0.2}, {"check_every", 2}},
       {{"global_above", 0.05}, {"check_every", 3}, {"interval", 2}},
       {{"order", "atc"}, {"global_above", 0.1}, {"check_every", 3}},
-      {{"order", "atc"}, {"global_above", 0.02}, {"check_every", 2}, {"interval", 2}, {"global_every", 3}},
+      {{"order", "atc"},
+       {"global_above", 0.02},
+       {"check_every", 2},
+       {"interval", 2},
+       {"global_every", 3}},
   };
-  for (const json& keys : gossips) all.push_back({with_type("gossip", keys), Kind::kDoublyStochastic});
+  for (const json& keys : gossips)
+    all.push_back({with_type("gossip", keys), Kind::kDoublyStochastic});
   const std::vector<json> with_states = {kDecayed, kAdam, kAdamW};
-  for (const json& keys : {json{{"mix_states", 1}}, json{{"mix_states", 2}, {"order", "atc"}, {"mixing", 0.5}},
-                           json{{"mix_states", 3}, {"global_every", 3}}, json{{"mix_states", 2}, {"interval", 2}}}) {
+  for (const json& keys :
+       {json{{"mix_states", 1}}, json{{"mix_states", 2}, {"order", "atc"}, {"mixing", 0.5}},
+        json{{"mix_states", 3}, {"global_every", 3}}, json{{"mix_states", 2}, {"interval", 2}}}) {
     all.push_back({with_type("gossip", keys), Kind::kDoublyStochastic, with_states});
   }
   const std::vector<json> sgds = {kSgd, kDecayed, kNesterov}, plain_sgds = {kSgd, kDecayed};
-  for (const json& keys : {json::object(), json{{"order", "awc"}}, json{{"mu", 0.0}}, json{{"mu", 0.9}, {"order", "awc"}}}) {
+  for (const json& keys : {json::object(), json{{"order", "awc"}}, json{{"mu", 0.0}},
+                           json{{"mu", 0.9}, {"order", "awc"}}}) {
     all.push_back({with_type("qgm", keys), Kind::kDoublyStochastic, sgds});
   }
   all.push_back({with_type("decentlam"), Kind::kFixed, plain_sgds});
@@ -148,30 +164,39 @@ std::vector<Case> cases() {
   all.push_back({with_type("exact_diffusion"), Kind::kSymmetric});
   all.push_back({with_type("exact_diffusion", {{"lazy", false}}), Kind::kDamped});
   all.push_back({with_type("push_sum"), Kind::kColumns});
-  for (const json& keys : {json::object(), json{{"average", false}}, json{{"delay", true}}}) all.push_back({with_type("allreduce", keys)});
-  for (const json& keys : {json{{"period", 3}}, json{{"period", 4}, {"start", 3}}, json{{"period", 3}, {"states", "average"}},
+  for (const json& keys : {json::object(), json{{"average", false}}, json{{"delay", true}}})
+    all.push_back({with_type("allreduce", keys)});
+  for (const json& keys : {json{{"period", 3}}, json{{"period", 4}, {"start", 3}},
+                           json{{"period", 3}, {"states", "average"}},
                            json{{"period", 3}, {"start", 2}, {"states", "reset"}}}) {
     all.push_back({with_type("local_sgd", keys)});
   }
-  for (const json& keys : {json{{"period", 2}, {"average", "topology"}}, json{{"period", 3}, {"average", "topology"}, {"start", 2}},
+  for (const json& keys : {json{{"period", 2}, {"average", "topology"}},
+                           json{{"period", 3}, {"average", "topology"}, {"start", 2}},
                            json{{"period", 2}, {"average", "topology"}, {"states", "average"}}}) {
     all.push_back({with_type("local_sgd", keys), Kind::kDoublyStochastic});
   }
-  for (const json& keys : {json{{"period", 3}}, json{{"period", 4}, {"momentum", 0.0}, {"slow_lr", 0.7}},
-                           json{{"period", 3}, {"momentum", 0.7}, {"states", "average"}}, json{{"period", 3}, {"states", "reset"}}}) {
+  for (const json& keys :
+       {json{{"period", 3}}, json{{"period", 4}, {"momentum", 0.0}, {"slow_lr", 0.7}},
+        json{{"period", 3}, {"momentum", 0.7}, {"states", "average"}},
+        json{{"period", 3}, {"states", "reset"}}}) {
     all.push_back({with_type("slowmo", keys)});
   }
-  for (json keys : {json::object(), json{{"order", "atc"}}, json{{"interval", 2}, {"global_every", 3}}, json{{"mixing", 0.7}}}) {
+  for (json keys : {json::object(), json{{"order", "atc"}},
+                    json{{"interval", 2}, {"global_every", 3}}, json{{"mixing", 0.7}}}) {
     for (const int period : {3, 4}) {
       keys.update({{"period", period}, {"inner", "gossip"}, {"slow_lr", 0.8}});
       all.push_back({with_type("slowmo", keys), Kind::kDoublyStochastic});
     }
   }
   for (const json& keys :
-       {json{{"period", 3}}, json{{"period", 4}, {"outer_nesterov", false}, {"outer_lr", 0.5}, {"outer_momentum", 0.6}},
-        json{{"period", 4}, {"delay", 2}}, json{{"period", 4}, {"fragments", 2}}, json{{"period", 8}, {"fragments", 4}, {"delay", 1}},
-        json{{"period", 6}, {"fragments", 3}, {"blend", 0.4}, {"delay", 1}}, json{{"period", 3}, {"blend", 0.5}},
-        json{{"period", 3}, {"states", "average"}}, json{{"period", 3}, {"states", "reset"}},
+       {json{{"period", 3}},
+        json{{"period", 4}, {"outer_nesterov", false}, {"outer_lr", 0.5}, {"outer_momentum", 0.6}},
+        json{{"period", 4}, {"delay", 2}}, json{{"period", 4}, {"fragments", 2}},
+        json{{"period", 8}, {"fragments", 4}, {"delay", 1}},
+        json{{"period", 6}, {"fragments", 3}, {"blend", 0.4}, {"delay", 1}},
+        json{{"period", 3}, {"blend", 0.5}}, json{{"period", 3}, {"states", "average"}},
+        json{{"period", 3}, {"states", "reset"}},
         json{{"period", 4}, {"fragments", 2}, {"states", "average"}, {"delay", 1}}}) {
     all.push_back({with_type("diloco", keys)});
   }
@@ -202,17 +227,23 @@ Numbers start_of(Job job, int ranks) {
 
 }  // namespace
 
-TEST_CASE("comm/families: every type follows its formulas, compared with a plain rewriting of them") {
+TEST_CASE(
+    "comm/families: every type follows its formulas, compared with a plain rewriting of them") {
   std::size_t index = 0, turn = 0;
   for (const Case& c : cases()) {
     ++index;
-    turn += index % 2;  // a case's runs are 8: so every number of ranks meets every topology, optimizer and way of clipping
+    // a case's runs are 8: so every number of ranks meets every topology, optimizer and way of
+    // clipping
+    turn += index % 2;
     for (const int n : {1, 2, 3, 4, 5, 8}) {
       for (const bool falling : {false, true}) {
-        if (n != 3 && n != 4 && falling == ((index + static_cast<std::size_t>(n)) % 2 == 0)) continue;  // one of the two is enough
+        // one of the two is enough
+        if (n != 3 && n != 4 && falling == ((index + static_cast<std::size_t>(n)) % 2 == 0))
+          continue;
         ++turn;
         const std::vector<json> topologies = topologies_for(c.kind, n);
-        Job job = job_of(c.algorithm, topologies[turn % topologies.size()], c.optimizers[(turn + index) % c.optimizers.size()]);
+        Job job = job_of(c.algorithm, topologies[turn % topologies.size()],
+                         c.optimizers[(turn + index) % c.optimizers.size()]);
         if (falling) job.lr_at = falling_lr;
         if (turn % 3 == 0) job.clip.norm = 4.0;
         if (turn % 5 == 0) job.rank_curvature = 0.3;
@@ -228,7 +259,9 @@ TEST_CASE("comm/families: every type follows its formulas, compared with a plain
   }
 }
 
-TEST_CASE("comm/families: a rank that overflows keeps its optimizer's state and mixes as ever; the others go on") {
+TEST_CASE(
+    "comm/families: a rank that overflows keeps its optimizer's state and mixes as ever; the "
+    "others go on") {
   const auto compare = [](const Case& c, const json& topology, const json& optimizer, double clip) {
     Job job = job_of(c.algorithm, topology, optimizer);
     job.in_backward = false;
@@ -250,13 +283,17 @@ TEST_CASE("comm/families: a rank that overflows keeps its optimizer's state and 
   std::size_t turn = 0;
   for (const Case& c : cases()) {
     ++turn;
-    if (c.algorithm.value("states", "") == "reset") continue;  // refused: ranks count their updates by themselves
+    // refused: ranks count their updates by themselves
+    if (c.algorithm.value("states", "") == "reset") continue;
     const std::vector<json> topologies = topologies_for(c.kind, 4);
-    compare(c, topologies[turn % topologies.size()], c.optimizers[turn % c.optimizers.size()], turn % 2 ? 0.0 : 4.0);
+    compare(c, topologies[turn % topologies.size()], c.optimizers[turn % c.optimizers.size()],
+            turn % 2 ? 0.0 : 4.0);
   }
 }
 
-TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct reads, evaluation and a resume change no bit") {
+TEST_CASE(
+    "comm/families: update mode, bucket size, overlap, delays, direct reads, evaluation and a "
+    "resume change no bit") {
   struct Kept {
     json algorithm;
     const char* topology = "complete";
@@ -267,9 +304,11 @@ TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct read
       {with_type("gossip"), "complete"},
       {with_type("gossip"), "random-matching"},
       {with_type("gossip", {{"order", "atc"}}), "static-ring"},
-      {with_type("gossip", {{"order", "atc"}, {"interval", 3}, {"global_every", 2}}), "one-peer-exp"},
+      {with_type("gossip", {{"order", "atc"}, {"interval", 3}, {"global_every", 2}}),
+       "one-peer-exp"},
       {with_type("gossip", {{"global_above", 0.05}, {"check_every", 3}}), "one-peer-exp"},
-      {with_type("gossip", {{"order", "atc"}, {"global_above", 0.02}, {"check_every", 2}}), "one-peer-exp"},
+      {with_type("gossip", {{"order", "atc"}, {"global_above", 0.02}, {"check_every", 2}}),
+       "one-peer-exp"},
       {with_type("gossip", {{"mixing", {{"power", 0.5}, {"min", 0.1}}}}), "one-peer-exp"},
       {with_type("gossip", {{"mix_states", 2}}), "one-peer-exp"},
       {with_type("gossip", {{"order", "atc"}, {"mix_states", 1}}), "static-ring"},
@@ -287,14 +326,19 @@ TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct read
       {with_type("allreduce", {{"average", false}})},
       {with_type("allreduce", {{"delay", true}})},
       {with_type("local_sgd", {{"period", 3}, {"start", 4}, {"states", "average"}})},
-      {with_type("local_sgd", {{"period", 2}, {"average", "topology"}, {"states", "reset"}}), "one-peer-exp"},
+      {with_type("local_sgd", {{"period", 2}, {"average", "topology"}, {"states", "reset"}}),
+       "one-peer-exp"},
       {with_type("slowmo", {{"period", 3}})},
       {with_type("slowmo", {{"period", 4}, {"inner", "gossip"}}), "one-peer-exp"},
       {with_type("diloco", {{"period", 4}, {"delay", 2}})},
-      {with_type("diloco", {{"period", 8}, {"fragments", 4}, {"delay", 1}, {"blend", 0.3}}), "complete", kDecayed},
+      {with_type("diloco", {{"period", 8}, {"fragments", 4}, {"delay", 1}, {"blend", 0.3}}),
+       "complete", kDecayed},
   };
   for (const Kept& kept : test::fewer_if_sanitized(all)) {
-    Job job = job_of(kept.algorithm, std::string(kept.topology) == "uneven" ? kUneven4 : json{{"type", kept.topology}}, kept.optimizer);
+    Job job =
+        job_of(kept.algorithm,
+               std::string(kept.topology) == "uneven" ? kUneven4 : json{{"type", kept.topology}},
+               kept.optimizer);
     job.dtype = DType::kFloat32;
     job.lr_at = [](int t) { return 0.1 - 0.006 * t; };
     const Numbers expected = run_fake(job, 4);
@@ -308,8 +352,10 @@ TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct read
   }
 }
 
-TEST_CASE("comm/families: a global norm's clipping is the same for every update mode and bucket size") {
-  for (const char* type : {"gossip", "gradient_tracking", "momentum_tracking", "exact_diffusion", "push_sum", "qgm"}) {
+TEST_CASE(
+    "comm/families: a global norm's clipping is the same for every update mode and bucket size") {
+  for (const char* type :
+       {"gossip", "gradient_tracking", "momentum_tracking", "exact_diffusion", "push_sum", "qgm"}) {
     Job job = job_of(with_type(type), {{"type", "one-peer-exp"}}, kDecayed);
     job.dtype = DType::kFloat32;
     job.clip.norm = 3.0;
@@ -333,30 +379,56 @@ TEST_CASE("comm/families: types are each other's special cases") {
     double least = 1e-3;
     std::vector<const char*> topologies = {"complete"};
   };
-  const json sums = with_type("allreduce"), awc = with_type("gossip"), atc = with_type("gossip", {{"order", "atc"}});
+  const json sums = with_type("allreduce"), awc = with_type("gossip"),
+             atc = with_type("gossip", {{"order", "atc"}});
   std::vector<Equal> all;
-  for (const json& optimizer : {kBare, kMomentum}) all.push_back({{Run(sums, optimizer), Run(atc, optimizer)}, Run(awc, optimizer)});
+  for (const json& optimizer : {kBare, kMomentum})
+    all.push_back({{Run(sums, optimizer), Run(atc, optimizer)}, Run(awc, optimizer)});
   for (const json& optimizer : {kBare, kNesterov, kAdamW}) {
-    const auto local = [&](int period) { return Run(with_type("local_sgd", {{"period", period}}), optimizer); };
+    const auto local = [&](int period) {
+      return Run(with_type("local_sgd", {{"period", period}}), optimizer);
+    };
     all.push_back({{Run(atc, optimizer), local(1)}, local(5)});
-    for (const int period : {1, 3, 4}) {  // slow steps, and outer ones, of length 1 without momentum
+    // slow steps, and outer ones, of length 1 without momentum
+    for (const int period : {1, 3, 4}) {
       const auto slow = [&](double momentum) {
-        return Run(with_type("slowmo", {{"period", period}, {"slow_lr", 1.0}, {"momentum", momentum}}), optimizer);
+        return Run(
+            with_type("slowmo", {{"period", period}, {"slow_lr", 1.0}, {"momentum", momentum}}),
+            optimizer);
       };
-      const json outer = {{"period", period}, {"outer_lr", 1.0}, {"outer_momentum", 0.0}, {"outer_nesterov", false}};
-      all.push_back({{local(period), slow(0.0), Run(with_type("diloco", outer), optimizer)}, slow(0.2), 1e-4});
+      const json outer = {{"period", period},
+                          {"outer_lr", 1.0},
+                          {"outer_momentum", 0.0},
+                          {"outer_nesterov", false}};
+      all.push_back({{local(period), slow(0.0), Run(with_type("diloco", outer), optimizer)},
+                     slow(0.2),
+                     1e-4});
     }
   }
   const auto outer = [](bool nesterov) {
-    return Run(with_type("diloco", {{"period", 3}, {"outer_lr", 0.8}, {"outer_momentum", 0.6}, {"outer_nesterov", nesterov}}), kDecayed);
+    return Run(with_type("diloco", {{"period", 3},
+                                    {"outer_lr", 0.8},
+                                    {"outer_momentum", 0.6},
+                                    {"outer_nesterov", nesterov}}),
+               kDecayed);
   };
-  const Run slow(with_type("slowmo", {{"period", 3}, {"slow_lr", 0.8}, {"momentum", 0.6}}), kDecayed);
+  const Run slow(with_type("slowmo", {{"period", 3}, {"slow_lr", 0.8}, {"momentum", 0.6}}),
+                 kDecayed);
   all.push_back({{slow, outer(false)}, outer(true), 1e-4});  // at a constant learning rate
-  const json qgm = with_type("qgm"), no_mu = with_type("qgm", {{"mu", 0.0}}), decentlam = with_type("decentlam");
-  all.push_back({{Run(atc, kBare), Run(qgm, kBare)}, Run(qgm, kMomentum), 1e-3, {"static-ring", "complete", "base-2"}});
-  all.push_back({{Run(atc, kBare), Run(decentlam, kBare)}, Run(decentlam, kMomentum), 1e-3, {"static-ring", "complete"}});
-  all.push_back({{Run(sums, kMomentum), Run(decentlam, kMomentum), Run(no_mu, kMomentum)}, Run(qgm, kMomentum)});
-  const json lazy = with_type("exact_diffusion"), eager = with_type("exact_diffusion", {{"lazy", false}});
+  const json qgm = with_type("qgm"), no_mu = with_type("qgm", {{"mu", 0.0}}),
+             decentlam = with_type("decentlam");
+  all.push_back({{Run(atc, kBare), Run(qgm, kBare)},
+                 Run(qgm, kMomentum),
+                 1e-3,
+                 {"static-ring", "complete", "base-2"}});
+  all.push_back({{Run(atc, kBare), Run(decentlam, kBare)},
+                 Run(decentlam, kMomentum),
+                 1e-3,
+                 {"static-ring", "complete"}});
+  all.push_back({{Run(sums, kMomentum), Run(decentlam, kMomentum), Run(no_mu, kMomentum)},
+                 Run(qgm, kMomentum)});
+  const json lazy = with_type("exact_diffusion"),
+             eager = with_type("exact_diffusion", {{"lazy", false}});
   all.push_back({{Run(sums, kBare), Run(eager, kBare)}, Run(lazy, kBare), 1e-5});
   for (const Equal& equal : all) {
     for (const char* topology : equal.topologies) {
@@ -377,7 +449,9 @@ TEST_CASE("comm/families: types are each other's special cases") {
   }
 }
 
-TEST_CASE("comm/families: on a single rank trackings and exact diffusion are the optimizer alone, to the bit") {
+TEST_CASE(
+    "comm/families: on a single rank trackings and exact diffusion are the optimizer alone, to the "
+    "bit") {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
     for (const json& optimizer : {kBare, kSgd, kDecayed, kNesterov, kAdam, kAdamW}) {
       const auto run = [&](const char* type, const json& keys = json::object()) {
@@ -390,15 +464,19 @@ TEST_CASE("comm/families: on a single rank trackings and exact diffusion are the
       CHECK(run("gossip") == alone);
       CHECK(run("gradient_tracking") == alone);
       CHECK(run("exact_diffusion") == alone);
-      if (optimizer.value("momentum", 0.0) > 0.0 && !optimizer.value("nesterov", false)) CHECK(run("momentum_tracking") == alone);
+      if (optimizer.value("momentum", 0.0) > 0.0 && !optimizer.value("nesterov", false))
+        CHECK(run("momentum_tracking") == alone);
       CHECK(run("slowmo", {{"period", 2}}) != alone);
     }
   }
 }
 
-TEST_CASE("comm/families: trackings and exact diffusion find the optimum of losses with unequal curvatures, gossip does not") {
+TEST_CASE(
+    "comm/families: trackings and exact diffusion find the optimum of losses with unequal "
+    "curvatures, gossip does not") {
   const int n = 4;
-  const auto found = [&](const json& algorithm, const json& optimizer, double lr, int steps, Job* of = nullptr) {
+  const auto found = [&](const json& algorithm, const json& optimizer, double lr, int steps,
+                         Job* of = nullptr) {
     Job job = job_of(algorithm, {{"type", "static-ring"}}, optimizer);
     job.rank_curvature = 0.25;
     job.bucket_bytes = 1e9;
@@ -411,9 +489,11 @@ TEST_CASE("comm/families: trackings and exact diffusion find the optimum of loss
   const Numbers tracked = found(with_type("gradient_tracking"), kBare, 0.05, 500, &job);
   const std::vector<double> best = optimum(job, std::vector<double>(n, 1.0));
   CHECK(largest_difference(tracked, on_all(best, n)) < 1e-9);
-  CHECK(largest_difference(found(with_type("exact_diffusion"), kBare, 0.1, 400), on_all(best, n)) < 1e-9);
+  CHECK(largest_difference(found(with_type("exact_diffusion"), kBare, 0.1, 400), on_all(best, n)) <
+        1e-9);
   const json heavy = {{"type", "sgd"}, {"momentum", 0.9}};
-  CHECK(largest_difference(found(with_type("momentum_tracking"), heavy, 0.01, 600), on_all(best, n)) < 1e-9);
+  CHECK(largest_difference(found(with_type("momentum_tracking"), heavy, 0.01, 600),
+                           on_all(best, n)) < 1e-9);
   for (const char* order : {"awc", "atc"}) {
     const Numbers gossip = found(with_type("gossip", {{"order", order}}), kBare, 0.1, 300);
     CHECK(largest_difference({mean_of(gossip)}, {best}) > 1e-3);
@@ -427,7 +507,8 @@ TEST_CASE("comm/families: with learning rate 0 the mean stays and ranks come clo
     const std::string type = c.algorithm["type"];
     if (type == "allreduce" || type == "diloco") continue;  // nothing mixes; anchors do not
     for (const int n : {3, 4, 8}) {
-      const std::vector<json> topologies = topologies_for(c.kind == Kind::kColumns ? Kind::kDoublyStochastic : c.kind, n);
+      const std::vector<json> topologies =
+          topologies_for(c.kind == Kind::kColumns ? Kind::kDoublyStochastic : c.kind, n);
       const json& topology = topologies[++turn % topologies.size()];
       Job job = job_of(c.algorithm, topology, c.optimizers[turn % c.optimizers.size()]);
       job.lr = 0.0;
@@ -457,7 +538,9 @@ TEST_CASE("comm/families: push-sum on a doubly stochastic topology is adapt-then
   }
 }
 
-TEST_CASE("comm/families: push-sum on an uneven topology keeps the weighted mean and reaches the optimum") {
+TEST_CASE(
+    "comm/families: push-sum on an uneven topology keeps the weighted mean and reaches the "
+    "optimum") {
   Job job = job_of(with_type("push_sum"), kUneven4, kBare);
   job.bucket_bytes = 1e9;
   job.lr = 0.0;
@@ -471,7 +554,9 @@ TEST_CASE("comm/families: push-sum on an uneven topology keeps the weighted mean
   CHECK(largest_difference(run_fake(job, 4), on_all(best, 4)) < 2e-2);
 }
 
-TEST_CASE("comm/families: push-sum on 8 ranks that receive unequally reaches the optimum of unequal losses, by its weights") {
+TEST_CASE(
+    "comm/families: push-sum on 8 ranks that receive unequally reaches the optimum of unequal "
+    "losses, by its weights") {
   Job job = job_of(with_type("push_sum"), uneven8(), kBare);
   job.bucket_bytes = 1e9;
   job.rank_curvature = 0.25;
@@ -488,7 +573,9 @@ TEST_CASE("comm/families: push-sum on 8 ranks that receive unequally reaches the
   CHECK(largest_difference({mean_of(without)}, {best}) > 0.1);
 }
 
-TEST_CASE("comm/families: the numbers of PyTorch's DistributedDataParallel with its hooks, and of decent-dp") {
+TEST_CASE(
+    "comm/families: the numbers of PyTorch's DistributedDataParallel with its hooks, and of "
+    "decent-dp") {
   std::ifstream file("golden/algorithms.json");  // by golden/make_algorithms.py
   REQUIRE_MESSAGE(file.good(), "golden/algorithms.json is read from the folder tests/");
   const json golden = json::parse(file);

@@ -13,7 +13,8 @@
 #include "support.h"
 #include "tests/support/numbers_of_ranks.h"
 
-// What algorithms keep beside the parameters, looked at after every step on all ranks at once (algorithms.md, section 9).
+// What algorithms keep beside the parameters, looked at after every step on all ranks at once
+// (algorithms.md, section 9).
 
 using namespace starling;
 using nlohmann::json;
@@ -57,7 +58,8 @@ Kept kept_in(const std::vector<Bucket>& buckets) {
 }
 
 Steps watched(Job job, int ranks, const test::FakeRun& fake = {}) {
-  Steps steps(static_cast<std::size_t>(job.steps), std::vector<Kept>(static_cast<std::size_t>(ranks)));
+  Steps steps(static_cast<std::size_t>(job.steps),
+              std::vector<Kept>(static_cast<std::size_t>(ranks)));
   job.after_step = [&](int rank, int step, const std::vector<Bucket>& buckets) {
     steps[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)] = kept_in(buckets);
   };
@@ -73,7 +75,8 @@ double largest_sum(const std::vector<Kept>& ranks, const Of& of) {
     for (std::size_t e = 0; e < total.size(); ++e) total[e] += of(kept, e);
   }
   double largest = 0.0;
-  for (const double value : total) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 1e300);
+  for (const double value : total)
+    largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 1e300);
   return largest;
 }
 
@@ -84,12 +87,14 @@ double largest_in(const Row& row) {
 }
 
 bool same_bits(const Row& a, const Row& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](double x, double y) { return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](double x, double y) {
+    return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
+  });
 }
 
 std::vector<json> doubly_stochastic(int n) {
-  std::vector<json> all{{{"type", "base-2"}}, {{"type", "static-ring"}}, {{"type", "directed-exp"}}};
+  std::vector<json> all{
+      {{"type", "base-2"}}, {{"type", "static-ring"}}, {{"type", "directed-exp"}}};
   if (n % 2 == 0) all.push_back({{"type", "ring"}});
   return all;
 }
@@ -103,9 +108,11 @@ Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
 }
 
 const json kMomentum = {{"type", "sgd"}, {"momentum", 0.8}, {"weight_decay", 0.05}};
-const std::vector<test::FakeRun> kWays = {{}, {.direct = true, .ranks_per_host = 2}, {.most_delay_seconds = 0.0003, .seed = 5}};
+const std::vector<test::FakeRun> kWays = {
+    {}, {.direct = true, .ranks_per_host = 2}, {.most_delay_seconds = 0.0003, .seed = 5}};
 
-/// Runs a job as it is, with gradients clipped, and with an overflow, and calls check(steps, name) for each.
+/// Runs a job as it is, with gradients clipped, and with an overflow, and calls check(steps, name)
+/// for each.
 template <class Check>
 void in_every_manner(const Job& job, int ranks, const test::FakeRun& way, const Check& check) {
   check(watched(job, ranks, way), "as it is");
@@ -142,9 +149,13 @@ void on_every_topology(const char* algorithm, const Check& check) {
 TEST_CASE("comm/kept: gradient tracking's y sum to the gradients' sum after every step") {
   on_every_topology("gradient_tracking", [](const Steps& steps, const std::string& manner) {
     for (const std::vector<Kept>& ranks : steps) {
-      CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) { return r.of("y")[e] - r.of("g")[e]; }) < 1e-12);
+      CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) {
+              return r.of("y")[e] - r.of("g")[e];
+            }) < 1e-12);
       if (manner == "as it is")  // then what is kept is what the step's backward pass left
-        CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) { return r.of("y")[e] - r.gradients[e]; }) < 1e-12);
+        CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) {
+                return r.of("y")[e] - r.gradients[e];
+              }) < 1e-12);
     }
     CHECK(largest_in(steps.back()[0].of("y")) > 1e-2);
     CHECK_FALSE(same_bits(steps.back()[0].of("y"), steps.back()[1].of("y")));
@@ -153,19 +164,26 @@ TEST_CASE("comm/kept: gradient tracking's y sum to the gradients' sum after ever
 
 TEST_CASE("comm/kept: momentum tracking's corrections c sum to zero after every step") {
   on_every_topology("momentum_tracking", [](const Steps& steps, const std::string&) {
-    const auto correction = [](const Kept& r, std::size_t e) { return r.of("z")[e] + r.momentum[e]; };
+    const auto correction = [](const Kept& r, std::size_t e) {
+      return r.of("z")[e] + r.momentum[e];
+    };
     for (const std::vector<Kept>& ranks : steps) CHECK(largest_sum(ranks, correction) < 1e-12);
     double largest = 0.0;
-    for (std::size_t e = 0; e < steps.back()[0].x.size(); ++e) largest = std::max(largest, std::abs(correction(steps.back()[0], e)));
+    for (std::size_t e = 0; e < steps.back()[0].x.size(); ++e)
+      largest = std::max(largest, std::abs(correction(steps.back()[0], e)));
     CHECK(largest > 1e-2);
   });
 }
 
-TEST_CASE("comm/kept: low_precision's replicas of a rank have the rank's bits on every neighbour after every step") {
+TEST_CASE(
+    "comm/kept: low_precision's replicas of a rank have the rank's bits on every neighbour after "
+    "every step") {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     for (const json& algorithm :
-         {json{{"type", "low_precision"}}, json{{"type", "low_precision"}, {"compressor", "int8"}, {"block", 32}},
-          json{{"type", "low_precision"}, {"interval", 3}}, json{{"type", "low_precision"}, {"compressor", "none"}}}) {
+         {json{{"type", "low_precision"}},
+          json{{"type", "low_precision"}, {"compressor", "int8"}, {"block", 32}},
+          json{{"type", "low_precision"}, {"interval", 3}},
+          json{{"type", "low_precision"}, {"compressor", "none"}}}) {
       std::size_t turn = 0;
       for (const int n : {2, 3, 4, 8}) {
         for (const char* topology : {"static-ring", "complete", "star"}) {
@@ -203,9 +221,13 @@ TEST_CASE("comm/kept: low_precision's replicas of a rank have the rank's bits on
   }
 }
 
-TEST_CASE("comm/kept: Choco's r is the mix of the neighbours' x_hat after every step, so that all believe the same") {
-  for (const json& algorithm :
-       {json{{"type", "choco"}}, json{{"type", "choco"}, {"compressor", "minmax8"}, {"block", 64}, {"consensus_step", 0.4}}}) {
+TEST_CASE(
+    "comm/kept: Choco's r is the mix of the neighbours' x_hat after every step, so that all "
+    "believe the same") {
+  for (const json& algorithm : {json{{"type", "choco"}}, json{{"type", "choco"},
+                                                              {"compressor", "minmax8"},
+                                                              {"block", 64},
+                                                              {"consensus_step", 0.4}}}) {
     std::size_t turn = 0;
     for (const int n : {2, 3, 4, 8}) {
       for (const char* topology : {"static-ring", "star"}) {
@@ -226,7 +248,8 @@ TEST_CASE("comm/kept: Choco's r is the mix of the neighbours' x_hat after every 
             }
             for (std::size_t e = 0; e < r.size(); ++e) {
               off = std::max(off, std::abs(mixed[e] - r[e]));
-              apart = std::max(apart, std::abs(mixed[e] - ranks[static_cast<std::size_t>(i)].of("x_hat")[e]));
+              apart = std::max(
+                  apart, std::abs(mixed[e] - ranks[static_cast<std::size_t>(i)].of("x_hat")[e]));
             }
           }
         }

@@ -19,12 +19,14 @@
 
 namespace starling::test {
 
-/// Plays a device whose communication stream is late: what is issued there waits for a thread of the device's own, which takes its time.
-/// The other streams have done their work when a call returns, and hold up the caller where they wait for an event of the communication
-/// stream; so a wait that is missing shows in the numbers.
+/// Plays a device whose communication stream is late: what is issued there waits for a thread of
+/// the device's own, which takes its time. The other streams have done their work when a call
+/// returns, and hold up the caller where they wait for an event of the communication stream; so a
+/// wait that is missing shows in the numbers.
 class LateDevice final : public ForwardingBackend {
  public:
-  explicit LateDevice(Backend& inner, std::chrono::microseconds delay = std::chrono::microseconds(20))
+  explicit LateDevice(Backend& inner,
+                      std::chrono::microseconds delay = std::chrono::microseconds(20))
       : ForwardingBackend(inner), delay_(delay), thread_([this] { work(); }) {}
   ~LateDevice() override {
     {
@@ -68,7 +70,8 @@ class LateDevice final : public ForwardingBackend {
     issue([from, to] { std::memcpy(to.raw(), from, to.bytes()); });
   }
 
-  /// From now on the communication stream carries out `copies` more copies and no others, until it is let go.
+  /// From now on the communication stream carries out `copies` more copies and no others, until it
+  /// is let go.
   void allow(std::uint64_t copies) {
     const std::lock_guard lock(mutex_);
     allowed_ = done_ + copies;
@@ -80,8 +83,9 @@ class LateDevice final : public ForwardingBackend {
     changed_.notify_all();
   }
 
-  std::atomic<int> sent{0}, arrived{0};  ///< pieces copied from and to it, counted when they are issued
-  std::atomic<int> pinned{0};            ///< allocations of pinned memory
+  /// Pieces copied from and to it, counted when they are issued
+  std::atomic<int> sent{0}, arrived{0};
+  std::atomic<int> pinned{0};  ///< allocations of pinned memory
 
  protected:
   void around(std::string_view, const std::function<void()>& operation) override { operation(); }
@@ -90,7 +94,8 @@ class LateDevice final : public ForwardingBackend {
   static constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
   class OwnStorage final : public Storage {
    public:
-    OwnStorage(Backend& backend, std::shared_ptr<Storage> inner) : Storage(backend, inner->data(), inner->bytes()), inner_(inner) {}
+    OwnStorage(Backend& backend, std::shared_ptr<Storage> inner)
+        : Storage(backend, inner->data(), inner->bytes()), inner_(inner) {}
 
    private:
     std::shared_ptr<Storage> inner_;
@@ -109,7 +114,9 @@ class LateDevice final : public ForwardingBackend {
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return (!queue_.empty() && done_ < allowed_) || (closing_ && queue_.empty()); });
+      changed_.wait(lock, [&] {
+        return (!queue_.empty() && done_ < allowed_) || (closing_ && queue_.empty());
+      });
       if (queue_.empty()) return;
       const std::function<void()> copy = std::move(queue_.front());
       queue_.pop_front();

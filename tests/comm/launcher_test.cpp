@@ -34,14 +34,20 @@ Launcher with(const std::map<std::string, std::string>& variables) {
 }
 
 TEST_CASE("launcher: who was started with others and does not find them") {
-  const Launcher srun = with({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  const Launcher srun = with({{"SLURM_JOB_ID", "7"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_PROCID", "1"},
+                              {"SLURM_STEP_NUM_TASKS", "2"}});
   CHECK(srun.job == "7.0");
   CHECK(srun.rank == 1);
   CHECK_FALSE(srun.joins);
   CHECK(apart(srun, 1));
-  CHECK(apart_text(srun, "Open MPI v4.1.4").find("2 processes were started (SLURM_STEP_NUM_TASKS)") != std::string::npos);
+  CHECK(
+      apart_text(srun, "Open MPI v4.1.4").find("2 processes were started (SLURM_STEP_NUM_TASKS)") !=
+      std::string::npos);
   CHECK(apart_text(srun, "Open MPI v4.1.4").find("srun --mpi=pmix") != std::string::npos);
-  const Launcher pmix = with({{"PMIX_NAMESPACE", "n"}, {"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}});
+  const Launcher pmix =
+      with({{"PMIX_NAMESPACE", "n"}, {"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}});
   CHECK(pmix.joins);
   CHECK(pmix.size == 3);
   CHECK(apart(pmix, 1));
@@ -49,7 +55,8 @@ TEST_CASE("launcher: who was started with others and does not find them") {
   const Launcher hydra = with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}});
   CHECK(apart(hydra, 1));
   CHECK(apart_text(hydra, "Open MPI v4.1.4").find("by Open MPI's mpirun") != std::string::npos);
-  const Launcher mpirun = with({{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  const Launcher mpirun = with(
+      {{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   CHECK(apart(mpirun, 1));
   CHECK(mpirun.local_size == 2);
   CHECK(apart_text(mpirun, "MPICH 4.0").find("that library's own mpiexec") != std::string::npos);
@@ -61,7 +68,9 @@ TEST_CASE("launcher: who is alone rightly") {
   CHECK(none.rank == -1);
   CHECK_FALSE(apart(none, 1));
   CHECK_FALSE(apart(with({{"STARLING_ALONE", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}), 1));
-  const Launcher one = with({{"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});  // daemons of mpirun
+  // daemons of mpirun
+  const Launcher one =
+      with({{"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
   CHECK_FALSE(one.joins);
   CHECK_FALSE(apart(one, 1));
 }

@@ -9,7 +9,8 @@
 
 #include "tests/comm/support.h"
 
-// Rules that measure whole parameters, and one that is evaluated beside them, under every algorithm that takes any rule.
+// Rules that measure whole parameters, and one that is evaluated beside them, under every algorithm
+// that takes any rule.
 namespace starling::test {
 namespace {
 
@@ -32,7 +33,8 @@ std::vector<LayerRun> layer_runs() {
       {of("push_sum"), "directed-exp"},
       {of("allreduce")},
       {of("local_sgd", {{"period", 3}, {"states", "average"}})},
-      {of("local_sgd", {{"period", 2}, {"states", "average"}, {"average", "topology"}}), "static-ring"},
+      {of("local_sgd", {{"period", 2}, {"states", "average"}, {"average", "topology"}}),
+       "static-ring"},
       {of("local_sgd", {{"period", 3}, {"states", "reset"}})},
       {of("slowmo", {{"period", 3}})},
       {of("diloco", {{"period", 4}, {"delay", 2}})},
@@ -42,13 +44,16 @@ std::vector<LayerRun> layer_runs() {
 }  // namespace
 
 TEST_CASE(
-    "comm/layers: lars, lamb, muon, adafactor and schedule_free_adamw under every algorithm: update mode, bucket size, direct reads, "
+    "comm/layers: lars, lamb, muon, adafactor and schedule_free_adamw under every algorithm: "
+    "update mode, bucket size, direct reads, "
     "threads and a resume change no bit") {
   for (const nlohmann::json& optimizer :
        {nlohmann::json{{"type", "lars"}, {"trust", 0.05}, {"weight_decay", 0.1}},
-        nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}}, nlohmann::json{{"type", "muon"}, {"eps", 1e-6}},
+        nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}},
+        nlohmann::json{{"type", "muon"}, {"eps", 1e-6}},
         nlohmann::json{{"type", "adafactor"}, {"weight_decay", 0.1}},
-        nlohmann::json{{"type", "schedule_free_adamw"}, {"weight_decay", 0.1}, {"warmup_steps", 4}}}) {
+        nlohmann::json{
+            {"type", "schedule_free_adamw"}, {"weight_decay", 0.1}, {"warmup_steps", 4}}}) {
     for (const LayerRun& run : layer_runs()) {
       CAPTURE(optimizer["type"].get<std::string>());
       CAPTURE(run.algorithm.dump());
@@ -63,8 +68,10 @@ TEST_CASE(
         for (const double value : rank) REQUIRE(std::isfinite(value));
       }
       Job plain = job;
-      plain.optimizer = optimizer["type"] == "lars" ? nlohmann::json{{"type", "sgd"}, {"momentum", 0.9}, {"weight_decay", 0.1}}
-                                                    : nlohmann::json{{"type", "adamw"}, {"eps", 1e-6}, {"weight_decay", 0.1}};
+      plain.optimizer =
+          optimizer["type"] == "lars"
+              ? nlohmann::json{{"type", "sgd"}, {"momentum", 0.9}, {"weight_decay", 0.1}}
+              : nlohmann::json{{"type", "adamw"}, {"eps", 1e-6}, {"weight_decay", 0.1}};
       CHECK(run_fake(plain, 4) != expected);
       Job other = job;
       other.in_backward = false;
@@ -83,7 +90,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("comm/layers: a loss scale changes nothing, and a rank whose gradients overflow only mixes") {
+TEST_CASE(
+    "comm/layers: a loss scale changes nothing, and a rank whose gradients overflow only mixes") {
   for (const char* type : {"lars", "lamb", "muon", "adafactor", "schedule_free_adamw"}) {
     CAPTURE(type);
     Job job;
@@ -103,7 +111,9 @@ TEST_CASE("comm/layers: a loss scale changes nothing, and a rank whose gradients
   }
 }
 
-TEST_CASE("comm/layers: gossip leaves the mean of schedule_free_adamw's parameters where ranks alone would have it") {
+TEST_CASE(
+    "comm/layers: gossip leaves the mean of schedule_free_adamw's parameters where ranks alone "
+    "would have it") {
   for (const int ranks : {2, 3, 4}) {
     CAPTURE(ranks);
     Job job;
@@ -112,7 +122,8 @@ TEST_CASE("comm/layers: gossip leaves the mean of schedule_free_adamw's paramete
     job.optimizer = {{"type", "schedule_free_adamw"}};
     job.start_apart = true;
     job.steps = 10;
-    job.lr_at = [](int step) { return step < 2 ? 0.1 : 0.0; };  // then gradients differ, as they are taken elsewhere
+    // then gradients differ, as they are taken elsewhere
+    job.lr_at = [](int step) { return step < 2 ? 0.1 : 0.0; };
     Job alone = job;
     alone.algorithm = {{"type", "local_sgd"}, {"period", 1000}};
     const auto mixed = run_fake(job, ranks), apart = run_fake(alone, ranks);

@@ -58,7 +58,8 @@ std::vector<float> decoded(const PlainCodec& codec, const std::vector<float>& me
     for (float& x : result) x = through_bf16(x);
     return result;
   }
-  const std::size_t block = codec.block > 0 ? codec.block : std::max<std::size_t>(message.size(), 1);
+  const std::size_t block =
+      codec.block > 0 ? codec.block : std::max<std::size_t>(message.size(), 1);
   for (std::size_t begin = 0; begin < message.size(); begin += block) {
     const std::size_t count = std::min(block, message.size() - begin);
     if (codec.type == "int8") {

@@ -77,7 +77,11 @@ void low_precision(PlainRun& run) {
 class ChunkedMean {
  public:
   ChunkedMean(const PlainRun& run, PlainCodec codec, bool feedback)
-      : run_(run), codec_(std::move(codec)), feedback_(feedback), residuals_(run.zeros()), mean_residual_(run.size(), 0.0) {}
+      : run_(run),
+        codec_(std::move(codec)),
+        feedback_(feedback),
+        residuals_(run.zeros()),
+        mean_residual_(run.size(), 0.0) {}
 
   Vectors operator()(const Vectors& v) {
     if (run_.n == 1) return v;
@@ -89,7 +93,8 @@ class ChunkedMean {
         if (feedback_) add(sent[i], run_.message(residuals_[i], b));
         heard.push_back(sent[i]);
       }
-      const std::size_t elements = sent[0].size(), chunk = ((elements + run_.n - 1) / run_.n + 31) / 32 * 32;
+      const std::size_t elements = sent[0].size(),
+                        chunk = ((elements + run_.n - 1) / run_.n + 31) / 32 * 32;
       Vector residual = run_.message(mean_residual_, b), mean(elements);
       for (std::size_t begin = 0; begin < elements; begin += chunk) {
         mean_of_chunk(begin, std::min(begin + chunk, elements), sent, heard, residual, mean);
@@ -107,7 +112,8 @@ class ChunkedMean {
 
  private:
   /// A chunk is a message of its own: its blocks count from its start.
-  void mean_of_chunk(std::size_t begin, std::size_t end, const Vectors& sent, Vectors& heard, Vector& residual, Vector& mean) const {
+  void mean_of_chunk(std::size_t begin, std::size_t end, const Vectors& sent, Vectors& heard,
+                     Vector& residual, Vector& mean) const {
     const auto from = static_cast<std::ptrdiff_t>(begin), to = static_cast<std::ptrdiff_t>(end);
     std::vector<float> total(end - begin, 0.0f);
     for (std::size_t i = 0; i < run_.n; ++i) {
@@ -152,7 +158,8 @@ void qadam(PlainRun& run) {
       for (std::size_t i = 0; i < run.n; ++i) {
         const PlainOptimizer& optimizer = run.optimizers[i];
         for (std::size_t e = 0; e < run.size(); ++e) {
-          const double decay = optimizer.type() == "adam" ? optimizer.weight_decay(e) * run.x[i][e] : 0.0;
+          const double decay =
+              optimizer.type() == "adam" ? optimizer.weight_decay(e) * run.x[i][e] : 0.0;
           m[i][e] = optimizer.beta1() * m[i][e] + (1.0 - optimizer.beta1()) * (g[i][e] + decay);
         }
       }
@@ -164,7 +171,8 @@ void qadam(PlainRun& run) {
         const double step_size = run.lr(t) / (1.0 - std::pow(optimizer.beta1(), optimizer.s));
         for (std::size_t e = 0; e < run.size(); ++e) {
           const double v = optimizer.states[1][e] / (1.0 - std::pow(optimizer.beta2(), frozen_at));
-          if (optimizer.type() == "adamw") run.x[i][e] *= 1.0 - run.lr(t) * optimizer.weight_decay(e);
+          if (optimizer.type() == "adamw")
+            run.x[i][e] *= 1.0 - run.lr(t) * optimizer.weight_decay(e);
           run.x[i][e] -= step_size * m[i][e] / (std::sqrt(v) + optimizer.eps());
         }
       }

@@ -37,10 +37,12 @@ struct PlainGossip {
   bool adaptive = false;
   PlainExchange exchange;
 
-  int exchanges = 0, rounds = 0;       ///< so far: all, and those that took a round of the topology
-  int dropped = -1;                    ///< the step whose exchange was dropped
-  double moved = 0.0, length = 0.0;    ///< of the last mix: Σ ‖what was mixed - what came out‖², Σ ‖what was mixed‖²
-  bool exceeds = false, next = false;  ///< what the sums under way will say; an exchange to come is global
+  int exchanges = 0, rounds = 0;  ///< so far: all, and those that took a round of the topology
+  int dropped = -1;               ///< the step whose exchange was dropped
+  /// Of the last mix: Σ ‖what was mixed - what came out‖², Σ ‖what was mixed‖²
+  double moved = 0.0, length = 0.0;
+  /// What the sums under way will say; an exchange to come is global
+  bool exceeds = false, next = false;
 };
 
 class Simulation : public PlainRun {
@@ -92,7 +94,8 @@ class Simulation : public PlainRun {
   /// Counts an exchange; its round of the topology, or -1 where it is the mean over all ranks.
   static int take_round(PlainGossip& gossip) {
     const int k = gossip.exchanges++;
-    const bool global = gossip.next || (gossip.global_every > 0 && (k + 1) % gossip.global_every == 0);
+    const bool global =
+        gossip.next || (gossip.global_every > 0 && (k + 1) % gossip.global_every == 0);
     gossip.next = false;
     return global ? -1 : gossip.rounds++;
   }
@@ -102,7 +105,8 @@ class Simulation : public PlainRun {
     const int k = take_round(gossip);
     const Vectors result = gossip.exchange.mixed(*this, v, k < 0 ? everyone() : round(k));
     if (gossip.mix_states > 0 && gossip.exchanges % gossip.mix_states == 0) {
-      average_states([&](const Vectors& states) { return k < 0 ? mean(states) : mixed(states, k); });
+      average_states(
+          [&](const Vectors& states) { return k < 0 ? mean(states) : mixed(states, k); });
     }
     const double alpha = gossip_alpha(gossip, t);
     return sum({{1.0 - alpha, &v}, {alpha, &result}});
@@ -117,7 +121,8 @@ class Simulation : public PlainRun {
 
   double gossip_alpha(const PlainGossip& gossip, int t) const {
     if (!gossip.adaptive) return gossip.alpha;
-    const double largest = largest_lr(t), share = largest == 0.0 ? 1.0 : lr(t) / largest;  // 0/0 = 1
+    // 0/0 = 1
+    const double largest = largest_lr(t), share = largest == 0.0 ? 1.0 : lr(t) / largest;
     return std::max(gossip.alpha, std::pow(share, gossip.power));
   }
 
@@ -133,11 +138,13 @@ class Simulation : public PlainRun {
 
   /// Sums that started check_every steps ago are known in this step.
   static void hear_of_sums(PlainGossip& gossip, int t) {
-    if (gossip.global_above > 0.0 && t % gossip.check_every == 0 && gossip.exceeds) gossip.next = true;
+    if (gossip.global_above > 0.0 && t % gossip.check_every == 0 && gossip.exceeds)
+      gossip.next = true;
   }
   static void start_sums(PlainGossip& gossip, int t) {
     if (gossip.global_above <= 0.0 || t % gossip.check_every != 0) return;
-    gossip.exceeds = gossip.moved > 0.0 && std::sqrt(gossip.moved / gossip.length) > gossip.global_above;
+    gossip.exceeds =
+        gossip.moved > 0.0 && std::sqrt(gossip.moved / gossip.length) > gossip.global_above;
   }
 
   void gossip_step(PlainGossip& gossip, int t) {
@@ -205,7 +212,8 @@ class Simulation : public PlainRun {
       const Vectors next = sum({{1.0, &c}, {-eta * beta, &m}});
       for (std::size_t i = 0; i < n; ++i) {
         if (eta == 0.0 || skips(i, t)) continue;
-        for (std::size_t e = 0; e < size(); ++e) optimizers[i].states[0][e] = (x[i][e] - next[i][e]) / eta;
+        for (std::size_t e = 0; e < size(); ++e)
+          optimizers[i].states[0][e] = (x[i][e] - next[i][e]) / eta;
       }
       x = next;
     }
@@ -232,7 +240,8 @@ class Simulation : public PlainRun {
       const Vectors g = decayed_gradients(t), before = optimizer_states(0);
       for (std::size_t i = 0; i < n; ++i) {
         if (skips(i, t)) continue;  // keeps m, the optimizer's state
-        for (std::size_t e = 0; e < size(); ++e) optimizers[i].states[0][e] = beta * before[i][e] + g[i][e];
+        for (std::size_t e = 0; e < size(); ++e)
+          optimizers[i].states[0][e] = beta * before[i][e] + g[i][e];
       }
       const Vectors m = optimizer_states(0), mix = t == 0 ? x : mixed(x, t - 1);
       Vectors c = zeros();
@@ -250,7 +259,8 @@ class Simulation : public PlainRun {
     Vectors psi_before = x;
     for (int t = 0; t < steps; ++t) {
       const Vectors psi = updated(x, own_gradients(t), t);
-      const Vectors moved = sum({{1.0, &x}, {-1.0, &psi_before}}), corrected = sum({{1.0, &psi}, {1.0, &moved}});
+      const Vectors moved = sum({{1.0, &x}, {-1.0, &psi_before}}),
+                    corrected = sum({{1.0, &psi}, {1.0, &moved}});
       x = mixed(corrected, t);
       if (lazy) x = sum({{0.5, &corrected}, {0.5, &x}});
       psi_before = psi;
@@ -296,7 +306,8 @@ class Simulation : public PlainRun {
       Vector of_node(size());
       for (std::size_t j = first; j < first + per_node; ++j) {
         require(!skips(j, t), "test", "no plain rewriting of an overflow in a node");
-        for (std::size_t e = 0; e < size(); ++e) of_node[e] += g[j][e] / static_cast<double>(per_node);
+        for (std::size_t e = 0; e < size(); ++e)
+          of_node[e] += g[j][e] / static_cast<double>(per_node);
       }
       clip(of_node);
       means.push_back(of_node);
@@ -314,7 +325,9 @@ class Simulation : public PlainRun {
       } else {
         x = updated(x, by_nodes ? node_gradients(t) : own_gradients(t), t);
         if ((t + 1 - start) % period == 0) {
-          const Average average = [&](const Vectors& v) { return all ? mean(v) : mixed(v, (t + 1 - start) / period - 1); };
+          const Average average = [&](const Vectors& v) {
+            return all ? mean(v) : mixed(v, (t + 1 - start) / period - 1);
+          };
           x = average(x);
           settle_states(average);
         }
@@ -358,15 +371,18 @@ class Simulation : public PlainRun {
   }
 
   void diloco() {
-    const int period = key("period", 500), fragments = key("fragments", 1), delay = key("delay", 0), part = period / fragments;
-    const double nu = key("outer_lr", 0.7), mu = key("outer_momentum", 0.9), alpha = key("blend", 0.0);
+    const int period = key("period", 500), fragments = key("fragments", 1), delay = key("delay", 0),
+              part = period / fragments;
+    const double nu = key("outer_lr", 0.7), mu = key("outer_momentum", 0.9),
+                 alpha = key("blend", 0.0);
     const bool nesterov = key("outer_nesterov", true);
     Vectors a = x, s = zeros(), arriving = zeros();
     std::vector<bool> flying(static_cast<std::size_t>(fragments), false);
     const auto elements_of = [&](int f) {
       std::vector<bool> in(size());
       for (std::size_t e = 0; e < size(); ++e)
-        in[e] = bucket_of(e) * static_cast<std::size_t>(fragments) / buckets == static_cast<std::size_t>(f);
+        in[e] = bucket_of(e) * static_cast<std::size_t>(fragments) / buckets ==
+                static_cast<std::size_t>(f);
       return in;
     };
     const auto apply = [&](int f) {
@@ -406,14 +422,16 @@ class Simulation : public PlainRun {
 
 }  // namespace
 
-std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks, const PlainProblem* problem) {
+std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks,
+                                                  const PlainProblem* problem) {
   Simulation run(job, ranks, problem);
   std::vector<Switch> phases{{0, job.algorithm, job.topology}};
   phases.insert(phases.end(), job.switches.begin(), job.switches.end());
   for (std::size_t p = 0; p < phases.size(); ++p) {
     const bool last = p + 1 == phases.size();
     const int end = last ? job.steps : phases[p + 1].step;
-    require(last || (end > phases[p].step && end < job.steps), "test", "a switch in step {} of {}", end, job.steps);
+    require(last || (end > phases[p].step && end < job.steps), "test", "a switch in step {} of {}",
+            end, job.steps);
     if (p > 0) run.hand_over();
     run.begin(phases[p], end, last);
     run.train();

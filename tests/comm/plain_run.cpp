@@ -24,7 +24,8 @@ PlainRun::PlainRun(const Job& job, int ranks, const PlainProblem* problem)
     lay_out();
     x = zeros();
     for (std::size_t i = 0; i < n; ++i) {
-      for (std::size_t e = 0; e < size(); ++e) x[i][e] = start_value(static_cast<int>(i), job.start_apart, static_cast<std::int64_t>(e));
+      for (std::size_t e = 0; e < size(); ++e)
+        x[i][e] = start_value(static_cast<int>(i), job.start_apart, static_cast<std::int64_t>(e));
     }
   }
   reset_optimizers();
@@ -51,12 +52,15 @@ void PlainRun::hand_over() {
 void PlainRun::lay_out() {
   std::vector<std::size_t> bucket(job_shapes().size()), place(job_shapes().size());
   bool open = false;
-  for (std::size_t p = job_shapes().size(); p-- > 0;) {  // gradients are ready in the reversed order
+  // gradients are ready in the reversed order
+  for (std::size_t p = job_shapes().size(); p-- > 0;) {
     if (!open) message_sizes_.push_back(0);
     bucket[p] = message_sizes_.size() - 1;
     place[p] = message_sizes_.back();
     message_sizes_.back() += (static_cast<std::size_t>(job_shapes()[p].elements()) + 31) / 32 * 32;
-    open = static_cast<double>(message_sizes_.back()) * (job_.dtype == DType::kFloat64 ? 8.0 : 4.0) < job_.bucket_bytes;
+    open =
+        static_cast<double>(message_sizes_.back()) * (job_.dtype == DType::kFloat64 ? 8.0 : 4.0) <
+        job_.bucket_bytes;
   }
   buckets = message_sizes_.size();
   for (std::size_t p = 0; p < job_shapes().size(); ++p) {
@@ -103,7 +107,8 @@ Round PlainRun::round(int k) {
   if (!topology_) {  // the type may need none, and the job's not fit these ranks
     register_builtin_topologies();
     ConfigSection section(topology_config_, "test");
-    topology_ = make_unchecked_topology(section, {static_cast<int>(n), static_cast<int>(n)});  // push-sum's need columns alone
+    // push-sum's need columns alone
+    topology_ = make_unchecked_topology(section, {static_cast<int>(n), static_cast<int>(n)});
   }
   return topology_->round(k);
 }
@@ -112,7 +117,8 @@ Vectors PlainRun::mixed(const Vectors& v, const Round& round) {
   Vectors result(v.size(), Vector(v[0].size(), 0.0));
   for (std::size_t i = 0; i < v.size(); ++i) {
     for (const auto& [j, w] : Topology::row(round, static_cast<int>(i))) {
-      for (std::size_t e = 0; e < v[i].size(); ++e) result[i][e] += w * v[static_cast<std::size_t>(j)][e];
+      for (std::size_t e = 0; e < v[i].size(); ++e)
+        result[i][e] += w * v[static_cast<std::size_t>(j)][e];
     }
   }
   return result;
@@ -124,7 +130,8 @@ Vectors PlainRun::gradients(const Vectors& at, int t) const {
   for (std::size_t i = 0; i < n; ++i) {
     const double steeper = 1.0 + job_.rank_curvature * static_cast<double>(i);
     for (std::size_t e = 0; e < size(); ++e) {
-      g[i][e] = curvatures_[e] * steeper * (at[i][e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
+      g[i][e] = curvatures_[e] * steeper *
+                (at[i][e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
     }
   }
   return g;
@@ -193,7 +200,8 @@ void PlainRun::average_states(const Average& average, const std::vector<bool>& p
 void PlainRun::reset_optimizers() { optimizers.assign(n, PlainOptimizer(job_.optimizer, decays_)); }
 
 Vector PlainRun::message(const Vector& v, std::size_t bucket) const {
-  require(place_of_.size() == v.size() && bucket < message_sizes_.size(), "test", "the problem does not say where its elements lie");
+  require(place_of_.size() == v.size() && bucket < message_sizes_.size(), "test",
+          "the problem does not say where its elements lie");
   Vector result(message_sizes_[bucket], 0.0);
   for (std::size_t e = 0; e < v.size(); ++e) {
     if (bucket_of_[e] == bucket) result[place_of_[e]] = v[e];

@@ -19,8 +19,8 @@ using Vector = std::vector<double>;
 using Vectors = std::vector<Vector>;  ///< [rank][element]
 using Average = std::function<Vectors(const Vectors&)>;
 
-/// All ranks of a run side by side, in fp64: what the plain rewriting of any algorithm needs. Steps t count from where the algorithm began
-/// (algorithms.md, section 6).
+/// All ranks of a run side by side, in fp64: what the plain rewriting of any algorithm needs. Steps
+/// t count from where the algorithm began (algorithms.md, section 6).
 class PlainRun {
  public:
   PlainRun(const Job& job, int ranks, const PlainProblem* problem);
@@ -75,7 +75,8 @@ class PlainRun {
   void step_with_average(int t, const Average& average);
 
   Vectors optimizer_states(std::size_t k) const;  ///< the k-th, of all ranks
-  /// The optimizers' states become what `average` makes of them, where `part` says so (empty: everywhere).
+  /// The optimizers' states become what `average` makes of them, where `part` says so (empty:
+  /// everywhere).
   void average_states(const Average& average, const std::vector<bool>& part = {});
   void reset_optimizers();
 

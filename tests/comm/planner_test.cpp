@@ -54,12 +54,16 @@ StepModel late_step(double bytes, double seconds) {
   return step;
 }
 
-TEST_CASE("planner/predict: products of whole matrices make every step longer, and what is averaged meanwhile has that time too") {
+TEST_CASE(
+    "planner/predict: products of whole matrices make every step longer, and what is averaged "
+    "meanwhile has that time too") {
   const NetworkModel network = hosts(4, 1.0);
   StepModel step = late_step(1.25e8 / 2, 2.0);
   step.tensors[3].matrix_flops = 3e9;
   step.tensors[5].matrix_flops = 1e9;
-  const auto gossip = [&] { return predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e6).step; };
+  const auto gossip = [&] {
+    return predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e6).step;
+  };
   const auto all_reduce = [&] { return predict_all_reduce(network, step, 1e6).step; };
   const double before = gossip(), reduced = all_reduce();
   CHECK(compute_alone(step, network) == doctest::Approx(2.0));
@@ -74,11 +78,14 @@ TEST_CASE("planner/predict: products of whole matrices make every step longer, a
   CHECK(flops == 4e9);
 }
 
-TEST_CASE("planner/predict: gossip between hosts hides behind a step that is long enough, all-reduce only behind the backward pass") {
+TEST_CASE(
+    "planner/predict: gossip between hosts hides behind a step that is long enough, all-reduce "
+    "only behind the backward pass") {
   const NetworkModel network = hosts(4, 1.0);
   const double bytes = 1.25e8 / 2;  // half a second a direction
   const StepModel step = late_step(bytes, 2.0);
-  const Prediction gossip = predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, bytes / 4);
+  const Prediction gossip =
+      predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, bytes / 4);
   CHECK(gossip.step == doctest::Approx(2.0));
   CHECK(gossip.exposed == doctest::Approx(0.0));
   CHECK(gossip.sent == doctest::Approx(bytes));
@@ -92,13 +99,15 @@ TEST_CASE("planner/predict: gossip with bf16 on the wire sends half, and recodes
   const NetworkModel network = hosts(4, 1.0);
   StepModel step = late_step(1.25e8, 0.1);
   const auto costs = costs_of(*make("one-peer-exp", 4), network);
-  const Prediction full = predict_gossip(costs, network, step, 1e9), all_reduce = predict_all_reduce(network, step, 1e9);
+  const Prediction full = predict_gossip(costs, network, step, 1e9),
+                   all_reduce = predict_all_reduce(network, step, 1e9);
   step.gossip_wire = 0.5;
   const Prediction half = predict_gossip(costs, network, step, 1e9);
   CHECK(half.sent == doctest::Approx(0.5 * full.sent));
   CHECK(half.between_hosts == doctest::Approx(0.5 * full.between_hosts));
   CHECK(half.step < 0.6 * full.step);
-  CHECK(predict_all_reduce(network, step, 1e9).step == doctest::Approx(all_reduce.step));  // it sums in full precision
+  // it sums in full precision
+  CHECK(predict_all_reduce(network, step, 1e9).step == doctest::Approx(all_reduce.step));
   NetworkModel slow_memory = network;
   slow_memory.memory_bandwidth = 1e9;
   const double recoding = predict_gossip(costs, slow_memory, step, 1e9).step;
@@ -109,12 +118,14 @@ TEST_CASE("planner/predict: gossip with bf16 on the wire sends half, and recodes
 TEST_CASE("planner/predict: without overlap every exchange is waited for") {
   const NetworkModel network = hosts(2, 1.0);
   const StepModel step = late_step(1.25e8, 3.0);
-  const Prediction gossip = predict_gossip(costs_of(*make("ring", 2), network), network, step, 1e9, false);
+  const Prediction gossip =
+      predict_gossip(costs_of(*make("ring", 2), network), network, step, 1e9, false);
   CHECK(gossip.exposed == doctest::Approx(1.0));
   CHECK(gossip.step == doctest::Approx(4.0));
 }
 
-TEST_CASE("planner/predict: with an interval an exchange is sent and waited for every so many steps") {
+TEST_CASE(
+    "planner/predict: with an interval an exchange is sent and waited for every so many steps") {
   const NetworkModel network = hosts(4, 1.0);
   const StepModel step = late_step(1.25e8, 0.25);  // an exchange takes a second
   const auto costs = costs_of(*make("one-peer-exp", 4), network);
@@ -126,13 +137,17 @@ TEST_CASE("planner/predict: with an interval an exchange is sent and waited for 
     const auto h = static_cast<double>(interval);
     CHECK(some.sent == doctest::Approx(each.sent / h));
     CHECK(some.between_hosts == doctest::Approx(each.between_hosts / h));
-    CHECK(some.step == doctest::Approx((0.25 * h + 0.75) / h));  // started after one step, it is used at the end of the next
+    // started after one step, it is used at the end of the next
+    CHECK(some.step == doctest::Approx((0.25 * h + 0.75) / h));
     CHECK(some.exposed == doctest::Approx(0.75 / h));
-    CHECK(predict_gossip(costs, network, step, 1e9, false, interval).step == doctest::Approx((0.25 * h + 1.0) / h));
+    CHECK(predict_gossip(costs, network, step, 1e9, false, interval).step ==
+          doctest::Approx((0.25 * h + 1.0) / h));
   }
 }
 
-TEST_CASE("planner/predict: averages now and then cost their part of an all-reduce, and what hides behind steps costs nothing") {
+TEST_CASE(
+    "planner/predict: averages now and then cost their part of an all-reduce, and what hides "
+    "behind steps costs nothing") {
   const NetworkModel network = hosts(4, 1.0);
   const StepModel step = late_step(1.25e8, 0.5);
   const double sum = 1.5;  // seconds: 2 (n - 1) / n of the bytes
@@ -141,15 +156,19 @@ TEST_CASE("planner/predict: averages now and then cost their part of an all-redu
   CHECK(rare.step == doctest::Approx(0.5 + sum / 10));
   CHECK(rare.exposed == doctest::Approx(sum / 10));
   CHECK(rare.sent == doctest::Approx(predict_all_reduce(network, step, 1e9).sent / 10));
-  CHECK(predict_averages(network, step, 1e9, 10, 2).step == doctest::Approx(0.5 + (sum - 1.0) / 10));
+  CHECK(predict_averages(network, step, 1e9, 10, 2).step ==
+        doctest::Approx(0.5 + (sum - 1.0) / 10));
   CHECK(predict_averages(network, step, 1e9, 10, 3).step == doctest::Approx(0.5));
 }
 
-TEST_CASE("planner/predict: averages by the clock are waited for by no step, and begin and end between two") {
+TEST_CASE(
+    "planner/predict: averages by the clock are waited for by no step, and begin and end between "
+    "two") {
   NetworkModel network = hosts(4, 1.0);
   const StepModel step = late_step(1.25e8, 0.5);  // an average takes 1.5 s
   const double sent = predict_all_reduce(network, step, 1e9).sent;
-  for (const auto& [interval, steps] : {std::pair(0.0, 3.0), {0.4, 4.0}, {0.6, 5.0}, {10.0, 23.0}}) {
+  for (const auto& [interval, steps] :
+       {std::pair(0.0, 3.0), {0.4, 4.0}, {0.6, 5.0}, {10.0, 23.0}}) {
     CAPTURE(interval);
     const Prediction prediction = predict_asynchronous(network, step, 1e9, interval);
     CHECK(prediction.step == doctest::Approx(0.5));
@@ -157,7 +176,8 @@ TEST_CASE("planner/predict: averages by the clock are waited for by no step, and
     CHECK(prediction.sent == doctest::Approx(sent / steps));
     CHECK(prediction.between_hosts == doctest::Approx(sent / steps));
   }
-  network.memory_bandwidth = 1.25e10;  // each pass over the parameters takes 10 ms, of which a step has 7 and an average 6
+  // each pass over the parameters takes 10 ms, of which a step has 7 and an average 6
+  network.memory_bandwidth = 1.25e10;
   const Prediction slow = predict_asynchronous(network, step, 1e9, 0.4);
   CHECK(slow.step == doctest::Approx(0.5 + 0.07 + 0.06 / 4));
 }
@@ -167,22 +187,28 @@ TEST_CASE("planner/predict: ranks of one host read each other's parameters, and 
   network.ranks_per_host = 4;
   network.memory_bandwidth = 1e10;
   const StepModel step = late_step(1e8, 1.0);
-  const Prediction gossip = predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7);
+  const Prediction gossip =
+      predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7);
   CHECK(gossip.sent == 0.0);
   CHECK(gossip.exposed == 0.0);
-  CHECK(gossip.step - compute_alone(step, network) == doctest::Approx(1e8 / 1e10));  // one more buffer is read
+  // one more buffer is read
+  CHECK(gossip.step - compute_alone(step, network) == doctest::Approx(1e8 / 1e10));
   network.direct = false;
-  CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).sent == doctest::Approx(1e8));
+  CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).sent ==
+        doctest::Approx(1e8));
 }
 
-TEST_CASE("planner/predict: messages inside a host take the cores that compute, unless they have some of their own") {
+TEST_CASE(
+    "planner/predict: messages inside a host take the cores that compute, unless they have some of "
+    "their own") {
   NetworkModel network;
   network.ranks = network.ranks_per_host = 2;
   network.inside = {0.0, 1e9};
   network.memory_bandwidth = 1e15;
   network.spare_cores = true;
   const StepModel step = late_step(1e8, 1.0);
-  CHECK(predict_all_reduce(network, step, 1e6).step == doctest::Approx(1.1));  // ready at the end of the backward pass
+  // ready at the end of the backward pass
+  CHECK(predict_all_reduce(network, step, 1e6).step == doctest::Approx(1.1));
   StepModel early = step;
   for (PlannedTensor& tensor : early.tensors) tensor.ready = 0.0;
   CHECK(predict_all_reduce(network, early, 1e6).step == doctest::Approx(1.0));
@@ -194,25 +220,32 @@ TEST_CASE("planner/predict: a hierarchical round sends each byte between hosts o
   NetworkModel network = hosts(4, 1.0);
   network.ranks_per_host = 2;
   const StepModel step = late_step(1e8, 0.1);
-  const Prediction nodes = predict_gossip(costs_of(*make("hierarchical", 4, 2), network), network, step, 1e7);
+  const Prediction nodes =
+      predict_gossip(costs_of(*make("hierarchical", 4, 2), network), network, step, 1e7);
   CHECK(nodes.between_hosts == doctest::Approx(1e8));
-  const Prediction flat = predict_gossip(costs_of(*make("complete", 4, 2), network), network, step, 1e7);
+  const Prediction flat =
+      predict_gossip(costs_of(*make("complete", 4, 2), network), network, step, 1e7);
   CHECK(flat.between_hosts == doctest::Approx(2e8));
 }
 
 TEST_CASE("planner/predict: one slow link sets the pace") {
   NetworkModel network = hosts(4, 1.0);
   const StepModel step = late_step(1.25e8, 0.1);
-  const double even = predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step;
+  const double even =
+      predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step;
   network.host_bandwidth = {1.25e8, 1.25e8, 1.25e8, 1.25e7};
-  CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step == doctest::Approx(10 * even).epsilon(0.02));
+  CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step ==
+        doctest::Approx(10 * even).epsilon(0.02));
 }
 
-TEST_CASE("planner/predict: a pair that cannot fill the link limits one peer, not several at once") {
+TEST_CASE(
+    "planner/predict: a pair that cannot fill the link limits one peer, not several at once") {
   NetworkModel network = hosts(4, 1.0);
   network.host_bandwidth.assign(4, 5.0 * 1.25e8);
   const StepModel step = late_step(1.25e8, 0.1);  // a second over one pair
-  const auto gossip = [&](const char* type) { return predict_gossip(costs_of(*make(type, 4), network), network, step, 1e9).step; };
+  const auto gossip = [&](const char* type) {
+    return predict_gossip(costs_of(*make(type, 4), network), network, step, 1e9).step;
+  };
   CHECK(gossip("one-peer-exp") == doctest::Approx(1.0));
   CHECK(gossip("static-ring") == doctest::Approx(1.0));  // two peers
   CHECK(gossip("complete") == doctest::Approx(1.5 / 5));
@@ -222,31 +255,42 @@ TEST_CASE("planner/predict: a pair that cannot fill the link limits one peer, no
   CHECK(gossip("one-peer-exp") == doctest::Approx(1.0));
 }
 
-TEST_CASE("planner/predict: where hosts sit out every other round, the next exchange goes on meanwhile") {
+TEST_CASE(
+    "planner/predict: where hosts sit out every other round, the next exchange goes on meanwhile") {
   const StepModel step = late_step(1.25e8, 0.1);  // a second over the link
   const auto seconds = [&](const char* type, int ranks) {
     const NetworkModel network = hosts(ranks, 1.0);
     return predict_gossip(costs_of(*make(type, ranks), network), network, step, 1e9).step;
   };
-  for (const int ranks : {2, 4, 8}) CHECK(seconds("alternating-exp-ring", ranks) == doctest::Approx(0.55));
-  for (const char* type : {"base-2", "ring", "one-peer-exp", "random-matching", "complete"}) CHECK(seconds(type, 8) >= 0.999);
+  for (const int ranks : {2, 4, 8})
+    CHECK(seconds("alternating-exp-ring", ranks) == doctest::Approx(0.55));
+  for (const char* type : {"base-2", "ring", "one-peer-exp", "random-matching", "complete"})
+    CHECK(seconds(type, 8) >= 0.999);
 }
 
-TEST_CASE("planner/predict: over long links a connection that was idle for rounds begins again with a small window") {
+TEST_CASE(
+    "planner/predict: over long links a connection that was idle for rounds begins again with a "
+    "small window") {
   const StepModel step = late_step(4e6, 0.002);
   const auto seconds = [&](int ranks) {
     NetworkModel network = hosts(ranks, 1.0);
     network.host_bandwidth.assign(static_cast<std::size_t>(ranks), 1.25e8);
     network.between.latency = 0.05;
     network.derive_pair();  // 42 MB/s: 0.247 s an exchange, handshake included
-    return predict_gossip(costs_of(*make("alternating-exp-ring", ranks), network), network, step, 1e9).step;
+    return predict_gossip(costs_of(*make("alternating-exp-ring", ranks), network), network, step,
+                          1e9)
+        .step;
   };
-  CHECK(seconds(2) == doctest::Approx(0.247 / 2).epsilon(0.02));  // of two hosts there is one connection
-  // Ten segments to 4 MiB: 8.17 doublings of a round trip, of which three steps of idleness cost a ninth for each 0.3 s.
+  // of two hosts there is one connection
+  CHECK(seconds(2) == doctest::Approx(0.247 / 2).epsilon(0.02));
+  // Ten segments to 4 MiB: 8.17 doublings of a round trip, of which three steps of idleness cost a
+  // ninth for each 0.3 s.
   CHECK(seconds(4) == doctest::Approx(0.247 / (2 - 8.17 * 0.1 * 3 / 0.3 / 9)).epsilon(0.02));
 }
 
-TEST_CASE("planner/predict: a sum waits six latencies for each window of a bucket; buckets under way at once wait together") {
+TEST_CASE(
+    "planner/predict: a sum waits six latencies for each window of a bucket; buckets under way at "
+    "once wait together") {
   NetworkModel network = hosts(4, 1e9);
   network.between.latency = 0.01;
   const double mebibyte = 1 << 20;
@@ -257,10 +301,13 @@ TEST_CASE("planner/predict: a sum waits six latencies for each window of a bucke
   const auto costs = costs_of(*make("one-peer-exp", 4), network);
   // Waits after each; and the connection that rested for a step begins with a smaller window.
   const double resting = 0.02 * 8.17 / 9 / 0.22;
-  CHECK(predict_gossip(costs, network, step, 4 * mebibyte, false).step == doctest::Approx((0.1 + 8 * 0.03) / (1 - resting)).epsilon(0.005));
+  CHECK(predict_gossip(costs, network, step, 4 * mebibyte, false).step ==
+        doctest::Approx((0.1 + 8 * 0.03) / (1 - resting)).epsilon(0.005));
 }
 
-TEST_CASE("planner/network: one pair fills a given link as far as 16 pieces of 256 KiB for each answer do") {
+TEST_CASE(
+    "planner/network: one pair fills a given link as far as 16 pieces of 256 KiB for each answer "
+    "do") {
   NetworkModel network = hosts(4, 1.0);
   network.between.latency = 0.05;
   network.host_bandwidth = {1e6, 1.25e8, 1.25e8, 1.25e8};
@@ -271,7 +318,8 @@ TEST_CASE("planner/network: one pair fills a given link as far as 16 pieces of 2
 
 TEST_CASE("planner/predict: buckets close as training's do") {
   StepModel step;
-  for (const double bytes : {10.0, 10.0, 25.0, 5.0}) step.tensors.push_back({bytes, step.tensors.size() * 0.25 + 0.25});
+  for (const double bytes : {10.0, 10.0, 25.0, 5.0})
+    step.tensors.push_back({bytes, step.tensors.size() * 0.25 + 0.25});
   const auto buckets = planned_buckets(step, 20.0);
   REQUIRE(buckets.size() == 3);
   CHECK(buckets[0].bytes == 20.0);
@@ -280,12 +328,15 @@ TEST_CASE("planner/predict: buckets close as training's do") {
   CHECK(buckets[2].bytes == 5.0);
 }
 
-TEST_CASE("planner/advice: recommends gossip that mixes fast on slow networks, all-reduce where communication costs nothing") {
+TEST_CASE(
+    "planner/advice: recommends gossip that mixes fast on slow networks, all-reduce where "
+    "communication costs nothing") {
   const StepModel step = even_step(25e6, 0.2);
   const Advice slow = advise(hosts(8, 1.0), step, {4, 25});
   CHECK(!slow.choices[slow.best].topology.empty());
   CHECK(slow.choices[slow.best].rounds_to_consensus.has_value());
-  CHECK(advice_text(slow, false).find("recommended: " + slow.choices[slow.best].topology) != std::string::npos);
+  CHECK(advice_text(slow, false).find("recommended: " + slow.choices[slow.best].topology) !=
+        std::string::npos);
   const nlohmann::json json = nlohmann::json::parse(advice_json(slow));
   CHECK(json["recommended"]["topology"] == slow.choices[slow.best].topology);
   CHECK(json["choices"].size() == slow.choices.size());
@@ -298,7 +349,8 @@ TEST_CASE("planner/advice: recommends gossip that mixes fast on slow networks, a
   const Advice alone = advise(hosts(1, 1.0), step, {25});
   CHECK(alone.choices[alone.best].prediction.exposed == 0.0);
 
-  // A step of 1000 s is as long with both sizes, which are five times the default and a fifth of it: the faster one.
+  // A step of 1000 s is as long with both sizes, which are five times the default and a fifth of
+  // it: the faster one.
   const Advice long_step = advise(hosts(8, 1.0), even_step(25e6, 1000.0), {5, 125});
   CHECK(long_step.choices[long_step.best].bucket_mb == 5.0);
 }
@@ -315,7 +367,8 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
         CAPTURE(interval);
         constexpr int kRanks = 8, kWidth = 150, kSteps = 240;
         const auto topology = make(type, kRanks);
-        // Each step's update is noise of size 1 on each rank; what is apart is noted where gradients are taken.
+        // Each step's update is noise of size 1 on each rank; what is apart is noted where
+        // gradients are taken.
         std::vector<double> x(kRanks * kWidth, 0.0);
         double apart = 0.0;
         int noted = 0;
@@ -323,12 +376,16 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
           if (t >= kSteps / 2) {
             for (int e = 0; e < kWidth; ++e) {
               double mean = 0.0;
-              for (int i = 0; i < kRanks; ++i) mean += x[static_cast<std::size_t>(i * kWidth + e)] / kRanks;
-              for (int i = 0; i < kRanks; ++i) apart += std::pow(x[static_cast<std::size_t>(i * kWidth + e)] - mean, 2);
+              for (int i = 0; i < kRanks; ++i)
+                mean += x[static_cast<std::size_t>(i * kWidth + e)] / kRanks;
+              for (int i = 0; i < kRanks; ++i)
+                apart += std::pow(x[static_cast<std::size_t>(i * kWidth + e)] - mean, 2);
             }
             noted += kWidth * (kRanks - 1);
           }
-          const auto mix = [&](int k) { MixingMatrix(topology->round(k), kRanks).apply(x, kWidth); };
+          const auto mix = [&](int k) {
+            MixingMatrix(topology->round(k), kRanks).apply(x, kWidth);
+          };
           const auto update = [&] {
             for (double& v : x) v += normal(random);
           };
@@ -342,20 +399,25 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
         }
         double left = 0.0;
         for (const double part : disagreement_curve(*topology, 200)) left += part * part;
-        const AlgorithmPlan plan = algorithm_of({{"type", "gossip"}, {"order", order}, {"interval", interval}});
+        const AlgorithmPlan plan =
+            algorithm_of({{"type", "gossip"}, {"order", order}, {"interval", interval}});
         CHECK(plan.disagreement(left) == doctest::Approx(apart / noted).epsilon(0.08));
       }
     }
   }
   CHECK(algorithm_of("allreduce").disagreement(1.0) == 0.0);
-  CHECK(algorithm_of({{"type", "local_sgd"}, {"period", 5}}).disagreement(1.0) == 2.0);  // the mean of 0 … 4
-  // Other ways to mix in every step leave what gossip in their order does; Choco's half way takes twice as many rounds.
-  const AlgorithmPlan awc = algorithm_of({{"type", "gossip"}}), atc = algorithm_of({{"type", "gossip"}, {"order", "atc"}});
+  // the mean of 0 … 4
+  CHECK(algorithm_of({{"type", "local_sgd"}, {"period", 5}}).disagreement(1.0) == 2.0);
+  // Other ways to mix in every step leave what gossip in their order does; Choco's half way takes
+  // twice as many rounds.
+  const AlgorithmPlan awc = algorithm_of({{"type", "gossip"}}),
+                      atc = algorithm_of({{"type", "gossip"}, {"order", "atc"}});
   for (const char* name : {"gradient_tracking", "momentum_tracking", "choco"})
     CHECK(algorithm_of(name).disagreement(1.7) == awc.disagreement(1.7));
   for (const char* name : {"push_sum", "decentlam", "exact_diffusion", "low_precision"})
     CHECK(algorithm_of(name).disagreement(1.7) == atc.disagreement(1.7));
-  CHECK(algorithm_of({{"type", "choco"}, {"consensus_step", 0.5}}).disagreement(1.7) == doctest::Approx(awc.disagreement(2.4)));
+  CHECK(algorithm_of({{"type", "choco"}, {"consensus_step", 0.5}}).disagreement(1.7) ==
+        doctest::Approx(awc.disagreement(2.4)));
   // Outer steps are as far apart as means; above 64 steps nobody has measured what they cost.
   CHECK(algorithm_of({{"type", "diloco"}, {"period", 5}}).disagreement(1.0) == 2.0);
   CHECK(algorithm_of({{"type", "slowmo"}, {"period", 64}}).disagreement(1.0) == 31.5);
@@ -363,11 +425,14 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
 }
 
 TEST_CASE("planner/advice: a unit of disagreement among many ranks costs 3 % more steps") {
-  CHECK(expected_steps(1.0, 4) == doctest::Approx(1.0225));  // docs/benchmarks.md, "What mixing costs in learning"
+  // docs/benchmarks.md, "What mixing costs in learning"
+  CHECK(expected_steps(1.0, 4) == doctest::Approx(1.0225));
   CHECK(expected_steps(1.0, 1) == 1.0);
 }
 
-TEST_CASE("planner/advice: what is encoded, or sent by the algorithm's nature, is not read where it lies") {
+TEST_CASE(
+    "planner/advice: what is encoded, or sent by the algorithm's nature, is not read where it "
+    "lies") {
   NetworkModel network;
   network.ranks = network.ranks_per_host = 4;
   network.inside = {0.0, 1e9};
@@ -410,24 +475,30 @@ TEST_CASE("planner/advice: what mixes far better is recommended over what is a l
   std::set<std::string> methods;
   for (const PlannedChoice& choice : advice.methods) methods.insert(choice.method());
   CHECK(methods.size() == advice.methods.size());
-  for (const char* name : {"all-reduce", "gossip", "gossip, int8", "gossip, interval 4, bf16", "local SGD, period 32"}) {
+  for (const char* name : {"all-reduce", "gossip", "gossip, int8", "gossip, interval 4, bf16",
+                           "local SGD, period 32"}) {
     CAPTURE(name);
     CHECK(methods.count(name) == 1);
   }
-  CHECK(std::is_sorted(advice.methods.begin(), advice.methods.end(),
-                       [](const PlannedChoice& a, const PlannedChoice& b) { return a.seconds() < b.seconds(); }));
-  // Every algorithm is predicted; those whose cost in learning nobody measured come last and have no expected time.
+  CHECK(std::is_sorted(
+      advice.methods.begin(), advice.methods.end(),
+      [](const PlannedChoice& a, const PlannedChoice& b) { return a.seconds() < b.seconds(); }));
+  // Every algorithm is predicted; those whose cost in learning nobody measured come last and have
+  // no expected time.
   for (const AlgorithmPlan& plan : known_algorithms()) {
     CAPTURE(plan.name);
-    const auto found = std::find_if(advice.methods.begin(), advice.methods.end(),
-                                    [&](const auto& m) { return m.algorithm == plan.name && m.keys.empty() && m.exchange.empty(); });
+    const auto found =
+        std::find_if(advice.methods.begin(), advice.methods.end(), [&](const auto& m) {
+          return m.algorithm == plan.name && m.keys.empty() && m.exchange.empty();
+        });
     REQUIRE(found != advice.methods.end());
     CHECK(found->known() == static_cast<bool>(plan.disagreement));
     CHECK(found->prediction.step > 0.1);
     CHECK(found->prediction.sent > 0.0);
   }
   // `auto` keeps the mathematics.
-  for (const PlannedChoice& choice : advice.choices) CHECK((choice.algorithm == "gossip" || choice.algorithm == "allreduce"));
+  for (const PlannedChoice& choice : advice.choices)
+    CHECK((choice.algorithm == "gossip" || choice.algorithm == "allreduce"));
 }
 
 TEST_CASE("planner/advice: no algorithm stands on a topology where it would be refused") {
@@ -445,22 +516,27 @@ TEST_CASE("planner/advice: no algorithm stands on a topology where it would be r
       const AlgorithmPlan plan = algorithm_of(keys);
       CAPTURE(method.method());
       CAPTURE(method.topology);
-      if (plan.growth) CHECK_FALSE(growth_per_step(plan, *sgd, *make(method.topology, ranks)).grows());
+      if (plan.growth)
+        CHECK_FALSE(growth_per_step(plan, *sgd, *make(method.topology, ranks)).grows());
       looked_at += method.algorithm == "exact_diffusion";
     }
     CHECK(looked_at == 1);
   }
 }
 
-TEST_CASE("planner/predict: bytes of means by nodes, of encoded means and of exchanges that bring two tensors") {
+TEST_CASE(
+    "planner/predict: bytes of means by nodes, of encoded means and of exchanges that bring two "
+    "tensors") {
   NetworkModel network;
   network.ranks = 8;
   network.ranks_per_host = 4;
   network.between = {0.0, 1e9};
   network.direct = false;
   const StepModel step = even_step(1e6, 0.1);  // 4 MB
-  const Prediction flat = predict_all_reduce(network, step, 1e6), nodes = predict_all_reduce(network, step, 1e6, true, 4);
-  // Each of 4 ranks sends its share of 8 parts to 4 others and gets as many back: 4 times what two nodes exchange.
+  const Prediction flat = predict_all_reduce(network, step, 1e6),
+                   nodes = predict_all_reduce(network, step, 1e6, true, 4);
+  // Each of 4 ranks sends its share of 8 parts to 4 others and gets as many back: 4 times what two
+  // nodes exchange.
   CHECK(flat.between_hosts == doctest::Approx(4.0 * 4e6));
   CHECK(nodes.between_hosts == doctest::Approx(4e6));
   CHECK(nodes.exposed < flat.exposed);
@@ -469,14 +545,16 @@ TEST_CASE("planner/predict: bytes of means by nodes, of encoded means and of exc
   CHECK(encoded.between_hosts == doctest::Approx(flat.between_hosts / 4.0));
   CHECK(encoded.step > compute_alone(step, network));
   // One bucket is complete when the backward pass ends: all of it is waited for.
-  CHECK(predict_encoded_mean(network, step, 1e9, 0.25).exposed == doctest::Approx(0.25 * flat.between_hosts / 1e9).epsilon(0.01));
+  CHECK(predict_encoded_mean(network, step, 1e9, 0.25).exposed ==
+        doctest::Approx(0.25 * flat.between_hosts / 1e9).epsilon(0.01));
   register_builtin_topologies();
   const nlohmann::json ring{{"type", "ring"}};
   ConfigSection section(ring, "test");
   section.required_text("type", "");
   const auto topology = topologies().make("ring", "type", section, {8, 4});
   const std::vector<RoundCost> costs = costs_of(*topology, network);
-  const Prediction one = predict_gossip(costs, network, step, 1e6), two = predict_by_gossip(true, 1, 2)(costs, network, step, 1e6);
+  const Prediction one = predict_gossip(costs, network, step, 1e6),
+                   two = predict_by_gossip(true, 1, 2)(costs, network, step, 1e6);
   CHECK(two.sent == doctest::Approx(2.0 * one.sent));
   // What nobody adds up on the way goes to each of the 7 others, whatever the nodes.
   for (const char* name : {"complete", "hierarchical"}) {
@@ -526,35 +604,43 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
 
 constexpr double kSlowLink = 5e6;  ///< bytes a second
 /// Connections of that, as many at once as there are peers, but one sum at a
-/// time. `half`: one direction at a time, so that an exchange of both takes twice as long as one of them.
-/// It takes no time but that of its own clock, which besides goes on while this thread computes: a busy machine changes nothing.
+/// time. `half`: one direction at a time, so that an exchange of both takes twice as long as one of
+/// them. It takes no time but that of its own clock, which besides goes on while this thread
+/// computes: a busy machine changes nothing.
 class SlowLink final : public ForwardingTransport {
  public:
   SlowLink(Transport& inner, bool half) : ForwardingTransport(inner), half_(half) {}
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    carry(send, half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0);
+    carry(send, half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size())
+                      : 1.0);
     return ForwardingTransport::start_exchange(exchange, send, receive, label, std::move(flow));
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     carry(in, 1.0);
     return ForwardingTransport::start_sum(in, out, label, std::move(flow));
   }
   double now() const {
     timespec computed{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &computed);
-    return carried_ + static_cast<double>(computed.tv_sec) + 1e-9 * static_cast<double>(computed.tv_nsec);
+    return carried_ + static_cast<double>(computed.tv_sec) +
+           1e-9 * static_cast<double>(computed.tv_nsec);
   }
 
  private:
-  void carry(const Tensor& send, double ways) { carried_ += static_cast<double>(send.bytes()) * ways / kSlowLink; }
+  void carry(const Tensor& send, double ways) {
+    carried_ += static_cast<double>(send.bytes()) * ways / kSlowLink;
+  }
 
   bool half_;
   double carried_ = 0.0;  ///< seconds
 };
 
 /// Looks at the network that each of some ranks finds, all on hosts of their own, over slow links.
-void measure_slow_links(int ranks, bool half, const std::function<void(const NetworkModel&)>& look) {
+void measure_slow_links(int ranks, bool half,
+                        const std::function<void(const NetworkModel&)>& look) {
   FakeWorldOptions options;
   options.ranks_per_host = 1;
   FakeWorld world(ranks, options);
@@ -573,13 +659,15 @@ TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is 
     measure_slow_links(2, half, [half](const NetworkModel& model) {
       const std::string warning = half_duplex_warning(model);
       CHECK(warning.empty() == !half);
-      CHECK(network_from_json(to_json(model), "net.json").both_directions == doctest::Approx(model.both_directions));
+      CHECK(network_from_json(to_json(model), "net.json").both_directions ==
+            doctest::Approx(model.both_directions));
       if (half) CHECK(warning.find("btl_tcp_flags") != std::string::npos);
     });
   }
 }
 
-TEST_CASE("planner/measure: a host's link is what several peers reach, sums have a rate of their own") {
+TEST_CASE(
+    "planner/measure: a host's link is what several peers reach, sums have a rate of their own") {
   measure_slow_links(3, false, [](const NetworkModel& model) {
     CHECK(model.between.bandwidth <= 1.1 * kSlowLink);
     CHECK(model.typical_link() > 1.4 * model.between.bandwidth);

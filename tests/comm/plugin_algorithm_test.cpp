@@ -44,7 +44,8 @@ std::string error_of(const nlohmann::json& value) {
 
 TEST_CASE("comm/plugin_algorithm: settings and states do what its formulas say") {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const auto& [period, momentum, lr] : {std::tuple{1, 0.5, 0.1}, {3, 0.0, 0.1}, {4, 0.8, 0.1}, {3, 0.5, 0.0}, {12, 0.5, 0.1}}) {
+    for (const auto& [period, momentum, lr] :
+         {std::tuple{1, 0.5, 0.1}, {3, 0.0, 0.1}, {4, 0.8, 0.1}, {3, 0.5, 0.0}, {12, 0.5, 0.1}}) {
       for (const bool in_backward : {true, false}) {
         Job job = slow_job(period, momentum);
         job.lr = lr;
@@ -57,13 +58,16 @@ TEST_CASE("comm/plugin_algorithm: settings and states do what its formulas say")
         CAPTURE(ranks);
         CAPTURE(period);
         CAPTURE(momentum);
-        CHECK(test::largest_difference(run_fake(job, ranks), test::run_plain_family(plain, ranks)) < 1e-12);
+        CHECK(test::largest_difference(run_fake(job, ranks), test::run_plain_family(plain, ranks)) <
+              1e-12);
       }
     }
   }
 }
 
-TEST_CASE("comm/plugin_algorithm: what a resumed run finds in its buckets is all that it needs, to the bit") {
+TEST_CASE(
+    "comm/plugin_algorithm: what a resumed run finds in its buckets is all that it needs, to the "
+    "bit") {
   const auto straight = run_fake(slow_job(4, 0.5), 3);
   for (const int after : {2, 4, 7}) {
     Job job = slow_job(4, 0.5);
@@ -72,7 +76,9 @@ TEST_CASE("comm/plugin_algorithm: what a resumed run finds in its buckets is all
   }
 }
 
-TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, zero, and keeps them when the algorithm is made again") {
+TEST_CASE(
+    "comm/algorithm: every bucket has the states that the plan declares, zero, and keeps them when "
+    "the algorithm is made again") {
   register_builtin_algorithms();
   AlgorithmPlan plan = algorithm_of("allreduce");
   plan.states = {{"one"}, {"two", 2, DType::kFloat64}};
@@ -86,7 +92,11 @@ TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, z
   const BucketPlan layout = plan_buckets(model.order, {}, DType::kFloat32, 1);
   std::vector<Bucket> buckets = make_buckets(layout, *backend, DType::kFloat32, 0, false);
   const auto mixer = transport->make_mixer(*backend);
-  const AlgorithmSite site{.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets};
+  const AlgorithmSite site{.backend = *backend,
+                           .transport = *transport,
+                           .mixer = *mixer,
+                           .rule = *rule,
+                           .buckets = buckets};
   make_algorithm(plan, site);
   REQUIRE(buckets.size() == 2);
   for (const Bucket& bucket : buckets) {
@@ -107,7 +117,9 @@ TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, z
   CHECK(buckets[1].sync[2].numbers.raw() == before);
 }
 
-TEST_CASE("comm/algorithm: a text is a type, the resolved object has every default, and errors name what would be right") {
+TEST_CASE(
+    "comm/algorithm: a text is a type, the resolved object has every default, and errors name what "
+    "would be right") {
   register_once();
   nlohmann::json resolved;
   CHECK(algorithm_of("slow_average", &resolved).step_keys.front().steps == 8);
@@ -121,9 +133,11 @@ TEST_CASE("comm/algorithm: a text is a type, the resolved object has every defau
     CHECK(text.find(part) != std::string::npos);
   };
   contains(error_of({{"type", "gossip"}, {"period", 4}}),
-           "sync.algorithm.period: is not a key of gossip, but of diloco, local_sgd, slow_average, slowmo");
+           "sync.algorithm.period: is not a key of gossip, but of diloco, local_sgd, slow_average, "
+           "slowmo");
   contains(error_of({{"type", "slow_average"}, {"perod", 4}}), "did you mean 'period'");
-  contains(error_of({{"type", "slow_average"}, {"period", 0}}), "sync.algorithm.period: expected an integer 1 … 1000000, found 0");
+  contains(error_of({{"type", "slow_average"}, {"period", 0}}),
+           "sync.algorithm.period: expected an integer 1 … 1000000, found 0");
   contains(error_of("slow_averag"), "did you mean 'slow_average'");
   contains(error_of(3), "sync.algorithm: expected an object");
 }

@@ -37,15 +37,21 @@ struct Setup {
   std::unique_ptr<Transport> transport = make_single_transport();
   NoRule rule;
   TinyModel model{{Shape{32}, Shape{32}, Shape{32}, Shape{32}}};
-  BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 256);  // buckets {p3, p2} and {p1, p0}
+  // buckets {p3, p2} and {p1, p0}
+  BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 256);
   std::vector<Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 0, false);
   std::unique_ptr<Mixer> mixer = transport->make_mixer(*backend);
-  Recorder recorder{{.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = rule, .buckets = buckets}};
+  Recorder recorder{{.backend = *backend,
+                     .transport = *transport,
+                     .mixer = *mixer,
+                     .rule = rule,
+                     .buckets = buckets}};
 };
 
 }  // namespace
 
-TEST_CASE("comm/scheduler: buckets are handed over in bucket order, whatever the order of gradients") {
+TEST_CASE(
+    "comm/scheduler: buckets are handed over in bucket order, whatever the order of gradients") {
   Setup s;
   BucketScheduler scheduler(s.plan, s.buckets, s.recorder, false);
   auto& p = s.model.parameters;
@@ -70,7 +76,9 @@ TEST_CASE("comm/scheduler: buckets are handed over in bucket order, whatever the
   CHECK(s.recorder.take() == "done");
 }
 
-TEST_CASE("comm/scheduler: a missing gradient stops the step with the parameter's name, or counts as zero where allowed") {
+TEST_CASE(
+    "comm/scheduler: a missing gradient stops the step with the parameter's name, or counts as "
+    "zero where allowed") {
   Setup s;
   auto& p = s.model.parameters;
   {
@@ -94,12 +102,14 @@ TEST_CASE("comm/scheduler: a missing gradient stops the step with the parameter'
   for (const double value : test::numbers(p[0]->grad)) CHECK(value == 2.0);
 }
 
-TEST_CASE("comm/scheduler: a gradient reported twice is a defect; frozen parameters are passed over") {
+TEST_CASE(
+    "comm/scheduler: a gradient reported twice is a defect; frozen parameters are passed over") {
   Setup s;
   BucketScheduler scheduler(s.plan, s.buckets, s.recorder, false);
   scheduler.begin_step({0});
   scheduler.ready(*s.model.parameters[3]);
-  CHECK(test::error_text([&] { scheduler.ready(*s.model.parameters[3]); }).find("ready twice") != std::string::npos);
+  CHECK(test::error_text([&] { scheduler.ready(*s.model.parameters[3]); }).find("ready twice") !=
+        std::string::npos);
   Parameter frozen;
   frozen.name = "frozen";
   frozen.trainable = false;

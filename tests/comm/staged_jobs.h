@@ -14,7 +14,8 @@
 #include "support.h"
 #include "tests/support/soon.h"
 
-// What is trained and exchanged over the staged transport, by test_comm (ranks as threads) and test_comm_mpi.
+// What is trained and exchanged over the staged transport, by test_comm (ranks as threads) and
+// test_comm_mpi.
 namespace starling::test {
 
 struct StagedJob {
@@ -26,15 +27,17 @@ struct StagedJob {
 
 /// Pairs, neighbours, groups, nodes, sums.
 inline const std::vector<StagedJob>& staged_jobs() {
-  static const std::vector<StagedJob> jobs{{"gossip", R"({"type": "ring"})", 2},
-                                           {"gossip", R"({"type": "complete"})", 3},
-                                           {"gossip", R"({"type": "base-2"})", 3},
-                                           {"gossip", R"({"type": "static-ring"})", 4},
-                                           {"gossip", R"({"type": "directed-exp"})", 4},
-                                           {"gossip", R"({"type": "hierarchical", "ranks_per_node": 2, "inter": {"type": "complete"}})", 4},
-                                           {"gossip", R"({"type": "complete"})", 3, true},
-                                           {"gossip", R"({"type": "base-2"})", 3, true},
-                                           {"allreduce", R"({})", 3}};
+  static const std::vector<StagedJob> jobs{
+      {"gossip", R"({"type": "ring"})", 2},
+      {"gossip", R"({"type": "complete"})", 3},
+      {"gossip", R"({"type": "base-2"})", 3},
+      {"gossip", R"({"type": "static-ring"})", 4},
+      {"gossip", R"({"type": "directed-exp"})", 4},
+      {"gossip", R"({"type": "hierarchical", "ranks_per_node": 2, "inter": {"type": "complete"}})",
+       4},
+      {"gossip", R"({"type": "complete"})", 3, true},
+      {"gossip", R"({"type": "base-2"})", 3, true},
+      {"allreduce", R"({})", 3}};
   return jobs;
 }
 
@@ -51,13 +54,16 @@ inline Job job_of(const StagedJob& staged, bool in_backward) {
   return job;
 }
 
-inline constexpr std::int64_t kPieceElements = static_cast<std::int64_t>(kStagedPieceBytes / sizeof(float));
+inline constexpr std::int64_t kPieceElements =
+    static_cast<std::int64_t>(kStagedPieceBytes / sizeof(float));
 /// One element, exactly a piece, a piece and a bit, several.
-inline constexpr std::int64_t kStagedSizes[] = {1, 33, kPieceElements, kPieceElements + 1, 2 * kPieceElements + 12345};
+inline constexpr std::int64_t kStagedSizes[] = {1, 33, kPieceElements, kPieceElements + 1,
+                                                2 * kPieceElements + 12345};
 
-/// The numbers that all rounds of `topology`, and a sum over all ranks, bring for buckets of kStagedSizes: `rounds` times, all buckets
-/// under way at once.
-inline std::vector<std::vector<float>> exchange_sizes(Transport& transport, Backend& backend, const Topology& topology, int rounds) {
+/// The numbers that all rounds of `topology`, and a sum over all ranks, bring for buckets of
+/// kStagedSizes: `rounds` times, all buckets under way at once.
+inline std::vector<std::vector<float>> exchange_sizes(Transport& transport, Backend& backend,
+                                                      const Topology& topology, int rounds) {
   std::vector<std::vector<float>> result;
   std::vector<Tensor> sends, sums;
   for (const std::int64_t size : kStagedSizes) {
@@ -72,11 +78,14 @@ inline std::vector<std::vector<float>> exchange_sizes(Transport& transport, Back
     const Exchange exchange = plan_exchange(topology.round(k), transport.rank());
     std::vector<Started> started;
     for (std::size_t b = 0; b < sends.size(); ++b) {
-      set_numbers(sends[b], [&](std::int64_t i) { return 1.0 / static_cast<double>(1 + (i * 7 + k) % 1009 + 3 * transport.rank()); });
+      set_numbers(sends[b], [&](std::int64_t i) {
+        return 1.0 / static_cast<double>(1 + (i * 7 + k) % 1009 + 3 * transport.rank());
+      });
       const ExchangeLabel label{k, static_cast<int>(b), k};
       Started one;
       if (exchange.kind != Exchange::Kind::kNone) {
-        for (std::size_t j = 0; j < exchange.received(); ++j) one.received.emplace_back(backend, sends[b].shape(), DType::kFloat32);
+        for (std::size_t j = 0; j < exchange.received(); ++j)
+          one.received.emplace_back(backend, sends[b].shape(), DType::kFloat32);
         one.ticket = transport.start_exchange(exchange, sends[b], one.received, label);
         started.push_back(one);
       }

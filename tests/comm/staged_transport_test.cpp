@@ -44,7 +44,9 @@ std::vector<std::vector<double>> run_on_devices(const Job& job, int ranks) {
   return results;
 }
 
-std::unique_ptr<Topology> topology_of(const char* text, int ranks) { return make_test_topology(nlohmann::json::parse(text), ranks); }
+std::unique_ptr<Topology> topology_of(const char* text, int ranks) {
+  return make_test_topology(nlohmann::json::parse(text), ranks);
+}
 
 Tensor filled(Backend& backend, std::int64_t elements, double value) {
   Tensor tensor(backend, Shape{elements}, DType::kFloat32);
@@ -52,7 +54,9 @@ Tensor filled(Backend& backend, std::int64_t elements, double value) {
   return tensor;
 }
 
-bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 /// The text of the Error(kLost) that `body` throws within twenty seconds.
 std::string lost_text(const std::function<void()>& body) {
@@ -64,7 +68,9 @@ std::string lost_text(const std::function<void()>& body) {
 
 }  // namespace
 
-TEST_CASE("comm/staged: a late device's tensors over a transport of host memory train to the bits of the host's") {
+TEST_CASE(
+    "comm/staged: a late device's tensors over a transport of host memory train to the bits of the "
+    "host's") {
   for (const StagedJob& staged : staged_jobs()) {
     for (const bool in_backward : {true, false}) {
       CAPTURE(staged.algorithm);
@@ -75,11 +81,14 @@ TEST_CASE("comm/staged: a late device's tensors over a transport of host memory 
   }
 }
 
-TEST_CASE("comm/staged: buckets of one element, of exactly a piece, and of a piece and a bit bring the numbers of the host's") {
-  for (const auto& [text, ranks] : {std::pair{R"({"type": "ring"})", 2},
-                                    {R"({"type": "complete"})", 3},
-                                    {R"({"type": "static-ring"})", 4},
-                                    {R"({"type": "hierarchical", "ranks_per_node": 2, "inter": {"type": "complete"}})", 4}}) {
+TEST_CASE(
+    "comm/staged: buckets of one element, of exactly a piece, and of a piece and a bit bring the "
+    "numbers of the host's") {
+  for (const auto& [text, ranks] :
+       {std::pair{R"({"type": "ring"})", 2},
+        {R"({"type": "complete"})", 3},
+        {R"({"type": "static-ring"})", 4},
+        {R"({"type": "hierarchical", "ranks_per_node": 2, "inter": {"type": "complete"}})", 4}}) {
     CAPTURE(text);
     const auto topology = topology_of(text, ranks);
     const auto backends = hosts(ranks);
@@ -97,7 +106,9 @@ TEST_CASE("comm/staged: buckets of one element, of exactly a piece, and of a pie
   }
 }
 
-TEST_CASE("comm/staged: the start does not wait for the device, and the steady state allocates no pinned memory") {
+TEST_CASE(
+    "comm/staged: the start does not wait for the device, and the steady state allocates no pinned "
+    "memory") {
   const auto backends = hosts(2);
   FakeWorld world(2);
   world.run([&](Transport& transport) {
@@ -116,7 +127,8 @@ TEST_CASE("comm/staged: the start does not wait for the device, and the steady s
       std::vector<Ticket> tickets;
       device.allow(0);
       for (std::size_t b = 0; b < 3; ++b) {
-        tickets.push_back(staged->start_exchange(pair_with(1 - r), sends[b], {targets[b]}, {step, static_cast<int>(b), step}));
+        tickets.push_back(staged->start_exchange(pair_with(1 - r), sends[b], {targets[b]},
+                                                 {step, static_cast<int>(b), step}));
         CHECK(!staged->done(tickets.back()));
       }
       device.let_go();
@@ -132,7 +144,8 @@ TEST_CASE("comm/staged: the start does not wait for the device, and the steady s
   });
 }
 
-TEST_CASE("comm/staged: a transport that ends waits for what the device still copies from its memory") {
+TEST_CASE(
+    "comm/staged: a transport that ends waits for what the device still copies from its memory") {
   const auto backends = hosts(2);
   FakeWorld world(2);
   world.run([&](Transport& transport) {
@@ -153,7 +166,8 @@ TEST_CASE("comm/staged: what has come is copied to the device while the rest is 
   FakeWorld world(2);
   const std::int64_t size = 4 * kPieceElements;
   const auto sender = world.transport(0);
-  const Tensor numbers = filled(*backends[0], size, 3.0), back(*backends[0], Shape{size}, DType::kFloat32);
+  const Tensor numbers = filled(*backends[0], size, 3.0),
+               back(*backends[0], Shape{size}, DType::kFloat32);
   const auto flow = std::make_shared<PlayedFlow>(numbers.bytes(), 1);
   const Ticket sent = sender->start_exchange(pair_with(1 - 0), numbers, {back}, {0, 0, 0}, flow);
   flow->set_ready(2 * kStagedPieceBytes + 5);
@@ -184,9 +198,12 @@ TEST_CASE("comm/fake: a late piece holds back what follows it in its exchange, a
   const auto t0 = world.transport(0), t1 = world.transport(1);
   const std::int64_t size = 3 * kPieceElements + 9;
   const Tensor a = filled(*backends[0], size, 1.0), b = filled(*backends[1], size, 2.0);
-  const auto empty = [&](Backend& backend) { return Tensor(backend, Shape{size}, DType::kFloat32); };
+  const auto empty = [&](Backend& backend) {
+    return Tensor(backend, Shape{size}, DType::kFloat32);
+  };
   const Tensor from_a = empty(*backends[1]), from_b = empty(*backends[0]);
-  const auto flow0 = std::make_shared<PlayedFlow>(a.bytes(), 1), flow1 = std::make_shared<PlayedFlow>(b.bytes(), 1);
+  const auto flow0 = std::make_shared<PlayedFlow>(a.bytes(), 1),
+             flow1 = std::make_shared<PlayedFlow>(b.bytes(), 1);
   flow1->set_ready(b.bytes());
   const Ticket late0 = t0->start_exchange(pair_with(1 - 0), a, {from_b}, {1, 0, 1}, flow0);
   const Ticket late1 = t1->start_exchange(pair_with(1 - 1), b, {from_a}, {1, 0, 1}, flow1);
@@ -196,14 +213,16 @@ TEST_CASE("comm/fake: a late piece holds back what follows it in its exchange, a
 
   // Others pass: an exchange, and a sum whose own flow is late after it.
   const Tensor x = filled(*backends[0], 100, 5.0), y = filled(*backends[1], 100, 6.0);
-  const Tensor from_x(*backends[1], Shape{100}, DType::kFloat32), from_y(*backends[0], Shape{100}, DType::kFloat32);
+  const Tensor from_x(*backends[1], Shape{100}, DType::kFloat32),
+      from_y(*backends[0], Shape{100}, DType::kFloat32);
   const Ticket other0 = t0->start_exchange(pair_with(1 - 0), x, {from_y}, {1, 1, 1});
   const Ticket other1 = t1->start_exchange(pair_with(1 - 1), y, {from_x}, {1, 1, 1});
   t0->wait(other0);
   t1->wait(other1);
   CHECK(same(from_x, x));
   const auto sum_flow = std::make_shared<PlayedFlow>(x.bytes(), 1);
-  const Ticket sum0 = t0->start_sum(x, x, {1, 2, 1}, sum_flow), sum1 = t1->start_sum(y, y, {1, 2, 1});
+  const Ticket sum0 = t0->start_sum(x, x, {1, 2, 1}, sum_flow),
+               sum1 = t1->start_sum(y, y, {1, 2, 1});
   sum_flow->set_ready(x.bytes() - 4);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(!t1->done(sum1));
@@ -223,7 +242,9 @@ TEST_CASE("comm/fake: a late piece holds back what follows it in its exchange, a
   CHECK(flow1->come(0) == a.bytes());
 }
 
-TEST_CASE("comm/staged: a device that stands still ends the waits of all ranks at their limit, and the rank says that it is its device") {
+TEST_CASE(
+    "comm/staged: a device that stands still ends the waits of all ranks at their limit, and the "
+    "rank says that it is its device") {
   const auto backends = hosts(2);
   FakeWorld world(2, {1.0, 0.0, 0});
   std::vector<std::string> texts(2);
@@ -232,10 +253,13 @@ TEST_CASE("comm/staged: a device that stands still ends the waits of all ranks a
     const auto r = static_cast<std::size_t>(transport.rank());
     LateDevice device(*backends[r]);
     const auto staged = make_staged_transport(world.transport(transport.rank()));
-    const Tensor own = filled(device, 3 * kPieceElements, 4.0), target(device, own.shape(), DType::kFloat32);
+    const Tensor own = filled(device, 3 * kPieceElements, 4.0),
+                 target(device, own.shape(), DType::kFloat32);
     if (r == 0) device.allow(1);
-    const Ticket ticket = staged->start_exchange(pair_with(1 - transport.rank()), own, {target}, {12, 3, 11});
-    CHECK(soon([&] { return device.done(Event{r == 0 ? 1u : 3u}); }));  // what it will copy; the events are the copies' numbers
+    const Ticket ticket =
+        staged->start_exchange(pair_with(1 - transport.rank()), own, {target}, {12, 3, 11});
+    // what it will copy; the events are the copies' numbers
+    CHECK(soon([&] { return device.done(Event{r == 0 ? 1u : 3u}); }));
     texts[r] = lost_text([&] { staged->wait(ticket); });
     ++ended;
     soon([&] { return ended == 2; });  // the other's wait is not to end well
@@ -252,7 +276,8 @@ TEST_CASE("comm/staged: a device that stands still ends the waits of all ranks a
 
 TEST_CASE("comm/staged: a lost rank ends the wait at its limit") {
   const auto backends = hosts(3);
-  FakeWorld world(3, {2.0, 0.0, 0});  // the barrier's limit too: no pause of a busy machine's is to reach it
+  // the barrier's limit too: no pause of a busy machine's is to reach it
+  FakeWorld world(3, {2.0, 0.0, 0});
   std::vector<std::string> texts(3);
   std::atomic<int> ended{0};
   const auto body = [&](Transport& transport) {
@@ -269,12 +294,14 @@ TEST_CASE("comm/staged: a lost rank ends the wait at its limit") {
     texts[r] = lost_text([&] { staged->wait(ticket); });
     ++ended;
     soon([&] { return ended == 2; });
-    fail(ExitCode::kInternal, "test", "over");  // so that the transports' ends do not wait their time once more
+    // so that the transports' ends do not wait their time once more
+    fail(ExitCode::kInternal, "test", "over");
   };
   CHECK(error_text([&] { world.run(body); }) == "[test] over");
   for (std::size_t r = 0; r < 2; ++r) {
     CAPTURE(texts[r]);
-    for (const char* part : {"step 5", "bucket 1", "round 4", "group of ranks 0, 1, 2", "waited 2 s", "missing: rank 2 last heard of"})
+    for (const char* part : {"step 5", "bucket 1", "round 4", "group of ranks 0, 1, 2",
+                             "waited 2 s", "missing: rank 2 last heard of"})
       CHECK(contains(texts[r], part));
     CHECK(!contains(texts[r], "the device"));
   }
@@ -287,7 +314,8 @@ TEST_CASE("comm/staged: the host's tensors pass as they are") {
     {
       const auto staged = make_staged_transport(world.transport(transport.rank()));
       const Tensor values(*host, Shape{3}, DType::kFloat64);
-      set_numbers(values, [&](std::int64_t i) { return static_cast<double>(i) + transport.rank(); });
+      set_numbers(values,
+                  [&](std::int64_t i) { return static_cast<double>(i) + transport.rank(); });
       const Ticket ticket = staged->start_sum(values, values, {0, -1, -1});
       staged->wait(ticket);
       CHECK(numbers(values) == std::vector<double>{1.0, 3.0, 5.0});

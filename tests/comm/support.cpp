@@ -21,35 +21,47 @@ namespace starling::test {
 namespace {
 
 bool overflows(const Job& job, int rank, int step) {
-  return std::find(job.overflows.begin(), job.overflows.end(), std::array<int, 2>{rank, step}) != job.overflows.end();
+  return std::find(job.overflows.begin(), job.overflows.end(), std::array<int, 2>{rank, step}) !=
+         job.overflows.end();
 }
 
 template <class Low>
 void check_low(const Tensor& parameters, const Tensor& low) {
   for (std::int64_t i = 0; i < low.elements(); ++i) {
-    const float value =
-        parameters.dtype() == DType::kFloat64 ? static_cast<float>(parameters.data<double>()[i]) : parameters.data<float>()[i];
-    require(low.data<Low>()[i].bits == Low(value).bits, "test", "element {} of the low-precision copy is another number", i);
+    const float value = parameters.dtype() == DType::kFloat64
+                            ? static_cast<float>(parameters.data<double>()[i])
+                            : parameters.data<float>()[i];
+    require(low.data<Low>()[i].bits == Low(value).bits, "test",
+            "element {} of the low-precision copy is another number", i);
   }
 }
 
-std::uint32_t noise(int a, std::int64_t b) { return philox(7, static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b)).v[0]; }
+std::uint32_t noise(int a, std::int64_t b) {
+  return philox(7, static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b)).v[0];
+}
 
 }  // namespace
 
 const std::vector<Shape>& job_shapes() {
-  static const std::vector<Shape> shapes{Shape{7, 5}, Shape{33}, Shape{6, 3, 3, 2}, Shape{1}, Shape{100}, Shape{17, 9}, Shape{32}};
+  static const std::vector<Shape> shapes{Shape{7, 5}, Shape{33},    Shape{6, 3, 3, 2}, Shape{1},
+                                         Shape{100},  Shape{17, 9}, Shape{32}};
   return shapes;
 }
 
-double start_value(int rank, bool apart, std::int64_t i) { return std::sin(0.37 * static_cast<double>(i)) + (apart ? 0.5 * rank : 0.0); }
-double target(int rank, std::int64_t i) { return 0.3 * rank + std::cos(0.11 * static_cast<double>(i) * (rank + 1)); }
+double start_value(int rank, bool apart, std::int64_t i) {
+  return std::sin(0.37 * static_cast<double>(i)) + (apart ? 0.5 * rank : 0.0);
+}
+double target(int rank, std::int64_t i) {
+  return 0.3 * rank + std::cos(0.11 * static_cast<double>(i) * (rank + 1));
+}
 double curvature(std::size_t parameter) { return 1.0 + static_cast<double>(parameter) / 4.0; }
 
 std::vector<double> numbers(const Tensor& tensor) {
   std::vector<double> values;
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    values.push_back(tensor.dtype() == DType::kFloat64 ? tensor.data<double>()[i] : static_cast<double>(tensor.data<float>()[i]));
+    values.push_back(tensor.dtype() == DType::kFloat64
+                         ? tensor.data<double>()[i]
+                         : static_cast<double>(tensor.data<float>()[i]));
   }
   return values;
 }
@@ -75,13 +87,15 @@ TinyModel::TinyModel(const std::vector<Shape>& shapes) {
   }
 }
 
-std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks, TopologyKind kind) {
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks,
+                                             TopologyKind kind) {
   register_builtin_topologies();
   ConfigSection section(config, "test");
   return make_topology(section, {ranks, ranks}, kind);
 }
 
-Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology, const nlohmann::json& optimizer) {
+Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology,
+              const nlohmann::json& optimizer) {
   Job job;
   job.algorithm = algorithm;
   job.topology = topology;
@@ -90,10 +104,12 @@ Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology, c
   return job;
 }
 
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend,
+                            std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();
-  require(job.switches.empty() && !job.reset_omega, "test", "a job of one algorithm, as it is, is needed");
+  require(job.switches.empty() && !job.reset_omega, "test",
+          "a job of one algorithm, as it is, is needed");
   const int rank = transport.rank();
   TinyModel model(job_shapes());
   const BucketPlan plan = plan_buckets(model.order, {}, job.dtype, job.bucket_bytes);
@@ -108,7 +124,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
   Encoding encoding = algorithm_plan.encoding.value_or(Encoding());
   encoding.dtype = job.dtype;
-  const auto mixer = mixers().make(job.exchange, "sync.exchange").make(backend, transport, encoding);
+  const auto mixer =
+      mixers().make(job.exchange, "sync.exchange").make(backend, transport, encoding);
   const AlgorithmSite site{.backend = backend,
                            .transport = transport,
                            .mixer = *mixer,
@@ -126,7 +143,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   std::vector<std::int64_t> first;
   for (const auto& parameter : model.parameters) {
     first.push_back(at);
-    set_numbers(parameter->value, [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
+    set_numbers(parameter->value,
+                [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
     at += parameter->shape.elements();
   }
   double loss_scale = job.loss_scale;
@@ -136,27 +154,32 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     const double lr = job.lr_at ? job.lr_at(step) : job.lr;
     largest_lr = std::max(largest_lr, lr);
     scheduler->begin_step({step, optimizer_step, loss_scale, lr, largest_lr});
-    // All gradients belong to x(t), the parameters before this step's mix: so they are computed before any bucket is updated.
+    // All gradients belong to x(t), the parameters before this step's mix: so they are computed
+    // before any bucket is updated.
     std::vector<std::vector<double>> before;
     for (const auto& parameter : model.parameters) before.push_back(numbers(parameter->value));
     std::vector<Parameter*> order = model.order;
     if (job.ready_shuffle) {
       for (std::size_t i = order.size() - 1; i > 0; --i)
-        std::swap(order[i], order[noise(job.ready_shuffle + rank, step * 100 + static_cast<int>(i)) % (i + 1)]);
+        std::swap(
+            order[i],
+            order[noise(job.ready_shuffle + rank, step * 100 + static_cast<int>(i)) % (i + 1)]);
     }
     for (Parameter* parameter : order) {
       const auto p = static_cast<std::size_t>(parameter->index);
       set_numbers(parameter->grad, [&](std::int64_t i) {
-        return loss_scale *
-               ((1.0 + job.rank_curvature * rank) * curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
+        return loss_scale * ((1.0 + job.rank_curvature * rank) * curvature(p) *
+                             (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
       });
-      if (p == 2 && overflows(job, rank, step)) backend.fill(parameter->grad.slice(5, Shape{1}), std::numeric_limits<double>::infinity());
+      if (p == 2 && overflows(job, rank, step))
+        backend.fill(parameter->grad.slice(5, Shape{1}), std::numeric_limits<double>::infinity());
       if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));
       scheduler->ready(*parameter);
     }
     scheduler->end_backward();
     const Tensor control = algorithm->control();
-    require(static_cast<bool>(control) == job.check_overflow, "test", "a control comes with an overflow check alone");
+    require(static_cast<bool>(control) == job.check_overflow, "test",
+            "a control comes with an overflow check alone");
     if (control && numbers(control)[1] != 0.0) {
       loss_scale /= 2;
     } else {
@@ -194,7 +217,8 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
   std::vector<std::vector<double>> results(static_cast<std::size_t>(ranks));
   std::vector<std::unique_ptr<Backend>> backends;  // outlive the world, whose messages hold tensors
   for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, fake.threads));
-  FakeWorld world(ranks, {20.0, fake.most_delay_seconds, fake.seed, fake.ranks_per_host, fake.direct, fake.refuse});
+  FakeWorld world(ranks, {20.0, fake.most_delay_seconds, fake.seed, fake.ranks_per_host,
+                          fake.direct, fake.refuse});
   world.run([&](Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank());
     results[r] = run_job(job, transport, *backends[r]);
@@ -202,17 +226,21 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
   return results;
 }
 
-std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected, bool any_buckets, const FakeRun& fake) {
+std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected,
+                                  bool any_buckets, const FakeRun& fake) {
   std::string result;
-  const auto check = [&](const std::string& way, const std::function<void(Job&)>& change, const std::optional<FakeRun>& in = {}) {
+  const auto check = [&](const std::string& way, const std::function<void(Job&)>& change,
+                         const std::optional<FakeRun>& in = {}) {
     Job other = job;
     change(other);
-    if (run_fake(other, static_cast<int>(expected.size()), in.value_or(fake)) != expected) result += way + "\n";
+    if (run_fake(other, static_cast<int>(expected.size()), in.value_or(fake)) != expected)
+      result += way + "\n";
   };
   const auto as_it_is = [](Job&) {};
   check("delays", as_it_is, FakeRun{.most_delay_seconds = 0.0005, .seed = 3});
   check("direct reads", as_it_is, FakeRun{.direct = true});
-  check("direct reads within a host", as_it_is, FakeRun{.direct = true, .ranks_per_host = 2});  // between hosts by messages
+  // between hosts by messages
+  check("direct reads within a host", as_it_is, FakeRun{.direct = true, .ranks_per_host = 2});
   check("threads", as_it_is, FakeRun{.threads = 2});
   check("threads and direct reads", as_it_is, FakeRun{.direct = true, .threads = 2});
   check("updates after the backward pass", [](Job& other) { other.in_backward = false; });
@@ -225,7 +253,8 @@ std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<
   check("evaluation", evaluates);
   check("evaluation and direct reads", evaluates, FakeRun{.direct = true});
   for (const int after : {1, 4, 7, 8, 11}) {
-    check("a resume after " + std::to_string(after), [&](Job& other) { other.resume_after = after; });
+    check("a resume after " + std::to_string(after),
+          [&](Job& other) { other.resume_after = after; });
   }
   for (const double bytes : {1.0, 600.0, 1e9}) {
     if (any_buckets) check("bucket size", [&](Job& other) { other.bucket_bytes = bytes; });

@@ -18,7 +18,8 @@
 
 namespace starling::test {
 
-/// Parameters of odd shapes, named p0, p1, …; `order` is the order in which their gradients become ready (reversed).
+/// Parameters of odd shapes, named p0, p1, …; `order` is the order in which their gradients become
+/// ready (reversed).
 struct TinyModel {
   explicit TinyModel(const std::vector<Shape>& shapes);
   std::vector<std::unique_ptr<Parameter>> parameters;
@@ -32,7 +33,8 @@ struct Switch {
   nlohmann::json topology = {};  ///< null: the one before
 };
 
-/// A run on quadratics: rank i's loss is Σ (1 + p/4)/2 (x - target_i)², with targets that differ by rank and element.
+/// A run on quadratics: rank i's loss is Σ (1 + p/4)/2 (x - target_i)², with targets that differ by
+/// rank and element.
 struct Job {
   nlohmann::json algorithm = "gossip";  ///< as `sync.algorithm`
   nlohmann::json topology = {{"type", "ring"}};
@@ -41,7 +43,8 @@ struct Job {
   int steps = 6;
   double lr = 0.1;
   std::function<double(int)> lr_at = {};  ///< instead, of a step
-  double rank_curvature = 0.0;            ///< rank i's curvature is (1 + i times this) times as large
+  /// Rank i's curvature is (1 + i times this) times as large
+  double rank_curvature = 0.0;
   double bucket_bytes = 600;
   bool in_backward = true, overlap = true;
   ClipSettings clip;
@@ -54,17 +57,22 @@ struct Job {
   std::string exchange = "fp32";              ///< `sync.exchange`
   std::vector<Switch> switches = {};          ///< `sync.switch`: for the plain rewriting alone
   std::vector<std::array<int, 2>> overflows;  ///< {rank, step}: there one gradient is infinite
-  DType compute = DType::kFloat32;            ///< bf16 or fp16: the buckets have a low-precision copy, compared at the end
-  std::function<void(int, int, const std::vector<Bucket>&)> after_step = {};  ///< of rank and step, on the rank's own thread
-  bool reset_omega = false;  ///< push-sum as it is not: ω is 1 in every step; for the plain rewriting alone
-  int ready_shuffle = 0;     ///< another order of readiness than the traced one
+  /// bf16 or fp16: the buckets have a low-precision copy, compared at the end
+  DType compute = DType::kFloat32;
+  /// Of rank and step, on the rank's own thread
+  std::function<void(int, int, const std::vector<Bucket>&)> after_step = {};
+  /// Push-sum as it is not: ω is 1 in every step; for the plain rewriting alone
+  bool reset_omega = false;
+  int ready_shuffle = 0;  ///< another order of readiness than the traced one
 };
 
 /// One in fp64.
-Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology, const nlohmann::json& optimizer);
+Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology,
+              const nlohmann::json& optimizer);
 
 /// This rank's parameters after the run, in the model's order; `way` becomes the mixer's name.
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way = nullptr);
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend,
+                            std::string* way = nullptr);
 /// All ranks on a fake world.
 struct FakeRun {
   double most_delay_seconds = 0.0;
@@ -75,13 +83,15 @@ struct FakeRun {
   int threads = 1;
 };
 std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake = {});
-/// Empty where no way to run the job has other numbers than `expected`, one rank's after the other's: with delays, direct reads, threads,
-/// updates after the backward pass, without overlap, with evaluations and resumes; and where `any_buckets` with other buckets. All that
-/// names no world of its own runs in `fake`.
-std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected, bool any_buckets,
-                                  const FakeRun& fake = {});
+/// Empty where no way to run the job has other numbers than `expected`, one rank's after the
+/// other's: with delays, direct reads, threads, updates after the backward pass, without overlap,
+/// with evaluations and resumes; and where `any_buckets` with other buckets. All that names no
+/// world of its own runs in `fake`.
+std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected,
+                                  bool any_buckets, const FakeRun& fake = {});
 
-std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks, TopologyKind kind = TopologyKind::kDoublyStochastic);
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks,
+                                             TopologyKind kind = TopologyKind::kDoublyStochastic);
 /// The job's model and losses, for plain rewritings.
 const std::vector<Shape>& job_shapes();
 double start_value(int rank, bool apart, std::int64_t i);

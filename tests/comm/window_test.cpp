@@ -11,12 +11,14 @@ using namespace starling;
 
 namespace {
 
-/// A link that carries one piece after the other in `each` seconds, after a handshake of `round_trip`.
+/// A link that carries one piece after the other in `each` seconds, after a handshake of
+/// `round_trip`.
 struct Link {
   double each, round_trip, now = 0.0, free = 0.0;
   PieceWindow window;
 
-  /// Sends so many pieces; the first window of them waits for a peer that comes `late` seconds after. Returns the seconds that it took.
+  /// Sends so many pieces; the first window of them waits for a peer that comes `late` seconds
+  /// after. Returns the seconds that it took.
   double send(int pieces, double late = 0.0) {
     struct Piece {
       double left, there;
@@ -42,7 +44,8 @@ struct Link {
 
 }  // namespace
 
-TEST_CASE("comm/window: as many pieces go at once as fill a long link, and no more wait than a few") {
+TEST_CASE(
+    "comm/window: as many pieces go at once as fill a long link, and no more wait than a few") {
   for (const double needed : {1.0, 4.0, 9.0, 12.0}) {  // round trips in pieces
     Link link{0.01, 0.01 * needed};
     (void)link.send(200);
@@ -53,7 +56,9 @@ TEST_CASE("comm/window: as many pieces go at once as fill a long link, and no mo
   }
 }
 
-TEST_CASE("comm/window: what a long link needs above the most is not tried, and a short link has the fewest") {
+TEST_CASE(
+    "comm/window: what a long link needs above the most is not tried, and a short link has the "
+    "fewest") {
   Link longest{0.001, 0.1};
   (void)longest.send(500);
   CHECK(longest.window.most() == kMostPieces);
@@ -65,7 +70,9 @@ TEST_CASE("comm/window: what a long link needs above the most is not tried, and 
   CHECK(nearest.window.most() == kFewestPieces);
 }
 
-TEST_CASE("comm/window: a link that became slower gets fewer pieces, and a peer that is always late as many as before") {
+TEST_CASE(
+    "comm/window: a link that became slower gets fewer pieces, and a peer that is always late as "
+    "many as before") {
   Link link{0.01, 0.09};
   (void)link.send(200);
   const int before = link.window.most();
@@ -78,7 +85,8 @@ TEST_CASE("comm/window: a link that became slower gets fewer pieces, and a peer 
 
 TEST_CASE("comm/window: a small piece tells nothing") {
   PieceWindow window;
-  for (int i = 0; i < 20; ++i) window.arrived(std::numeric_limits<double>::infinity(), window.sent());
+  for (int i = 0; i < 20; ++i)
+    window.arrived(std::numeric_limits<double>::infinity(), window.sent());
   Link link{0.01, 0.09};
   link.window = window;
   (void)link.send(200);

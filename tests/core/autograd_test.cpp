@@ -18,7 +18,8 @@ namespace {
 
 float value(const Tensor& tensor) { return tensor.span<float>()[0]; }
 
-/// A scalar graph: parameters, and the three functions x·p, a·b, a+b with their gradients written out.
+/// A scalar graph: parameters, and the three functions x·p, a·b, a+b with their gradients written
+/// out.
 struct Graph {
   HostBackend backend;
   std::vector<std::unique_ptr<Parameter>> parameters;
@@ -45,25 +46,28 @@ struct Graph {
   }
   Variable scale(const Variable& x, Parameter& p) {
     const Tensor saved = x.value();
-    return tape.record("scale", scalar(value(saved) * value(p.value)), {x}, {&p}, [this, saved, &p](Gradients& g) {
-      if (g.wants(0)) g.set(0, scalar(value(g.output()) * value(p.value)));
-      if (const auto target = g.parameter(0)) {
-        float& grad = target.tensor.span<float>()[0];
-        grad = (target.accumulate ? grad : 0.0f) + value(g.output()) * value(saved);
-      }
-    });
+    return tape.record(
+        "scale", scalar(value(saved) * value(p.value)), {x}, {&p}, [this, saved, &p](Gradients& g) {
+          if (g.wants(0)) g.set(0, scalar(value(g.output()) * value(p.value)));
+          if (const auto target = g.parameter(0)) {
+            float& grad = target.tensor.span<float>()[0];
+            grad = (target.accumulate ? grad : 0.0f) + value(g.output()) * value(saved);
+          }
+        });
   }
   Variable add(const Variable& a, const Variable& b) {
-    return tape.record("add", scalar(value(a.value()) + value(b.value())), {a, b}, {}, [](Gradients& g) {
-      g.set(0, g.output());
-      g.set(1, g.output());
-    });
+    return tape.record("add", scalar(value(a.value()) + value(b.value())), {a, b}, {},
+                       [](Gradients& g) {
+                         g.set(0, g.output());
+                         g.set(1, g.output());
+                       });
   }
   Variable multiply(const Variable& a, const Variable& b) {
-    return tape.record("multiply", scalar(value(a.value()) * value(b.value())), {a, b}, {}, [this, a, b](Gradients& g) {
-      if (g.wants(0)) g.set(0, scalar(value(g.output()) * value(b.value())));
-      if (g.wants(1)) g.set(1, scalar(value(g.output()) * value(a.value())));
-    });
+    return tape.record("multiply", scalar(value(a.value()) * value(b.value())), {a, b}, {},
+                       [this, a, b](Gradients& g) {
+                         if (g.wants(0)) g.set(0, scalar(value(g.output()) * value(b.value())));
+                         if (g.wants(1)) g.set(1, scalar(value(g.output()) * value(a.value())));
+                       });
   }
 };
 
@@ -73,7 +77,8 @@ using Names = std::vector<std::string>;
 
 TEST_CASE("core/autograd: a chain's gradients, and parameters ready in reverse order") {
   Graph graph;
-  Parameter &a = graph.parameter("a", 2), &b = graph.parameter("b", 3), &c = graph.parameter("c", 5);
+  Parameter &a = graph.parameter("a", 2), &b = graph.parameter("b", 3),
+            &c = graph.parameter("c", 5);
   const Variable x(graph.scalar(7));
   const Variable loss = graph.scale(graph.scale(graph.scale(x, a), b), c);
   CHECK(value(loss.value()) == 210);
@@ -86,7 +91,9 @@ TEST_CASE("core/autograd: a chain's gradients, and parameters ready in reverse o
   CHECK(graph.tape.nodes() == 0);
 }
 
-TEST_CASE("core/autograd: a shared parameter sums over its uses and is reported once, after its last use") {
+TEST_CASE(
+    "core/autograd: a shared parameter sums over its uses and is reported once, after its last "
+    "use") {
   Graph graph;
   Parameter &shared = graph.parameter("shared", 2), &middle = graph.parameter("middle", 3);
   const Variable x(graph.scalar(5));
@@ -102,13 +109,14 @@ TEST_CASE("core/autograd: one node that lists a parameter twice") {
   Graph graph;
   Parameter& p = graph.parameter("p", 3);
   // y = p·p, as a node with two parameter places
-  const Variable loss = graph.tape.record("square", graph.scalar(9), {}, {&p, &p}, [&](Gradients& g) {
-    for (int j = 0; j < 2; ++j) {
-      const auto target = g.parameter(j);
-      float& grad = target.tensor.span<float>()[0];
-      grad = (target.accumulate ? grad : 0.0f) + value(p.value);
-    }
-  });
+  const Variable loss =
+      graph.tape.record("square", graph.scalar(9), {}, {&p, &p}, [&](Gradients& g) {
+        for (int j = 0; j < 2; ++j) {
+          const auto target = g.parameter(j);
+          float& grad = target.tensor.span<float>()[0];
+          grad = (target.accumulate ? grad : 0.0f) + value(p.value);
+        }
+      });
   graph.tape.backward(loss);
   CHECK(value(p.grad) == 6);
   CHECK(graph.ready == Names{"p"});
@@ -132,11 +140,15 @@ TEST_CASE("core/autograd: micro-batches accumulate, and only the last one report
 
 TEST_CASE("core/autograd: a parameter that only some micro-batches of a group use") {
   Graph graph;
-  Parameter &early = graph.parameter("early", 2), &late = graph.parameter("late", 3), &always = graph.parameter("always", 5);
-  for (int group = 0; group < 2; ++group) {  // what the first group left behind must not leak into the second
+  Parameter &early = graph.parameter("early", 2), &late = graph.parameter("late", 3),
+            &always = graph.parameter("always", 5);
+  // what the first group left behind must not leak into the second
+  for (int group = 0; group < 2; ++group) {
     graph.ready.clear();
-    graph.tape.backward(graph.scale(graph.scale(Variable(graph.scalar(1)), early), always), 1.0, false, false);
-    graph.tape.backward(graph.scale(graph.scale(Variable(graph.scalar(1)), late), always), 1.0, true, true);
+    graph.tape.backward(graph.scale(graph.scale(Variable(graph.scalar(1)), early), always), 1.0,
+                        false, false);
+    graph.tape.backward(graph.scale(graph.scale(Variable(graph.scalar(1)), late), always), 1.0,
+                        true, true);
     CHECK(value(early.grad) == 5);
     CHECK(value(late.grad) == 5);
     CHECK(value(always.grad) == 2 + 3);
@@ -158,11 +170,13 @@ TEST_CASE("core/autograd: frozen parameters get nothing and report nothing") {
   CHECK(graph.ready == Names{"live"});
 }
 
-TEST_CASE("core/autograd: branches sum, and a gradient shared by two inputs is never changed in place") {
+TEST_CASE(
+    "core/autograd: branches sum, and a gradient shared by two inputs is never changed in place") {
   Graph graph;
   Parameter& p = graph.parameter("p", 3);
   const Variable x = graph.tape.leaf(graph.scalar(2)), y = graph.tape.leaf(graph.scalar(5));
-  // loss = (x + y) + (p·x + x): both additions hand one tensor to two inputs; dx = 1 + p + 1, dy = 1
+  // loss = (x + y) + (p·x + x): both additions hand one tensor to two inputs; dx = 1 + p + 1, dy =
+  // 1
   const Variable loss = graph.add(graph.add(x, y), graph.add(graph.scale(x, p), x));
   graph.tape.backward(loss);
   CHECK(value(Tape::gradient(x)) == 5);
@@ -194,9 +208,11 @@ TEST_CASE("core/autograd: max_terms leaves that many terms unsummed") {
           g.set(0, graph.scalar(sum));
         },
         max_terms);
-    Parameter &a = graph.parameter("a", 10), &b = graph.parameter("b", 100), &c = graph.parameter("c", 1000);
+    Parameter &a = graph.parameter("a", 10), &b = graph.parameter("b", 100),
+              &c = graph.parameter("c", 1000);
     graph.backend.additions = 0;
-    graph.tape.backward(graph.add(graph.add(graph.scale(copy, a), graph.scale(copy, b)), graph.scale(copy, c)));
+    graph.tape.backward(
+        graph.add(graph.add(graph.scale(copy, a), graph.scale(copy, b)), graph.scale(copy, c)));
     CHECK(seen == static_cast<std::size_t>(max_terms));
     CHECK(graph.backend.additions == 3 - max_terms);
     CHECK(sum == 1110);
@@ -239,19 +255,23 @@ TEST_CASE("core/autograd: memory falls as the backward pass goes") {
       p.index = i;
       p.grad = Tensor(*backend, Shape{1}, DType::kFloat32);
       const Tensor saved = x.value();
-      x = tape.record("layer", Tensor(*backend, shape, DType::kFloat32), {x}, {&p}, [saved](Gradients& g) {
-        g.parameter(0);
-        if (g.wants(0)) g.set(0, Tensor(g.backend(), saved.shape(), saved.dtype()));
-      });
+      x = tape.record("layer", Tensor(*backend, shape, DType::kFloat32), {x}, {&p},
+                      [saved](Gradients& g) {
+                        g.parameter(0);
+                        if (g.wants(0)) g.set(0, Tensor(g.backend(), saved.shape(), saved.dtype()));
+                      });
     }
-    x = tape.record("sum", Tensor(*backend, Shape{}, DType::kFloat32), {x}, {},
-                    [shape](Gradients& g) { g.set(0, Tensor(g.backend(), shape, DType::kFloat32)); });
-    CHECK(backend->memory_stats().in_use == before + kNodes * bytes + kNodes * 4 + 4);  // the last output is not saved by anyone
+    x = tape.record(
+        "sum", Tensor(*backend, Shape{}, DType::kFloat32), {x}, {},
+        [shape](Gradients& g) { g.set(0, Tensor(g.backend(), shape, DType::kFloat32)); });
+    // the last output is not saved by anyone
+    CHECK(backend->memory_stats().in_use == before + kNodes * bytes + kNodes * 4 + 4);
     tape.backward(x);
   }
   REQUIRE(in_use.size() == kNodes);
   for (std::size_t i = 0; i + 2 < in_use.size(); ++i) CHECK(in_use[i] == in_use[i + 1] + bytes);
-  // What a node saved is gone before the observer is told. The loss and the gradient that the pass starts from, which the tape keeps, stay.
+  // What a node saved is gone before the observer is told. The loss and the gradient that the pass
+  // starts from, which the tape keeps, stay.
   CHECK(in_use.back() == before + kNodes * 4 + 4 + 4);
   parameters.clear();
   CHECK(backend->memory_stats().in_use == before + 4);
@@ -260,16 +280,21 @@ TEST_CASE("core/autograd: memory falls as the backward pass goes") {
 TEST_CASE("core/autograd: misuse is an internal error that says what happened") {
   Graph graph;
   const Variable plain(graph.scalar(1));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(plain); }), "no trainable parameter"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(plain); }),
+                 "no trainable parameter"));
   const Variable wide = graph.tape.leaf(Tensor(graph.backend, Shape{2}, DType::kFloat32));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(wide); }), "from a scalar"));
+  CHECK(
+      contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(wide); }), "from a scalar"));
   Parameter lost;
   lost.name = "fc.weight";
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.record("x", graph.scalar(1), {}, {&lost}, nullptr); }), "fc.weight"));
+  CHECK(contains(error_of(ExitCode::kInternal,
+                          [&] { graph.tape.record("x", graph.scalar(1), {}, {&lost}, nullptr); }),
+                 "fc.weight"));
   Parameter& bare = graph.parameter("bare", 1);
   bare.grad = {};
   const Variable loss = graph.scale(plain, bare);
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(loss); }), "bare has no gradient memory"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(loss); }),
+                 "bare has no gradient memory"));
 }
 
 TEST_CASE("core/autograd: a pass that throws or is cleared leaves no trace in the next") {
@@ -283,8 +308,9 @@ TEST_CASE("core/autograd: a pass that throws or is cleared leaves no trace in th
   CHECK(value(p.grad) == 3);
   CHECK(graph.ready == Names{"p"});
 
-  const Variable thrower = graph.tape.record("bad", graph.scalar(1), {graph.scale(x, p)}, {},
-                                             [](Gradients&) { fail(ExitCode::kInternal, "test", "thrown on purpose"); });
+  const Variable thrower =
+      graph.tape.record("bad", graph.scalar(1), {graph.scale(x, p)}, {},
+                        [](Gradients&) { fail(ExitCode::kInternal, "test", "thrown on purpose"); });
   CHECK_THROWS_AS(graph.tape.backward(thrower), Error);
   graph.tape.clear();
   graph.ready.clear();

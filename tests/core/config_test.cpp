@@ -15,7 +15,9 @@ using starling::test::error_of;
 
 namespace {
 
-ConfigSection config(const std::string& text) { return ConfigSection(parse_json(text, "run.json"), "run.json"); }
+ConfigSection config(const std::string& text) {
+  return ConfigSection(parse_json(text, "run.json"), "run.json");
+}
 
 /// The error of reading `text` by `read`; checks that it starts with the file and the path.
 template <class Read>
@@ -46,11 +48,13 @@ TEST_CASE("core/config: range") {
   CHECK(Range::closed(0, 1).contains(1));
   CHECK_FALSE(Range::half_open(0, 1).contains(1));
   CHECK(Range::half_open(0, 1).contains(0));
-  for (const double odd : {std::nan(""), HUGE_VAL, -HUGE_VAL}) CHECK_FALSE(Range::any().contains(odd));
+  for (const double odd : {std::nan(""), HUGE_VAL, -HUGE_VAL})
+    CHECK_FALSE(Range::any().contains(odd));
 }
 
 TEST_CASE("core/config: values, defaults, and the resolved config") {
-  ConfigSection c = config(R"({"lr": 1, "n": 3.0, "big": 1e3, "on": false, "name": "x", "mode": "b", "betas": [0.5, 1], "widths": [4, 5e0],
+  ConfigSection c = config(
+      R"({"lr": 1, "n": 3.0, "big": 1e3, "on": false, "name": "x", "mode": "b", "betas": [0.5, 1], "widths": [4, 5e0],
                               "plugins": ["a.so"], "kernel": 3, "stride": [1, 2], "bucket": "auto", "sub": {"x": 2}, "list": [{"y": 1}, {"y": 2}],
                               "odd": [1, {"k": "v"}]})");
   CHECK(c.number("lr", 0.1, Range::positive(), "") == 1.0);
@@ -91,34 +95,48 @@ TEST_CASE("core/config: values, defaults, and the resolved config") {
   c.resolve("momentum", 0.5);
   c.resolve("steps", nullptr);
   c.resolve("derived", "yes");
-  CHECK(c.resolved() == json::parse(R"({"lr": 1.0, "momentum": 0.5, "n": 3, "big": 1000, "on": false, "off": true, "name": "x", "init": "",
+  CHECK(
+      c.resolved() ==
+      json::parse(
+          R"({"lr": 1.0, "momentum": 0.5, "n": 3, "big": 1000, "on": false, "off": true, "name": "x", "init": "",
       "mode": "b", "betas": [0.5, 1.0], "widths": [4, 5], "plugins": ["a.so"], "kernel": [3, 3], "stride": [1, 2], "padding": [0, 0],
       "bucket": "auto", "timeout": 300.0, "sub": {"x": 2}, "absent": {"z": 5}, "list": [{"y": 1}, {"y": 2}], "none": [], "odd": [1, {"k": "v"}],
       "derived": "yes"})"));
 }
 
 TEST_CASE("core/config: numbers that are wrong") {
-  const auto number = [](ConfigSection& c) { c.section("optimizer", "").number("lr", 0.1, Range::positive(), "learning rate"); };
-  CHECK(contains(config_error(R"({"optimizer": {"lr": -1}})", "optimizer.lr", number), "expected a number > 0, found -1"));
+  const auto number = [](ConfigSection& c) {
+    c.section("optimizer", "").number("lr", 0.1, Range::positive(), "learning rate");
+  };
+  CHECK(contains(config_error(R"({"optimizer": {"lr": -1}})", "optimizer.lr", number),
+                 "expected a number > 0, found -1"));
   for (const std::string text : {"0.1", ".1", "+0.1", "1e-1"}) {
-    CHECK(contains(config_error(R"({"optimizer": {"lr": ")" + text + "\"}}", "optimizer.lr", number),
-                   "found the string \"" + text + "\"; a number is not quoted, and written as in JSON: 0.1"));
+    CHECK(contains(
+        config_error(R"({"optimizer": {"lr": ")" + text + "\"}}", "optimizer.lr", number),
+        "found the string \"" + text + "\"; a number is not quoted, and written as in JSON: 0.1"));
   }
-  CHECK(config_error(R"({"optimizer": {"lr": "fast"}})", "optimizer.lr", number).ends_with("found the string \"fast\""));
-  CHECK(contains(config_error(R"({"optimizer": {"lr": null}})", "optimizer.lr", number), "found null"));
-  CHECK(contains(config_error(R"({"optimizer": {"lr": true}})", "optimizer.lr", number), "found true"));
-  CHECK(contains(config_error(R"({"optimizer": {"lr": [1]}})", "optimizer.lr", number), "found the list [1]"));
+  CHECK(config_error(R"({"optimizer": {"lr": "fast"}})", "optimizer.lr", number)
+            .ends_with("found the string \"fast\""));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": null}})", "optimizer.lr", number),
+                 "found null"));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": true}})", "optimizer.lr", number),
+                 "found true"));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": [1]}})", "optimizer.lr", number),
+                 "found the list [1]"));
   for (const double odd : {std::nan(""), HUGE_VAL}) {
     ConfigSection c(json{{"lr", odd}}, "made");
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { c.number("lr", 1, Range::any(), ""); }), "not finite"));
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { c.number("lr", 1, Range::any(), ""); }),
+                   "not finite"));
   }
   const auto integer = [](ConfigSection& c) { c.integer("n", 1, Range::at_least(1), ""); };
-  for (const char* text :
-       {"1.5", "0", "-3", "1e19", "-1e300", "18446744073709551615", "9223372036854775808", "\"1\"", "{}", "1e-5", "false"}) {
+  for (const char* text : {"1.5", "0", "-3", "1e19", "-1e300", "18446744073709551615",
+                           "9223372036854775808", "\"1\"", "{}", "1e-5", "false"}) {
     CAPTURE(text);
-    CHECK(contains(config_error(std::string("{\"n\": ") + text + "}", "n", integer), "expected an integer >= 1, found "));
+    CHECK(contains(config_error(std::string("{\"n\": ") + text + "}", "n", integer),
+                   "expected an integer >= 1, found "));
   }
-  ConfigSection c = config(R"({"a": 9223372036854775807, "b": -9223372036854775808, "c": -9.223372036854775808e18, "d": 1e18})");
+  ConfigSection c = config(
+      R"({"a": 9223372036854775807, "b": -9223372036854775808, "c": -9.223372036854775808e18, "d": 1e18})");
   CHECK(c.integer("a", 0, Range::any(), "") == INT64_MAX);
   CHECK(c.integer("b", 0, Range::any(), "") == INT64_MIN);
   CHECK(c.integer("c", 0, Range::any(), "") == INT64_MIN);
@@ -126,24 +144,38 @@ TEST_CASE("core/config: numbers that are wrong") {
 }
 
 TEST_CASE("core/config: other types that are wrong") {
-  CHECK(
-      contains(config_error(R"({"on": 1})", "on", [](ConfigSection& c) { c.boolean("on", true, ""); }), "expected true or false, found 1"));
+  CHECK(contains(
+      config_error(R"({"on": 1})", "on", [](ConfigSection& c) { c.boolean("on", true, ""); }),
+      "expected true or false, found 1"));
   CHECK(contains(config_error(R"({"s": 1})", "s", [](ConfigSection& c) { c.text("s", "", ""); }),
                  "expected a string, found 1; a text is quoted: \"1\", and with --set: 's=\"1\"'"));
-  CHECK(contains(config_error(R"({"s": ""})", "s", [](ConfigSection& c) { c.required_text("s", ""); }), "not empty"));
-  const auto choice = [](ConfigSection& c) { c.choice("device", "auto", {"auto", "cpu", "cuda"}, ""); };
+  CHECK(contains(
+      config_error(R"({"s": ""})", "s", [](ConfigSection& c) { c.required_text("s", ""); }),
+      "not empty"));
+  const auto choice = [](ConfigSection& c) {
+    c.choice("device", "auto", {"auto", "cpu", "cuda"}, "");
+  };
   CHECK(contains(config_error(R"({"device": "CPU"})", "device", choice),
                  "unknown value 'CPU'; did you mean 'cpu'?; allowed: auto, cpu, cuda"));
-  CHECK(contains(config_error(R"({"device": 3})", "device", choice), "expected one of auto, cpu, cuda, found 3"));
-  const auto numbers = [](ConfigSection& c) { c.section("optimizer", "").numbers("betas", {0.9, 0.999}, Range::half_open(0, 1), ""); };
+  CHECK(contains(config_error(R"({"device": 3})", "device", choice),
+                 "expected one of auto, cpu, cuda, found 3"));
+  const auto numbers = [](ConfigSection& c) {
+    c.section("optimizer", "").numbers("betas", {0.9, 0.999}, Range::half_open(0, 1), "");
+  };
   CHECK(contains(config_error(R"({"optimizer": {"betas": 0.9}})", "optimizer.betas", numbers),
                  "expected a list of numbers >= 0 and < 1, found 0.9"));
-  CHECK(contains(config_error(R"({"optimizer": {"betas": [0.9, 1.5]}})", "optimizer.betas", numbers), "found 1.5 as item 2 of 2"));
-  CHECK(contains(config_error(R"({"optimizer": {"betas": [0.9, "x"]}})", "optimizer.betas", numbers), "the string \"x\" as item 2"));
+  CHECK(
+      contains(config_error(R"({"optimizer": {"betas": [0.9, 1.5]}})", "optimizer.betas", numbers),
+               "found 1.5 as item 2 of 2"));
+  CHECK(
+      contains(config_error(R"({"optimizer": {"betas": [0.9, "x"]}})", "optimizer.betas", numbers),
+               "the string \"x\" as item 2"));
   const auto integers = [](ConfigSection& c) { c.integers("hidden", {}, Range::at_least(1), ""); };
-  CHECK(contains(config_error(R"({"hidden": [512, 2.5]})", "hidden", integers), "found 2.5 as item 2 of 2"));
+  CHECK(contains(config_error(R"({"hidden": [512, 2.5]})", "hidden", integers),
+                 "found 2.5 as item 2 of 2"));
   CHECK(contains(config_error(R"({"hidden": [0]})", "hidden", integers), ">= 1, found 0"));
-  CHECK(contains(config_error(R"({"plugins": ["a", 1]})", "plugins", [](ConfigSection& c) { c.texts("plugins", {}, ""); }),
+  CHECK(contains(config_error(R"({"plugins": ["a", 1]})", "plugins",
+                              [](ConfigSection& c) { c.texts("plugins", {}, ""); }),
                  "found 1 as item 2"));
   const auto pair = [](ConfigSection& c) { c.pair("kernel_size", {1}, Range::at_least(1), ""); };
   for (const char* text : {"0", "[1]", "[1, 2, 3]", "[1, 0]", "\"3\"", "[1, [2]]", "1.5"}) {
@@ -154,34 +186,49 @@ TEST_CASE("core/config: other types that are wrong") {
     std::string result;
     c.section("sync", "").number_or_word("bucket_mb", 25, Range::positive(), {"auto"}, result, "");
   };
-  CHECK(contains(config_error(R"({"sync": {"bucket_mb": "auot"}})", "sync.bucket_mb", word), "did you mean 'auto'?"));
-  CHECK(contains(config_error(R"({"sync": {"bucket_mb": 0}})", "sync.bucket_mb", word), "expected a number > 0, or \"auto\", found 0"));
+  CHECK(contains(config_error(R"({"sync": {"bucket_mb": "auot"}})", "sync.bucket_mb", word),
+                 "did you mean 'auto'?"));
+  CHECK(contains(config_error(R"({"sync": {"bucket_mb": 0}})", "sync.bucket_mb", word),
+                 "expected a number > 0, or \"auto\", found 0"));
 }
 
 TEST_CASE("core/config: objects and lists of objects that are wrong") {
   const auto section = [](ConfigSection& c) { c.section("sync", "").section("topology", ""); };
   CHECK(contains(config_error(R"({"sync": {"topology": "ring"}})", "sync.topology", section),
                  R"(expected an object, e.g. {"type": "..."}, found the string "ring")"));
-  CHECK(contains(config_error(R"({"sync": [1]})", "sync", section), "expected an object, {…}, found the list [1]"));
+  CHECK(contains(config_error(R"({"sync": [1]})", "sync", section),
+                 "expected an object, {…}, found the list [1]"));
   ConfigSection absent = config(R"({"sync": null})");
   CHECK(absent.section("sync", "").number("x", 2, Range::any(), "") == 2);
   CHECK_FALSE(absent.has("sync"));
-  const auto sections = [](ConfigSection& c) { c.section("model", "").sections("layers", true, ""); };
-  CHECK(contains(config_error(R"({"model": {}})", "model.layers", sections), "is required and missing"));
-  CHECK(contains(config_error(R"({"model": {"layers": []}})", "model.layers", sections), "at least one"));
-  CHECK(contains(config_error(R"({"model": {"layers": {"type": "relu"}}})", "model.layers", sections), "expected a list of objects"));
-  CHECK(contains(config_error(R"({"model": {"layers": [{}, "relu"]}})", "model.layers[1]", sections), "found the string \"relu\""));
+  const auto sections = [](ConfigSection& c) {
+    c.section("model", "").sections("layers", true, "");
+  };
+  CHECK(contains(config_error(R"({"model": {}})", "model.layers", sections),
+                 "is required and missing"));
+  CHECK(contains(config_error(R"({"model": {"layers": []}})", "model.layers", sections),
+                 "at least one"));
+  CHECK(
+      contains(config_error(R"({"model": {"layers": {"type": "relu"}}})", "model.layers", sections),
+               "expected a list of objects"));
+  CHECK(
+      contains(config_error(R"({"model": {"layers": [{}, "relu"]}})", "model.layers[1]", sections),
+               "found the string \"relu\""));
   for (const char* text : {"[]", "1", "null", "\"x\""}) {
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { ConfigSection(parse_json(text, "run.json"), "run.json"); }),
+    CHECK(contains(error_of(ExitCode::kUsage,
+                            [&] { ConfigSection(parse_json(text, "run.json"), "run.json"); }),
                    "[config] run.json: expected an object, {…}, at the top, found "));
   }
 }
 
 TEST_CASE("core/config: missing and unknown keys") {
-  const auto required = [](ConfigSection& c) { c.section("model", "").required_integer("num_classes", Range::at_least(2), ""); };
+  const auto required = [](ConfigSection& c) {
+    c.section("model", "").required_integer("num_classes", Range::at_least(2), "");
+  };
   CHECK(contains(config_error(R"({"model": {"num_class": 3}})", "model.num_classes", required),
                  "is required and missing ('num_class' stands there, unknown)"));
-  CHECK(contains(config_error("{}", "model.num_classes", required), "is required and missing; expected an integer >= 2"));
+  CHECK(contains(config_error("{}", "model.num_classes", required),
+                 "is required and missing; expected an integer >= 2"));
   config_error("{}", "x", [](ConfigSection& c) { c.required_number("x", Range::any(), ""); });
   config_error("{}", "x", [](ConfigSection& c) { c.required_text("x", ""); });
   config_error("{}", "x", [](ConfigSection& c) { c.required_pair("x", Range::any(), ""); });
@@ -191,36 +238,43 @@ TEST_CASE("core/config: missing and unknown keys") {
     optimizer.number("weight_decay", 0.1, Range::any(), "");
     optimizer.finish();
   };
-  CHECK(contains(config_error(R"({"optimizer": {"Weight_Decai": 1}})", "optimizer.Weight_Decai", unknown),
-                 "unknown key; did you mean 'weight_decay'?; known: lr, weight_decay"));
-  CHECK(contains(config_error(R"({"optimizer": {"zzzzzz": 1}})", "optimizer.zzzzzz", unknown), "unknown key; known: lr, weight_decay"));
+  CHECK(contains(
+      config_error(R"({"optimizer": {"Weight_Decai": 1}})", "optimizer.Weight_Decai", unknown),
+      "unknown key; did you mean 'weight_decay'?; known: lr, weight_decay"));
+  CHECK(contains(config_error(R"({"optimizer": {"zzzzzz": 1}})", "optimizer.zzzzzz", unknown),
+                 "unknown key; known: lr, weight_decay"));
   // A misspelt one before those that may be unknown because of it.
-  CHECK(
-      contains(config_error(R"({"optimizer": {"": 0, "aaa": 1, "weigth_decay": 2}})", "optimizer.weigth_decay", unknown), "did you mean"));
-  CHECK(contains(config_error(R"({"optimizer": {"": 0}})", "optimizer", unknown), "unknown key; known"));
+  CHECK(contains(config_error(R"({"optimizer": {"": 0, "aaa": 1, "weigth_decay": 2}})",
+                              "optimizer.weigth_decay", unknown),
+                 "did you mean"));
+  CHECK(contains(config_error(R"({"optimizer": {"": 0}})", "optimizer", unknown),
+                 "unknown key; known"));
   // A key named in every way that could break a line or a terminal, or that is long.
-  const std::string odd =
-      config_error("{\"optimizer\": {\"a\\u001b[31m\\n\\u0000" + std::string(5000, 'k') + "\": 1}}", "optimizer.a\\x1b[31m\\n\\x00kkk",
-                   [&](ConfigSection& c) {
-                     try {
-                       unknown(c);
-                     } catch (const Error& error) {
-                       throw Error(error.code(), {"config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " + std::string(error.what())});
-                     }
-                   });
+  const std::string odd = config_error(
+      "{\"optimizer\": {\"a\\u001b[31m\\n\\u0000" + std::string(5000, 'k') + "\": 1}}",
+      "optimizer.a\\x1b[31m\\n\\x00kkk", [&](ConfigSection& c) {
+        try {
+          unknown(c);
+        } catch (const Error& error) {
+          throw Error(error.code(), {"config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " +
+                                                   std::string(error.what())});
+        }
+      });
   CHECK(contains(odd, "unknown key"));
   config("{}").finish();
 }
 
 TEST_CASE("core/config: values that are long or not printable are echoed short and escaped") {
   const auto number = [](ConfigSection& c) { c.number("lr", 0.1, Range::any(), ""); };
-  const std::string error = config_error("{\"lr\": \"a\\n\\u001b]0;\\u0007" + std::string(100'000, 'x') + "\"}", "lr", number);
+  const std::string error = config_error(
+      "{\"lr\": \"a\\n\\u001b]0;\\u0007" + std::string(100'000, 'x') + "\"}", "lr", number);
   CHECK(error.size() < 200);
   CHECK(error.find('\x1b') == std::string::npos);
   CHECK(contains(error, "a\\n\\u001b"));
   const auto choice = [](ConfigSection& c) { c.choice("lr", "a", {"a"}, ""); };
   CHECK(config_error("{\"lr\": \"" + std::string(100'000, 'y') + "\"}", "lr", choice).size() < 200);
-  CHECK(config_error("{\"lr\": [" + std::string(100'000, '1') + "e-99999]}", "lr", number).size() < 200);
+  CHECK(config_error("{\"lr\": [" + std::string(100'000, '1') + "e-99999]}", "lr", number).size() <
+        200);
 }
 
 TEST_CASE("core/config: errors of callers carry file and path") {
@@ -228,7 +282,8 @@ TEST_CASE("core/config: errors of callers carry file and path") {
   ConfigSection topology = c.section("sync", "").section("topology", "");
   CHECK(error_of(ExitCode::kUsage, [&] { topology.error("type", "needs at least 2 ranks"); }) ==
         "[config] run.json: sync.topology.type: needs at least 2 ranks");
-  CHECK(error_of(ExitCode::kUsage, [&] { topology.error("", "x"); }) == "[config] run.json: sync.topology: x");
+  CHECK(error_of(ExitCode::kUsage, [&] { topology.error("", "x"); }) ==
+        "[config] run.json: sync.topology: x");
   CHECK(error_of(ExitCode::kUsage, [&] { c.error("", "x"); }) == "[config] run.json: x");
   CHECK(topology.path() == "sync.topology");
   CHECK(c.path().empty());
@@ -267,14 +322,16 @@ TEST_CASE("core/config: describing lists every key with its default, and its tab
   CHECK(keys[5].default_text == "0.001");
   CHECK(keys[6].allowed == "weights, all");
   const std::string table = config_markdown("Keys", keys);
-  CHECK(contains(table, "## Keys\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n"));
+  CHECK(contains(
+      table, "## Keys\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n"));
   CHECK(contains(table, "| `n` | integer | required | >= 3 | count \\| of things |\n"));
   CHECK(contains(table, "| `optimizer.lr` | number | `0.001` | > 0 | learning rate |\n"));
 }
 
 TEST_CASE("core/config: --set") {
   json c = parse_json(
-      R"({"sync": {"topology": {"type": "ring"}}, "model": {"layers": [{"type": "relu"}, {"type": "gelu"}]}, "lr": 1, "none": null})", "x");
+      R"({"sync": {"topology": {"type": "ring"}}, "model": {"layers": [{"type": "relu"}, {"type": "gelu"}]}, "lr": 1, "none": null})",
+      "x");
   apply_setting(c, "sync.topology.type=base-2");
   apply_setting(c, "sync.bucket_mb=2.5");
   apply_setting(c, "optimizer.betas=[0.9, 0.99]");
@@ -285,7 +342,10 @@ TEST_CASE("core/config: --set") {
   apply_setting(c, "quoted=\"3\"");
   apply_setting(c, "empty=");
   apply_setting(c, "gone=null");
-  CHECK(c == json::parse(R"({"sync": {"topology": {"type": "base-2"}, "bucket_mb": 2.5}, "optimizer": {"betas": [0.9, 0.99]},
+  CHECK(
+      c ==
+      json::parse(
+          R"({"sync": {"topology": {"type": "base-2"}, "bucket_mb": 2.5}, "optimizer": {"betas": [0.9, 0.99]},
       "model": {"layers": [{"type": "relu"}, {"type": "silu"}]}, "lr": 0.001, "none": {"a": {"b": {"k": true}}}, "name": "a=b", "quoted": "3",
       "empty": "", "gone": null})"));
 

@@ -15,7 +15,8 @@ using namespace starling::test;
 
 #if defined(__x86_64__)
 // A function whose first byte is the one that crashes, as where a stack overflows.
-asm(".pushsection .text\n.type crashes_at_once, @function\ncrashes_at_once: ud2\n.size crashes_at_once, . - crashes_at_once\n.popsection");
+asm(".pushsection .text\n.type crashes_at_once, @function\ncrashes_at_once: ud2\n.size "
+    "crashes_at_once, . - crashes_at_once\n.popsection");
 extern "C" __attribute__((visibility("hidden"))) void crashes_at_once();
 
 TEST_CASE("core/crash: the line names the function whose first byte crashes") {

@@ -24,8 +24,9 @@ Error caught(const Call& call) {
 
 TEST_CASE("core/error: what, where and remedy are fields, and the text is made of them") {
   const Error error = caught([] {
-    fail(ExitCode::kUsage, "config", {.file = "run.json", .key = "sync.lr", .rank = 2, .step = 7, .bucket = 1}, "{} is {}; use {}", "it", 3,
-         4);
+    fail(ExitCode::kUsage, "config",
+         {.file = "run.json", .key = "sync.lr", .rank = 2, .step = 7, .bucket = 1},
+         "{} is {}; use {}", "it", 3, 4);
   });
   CHECK(error.code() == ExitCode::kUsage);
   CHECK(error.parts().component == "config");
@@ -43,7 +44,8 @@ TEST_CASE("core/error: what, where and remedy are fields, and the text is made o
   CHECK(std::is_nothrow_copy_constructible_v<Error>);
 }
 
-TEST_CASE("core/error: the format's own last break stands before the remedy, whatever the values hold") {
+TEST_CASE(
+    "core/error: the format's own last break stands before the remedy, whatever the values hold") {
   const auto parts = [](const auto& call) { return caught(call).parts(); };
   ErrorParts found = parts([] { fail(ExitCode::kUsage, "x", "a {}", "b; c"); });
   CHECK(found.what == "a b; c");
@@ -58,7 +60,8 @@ TEST_CASE("core/error: the format's own last break stands before the remedy, wha
 }
 
 TEST_CASE("core/error: who passes an error on puts its own name in front, and keeps the rest") {
-  const Error inner(ExitCode::kMemory, {"memory", "8 bytes are missing", "use fewer", {.file = "f", .step = 3}});
+  const Error inner(ExitCode::kMemory,
+                    {"memory", "8 bytes are missing", "use fewer", {.file = "f", .step = 3}});
   const Error outer = told_by("layer", "conv1", inner);
   CHECK(outer.code() == ExitCode::kMemory);
   CHECK(std::string(outer.what()) == "[layer] conv1: [memory] f: 8 bytes are missing; use fewer");

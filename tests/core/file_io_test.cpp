@@ -35,20 +35,26 @@ std::string bytes_of(std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("core/file: past the cache a file has the same bytes, on disks and in memory, whatever its pieces are") {
+TEST_CASE(
+    "core/file: past the cache a file has the same bytes, on disks and in memory, whatever its "
+    "pieces are") {
   const Folder disk;
   std::string shared = "/dev/shm/starling-test-XXXXXX";
   const bool has_shared = ::mkdtemp(shared.data()) != nullptr;
   for (const std::string& folder : {disk.path(), has_shared ? shared : disk.path()}) {
-    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097}, (std::size_t{1} << 20) - 1,
-                                   std::size_t{1} << 20, (std::size_t{1} << 20) + 1, std::size_t{3'000'001}}) {
-      for (const std::size_t piece : {std::size_t{1000}, std::size_t{131'072}, std::size_t{5'000'000}}) {
+    for (const std::size_t size :
+         {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097},
+          (std::size_t{1} << 20) - 1, std::size_t{1} << 20, (std::size_t{1} << 20) + 1,
+          std::size_t{3'000'001}}) {
+      for (const std::size_t piece :
+           {std::size_t{1000}, std::size_t{131'072}, std::size_t{5'000'000}}) {
         CAPTURE(folder);
         CAPTURE(size);
         CAPTURE(piece);
         const std::string bytes = bytes_of(size), path = folder + "/file";
         AtomicFile file(path, AtomicFile::Cache::kPast);
-        for (std::size_t at = 0; at < size; at += piece) file.write(bytes.data() + at, std::min(piece, size - at));
+        for (std::size_t at = 0; at < size; at += piece)
+          file.write(bytes.data() + at, std::min(piece, size - at));
         CHECK_FALSE(std::filesystem::exists(path));
         file.commit();
         std::ifstream stream(path, std::ios::binary);
@@ -60,7 +66,9 @@ TEST_CASE("core/file: past the cache a file has the same bytes, on disks and in 
   if (has_shared) std::filesystem::remove_all(shared);
 }
 
-TEST_CASE("core/file: past the cache, what is not committed leaves nothing, and a device is written all the same") {
+TEST_CASE(
+    "core/file: past the cache, what is not committed leaves nothing, and a device is written all "
+    "the same") {
   const Folder folder;
   const std::string bytes = bytes_of(2'000'000), path = folder / "file";
   {
@@ -82,11 +90,14 @@ TEST_CASE("core/file: past the cache, what is not committed leaves nothing, and 
 TEST_CASE("core/checksum: of pieces it is that of the whole") {
   const std::string bytes = bytes_of(300'000);
   ChecksumOfPieces sum;
-  for (const std::size_t piece : {std::size_t{1}, std::size_t{63}, std::size_t{256}, std::size_t{100'003}, bytes.size()}) {
-    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{240}, std::size_t{241}, std::size_t{70'000}, bytes.size()}) {
+  for (const std::size_t piece :
+       {std::size_t{1}, std::size_t{63}, std::size_t{256}, std::size_t{100'003}, bytes.size()}) {
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{240},
+                                   std::size_t{241}, std::size_t{70'000}, bytes.size()}) {
       CAPTURE(piece);
       CAPTURE(size);
-      for (std::size_t at = 0; at < size; at += piece) sum.add(bytes.data() + at, std::min(piece, size - at));
+      for (std::size_t at = 0; at < size; at += piece)
+        sum.add(bytes.data() + at, std::min(piece, size - at));
       CHECK(sum.take() == checksum(bytes.data(), size));
     }
   }
@@ -122,7 +133,9 @@ TEST_CASE("core/file: what is no regular file is not opened, and never waited fo
   }
 }
 
-TEST_CASE("core/file: links are followed, nobody's file is taken as a temporary one, permissions stay, descriptors are written directly") {
+TEST_CASE(
+    "core/file: links are followed, nobody's file is taken as a temporary one, permissions stay, "
+    "descriptors are written directly") {
   namespace fs = std::filesystem;
   const Folder folder;
   const auto write = [&](const std::string& name) { write_file_atomically(name, "new", 3); };
@@ -156,11 +169,14 @@ TEST_CASE("core/file: links are followed, nobody's file is taken as a temporary 
   CHECK(folder.read("stream") == "begin newnew");
   CHECK(fs::is_symlink(in("standard")));
   ::close(descriptor);
-  CHECK(contains(error_of(ExitCode::kOutput, [&] { write(in("standard")); }), "standard: could not be written"));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { write(in("standard")); }),
+                 "standard: could not be written"));
 
   std::string target;
-  CHECK((is_temporary_name("model.safetensors.0123abcd.tmp", &target) && target == "model.safetensors"));
-  for (const char* other : {"model.tmp", "a.0123abc.tmp", "a.0123ABCD.tmp", "a-0123abcd.tmp", ".0123abcd.tmp", "a.0123abcd.tmp2"})
+  CHECK((is_temporary_name("model.safetensors.0123abcd.tmp", &target) &&
+         target == "model.safetensors"));
+  for (const char* other : {"model.tmp", "a.0123abc.tmp", "a.0123ABCD.tmp", "a-0123abcd.tmp",
+                            ".0123abcd.tmp", "a.0123abcd.tmp2"})
     CHECK_MESSAGE(!is_temporary_name(other), other);
   {
     AtomicFile file(in("unfinished"));

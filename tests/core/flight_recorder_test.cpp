@@ -51,10 +51,16 @@ TEST_CASE("a flight record has its header, the events in order, and its end") {
   CHECK(lines[0]["text"] == "it \\ says\n\"so\"");
   CHECK(lines[0]["process"] == ::getpid());
   CHECK(lines[1] == json{{"n", 0}, {"us", lines[1]["us"]}, {"event", "step"}, {"step", 7}});
-  CHECK(
-      lines[2] ==
-      json{{"n", 1}, {"us", lines[2]["us"]}, {"event", "start"}, {"step", 7}, {"bucket", 1}, {"round", 6}, {"lane", 1}, {"ranks", {0, 3}}});
-  CHECK(lines[3]["what"] == std::string("a broadcast from rank 1234567").substr(0, FlightRecorder::kText));
+  CHECK(lines[2] == json{{"n", 1},
+                         {"us", lines[2]["us"]},
+                         {"event", "start"},
+                         {"step", 7},
+                         {"bucket", 1},
+                         {"round", 6},
+                         {"lane", 1},
+                         {"ranks", {0, 3}}});
+  CHECK(lines[3]["what"] ==
+        std::string("a broadcast from rank 1234567").substr(0, FlightRecorder::kText));
   CHECK(lines[4] == json{{"end", 3}});
   // Of the wall clock, within a minute of the header's.
   CHECK(lines[1]["us"].get<std::int64_t>() <= lines[2]["us"].get<std::int64_t>());
@@ -64,7 +70,9 @@ TEST_CASE("a flight record has its header, the events in order, and its end") {
 TEST_CASE("a flight recorder keeps the last 1,000 events of all threads, and counts those before") {
   RecorderInFolder in;
   std::vector<std::thread> threads;
-  std::barrier together(4);  // a thread that the system stops in the middle of an event must not be passed by a thousand others
+  // a thread that the system stops in the middle of an event must not be passed by a thousand
+  // others
+  std::barrier together(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 5000; ++i) {
@@ -73,7 +81,8 @@ TEST_CASE("a flight recorder keeps the last 1,000 events of all threads, and cou
       }
     });
   }
-  for (int i = 0; i < 20; ++i) CHECK(in.recorder->write(FlightRecorder::Reason::kAsked, 0, ""));  // beside them
+  // beside them
+  for (int i = 0; i < 20; ++i) CHECK(in.recorder->write(FlightRecorder::Reason::kAsked, 0, ""));
   for (std::thread& thread : threads) thread.join();
   CHECK(in.recorder->write(FlightRecorder::Reason::kEnd, 0, ""));
   const std::vector<json> lines = in.lines();

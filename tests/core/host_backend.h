@@ -10,8 +10,8 @@
 
 namespace starling::test {
 
-/// A backend in host memory with the little arithmetic (fp32 add, fill, copies) that the autograd engine itself needs: any other
-/// operation is Backend's error. It counts live bytes.
+/// A backend in host memory with the little arithmetic (fp32 add, fill, copies) that the autograd
+/// engine itself needs: any other operation is Backend's error. It counts live bytes.
 class HostBackend final : public Backend {
  public:
   DeviceType device() const override { return DeviceType::kCpu; }
@@ -22,9 +22,15 @@ class HostBackend final : public Backend {
     return std::make_shared<Block>(*this, bytes, stats_);
   }
   MemoryStats memory_stats() const override { return *stats_; }
-  void copy(const Tensor& from, const Tensor& to) override { std::memcpy(to.raw(), from.raw(), from.bytes()); }
-  void copy_from_host(const void* from, const Tensor& to) override { std::memcpy(to.raw(), from, to.bytes()); }
-  void copy_to_host(const Tensor& from, void* to) override { std::memcpy(to, from.raw(), from.bytes()); }
+  void copy(const Tensor& from, const Tensor& to) override {
+    std::memcpy(to.raw(), from.raw(), from.bytes());
+  }
+  void copy_from_host(const void* from, const Tensor& to) override {
+    std::memcpy(to.raw(), from, to.bytes());
+  }
+  void copy_to_host(const Tensor& from, void* to) override {
+    std::memcpy(to, from.raw(), from.bytes());
+  }
   Event copy_to_host_later(const Tensor& from, void* to) override {
     copy_to_host(from, to);
     return {};
@@ -51,7 +57,8 @@ class HostBackend final : public Backend {
   class Block final : public Storage {
    public:
     Block(Backend& backend, std::size_t bytes, std::shared_ptr<MemoryStats> stats)
-        : Storage(backend, new (std::align_val_t{64}) std::byte[bytes + 1], bytes), stats_(std::move(stats)) {}
+        : Storage(backend, new (std::align_val_t{64}) std::byte[bytes + 1], bytes),
+          stats_(std::move(stats)) {}
     ~Block() override {
       stats_->in_use -= bytes();
       ::operator delete[](data(), std::align_val_t{64});

@@ -10,9 +10,12 @@
 
 using namespace starling;
 
-TEST_CASE("core/host: a CPU quota is the least of a process's groups and those above them, in both versions") {
+TEST_CASE(
+    "core/host: a CPU quota is the least of a process's groups and those above them, in both "
+    "versions") {
   const test::Folder folder;
-  const auto group = [&](const std::string& path, const std::string& file, const std::string& text) {
+  const auto group = [&](const std::string& path, const std::string& file,
+                         const std::string& text) {
     std::filesystem::create_directories(folder / path);
     folder.write(path + "/" + file, text);
   };
@@ -30,7 +33,9 @@ TEST_CASE("core/host: a CPU quota is the least of a process's groups and those a
   first_version("one/cpu,cpuacct/job", "300000\n");
   first_version("one/cpu,cpuacct/free", "-1\n");
   first_version("one/cpu/short", "70000\n");
-  const auto quota = [&](const std::string& groups, const std::string& root) { return cpu_quota(groups, folder / root); };
+  const auto quota = [&](const std::string& groups, const std::string& root) {
+    return cpu_quota(groups, folder / root);
+  };
   CHECK(quota("0::/a/b\n", "two") == 2.5);
   CHECK(quota("0::/a/b/c\n", "two") == 2.5);
   CHECK(quota("0::/low\n", "two") == 0.01);

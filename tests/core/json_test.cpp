@@ -26,8 +26,9 @@ std::string parse_error(const std::string& text) {
 }  // namespace
 
 TEST_CASE("core/json: values of every kind") {
-  const json value =
-      parse_json(R"( {"a": [1, -2, 3.5, 1e3, true, false, null, "x\u00e9\n", {}, []], "b": {"a": 1}, "": 18446744073709551615} )", "x");
+  const json value = parse_json(
+      R"( {"a": [1, -2, 3.5, 1e3, true, false, null, "x\u00e9\n", {}, []], "b": {"a": 1}, "": 18446744073709551615} )",
+      "x");
   CHECK(value["a"].size() == 10);
   CHECK(value["a"][0].is_number_unsigned());
   CHECK(value["a"][1] == -2);
@@ -50,11 +51,12 @@ TEST_CASE("core/json: malformed text is refused with its place") {
   CHECK(contains(parse_error("{\"a\": 1,}"), "line 1, column 9"));
   CHECK(contains(parse_error(""), "line 1, column 1"));
   CHECK(contains(parse_error("{\"a\": 1} x"), "line 1, column 10"));
-  for (const char* text : {"{",           "[1,",         "{\"a\"",       "{\"a\":",      "{'a': 1}",
-                           "{a: 1}",      "// no\n{}",   "{\"a\": 01}",  "{\"a\": NaN}", "{\"a\": Infinity}",
-                           "{\"a\": -}",  "{\"a\": .5}", "{\"a\": tru}", "\"abc",        "\"\\x\"",
-                           "\"\\ud800\"", "{\"a\" 1}",   "[1 2]",        "\"a\nb\"",     "]",
-                           "}",           ",",           "nul"}) {
+  for (const char* text :
+       {"{",           "[1,",         "{\"a\"",       "{\"a\":",      "{'a': 1}",
+        "{a: 1}",      "// no\n{}",   "{\"a\": 01}",  "{\"a\": NaN}", "{\"a\": Infinity}",
+        "{\"a\": -}",  "{\"a\": .5}", "{\"a\": tru}", "\"abc",        "\"\\x\"",
+        "\"\\ud800\"", "{\"a\" 1}",   "[1 2]",        "\"a\nb\"",     "]",
+        "}",           ",",           "nul"}) {
     CAPTURE(text);
     parse_error(text);
   }
@@ -69,7 +71,8 @@ TEST_CASE("core/json: numbers that are not finite") {
   CHECK(contains(parse_error("{\"lr\": 1e999}"), "1e999 is out of range"));
   CHECK(contains(parse_error("{\"lr\": 1e-400}"), "1e-400 is too small, and would be 0"));
   CHECK(contains(parse_error("{\"lr\": [-0.001E-330]}"), "too small"));
-  for (const char* fine : {"{\"lr\": 0e-400}", "{\"lr\": 0.000}", "{\"lr\": -0.0E5}", "{\"lr\": 5e-324}"})
+  for (const char* fine :
+       {"{\"lr\": 0e-400}", "{\"lr\": 0.000}", "{\"lr\": -0.0E5}", "{\"lr\": 5e-324}"})
     CHECK_NOTHROW(parse_json(fine, "x"));
   CHECK(contains(parse_error("[\n -1e400]"), "line 2"));
   parse_error("[" + std::string(100'000, '9') + "]");
@@ -85,7 +88,8 @@ TEST_CASE("core/json: the same key twice") {
 }
 
 TEST_CASE("core/json: nesting") {
-  const auto nested = [](std::size_t depth, const std::string& open, const std::string& middle, const std::string& close) {
+  const auto nested = [](std::size_t depth, const std::string& open, const std::string& middle,
+                         const std::string& close) {
     std::string text;
     for (std::size_t i = 0; i < depth; ++i) text += open;
     text += middle;
@@ -100,8 +104,11 @@ TEST_CASE("core/json: nesting") {
 }
 
 TEST_CASE("core/json: every prefix and every changed byte of a config is a value or an error") {
-  const std::string text = R"({"seed": 1, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]}, "name": "r\u00e9\"s", "on": true, "no": null})";
-  const auto survive = [](const std::string& candidate) { test::error_text(ExitCode::kUsage, [&] { parse_json(candidate, "x"); }); };
+  const std::string text =
+      R"({"seed": 1, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]}, "name": "r\u00e9\"s", "on": true, "no": null})";
+  const auto survive = [](const std::string& candidate) {
+    test::error_text(ExitCode::kUsage, [&] { parse_json(candidate, "x"); });
+  };
   for (std::size_t i = 0; i < text.size(); ++i) {
     survive(text.substr(0, i));
     for (int c = 0; c < 256; c += 1) {
@@ -115,11 +122,14 @@ TEST_CASE("core/json: every prefix and every changed byte of a config is a value
 TEST_CASE("core/json: files") {
   const test::Folder folder;
   CHECK(read_json_file(folder.write("good.json", "{\"a\": 1}"))["a"] == 1);
-  const auto error = [&](const std::string& path) { return error_of(ExitCode::kUsage, [&] { read_json_file(path); }); };
+  const auto error = [&](const std::string& path) {
+    return error_of(ExitCode::kUsage, [&] { read_json_file(path); });
+  };
   CHECK(contains(error(folder / "none.json"), "none.json: cannot be read: No such file"));
   CHECK(contains(error(folder / ""), "it is a folder"));
   CHECK(contains(error(folder.write("bad.json", "{\n  \"a\" 1}")), "bad.json: line 2, column 7"));
-  CHECK(contains(error(folder.write("large.json", std::string((16 << 20) + 1, ' '))), "larger than 16 MiB"));
+  CHECK(contains(error(folder.write("large.json", std::string((16 << 20) + 1, ' '))),
+                 "larger than 16 MiB"));
   CHECK(contains(error(""), "cannot be read"));
   CHECK(contains(error(std::string("a\0b", 3)), "zero byte"));
   CHECK(contains(error("/dev/zero"), "larger than 16 MiB"));

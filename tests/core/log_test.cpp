@@ -16,7 +16,9 @@ using Lines = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("core/log: information comes from rank 0, warnings and errors from every rank with its number") {
+TEST_CASE(
+    "core/log: information comes from rank 0, warnings and errors from every rank with its "
+    "number") {
   const auto say = [] {
     log::write(log::Level::kDebug, "detail");
     log::info("{} ranks", 4);

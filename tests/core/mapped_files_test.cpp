@@ -43,7 +43,8 @@ TEST_CASE("core/mapped files: an address is found in its file while that is mapp
   CHECK_FALSE(find_mapping(second.data(), place));
 }
 
-TEST_CASE("core/mapped files: reading what a file has no longer is an error of data that names it") {
+TEST_CASE(
+    "core/mapped files: reading what a file has no longer is an error of data that names it") {
   if (kSanitized) return;  // there the sanitizer tells it
   const Folder folder;
   const std::string path = folder.write("data", std::string(20'000, 'x')), said = folder / "said";
@@ -52,10 +53,12 @@ TEST_CASE("core/mapped files: reading what a file has no longer is an error of d
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-      const int errors = ::open(said.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), file = ::open(path.c_str(), O_RDWR);
+      const int errors = ::open(said.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600),
+                file = ::open(path.c_str(), O_RDWR);
       ::dup2(errors, STDERR_FILENO);
       install_data_fault_reports("starling-test");
-      const auto* bytes = static_cast<const volatile char*>(::mmap(nullptr, 20'000, PROT_READ, MAP_SHARED, file, 0));
+      const auto* bytes = static_cast<const volatile char*>(
+          ::mmap(nullptr, 20'000, PROT_READ, MAP_SHARED, file, 0));
       if (noted) note_mapping(const_cast<const char*>(bytes), 20'000, path);
       if (::ftruncate(file, 123) != 0) ::_exit(9);
       ::_exit(bytes[19'999] == 'x' ? 10 : 11);
@@ -66,8 +69,10 @@ TEST_CASE("core/mapped files: reading what a file has no longer is an error of d
     if (noted) {
       CHECK(WIFEXITED(status));
       CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::kUsage));
-      CHECK(line == "starling-test: [data] " + path + ": was shortened from 20000 to 123 bytes while it was being read; make it whole, " +
-                        "change no data that is in use, and start again\n");
+      CHECK(line ==
+            "starling-test: [data] " + path +
+                ": was shortened from 20000 to 123 bytes while it was being read; make it whole, " +
+                "change no data that is in use, and start again\n");
     } else {  // none of ours: the signal ends the process, as ever
       CHECK(WIFSIGNALED(status));
       CHECK(WTERMSIG(status) == SIGBUS);

@@ -12,18 +12,21 @@
 using namespace starling;
 
 TEST_CASE("core/random: Philox 4x32-10 gives Random123's known answers") {
-  const auto check = [](std::uint64_t key, std::uint64_t low, std::uint64_t high, std::array<std::uint32_t, 4> expected) {
+  const auto check = [](std::uint64_t key, std::uint64_t low, std::uint64_t high,
+                        std::array<std::uint32_t, 4> expected) {
     const Philox4x32 bits = philox(key, low, high);
     for (std::size_t i = 0; i < 4; ++i) CHECK(bits.v[i] == expected[i]);
   };
   check(0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   check(~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   // Counter 243f6a88 85a308d3 13198a2e 03707344, key a4093822 299f31d0: word 0 is the low half.
-  check(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  check(0x299f31d0a4093822, 0x85a308d3243f6a88, 0x0370734413198a2e,
+        {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 TEST_CASE("core/random: the counter of a stream is (index, stream << 32 | epoch)") {
-  const Philox4x32 a = random_bits(9, RandomStream::kAugment, 5, 77), b = philox(9, 77, (3ull << 32) | 5);
+  const Philox4x32 a = random_bits(9, RandomStream::kAugment, 5, 77),
+                   b = philox(9, 77, (3ull << 32) | 5);
   CHECK(std::equal(a.v, a.v + 4, b.v));
 }
 
@@ -44,7 +47,9 @@ TEST_CASE("core/random: uniform integers below a bound") {
   CHECK_THROWS_AS(uniform_below(lowest, 0), Error);
 }
 
-TEST_CASE("core/random: permutations are permutations, differ by seed, epoch and stream, and follow their definition") {
+TEST_CASE(
+    "core/random: permutations are permutations, differ by seed, epoch and stream, and follow "
+    "their definition") {
   for (const std::int64_t n : {0, 1, 2, 3, 10, 1000}) {
     std::vector<std::int64_t> permutation = random_permutation(1, RandomStream::kPermutation, 0, n);
     // Fisher-Yates once more, spelled out from the specification.
@@ -53,8 +58,8 @@ TEST_CASE("core/random: permutations are permutations, differ by seed, epoch and
     for (std::int64_t i = n - 1; i >= 1; --i) {
       const Philox4x32 bits = philox(1, static_cast<std::uint64_t>(i), 2ull << 32);
       const std::uint64_t number = (static_cast<std::uint64_t>(bits.v[1]) << 32) | bits.v[0];
-      const auto j =
-          static_cast<std::int64_t>(std::floor(std::ldexp(static_cast<long double>(number), -64) * static_cast<long double>(i + 1)));
+      const auto j = static_cast<std::int64_t>(std::floor(
+          std::ldexp(static_cast<long double>(number), -64) * static_cast<long double>(i + 1)));
       std::swap(expected[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(j)]);
     }
     CHECK(permutation == expected);

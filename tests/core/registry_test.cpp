@@ -12,8 +12,15 @@ using starling::test::contains;
 using starling::test::error_of;
 
 TEST_CASE("core/registry: the nearest name") {
-  const std::vector<std::string> names{
-      "ring", "complete", "one-peer-exp", "base-2", "alternating-exp-ring", "random-matching", "adamw", "accum_adamw", "lr"};
+  const std::vector<std::string> names{"ring",
+                                       "complete",
+                                       "one-peer-exp",
+                                       "base-2",
+                                       "alternating-exp-ring",
+                                       "random-matching",
+                                       "adamw",
+                                       "accum_adamw",
+                                       "lr"};
   const auto suggested = [&](const char* found) { return suggestion(found, names); };
   CHECK(suggested("rign") == "; did you mean 'ring'?");
   CHECK(suggested("RING") == "; did you mean 'ring'?");
@@ -43,11 +50,18 @@ TEST_CASE("core/registry: makes by name, and names what it knows") {
   CHECK(registry.names() == std::vector<std::string>{"double", "triple"});
   CHECK(registry.summary("double") == "twice");
   CHECK(error_of(ExitCode::kUsage, [&] { registry.make("tripel", "model.type", 1); }) ==
-        "[config] model.type: unknown number 'tripel'; did you mean 'triple'?; known: double, triple");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { registry.make(std::string(100'000, '\n'), "model.type", 1); }), "unknown number '\\n"));
-  const auto doubled = [&] { registry.add("double", [](int) { return std::make_unique<int>(1); }); };
-  CHECK(contains(error_of(ExitCode::kUsage, doubled), "'double' is registered twice: by the program itself and by the program itself"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { registry.add("empty", nullptr); }), "without a maker"));
+        "[config] model.type: unknown number 'tripel'; did you mean 'triple'?; known: double, "
+        "triple");
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] { registry.make(std::string(100'000, '\n'), "model.type", 1); }),
+                 "unknown number '\\n"));
+  const auto doubled = [&] {
+    registry.add("double", [](int) { return std::make_unique<int>(1); });
+  };
+  CHECK(contains(error_of(ExitCode::kUsage, doubled),
+                 "'double' is registered twice: by the program itself and by the program itself"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { registry.add("empty", nullptr); }),
+                 "without a maker"));
 }
 
 TEST_CASE("core/registry: what a plug-in's maker gives and throws carries its name and file") {
@@ -59,13 +73,19 @@ TEST_CASE("core/registry: what a plug-in's maker gives and throws carries its na
     registry.add("odd", []() -> std::unique_ptr<int> { throw 7; });
     optional.add("null", [] { return nullptr; });
   }
-  const auto made = [&](ExitCode code, const char* name) { return error_of(code, [&] { registry.make(name, "type"); }); };
-  CHECK(made(ExitCode::kUsage, "null") == "[number] the maker of 'null' of ./liba.so gives null; it must give an object");
-  CHECK(made(ExitCode::kInternal, "thrown") == "[number] 'thrown' of ./liba.so: std::out_of_range: too far");
-  CHECK(made(ExitCode::kInternal, "odd") == "[number] 'odd' of ./liba.so: an exception of type int");
+  const auto made = [&](ExitCode code, const char* name) {
+    return error_of(code, [&] { registry.make(name, "type"); });
+  };
+  CHECK(made(ExitCode::kUsage, "null") ==
+        "[number] the maker of 'null' of ./liba.so gives null; it must give an object");
+  CHECK(made(ExitCode::kInternal, "thrown") ==
+        "[number] 'thrown' of ./liba.so: std::out_of_range: too far");
+  CHECK(made(ExitCode::kInternal, "odd") ==
+        "[number] 'odd' of ./liba.so: an exception of type int");
   CHECK(optional.make("null", "type") == nullptr);
   const PluginScope scope("./libb.so");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { registry.add("odd", [] { return nullptr; }); }), "by ./liba.so and by ./libb.so"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { registry.add("odd", [] { return nullptr; }); }),
+                 "by ./liba.so and by ./libb.so"));
 }
 
 TEST_CASE("core/text: what is shown is one short printable line") {

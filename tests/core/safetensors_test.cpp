@@ -24,7 +24,8 @@ namespace {
 FileTensor tensor_of(DType dtype, const Shape& shape) {
   FileTensor tensor{dtype, shape, {}};
   tensor.bytes.resize(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
-  for (std::size_t i = 0; i < tensor.bytes.size(); ++i) tensor.bytes[i] = static_cast<std::byte>(i * 7 + static_cast<std::size_t>(dtype));
+  for (std::size_t i = 0; i < tensor.bytes.size(); ++i)
+    tensor.bytes[i] = static_cast<std::byte>(i * 7 + static_cast<std::size_t>(dtype));
   return tensor;
 }
 
@@ -104,7 +105,8 @@ TEST_CASE("core/safetensors: a digest finds every flipped bit, and names the ten
     CHECK((text.find("tensor '") != std::string::npos) == (bit / 8 >= 8 + header));
   }
   folder.write("a.safetensors", good + "x");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path, &digest); }), "were written"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path, &digest); }),
+                 "were written"));
 }
 
 TEST_CASE("core/safetensors: a file's own checksums are checked, and what has none is read") {
@@ -115,11 +117,12 @@ TEST_CASE("core/safetensors: a file's own checksums are checked, and what has no
   write_safetensors(path, file);
   CHECK(read_safetensors(path).metadata == file.metadata);
   SafetensorsFile changed = file;
-  auto& tensor =
-      *std::find_if(changed.tensors.begin(), changed.tensors.end(), [](const auto& entry) { return !entry.second.bytes.empty(); });
+  auto& tensor = *std::find_if(changed.tensors.begin(), changed.tensors.end(),
+                               [](const auto& entry) { return !entry.second.bytes.empty(); });
   tensor.second.bytes.back() ^= std::byte{0x40};
   write_safetensors(path, changed);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }), "tensor '" + tensor.first + "'"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }),
+                 "tensor '" + tensor.first + "'"));
   changed.metadata.erase(kChecksums);  // as a program does that changes tensors
   write_safetensors(path, changed);
   CHECK(read_safetensors(path).tensors.size() == file.tensors.size());
@@ -160,11 +163,13 @@ TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
   };
   CHECK(contains(error(""), "0 bytes are too few"));
   CHECK(contains(error("1234567"), "7 bytes are too few"));
-  for (const std::uint64_t length : {std::uint64_t{3}, std::uint64_t{1} << 31, std::uint64_t{1} << 62, std::uint64_t{1} << 63,
-                                     ~std::uint64_t{0}, ~std::uint64_t{0} - 7}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{3}, std::uint64_t{1} << 31, std::uint64_t{1} << 62, std::uint64_t{1} << 63,
+        ~std::uint64_t{0}, ~std::uint64_t{0} - 7}) {
     std::string content(10, '\0');
     std::memcpy(content.data(), &length, 8);
-    CHECK(contains(error(content), "the header says to be " + std::to_string(length) + " bytes long"));
+    CHECK(contains(error(content),
+                   "the header says to be " + std::to_string(length) + " bytes long"));
   }
   CHECK(contains(error(std::string(8, '\0')), "not a JSON object"));
   CHECK(contains(error(bytes_of("[]", 0)), "not a JSON object"));
@@ -173,47 +178,76 @@ TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
   CHECK(contains(error(bytes_of("{} x", 0)), "header: line 1, column 4"));
   CHECK(contains(error(bytes_of("{" + std::string(100'000, '['), 0)), "header: line 1"));
   CHECK(contains(
-      error(bytes_of(R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0)),
+      error(bytes_of(
+          R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+          0)),
       "the key 'w' is given twice"));
   CHECK(contains(entry("3"), "tensor 'w': its entry must be an object, found 3"));
   CHECK(contains(entry(R"({"shape":[0],"data_offsets":[0,0]})"), "'dtype' is missing"));
   CHECK(contains(entry(R"({"dtype":"F32","data_offsets":[0,0]})"), "'shape' is missing"));
   CHECK(contains(entry(R"({"dtype":"F32","shape":[0]})"), "'data_offsets' is missing"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1})"), "unknown key 'x'"));
-  CHECK(contains(entry(R"({"dtype":"F8_E4M3","shape":[0],"data_offsets":[0,0]})"), "dtype \"F8_E4M3\" is not among F64, F32"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1})"),
+                 "unknown key 'x'"));
+  CHECK(contains(entry(R"({"dtype":"F8_E4M3","shape":[0],"data_offsets":[0,0]})"),
+                 "dtype \"F8_E4M3\" is not among F64, F32"));
   CHECK(contains(entry(R"({"dtype":7,"shape":[0],"data_offsets":[0,0]})"), "dtype 7"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":3,"data_offsets":[0,0]})"), "shape must be a list"));
+  CHECK(
+      contains(entry(R"({"dtype":"F32","shape":3,"data_offsets":[0,0]})"), "shape must be a list"));
   for (const char* size : {"-1", "1.0", "\"1\"", "9223372036854775808", "1e3", "null"}) {
     CAPTURE(size);
-    CHECK(contains(entry(std::string(R"({"dtype":"F32","shape":[)") + size + R"(],"data_offsets":[0,0]})"), "no whole number below 2^63"));
+    CHECK(contains(
+        entry(std::string(R"({"dtype":"F32","shape":[)") + size + R"(],"data_offsets":[0,0]})"),
+        "no whole number below 2^63"));
   }
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[0,4]})", 4), "7 dimensions"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"), "too large"));
-  CHECK(contains(entry(R"({"dtype":"U8","shape":[9223372036854775807,2,0],"data_offsets":[0,0]})"), "too large"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]})"), "too large"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[0,4]})", 4),
+                 "7 dimensions"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"),
+                 "too large"));
+  CHECK(contains(entry(R"({"dtype":"U8","shape":[9223372036854775807,2,0],"data_offsets":[0,0]})"),
+                 "too large"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]})"),
+                 "too large"));
   for (const char* offsets : {"[0]", "[0,4,8]", "[-1,3]", "[0,4.0]", "{}", "null", "[\"0\",4]"}) {
     CAPTURE(offsets);
-    CHECK(contains(entry(std::string(R"({"dtype":"F32","shape":[1],"data_offsets":)") + offsets + "}", 4), "two whole numbers"));
+    CHECK(contains(
+        entry(std::string(R"({"dtype":"F32","shape":[1],"data_offsets":)") + offsets + "}", 4),
+        "two whole numbers"));
   }
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 3), "do not lie in the 3 bytes of data"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 3),
+                 "do not lie in the 3 bytes of data"));
   CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", 4), "do not lie in"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]})", 4), "do not lie in"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", 4), "takes 8 bytes, its offsets say 4"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8), "before it 4 bytes belong to no tensor"));
-  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 9), "5 bytes at its end"));
+  CHECK(contains(
+      entry(
+          R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]})",
+          4),
+      "do not lie in"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", 4),
+                 "takes 8 bytes, its offsets say 4"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8),
+                 "before it 4 bytes belong to no tensor"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 9),
+                 "5 bytes at its end"));
   CHECK(contains(error(bytes_of("{}", 1)), "1 bytes at its end"));
   CHECK(contains(
-      error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})", 5)),
+      error(bytes_of(
+          R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})",
+          5)),
       "tensor 'b': its bytes overlap"));
   CHECK(contains(
-      error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 3)),
+      error(bytes_of(
+          R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
+          3)),
       "its bytes overlap"));
-  CHECK(contains(error(bytes_of(R"({"__metadata__":3})", 0)), "__metadata__ must be an object of strings"));
-  CHECK(contains(error(bytes_of(R"({"__metadata__":{"a":1}})", 0)), "__metadata__ 'a' must be a string"));
+  CHECK(contains(error(bytes_of(R"({"__metadata__":3})", 0)),
+                 "__metadata__ must be an object of strings"));
+  CHECK(contains(error(bytes_of(R"({"__metadata__":{"a":1}})", 0)),
+                 "__metadata__ 'a' must be a string"));
   // A name that is long or not printable must not spoil the line.
   CHECK(error(bytes_of("{\"" + std::string(100'000, 'n') + "\\n\\u001b\":3}", 0)).size() < 400);
 
-  const auto open_error = [](const std::string& path) { return error_of(ExitCode::kUsage, [&] { read_safetensors(path); }); };
+  const auto open_error = [](const std::string& path) {
+    return error_of(ExitCode::kUsage, [&] { read_safetensors(path); });
+  };
   CHECK(contains(open_error(folder / "none"), "No such file"));
   CHECK(contains(open_error(folder / ""), "is a folder"));
   CHECK(contains(open_error("/dev/zero"), "not a regular file"));
@@ -221,7 +255,8 @@ TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
   CHECK(contains(open_error(folder / "pipe"), "not a regular file"));
 }
 
-TEST_CASE("core/safetensors: every truncation and every changed byte of the header is read or refused") {
+TEST_CASE(
+    "core/safetensors: every truncation and every changed byte of the header is read or refused") {
   const test::Folder folder;
   write_safetensors(folder / "good", sample());
   const std::string good = folder.read("good");
@@ -234,13 +269,15 @@ TEST_CASE("core/safetensors: every truncation and every changed byte of the head
   const std::string path = fmt::format("/proc/self/fd/{}", memory);
   const auto attempt = [&](const std::string& content) {
     REQUIRE(::ftruncate(memory, static_cast<off_t>(content.size())) == 0);
-    REQUIRE(::pwrite(memory, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+    REQUIRE(::pwrite(memory, content.data(), content.size(), 0) ==
+            static_cast<ssize_t>(content.size()));
     try {
       const SafetensorsFile file = read_safetensors(path);
       std::size_t total = 0;
       for (const auto& [name, tensor] : file.tensors) {
         total += tensor.bytes.size();
-        CHECK(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype) == tensor.bytes.size());
+        CHECK(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype) ==
+              tensor.bytes.size());
       }
       CHECK(total <= content.size());
       ++read;
@@ -272,18 +309,23 @@ TEST_CASE("core/safetensors: writing refuses what it could not read") {
                  "'a': shape 2 of fp32 does not take 7 bytes"));
   file.tensors.clear();
   file.tensors["__metadata__"] = tensor_of(DType::kFloat32, Shape{2});
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "__metadata__"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }),
+                 "__metadata__"));
   file.tensors.clear();
   file.tensors["\xff"] = tensor_of(DType::kFloat32, Shape{2});
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "UTF-8"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }),
+                 "UTF-8"));
   CHECK(folder.files() == 0);
 }
 
 TEST_CASE("core/safetensors: a number that is not finite is written in no place and no dtype") {
   const test::Folder folder;
-  const auto patterns = [](DType dtype) -> std::vector<std::uint64_t> {  // the largest number, infinity, -infinity, a quiet NaN, another
+  // the largest number, infinity, -infinity, a quiet NaN, another
+  const auto patterns = [](DType dtype) -> std::vector<std::uint64_t> {
     switch (dtype) {
-      case DType::kFloat64: return {0x7fefffffffffffff, 0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0xfff0000000000001};
+      case DType::kFloat64:
+        return {0x7fefffffffffffff, 0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000,
+                0xfff0000000000001};
       case DType::kFloat32: return {0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xff800001};
       case DType::kBFloat16: return {0x7f7f, 0x7f80, 0xff80, 0x7fc0, 0xff81};
       default: return {0x7bff, 0x7c00, 0xfc00, 0x7e00, 0xfc01};
@@ -294,14 +336,17 @@ TEST_CASE("core/safetensors: a number that is not finite is written in no place 
     for (const std::size_t place : {std::size_t{0}, std::size_t{1}, std::size_t{77}}) {
       for (std::size_t k = 0; k < bits.size(); ++k) {
         SafetensorsFile file;
-        file.tensors["whole"] = {DType::kInt64, Shape{1}, std::vector<std::byte>(8, std::byte{0xff})};
-        FileTensor& tensor = file.tensors["net.weight"] = {dtype, Shape{78}, std::vector<std::byte>(78 * size_of(dtype))};
+        file.tensors["whole"] = {DType::kInt64, Shape{1},
+                                 std::vector<std::byte>(8, std::byte{0xff})};
+        FileTensor& tensor = file.tensors["net.weight"] = {
+            dtype, Shape{78}, std::vector<std::byte>(78 * size_of(dtype))};
         std::memcpy(tensor.bytes.data() + place * size_of(dtype), &bits[k], size_of(dtype));
         if (k == 0) {
           CHECK_NOTHROW(write_safetensors(folder / "finite", file));
         } else {
-          CHECK(
-              contains(error_of(ExitCode::kDiverged, [&] { write_safetensors(folder / "x", file); }), "tensor 'net.weight' holds numbers"));
+          CHECK(contains(
+              error_of(ExitCode::kDiverged, [&] { write_safetensors(folder / "x", file); }),
+              "tensor 'net.weight' holds numbers"));
         }
       }
     }
@@ -309,11 +354,16 @@ TEST_CASE("core/safetensors: a number that is not finite is written in no place 
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("core/safetensors: a write that fails names file, reason and remedy, and leaves the old file") {
+TEST_CASE(
+    "core/safetensors: a write that fails names file, reason and remedy, and leaves the old file") {
   const test::Folder folder;
-  const auto error = [](const std::string& path) { return error_of(ExitCode::kOutput, [&] { write_safetensors(path, sample()); }); };
-  CHECK(contains(error("/dev/full"), "/dev/full: could not be written: No space left on device; free some space"));
-  CHECK(contains(error(folder / "none/a"), "none/a: could not be written: No such file or directory; its folder must exist"));
+  const auto error = [](const std::string& path) {
+    return error_of(ExitCode::kOutput, [&] { write_safetensors(path, sample()); });
+  };
+  CHECK(contains(error("/dev/full"),
+                 "/dev/full: could not be written: No space left on device; free some space"));
+  CHECK(contains(error(folder / "none/a"),
+                 "none/a: could not be written: No such file or directory; its folder must exist"));
   CHECK(contains(error(folder / ""), "Is a directory"));
   CHECK(contains(error(""), "could not be written"));
   CHECK(contains(error(folder / std::string(300, 'n')), "choose a shorter name"));
@@ -349,28 +399,34 @@ TEST_CASE("core/safetensors: layouts") {
   const auto check = [&]<class T>(T) {
     std::vector<T> numbers(48), file(48), back(48);
     for (std::size_t i = 0; i < 48; ++i) numbers[i] = static_cast<T>(i);
-    to_file_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kConvWeight, sizeof(T),
-                   reinterpret_cast<std::byte*>(file.data()));
+    to_file_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory,
+                   TensorLayout::kConvWeight, sizeof(T), reinterpret_cast<std::byte*>(file.data()));
     for (std::size_t o = 0; o < 2; ++o) {
       for (std::size_t h = 0; h < 2; ++h) {
         for (std::size_t w = 0; w < 3; ++w) {
-          for (std::size_t i = 0; i < 4; ++i) CHECK(file[((o * 4 + i) * 2 + h) * 3 + w] == numbers[((o * 2 + h) * 3 + w) * 4 + i]);
+          for (std::size_t i = 0; i < 4; ++i)
+            CHECK(file[((o * 4 + i) * 2 + h) * 3 + w] == numbers[((o * 2 + h) * 3 + w) * 4 + i]);
         }
       }
     }
-    to_memory_layout(reinterpret_cast<const std::byte*>(file.data()), memory, TensorLayout::kConvWeight, sizeof(T),
+    to_memory_layout(reinterpret_cast<const std::byte*>(file.data()), memory,
+                     TensorLayout::kConvWeight, sizeof(T),
                      reinterpret_cast<std::byte*>(back.data()));
     CHECK(back == numbers);
-    to_file_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kPlain, sizeof(T),
-                   reinterpret_cast<std::byte*>(file.data()));
+    to_file_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kPlain,
+                   sizeof(T), reinterpret_cast<std::byte*>(file.data()));
     CHECK(file == numbers);
-    to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kPlain, sizeof(T),
-                     reinterpret_cast<std::byte*>(back.data()));
+    to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory,
+                     TensorLayout::kPlain, sizeof(T), reinterpret_cast<std::byte*>(back.data()));
     CHECK(back == numbers);
   };
   check(std::uint8_t{});
   check(std::uint16_t{});
   check(float{});
   check(double{});
-  CHECK(contains(error_of(ExitCode::kInternal, [] { file_shape(Shape{2, 3}, TensorLayout::kConvWeight); }), "4 dimensions"));
+  CHECK(contains(error_of(ExitCode::kInternal,
+                          [] {
+                            file_shape(Shape{2, 3}, TensorLayout::kConvWeight);
+                          }),
+                 "4 dimensions"));
 }

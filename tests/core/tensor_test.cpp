@@ -32,12 +32,22 @@ TEST_CASE("core/shape: sizes, elements, text, batch") {
 }
 
 TEST_CASE("core/shape: impossible shapes") {
-  CHECK(contains(error_of(ExitCode::kInternal, [] { Shape{1, 2, 3, 4, 5, 6, 7}; }), "7 dimensions"));
+  CHECK(
+      contains(error_of(ExitCode::kInternal, [] { Shape{1, 2, 3, 4, 5, 6, 7}; }), "7 dimensions"));
   CHECK(contains(error_of(ExitCode::kInternal, [] { Shape{1, -2}; }), "-2"));
-  CHECK(contains(error_of(ExitCode::kInternal, [] { Shape({1, 2, 3, 4, 5, 6}).with_batch(1); }), "no room"));
+  CHECK(contains(error_of(ExitCode::kInternal,
+                          [] {
+                            Shape({1, 2, 3, 4, 5, 6}).with_batch(1);
+                          }),
+                 "no room"));
   CHECK(contains(error_of(ExitCode::kInternal, [] { Shape().without_batch(); }), "scalar"));
-  CHECK(contains(error_of(ExitCode::kMemory, [] { return Shape({1L << 40, 1L << 40}).elements(); }), "larger than any memory"));
-  CHECK(contains(error_of(ExitCode::kMemory, [] { return Shape({(1L << 59) + 1}).elements(); }), "larger than any memory"));
+  CHECK(contains(error_of(ExitCode::kMemory,
+                          [] {
+                            return Shape({1L << 40, 1L << 40}).elements();
+                          }),
+                 "larger than any memory"));
+  CHECK(contains(error_of(ExitCode::kMemory, [] { return Shape({(1L << 59) + 1}).elements(); }),
+                 "larger than any memory"));
 }
 
 TEST_CASE("core/tensor: views share memory, copies of handles too") {
@@ -45,7 +55,8 @@ TEST_CASE("core/tensor: views share memory, copies of handles too") {
   Tensor tensor(backend, Shape{4, 6}, DType::kFloat32);
   CHECK(tensor.bytes() == 96);
   CHECK(tensor.exclusive());
-  for (int i = 0; i < 24; ++i) tensor.span<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
+  for (int i = 0; i < 24; ++i)
+    tensor.span<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
   const Tensor view = tensor.slice(6, Shape{2, 3});
   CHECK_FALSE(tensor.exclusive());
   CHECK(view.span<float>()[0] == 6);
@@ -64,14 +75,27 @@ TEST_CASE("core/tensor: views share memory, copies of handles too") {
 TEST_CASE("core/tensor: misuse is caught") {
   test::HostBackend backend;
   const Tensor tensor(backend, Shape{4, 6}, DType::kFloat32);
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.reshaped(Shape{5, 5}); }), "4×6 tensor cannot be seen as 5×5"));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(20, Shape{5}); }), "outside a 4×6 tensor"));
+  CHECK(contains(error_of(ExitCode::kInternal,
+                          [&] {
+                            tensor.reshaped(Shape{5, 5});
+                          }),
+                 "4×6 tensor cannot be seen as 5×5"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(20, Shape{5}); }),
+                 "outside a 4×6 tensor"));
   CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(-1, Shape{2}); }), "outside"));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(INT64_MAX, Shape{2}); }), "outside"));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.data<double>(); }), "a fp32 tensor was read as fp64"));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), 8, Shape{4, 6}, DType::kFloat32); }), "does not fit"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(INT64_MAX, Shape{2}); }),
+                 "outside"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.data<double>(); }),
+                 "a fp32 tensor was read as fp64"));
+  CHECK(contains(error_of(ExitCode::kInternal,
+                          [&] {
+                            Tensor(tensor.storage(), 8, Shape{4, 6}, DType::kFloat32);
+                          }),
+                 "does not fit"));
   CHECK(
-      contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), SIZE_MAX - 3, Shape{1}, DType::kFloat32); }), "does not fit"));
+      contains(error_of(ExitCode::kInternal,
+                        [&] { Tensor(tensor.storage(), SIZE_MAX - 3, Shape{1}, DType::kFloat32); }),
+               "does not fit"));
 }
 
 TEST_CASE("core/meta backend: counts memory that it does not hold") {
@@ -93,24 +117,31 @@ TEST_CASE("core/meta backend: counts memory that it does not hold") {
 
   CHECK(contains(error_of(ExitCode::kMemory,
                           [&] {
-                            const Tensor huge(*backend, Shape{1L << 58}, DType::kFloat64), more(*backend, Shape{1L << 58}, DType::kFloat64);
+                            const Tensor huge(*backend, Shape{1L << 58}, DType::kFloat64),
+                                more(*backend, Shape{1L << 58}, DType::kFloat64);
                             const Tensor most(*backend, Shape{1L << 58}, DType::kFloat64);
                           }),
                  "more than any memory"));
 }
 
-TEST_CASE("core/meta backend: its tensors can be computed with, but reading them is an error that says what to do") {
+TEST_CASE(
+    "core/meta backend: its tensors can be computed with, but reading them is an error that says "
+    "what to do") {
   const auto backend = make_meta_backend();
   const Tensor x(*backend, Shape{4}, DType::kFloat32);
   backend->fill(x, 3.0);
   backend->add({.a = x, .b = x, .y = x});
   std::vector<float> host(4, 7.0f);
   for (const std::function<void()>& read : std::vector<std::function<void()>>{
-           [&] { x.data<float>(); }, [&] { x.span<float>(); }, [&] { x.raw(); }, [&] { x.slice(1, Shape{2}).data<float>(); },
-           [&] { backend->copy_to_host(x, host.data()); }, [&] { backend->copy_to_host_later(x, host.data()); }}) {
+           [&] { x.data<float>(); }, [&] { x.span<float>(); }, [&] { x.raw(); },
+           [&] { x.slice(1, Shape{2}).data<float>(); },
+           [&] { backend->copy_to_host(x, host.data()); },
+           [&] { backend->copy_to_host_later(x, host.data()); }}) {
     const std::string text = error_of(ExitCode::kInternal, read);
     CHECK(contains(text, "[tensor] the numbers of a"));
-    CHECK(contains(text, "fp32 tensor were asked for on the backend 'meta (shapes only)', where tensors have no memory; compute with"));
+    CHECK(contains(text,
+                   "fp32 tensor were asked for on the backend 'meta (shapes only)', where tensors "
+                   "have no memory; compute with"));
   }
   CHECK(host == std::vector<float>(4, 7.0f));
   CHECK(Tensor(*backend, Shape{0}, DType::kFloat32).data<float>() == nullptr);
@@ -127,7 +158,8 @@ TEST_CASE("core/meta backend: storages may outlive it, threads may share it") {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([] {
       for (int i = 0; i < 2000; ++i) {
-        const StreamScope scope(meta_backend(), i % 2 ? StreamKind::kUpdate : StreamKind::kCommunication);
+        const StreamScope scope(meta_backend(),
+                                i % 2 ? StreamKind::kUpdate : StreamKind::kCommunication);
         const Tensor a(meta_backend(), Shape{i + 1}, DType::kFloat32);
         const Tensor b = a.reshaped(Shape{1, i + 1});
         meta_backend().record();

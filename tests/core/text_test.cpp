@@ -33,30 +33,38 @@ TEST_CASE("text: names that look the same are told apart") {
   CHECK(starling::told_apart("cafe\xcc\x81") == "'cafe\xcc\x81' (cafe\\xcc\\x81)");
   CHECK(starling::told_apart("a\nb") == "'a\\nb' (a\\x0ab)");
   CHECK(starling::is_utf8("caf\xc3\xa9 \xe7\x8c\xab"));
-  for (const char* text : {"caf\xe9", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80"}) CHECK_FALSE(starling::is_utf8(text));
+  for (const char* text : {"caf\xe9", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80"})
+    CHECK_FALSE(starling::is_utf8(text));
 }
 
 TEST_CASE("text: names that look the same are found, others are not") {
   using starling::look_alike;
-  const std::pair<const char*, const char*> alike[] = {{"ant", "ant "},
-                                                       {"ant", "\tant"},
-                                                       {"a b", "a\xc2\xa0\x62"},                      // a blank that does not break
-                                                       {"ant", "a\xe2\x80\x8bnt"},                    // one without a width
-                                                       {"caf\xc3\xa9", "cafe\xcc\x81"},               // é
-                                                       {"\xe1\xba\xbf", "\xc3\xaa\xcc\x81"},          // ế: ê and an accent
-                                                       {"\xe1\xba\xbf", "e\xcc\x82\xcc\x81"},         // and e with two
-                                                       {"\xea\xb0\x80", "\xe1\x84\x80\xe1\x85\xa1"},  // 가
-                                                       {"\xe3\x81\x8c\x31", "\xe3\x81\x8b\xe3\x82\x99\x31"}};  // が1
+  const std::pair<const char*, const char*> alike[] = {
+      {"ant", "ant "},
+      {"ant", "\tant"},
+      {"a b", "a\xc2\xa0\x62"},                               // a blank that does not break
+      {"ant", "a\xe2\x80\x8bnt"},                             // one without a width
+      {"caf\xc3\xa9", "cafe\xcc\x81"},                        // é
+      {"\xe1\xba\xbf", "\xc3\xaa\xcc\x81"},                   // ế: ê and an accent
+      {"\xe1\xba\xbf", "e\xcc\x82\xcc\x81"},                  // and e with two
+      {"\xea\xb0\x80", "\xe1\x84\x80\xe1\x85\xa1"},           // 가
+      {"\xe3\x81\x8c\x31", "\xe3\x81\x8b\xe3\x82\x99\x31"}};  // が1
   for (const auto& [a, b] : alike) {
     CAPTURE(b);
     CHECK(look_alike(a, b));
     CHECK(look_alike(b, a));
-    CHECK(starling::lookalikes({"0", a, "cafe", b, "z"}) == std::pair<std::string, std::string>(a, b));
+    CHECK(starling::lookalikes({"0", a, "cafe", b, "z"}) ==
+          std::pair<std::string, std::string>(a, b));
   }
-  for (const auto& [a, b] : {std::pair("ant", "Ant"), {"ant", "ant"}, {"a b", "ab"}, {"cafe", "cafe\xcc\x81"}, {"cafe", "caf\xc3\xa9"}}) {
+  for (const auto& [a, b] : {std::pair("ant", "Ant"),
+                             {"ant", "ant"},
+                             {"a b", "ab"},
+                             {"cafe", "cafe\xcc\x81"},
+                             {"cafe", "caf\xc3\xa9"}}) {
     CHECK_FALSE(look_alike(a, b));
   }
-  CHECK_FALSE(starling::lookalikes({"c\xc3\xb4te", "c\xc3\xb6te", "\xe7\x8c\xab", "\xe7\x8a\xac", "cote", "cot\xc3\xa9"}));
+  CHECK_FALSE(starling::lookalikes(
+      {"c\xc3\xb4te", "c\xc3\xb6te", "\xe7\x8c\xab", "\xe7\x8a\xac", "cote", "cot\xc3\xa9"}));
 }
 
 TEST_CASE("text: names in outputs keep their bytes") {
@@ -69,7 +77,8 @@ TEST_CASE("text: names in outputs keep their bytes") {
 TEST_CASE("text: a word wider than the line stays whole") {
   CHECK(wrap_at(6, "see /a/long/path it is") == "see\n/a/long/path\n  it\n  is");
   CHECK(wrap_at(6, "abcdefghij k") == "abcdefghij\n  k");
-  CHECK(wrap_at(6, "ab abcdef c") == "ab abcdef\n  c");  // nothing is won by a line of its own two columns further left
+  // nothing is won by a line of its own two columns further left
+  CHECK(wrap_at(6, "ab abcdef c") == "ab abcdef\n  c");
 }
 
 TEST_CASE("text: characters count, not bytes") {

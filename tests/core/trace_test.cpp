@@ -26,7 +26,8 @@ std::vector<json> spans_of(const Tracer& tracer, Tracer::Clock::time_point origi
   return spans;
 }
 
-thread_local std::vector<std::string> ranges;  ///< what the hook was told on this thread; "" ends a range
+/// What the hook was told on this thread; "" ends a range
+thread_local std::vector<std::string> ranges;
 std::atomic<int> told{0};
 
 /// Counts its marks: mark n is passed once `reached` is n, n milliseconds after `begin`.
@@ -59,7 +60,8 @@ TEST_CASE("core/trace: events are JSON with rank, lane, name and microseconds") 
   Tracer tracer(3);
   const auto origin = Tracer::Clock::now();
   using namespace std::chrono;
-  tracer.add(TraceLane::kCompute, "forward \"conv\"\n\x01\xff", origin + nanoseconds(1500), origin + microseconds(10));
+  tracer.add(TraceLane::kCompute, "forward \"conv\"\n\x01\xff", origin + nanoseconds(1500),
+             origin + microseconds(10));
   tracer.add(TraceLane::kExchange, "exchange bucket 2", origin - milliseconds(1), origin);
   const std::vector<json> spans = spans_of(tracer, origin);
   REQUIRE(spans.size() == 2);
@@ -121,15 +123,19 @@ TEST_CASE("core/trace: with its tracer's end, by an error too, a thread's spans 
   { const TraceSpan nobody("lost"); }
 }
 
-TEST_CASE("core/trace: the hook hears of spans that are traced, on their thread, and of all where it asks for all") {
-  static const TraceHook traced{[](const char* name) { ranges.emplace_back(name), ++told; }, [] { ranges.emplace_back(); }};
+TEST_CASE(
+    "core/trace: the hook hears of spans that are traced, on their thread, and of all where it "
+    "asks for all") {
+  static const TraceHook traced{[](const char* name) { ranges.emplace_back(name), ++told; },
+                                [] { ranges.emplace_back(); }};
   static const TraceHook all{traced.begin, traced.end, true};
   Tracer tracer(0);
   for (const TraceHook* hook : {&traced, &all}) {
     set_trace_hook(hook);
     ranges.clear();
     { const TraceSpan span("nobody"); }
-    CHECK(ranges == (hook->always ? std::vector<std::string>{"nobody", ""} : std::vector<std::string>{}));
+    CHECK(ranges ==
+          (hook->always ? std::vector<std::string>{"nobody", ""} : std::vector<std::string>{}));
     ranges.clear();
     Tracer::install(&tracer);
     {
@@ -139,10 +145,12 @@ TEST_CASE("core/trace: the hook hears of spans that are traced, on their thread,
       std::thread([] { CHECK(ranges.empty()); }).join();
     }
     Tracer::install(nullptr);
-    CHECK(ranges == std::vector<std::string>{"step 3", "update bucket 1", "exchange bucket 2", "", "", ""});
+    CHECK(ranges ==
+          std::vector<std::string>{"step 3", "update bucket 1", "exchange bucket 2", "", "", ""});
     ranges.clear();
     { const TraceRange nobody("exchange"); }
-    CHECK(ranges == (hook->always ? std::vector<std::string>{"exchange", ""} : std::vector<std::string>{}));
+    CHECK(ranges ==
+          (hook->always ? std::vector<std::string>{"exchange", ""} : std::vector<std::string>{}));
   }
   set_trace_hook(nullptr);
   told = 0;
@@ -152,7 +160,8 @@ TEST_CASE("core/trace: the hook hears of spans that are traced, on their thread,
   CHECK(told == 0);
 }
 
-TEST_CASE("core/trace: the device's spans come in lanes of their own, as the device passes their ends") {
+TEST_CASE(
+    "core/trace: the device's spans come in lanes of their own, as the device passes their ends") {
   Tracer tracer(2);
   const auto origin = Tracer::Clock::now();
   ClockedBackend backend;
@@ -188,7 +197,8 @@ TEST_CASE("core/trace: the device's spans come in lanes of their own, as the dev
   CHECK(spans[2]["dur"] == 3000.0);
   CHECK(spans[4]["name"] == "update bucket 2");
   int lanes = 0;
-  for (const json& event : json::parse(fmt::format("[{}]", tracer.events(origin)))) lanes += event["name"] == "thread_name";
+  for (const json& event : json::parse(fmt::format("[{}]", tracer.events(origin))))
+    lanes += event["name"] == "thread_name";
   CHECK(lanes == 7);
   // Without a clock there is nothing to follow.
   DeviceTrace of_host(tracer, meta_backend());

@@ -14,7 +14,8 @@
 
 extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
 
-// Streams, events and copies of the backend: on the shim, where work is done as it is issued, and on a GPU, where it is not.
+// Streams, events and copies of the backend: on the shim, where work is done as it is issued, and
+// on a GPU, where it is not.
 namespace starling::tests {
 namespace {
 
@@ -37,9 +38,12 @@ std::size_t others_than(const Tensor& x, float value) {
   return wrong;
 }
 
-std::string refusal(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
+std::string refusal(const std::function<void()>& body) {
+  return test::error_of(ExitCode::kInternal, body);
+}
 
-/// Numbers enough that a kernel over them takes the device longer than the host takes to issue the next.
+/// Numbers enough that a kernel over them takes the device longer than the host takes to issue the
+/// next.
 std::int64_t many() { return on_gpu() ? std::int64_t{16} << 20 : std::int64_t{1} << 14; }
 
 }  // namespace
@@ -49,7 +53,8 @@ TEST_CASE("cuda/backend: it says what it is, and its tensors outlive it") {
   CAPTURE(text);
   CHECK(gpu().device() == DeviceType::kCuda);
   CHECK(text.starts_with(gpu().info().name + ", sm_" + std::to_string(gpu().info().major)));
-  CHECK(text.find("CUDA " + std::to_string(gpu().info().runtime_version / 1000)) != std::string::npos);
+  CHECK(text.find("CUDA " + std::to_string(gpu().info().runtime_version / 1000)) !=
+        std::string::npos);
   Tensor tensor;
   {
     const std::unique_ptr<Backend> backend = another_backend();
@@ -58,7 +63,8 @@ TEST_CASE("cuda/backend: it says what it is, and its tensors outlive it") {
     CHECK(backend->memory_stats().in_use == 512);
   }
   tensor = {};
-  CHECK(others_than(Tensor(gpu(), Shape{0}, DType::kFloat32), 0.0f) == 0);  // the device still works
+  // the device still works
+  CHECK(others_than(Tensor(gpu(), Shape{0}, DType::kFloat32), 0.0f) == 0);
 }
 
 TEST_CASE("cuda/backend: streams are four, and work on one waits for an event of another") {
@@ -67,7 +73,8 @@ TEST_CASE("cuda/backend: streams are four, and work on one waits for an event of
   CHECK(handles.size() == kStreams.size());
   CHECK(!handles.contains(nullptr));
 
-  // One stream writes, the next one copies what was written, and only then the first writes something else.
+  // One stream writes, the next one copies what was written, and only then the first writes
+  // something else.
   const std::int64_t n = many();
   for (std::size_t from = 0; from < kStreams.size(); ++from) {
     const StreamKind writer = kStreams[from], reader = kStreams[(from + 1) % kStreams.size()];
@@ -96,12 +103,15 @@ TEST_CASE("cuda/backend: streams are four, and work on one waits for an event of
     gpu().synchronize();
     for (int round = 0; round < 5; ++round) {
       CAPTURE(round);
-      CHECK(others_than(copies[static_cast<std::size_t>(round)], 10.0f * static_cast<float>(from) + static_cast<float>(round + 1)) == 0);
+      CHECK(others_than(copies[static_cast<std::size_t>(round)],
+                        10.0f * static_cast<float>(from) + static_cast<float>(round + 1)) == 0);
     }
   }
 }
 
-TEST_CASE("cuda/backend: an event is done after the wait for it, and so is what came before it on its stream") {
+TEST_CASE(
+    "cuda/backend: an event is done after the wait for it, and so is what came before it on its "
+    "stream") {
   const Tensor x(gpu(), Shape{many()}, DType::kFloat32);
   CHECK(gpu().done(Event{}));
   // More than there are handles, far ahead of the device.
@@ -120,7 +130,8 @@ TEST_CASE("cuda/backend: an event is done after the wait for it, and so is what 
   });
   other.join();
   CHECK(all);
-  CHECK(others_than(x, static_cast<float>((3 * cuda::EventRing::kHandles - 1) / 16 * 16) + 1.0f) == 0);
+  CHECK(others_than(x, static_cast<float>((3 * cuda::EventRing::kHandles - 1) / 16 * 16) + 1.0f) ==
+        0);
 }
 
 TEST_CASE("cuda/backend: the host waits for every stream") {
@@ -139,10 +150,13 @@ TEST_CASE("cuda/backend: the host waits for every stream") {
   }
   gpu().synchronize();
   for (const Event event : last) CHECK(gpu().done(event));
-  for (std::size_t i = 0; i < kStreams.size(); ++i) CHECK(others_than(tensors[i], static_cast<float>(i + 3)) == 0);
+  for (std::size_t i = 0; i < kStreams.size(); ++i)
+    CHECK(others_than(tensors[i], static_cast<float>(i + 3)) == 0);
 }
 
-TEST_CASE("cuda/backend: copies take the numbers that were meant, parts of tensors too, and refuse what does not fit") {
+TEST_CASE(
+    "cuda/backend: copies take the numbers that were meant, parts of tensors too, and refuse what "
+    "does not fit") {
   const Tensor x(gpu(), Shape{1000}, DType::kFloat32), y(gpu(), Shape{1000}, DType::kFloat32);
   std::vector<float> numbers(1000), found(1000, -2.0f);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
@@ -151,16 +165,21 @@ TEST_CASE("cuda/backend: copies take the numbers that were meant, parts of tenso
   gpu().copy(x.slice(7, Shape{333}), y.slice(501, Shape{333}));
   gpu().copy(x.slice(0, Shape{0}), y.slice(0, Shape{0}));
   gpu().copy_to_host(y, found.data());
-  for (std::size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == (i >= 501 && i < 834 ? numbers[i - 494] : -1.0f));
-  CHECK(refusal([&] { gpu().copy(x, y.slice(0, Shape{4})); }).find("copy of 1000 fp32") != std::string::npos);
-  CHECK(refusal([&] { gpu().copy(x, Tensor(gpu(), Shape{1000}, DType::kFloat64)); }).find("fp64") != std::string::npos);
-  CHECK(refusal([&] { gpu().wait(Event{std::uint64_t{1} << 40}); }).find("never recorded") != std::string::npos);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    REQUIRE(found[i] == (i >= 501 && i < 834 ? numbers[i - 494] : -1.0f));
+  CHECK(refusal([&] { gpu().copy(x, y.slice(0, Shape{4})); }).find("copy of 1000 fp32") !=
+        std::string::npos);
+  CHECK(refusal([&] { gpu().copy(x, Tensor(gpu(), Shape{1000}, DType::kFloat64)); }).find("fp64") !=
+        std::string::npos);
+  CHECK(refusal([&] { gpu().wait(Event{std::uint64_t{1} << 40}); }).find("never recorded") !=
+        std::string::npos);
   CHECK(others_than(y.slice(0, Shape{501}), -1.0f) == 0);  // a refusal changes nothing
 }
 
 TEST_CASE("cuda/backend: two of them on one device do not mix") {
   const std::unique_ptr<Backend> other = another_backend();
-  const Tensor mine(gpu(), Shape{many()}, DType::kFloat32), its(*other, Shape{many()}, DType::kFloat32);
+  const Tensor mine(gpu(), Shape{many()}, DType::kFloat32),
+      its(*other, Shape{many()}, DType::kFloat32);
   for (int i = 0; i < 10; ++i) {
     gpu().fill(mine, i);
     other->fill(its, 100.0 + i);

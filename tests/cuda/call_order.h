@@ -8,8 +8,10 @@
 // Questions to a record of calls.
 namespace starling::tests {
 
-/// Whether call `later`, on its stream, runs after call `earlier`, on its own, by the waits between them alone.
-inline bool ordered(const std::vector<cuda::shim::Call>& calls, std::size_t earlier, std::size_t later) {
+/// Whether call `later`, on its stream, runs after call `earlier`, on its own, by the waits between
+/// them alone.
+inline bool ordered(const std::vector<cuda::shim::Call>& calls, std::size_t earlier,
+                    std::size_t later) {
   using cuda::shim::CallKind;
   if (earlier >= later) return false;
   if (calls[earlier].stream == calls[later].stream) return true;
@@ -17,8 +19,8 @@ inline bool ordered(const std::vector<cuda::shim::Call>& calls, std::size_t earl
     if (calls[wait].kind != CallKind::kWait || calls[wait].stream != calls[later].stream) continue;
     for (std::size_t record = earlier + 1; record < wait; ++record) {
       const cuda::shim::Call& call = calls[record];
-      if (call.kind == CallKind::kRecord && call.stream == calls[earlier].stream && call.event == calls[wait].event &&
-          call.recording == calls[wait].recording) {
+      if (call.kind == CallKind::kRecord && call.stream == calls[earlier].stream &&
+          call.event == calls[wait].event && call.recording == calls[wait].recording) {
         return true;
       }
     }

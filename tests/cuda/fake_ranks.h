@@ -24,7 +24,8 @@
 namespace starling::tests {
 
 /// Makes a rank's transport of its end of the fake world.
-using TransportMaker = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>, Backend&)>;
+using TransportMaker =
+    std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>, Backend&)>;
 
 /// Several ranks exchange through host memory.
 inline std::unique_ptr<Transport> by_host(std::unique_ptr<Transport> end, Backend&) {
@@ -32,7 +33,8 @@ inline std::unique_ptr<Transport> by_host(std::unique_ptr<Transport> end, Backen
 }
 
 /// Runs the body on a thread for each rank, and throws what one of them threw.
-inline void run_ranks(int ranks, const TransportMaker& make, const std::function<void(int, Backend&, Transport&)>& body) {
+inline void run_ranks(int ranks, const TransportMaker& make,
+                      const std::function<void(int, Backend&, Transport&)>& body) {
   register_builtins();  // before there are threads
   FakeWorldOptions options;
   options.timeout_seconds = 20.0;
@@ -59,9 +61,11 @@ inline void run_ranks(int ranks, const TransportMaker& make, const std::function
 }
 
 /// A rank's part of a run with the trainer: `train` does it all.
-using AroundTraining = std::function<void(int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& train)>;
+using AroundTraining = std::function<void(int rank, Backend& backend, const TrainConfig& config,
+                                          const std::function<void()>& train)>;
 
-inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMaker& make, const AroundTraining& around) {
+inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMaker& make,
+                        const AroundTraining& around) {
   const test::Folder folder;
   run_ranks(ranks, make, [&](int rank, Backend& backend, Transport& transport) {
     const RankLayout site{ranks, ranks};
@@ -70,7 +74,8 @@ inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMa
       const ShapeTrace trace = trace_shapes(config);
       Trainer trainer(config, site, trace, backend, transport);
       trainer.initialise();
-      if (TrainingRun(trainer, folder / ".").run() != ExitCode::kOk) throw std::runtime_error("the run did not end well");
+      if (TrainingRun(trainer, folder / ".").run() != ExitCode::kOk)
+        throw std::runtime_error("the run did not end well");
     });
     config.model.reset();
   });

@@ -28,8 +28,9 @@ namespace starling::tests {
 
 /// What a rank's run left.
 struct GraphOutcome {
-  std::map<std::string, FileTensor> tensors;  ///< of its last checkpoint: parameters, states of the optimizer, buffers
-  std::vector<double> losses;                 ///< rank 0: a step each
+  /// Of its last checkpoint: parameters, states of the optimizer, buffers
+  std::map<std::string, FileTensor> tensors;
+  std::vector<double> losses;  ///< rank 0: a step each
   std::string why_not;
   std::int64_t warm_up = 0;
   std::size_t graphs = 0;
@@ -37,7 +38,8 @@ struct GraphOutcome {
   std::uint64_t launches = 0;  ///< of graphs, by all ranks, while it ran
 };
 
-/// One rank's run. `prepare` may change the config's objects; `resume_step` > 0 goes on from the folder's checkpoint.
+/// One rank's run. `prepare` may change the config's objects; `resume_step` > 0 goes on from the
+/// folder's checkpoint.
 struct GraphJob {
   nlohmann::json config;
   RankLayout site = {};
@@ -45,7 +47,8 @@ struct GraphJob {
   std::int64_t resume_step = 0;
 };
 
-inline GraphOutcome run_graph_job(const GraphJob& job, Backend& backend, Transport& transport, const std::string& folder) {
+inline GraphOutcome run_graph_job(const GraphJob& job, Backend& backend, Transport& transport,
+                                  const std::string& folder) {
   TrainConfig config = read_gpu_config(job.config, job.site);
   if (job.prepare) job.prepare(config);
   const ShapeTrace trace = trace_shapes(config);
@@ -83,7 +86,8 @@ inline std::vector<double> losses_in(const test::Folder& folder) {
 }
 
 /// The job on one rank.
-inline GraphOutcome run_alone(const GraphJob& job, Backend& backend, const test::Folder& folder = {}) {
+inline GraphOutcome run_alone(const GraphJob& job, Backend& backend,
+                              const test::Folder& folder = {}) {
   register_builtins();
   const auto transport = make_single_transport();
   const std::uint64_t before = cuda::runtime_counters().graph_launches;
@@ -98,7 +102,8 @@ template <class Type>
 nlohmann::json with_layer(nlohmann::json config, const char* name, int place) {
   static const bool added = [&] {
     register_builtins();
-    layers().add(name, [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<Type>(); });
+    layers().add(name,
+                 [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<Type>(); });
     return true;
   }();
   (void)added;
@@ -110,7 +115,8 @@ nlohmann::json with_layer(nlohmann::json config, const char* name, int place) {
 /// The names of tensors whose bits differ; "" where none do.
 inline std::string differences(const GraphOutcome& found, const GraphOutcome& wanted) {
   std::string names;
-  if (found.tensors.size() != wanted.tensors.size() || wanted.tensors.empty()) names = "numbers of tensors ";
+  if (found.tensors.size() != wanted.tensors.size() || wanted.tensors.empty())
+    names = "numbers of tensors ";
   for (const auto& [name, tensor] : wanted.tensors) {
     const auto it = found.tensors.find(name);
     if (it == found.tensors.end() || it->second.bytes != tensor.bytes) names += name + " ";

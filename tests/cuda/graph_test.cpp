@@ -14,7 +14,8 @@
 // Graphs on the device under test: what they compute, and what they ask of the host.
 namespace starling::tests {
 
-TEST_CASE("cuda/graph: launches with each step's input and values have the bits of work that is issued") {
+TEST_CASE(
+    "cuda/graph: launches with each step's input and values have the bits of work that is issued") {
   Backend& backend = gpu();
   {
     GraphWork first(backend);  // libraries make up their minds
@@ -43,7 +44,9 @@ TEST_CASE("cuda/graph: launches with each step's input and values have the bits 
   }
 }
 
-TEST_CASE("cuda/graph: a launch waits for nothing and takes no memory, and the host is soon through with it") {
+TEST_CASE(
+    "cuda/graph: a launch waits for nothing and takes no memory, and the host is soon through with "
+    "it") {
   using Clock = std::chrono::steady_clock;
   Backend& backend = gpu();
   GraphWork work(backend);
@@ -77,7 +80,9 @@ TEST_CASE("cuda/graph: a launch waits for nothing and takes no memory, and the h
   if (on_gpu()) CHECK(microseconds[160] <= 5000.0);
 }
 
-TEST_CASE("cuda/graph: streams that fork and join, eager work before and behind, and a capture that is given up") {
+TEST_CASE(
+    "cuda/graph: streams that fork and join, eager work before and behind, and a capture that is "
+    "given up") {
   Backend& backend = gpu();
   const Tensor x = put(backend, std::vector<float>(4096, 1.0f));
   const Tensor y(backend, x.shape(), x.dtype()), z(backend, x.shape(), x.dtype());
@@ -97,8 +102,10 @@ TEST_CASE("cuda/graph: streams that fork and join, eager work before and behind,
     const StreamScope scope(backend, StreamKind::kUpload);
     (void)backend.record();  // a stream that takes no part is used on
   }
-  const Event doubled = on(StreamKind::kUpdate, begun, [&] { backend.add({.a = x, .b = x, .y = y}); });
-  const Event tripled = on(StreamKind::kCommunication, doubled, [&] { backend.add({.a = x, .b = y, .y = z}); });
+  const Event doubled =
+      on(StreamKind::kUpdate, begun, [&] { backend.add({.a = x, .b = x, .y = y}); });
+  const Event tripled =
+      on(StreamKind::kCommunication, doubled, [&] { backend.add({.a = x, .b = y, .y = z}); });
   backend.wait(tripled);
   backend.add({.a = y, .b = z, .y = x});
   const auto graph = backend.end_capture();

@@ -23,22 +23,28 @@ GraphOutcome train(const json& config, const std::function<void(TrainConfig&)>& 
 
 /// Runs it with and without graphs; returns the run with.
 GraphOutcome compare(const json& config, const std::function<void(TrainConfig&)>& prepare = {}) {
-  const GraphOutcome eager = train(with(config, {{"cuda_graphs", false}}), prepare), replayed = train(config, prepare);
+  const GraphOutcome eager = train(with(config, {{"cuda_graphs", false}}), prepare),
+                     replayed = train(config, prepare);
   CHECK(differences(replayed, eager) == "");
   CHECK(eager.launches == 0);
   CHECK(replayed.why_not == "");
-  const auto steps = config["steps"].get<std::int64_t>(), accumulate = config.value("accumulate", std::int64_t{1});
+  const auto steps = config["steps"].get<std::int64_t>(),
+             accumulate = config.value("accumulate", std::int64_t{1});
   CHECK(replayed.losses.size() == static_cast<std::size_t>(steps));
   CHECK(replayed.launches == static_cast<std::uint64_t>((steps - replayed.warm_up) * accumulate));
   return replayed;
 }
 
-const json kAccumulating{{"optimizer", {{"type", "accum_adamw"}, {"lr", 0.01}, {"momentum", nullptr}, {"accum_iter", 3}}}};
+const json kAccumulating{
+    {"optimizer",
+     {{"type", "accum_adamw"}, {"lr", 0.01}, {"momentum", nullptr}, {"accum_iter", 3}}}};
 const json kAdamW{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}};
 
 }  // namespace
 
-TEST_CASE("cuda/graph_training: replayed steps have the bits of issued ones, with every precision and kind of rule") {
+TEST_CASE(
+    "cuda/graph_training: replayed steps have the bits of issued ones, with every precision and "
+    "kind of rule") {
   for (const std::string precision : {"fp32", "fp64", "bf16", "fp16"}) {
     CAPTURE(precision);
     const json config = with(graph_config(9), {{"precision", precision}});
@@ -51,7 +57,9 @@ TEST_CASE("cuda/graph_training: replayed steps have the bits of issued ones, wit
   }
 }
 
-TEST_CASE("cuda/graph_training: micro-batches of a step are graphs of their own, and those that do the same share one") {
+TEST_CASE(
+    "cuda/graph_training: micro-batches of a step are graphs of their own, and those that do the "
+    "same share one") {
   const json config = graph_config(7);
   CHECK(compare(with(config, {{"accumulate", 2}})).graphs == 2);
   CHECK(compare(with(config, {{"accumulate", 3}})).graphs == 3);
@@ -67,16 +75,22 @@ TEST_CASE("cuda/graph_training: clipping, updates after the pass, and all-reduce
   compare(with(config, {{"sync", {{"algorithm", "allreduce"}}}}));
 }
 
-TEST_CASE("cuda/graph_training: fp16 goes on after overflows, each phase of the rule with its own graph") {
+TEST_CASE(
+    "cuda/graph_training: fp16 goes on after overflows, each phase of the rule with its own "
+    "graph") {
   const auto overflows = [](TrainConfig& config) {
     config.loss_scale.initial = 0x1p22;
     config.loss_scale.growth_interval = 2;
   };
   // Neither lamb's norms, nor muon's own direction, nor adafactor's squares follow the loss scale.
-  for (const json& rule : {json::object(), kAccumulating, json{{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}},
-                           json{{"optimizer", {{"type", "muon"}}}}, json{{"optimizer", {{"type", "adafactor"}, {"momentum", nullptr}}}}}) {
+  for (const json& rule : {json::object(), kAccumulating,
+                           json{{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}},
+                           json{{"optimizer", {{"type", "muon"}}}},
+                           json{{"optimizer", {{"type", "adafactor"}, {"momentum", nullptr}}}}}) {
     CAPTURE(rule.dump());
-    const json config = with(with(graph_config(30), {{"precision", "fp16"}, {"accumulate", 2}, {"clip_norm", 1.0}}), rule);
+    const json config =
+        with(with(graph_config(30), {{"precision", "fp16"}, {"accumulate", 2}, {"clip_norm", 1.0}}),
+             rule);
     const GraphOutcome outcome = compare(config, overflows);
     const std::int64_t skipped = 30 + 1 - outcome.scale.optimizer_step;
     CHECK(skipped > outcome.warm_up);  // some of them in replayed steps
@@ -85,9 +99,12 @@ TEST_CASE("cuda/graph_training: fp16 goes on after overflows, each phase of the 
 }
 
 TEST_CASE("cuda/graph_training: tests, checkpoints, an epoch's end and a resume change no bit") {
-  const json plain = with(graph_config(14), {{"data", {{"limit", 30}}}, {"accumulate", 3}, {"schedule", {{"type", "constant"}}}});
+  const json plain =
+      with(graph_config(14),
+           {{"data", {{"limit", 30}}}, {"accumulate", 3}, {"schedule", {{"type", "constant"}}}});
   GraphOutcome wanted = train(with(plain, {{"cuda_graphs", false}}));
-  const json stops = with(plain, {{"evaluate", {{"every_steps", 2}}}, {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
+  const json stops = with(plain, {{"evaluate", {{"every_steps", 2}}},
+                                  {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
   CHECK(differences(train(stops), wanted) == "");
   const test::Folder folder;
   run_alone({.config = with(stops, {{"steps", 10}})}, gpu(), folder);
@@ -105,7 +122,9 @@ class Forgetful final : public Layer {
     inner_ = &add_child("inner", layers().make("linear", "type", section), input);
     return input;
   }
-  Variable compute(const Variable& x, Pass& pass) override { return passes_-- > 0 ? inner_->forward(x, pass) : x; }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return passes_-- > 0 ? inner_->forward(x, pass) : x;
+  }
 
   int passes_ = 4;  ///< one to trace shapes, and three steps
   Layer* inner_ = nullptr;

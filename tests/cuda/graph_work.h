@@ -29,7 +29,8 @@ inline std::vector<std::byte> bytes_of(Backend& backend, const Tensor& x) {
 struct GraphWork {
   static constexpr std::int64_t kRows = 16, kClasses = 8, kN = kRows * kClasses;
 
-  explicit GraphWork(Backend& to) : backend(to), rule(test::make_rule("adamw", nlohmann::json::object())) {
+  explicit GraphWork(Backend& to)
+      : backend(to), rule(test::make_rule("adamw", nlohmann::json::object())) {
     x = Tensor(backend, Shape{kRows, kClasses}, DType::kFloat32);
     labels = Tensor(backend, Shape{kRows}, DType::kInt32);
     loss = Tensor(backend, Shape{1}, DType::kFloat32);
@@ -44,13 +45,15 @@ struct GraphWork {
   void set_input(unsigned seed) {
     backend.copy_from_host(test::normal_numbers<float>(kN, seed).data(), x);
     std::vector<std::int32_t> classes(kRows);
-    for (std::size_t i = 0; i < kRows; ++i) classes[i] = static_cast<std::int32_t>((i * 5 + seed) % kClasses);
+    for (std::size_t i = 0; i < kRows; ++i)
+      classes[i] = static_cast<std::int32_t>((i * 5 + seed) % kClasses);
     backend.copy_from_host(classes.data(), labels);
   }
 
   void issue(const StepValues& values) {
     const Tensor dropped(backend, x.shape(), x.dtype());
-    backend.dropout({.x = x, .y = dropped, .p = 0.3, .key = 11, .counter = values.dropout_counter + 3});
+    backend.dropout(
+        {.x = x, .y = dropped, .p = 0.3, .key = 11, .counter = values.dropout_counter + 3});
     const Tensor gradient = args.gradient.reshaped(x.shape());
     backend.softmax_cross_entropy({.logits = dropped,
                                    .labels = labels,
@@ -65,8 +68,12 @@ struct GraphWork {
       backend.wait(produced);
       backend.fill(totals, 0.0);
       backend.squared_distance({.x = args.gradient, .totals = totals});
-      backend.gradient_control(
-          {.totals = totals, .count = 1, .scale = 1.0 / values.loss_scale, .clip = 0.05, .check_finite = true, .control = args.control});
+      backend.gradient_control({.totals = totals,
+                                .count = 1,
+                                .scale = 1.0 / values.loss_scale,
+                                .clip = 0.05,
+                                .check_finite = true,
+                                .control = args.control});
       args.lr = values.lr;
       args.step = values.step;
       args.gradient_scale = 1.0 / values.loss_scale;
@@ -78,7 +85,8 @@ struct GraphWork {
 
   std::vector<std::vector<std::byte>> results() {
     std::vector<std::vector<std::byte>> all;
-    for (const Tensor& tensor : {loss, totals, args.control, args.x, args.gradient, args.states[0], args.states[1]}) {
+    for (const Tensor& tensor :
+         {loss, totals, args.control, args.x, args.gradient, args.states[0], args.states[1]}) {
       all.push_back(bytes_of(backend, tensor));
     }
     return all;

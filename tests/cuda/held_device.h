@@ -9,7 +9,8 @@
 
 namespace starling::tests {
 
-/// While it lives the device does nothing until somebody waits, or until it is told to (shim::hold_events).
+/// While it lives the device does nothing until somebody waits, or until it is told to
+/// (shim::hold_events).
 class HeldDevice {
  public:
   HeldDevice() { cuda::shim::hold_events(true); }
@@ -18,8 +19,8 @@ class HeldDevice {
   HeldDevice& operator=(const HeldDevice&) = delete;
 };
 
-/// While it lives the device is held, and comes to what was recorded some milliseconds before: so threads of
-/// the host that wait for it, asking again and again, get their answer late.
+/// While it lives the device is held, and comes to what was recorded some milliseconds before: so
+/// threads of the host that wait for it, asking again and again, get their answer late.
 class LaggingDevice {
  public:
   LaggingDevice() {

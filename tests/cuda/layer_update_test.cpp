@@ -27,16 +27,21 @@ using test::normal_numbers;
 
 /// With states as long as the bucket, or as the rule's own steps have them.
 template <class T>
-UpdateSide<T> layer_side(Backend& to, const UpdateCase& how, const OptimizerRule& rule, bool own_states = false,
+UpdateSide<T> layer_side(Backend& to, const UpdateCase& how, const OptimizerRule& rule,
+                         bool own_states = false,
                          const std::vector<LayerExtent>& layers = layer_extents()) {
   const std::int64_t elements = elements_of(layers);
   const auto random = [layers, elements](unsigned seed) {
     std::vector<T> result = normal_numbers<T>(static_cast<std::size_t>(elements), seed);
     // The padding is zero.
-    for (const LayerExtent& layer : layers) std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding, T(0));
+    for (const LayerExtent& layer : layers)
+      std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding,
+                  T(0));
     return result;
   };
-  UpdateSide<T> side(to, how, random, [&](std::size_t block) { return static_cast<std::int64_t>(32 * block) < layers[2].first; });
+  UpdateSide<T> side(to, how, random, [&](std::size_t block) {
+    return static_cast<std::int64_t>(32 * block) < layers[2].first;
+  });
   std::int64_t own = 0;
   for (const LayerExtent& layer : layers) own += state_elements_of(rule, layer);
   side.add_states(rule.state_names().size(), own_states ? own : elements);
@@ -54,23 +59,28 @@ void compare_sides(const LayerReference& reference, UpdateCase how) {
   const auto rule = make_rule(reference.type, reference.config());
   CHECK(runs_on_gpu(*rule));
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-  UpdateSide<T> expected = layer_side<T>(*cpu, how, *rule), found = layer_side<T>(gpu(), how, *rule);
+  UpdateSide<T> expected = layer_side<T>(*cpu, how, *rule),
+                found = layer_side<T>(gpu(), how, *rule);
   compare_steps(*rule, how, expected, found);
 }
 
-/// By all that the rule issues, to rounding: products and means are summed in another order on a GPU.
-void compare_issued(const LayerReference& reference, const UpdateCase& how, const std::vector<LayerExtent>& layers = layer_extents()) {
+/// By all that the rule issues, to rounding: products and means are summed in another order on a
+/// GPU.
+void compare_issued(const LayerReference& reference, const UpdateCase& how,
+                    const std::vector<LayerExtent>& layers = layer_extents()) {
   CAPTURE(reference.type);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   const auto rule = make_rule(reference.type, reference.config());
   UpdateSide<float> expected = layer_side<float>(*cpu, how, *rule, true, layers),
                     found = layer_side<float>(gpu(), how, *rule, true, layers);
-  for (UpdateSide<float>* side : {&expected, &found}) add_matrices(side->backend, *rule, DType::kFloat32, layers, side->args.layers);
+  for (UpdateSide<float>* side : {&expected, &found})
+    add_matrices(side->backend, *rule, DType::kFloat32, layers, side->args.layers);
   const auto compare = [](const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
     const auto* x = reinterpret_cast<const float*>(a.data());
     const auto* y = reinterpret_cast<const float*>(b.data());
     float worst = 0.0f;
-    for (std::size_t i = 0; i < a.size() / sizeof(float); ++i) worst = std::max(worst, std::abs(x[i] - y[i]) / (1.0f + std::abs(x[i])));
+    for (std::size_t i = 0; i < a.size() / sizeof(float); ++i)
+      worst = std::max(worst, std::abs(x[i] - y[i]) / (1.0f + std::abs(x[i])));
     CHECK(worst < 2e-5f);
   };
   for (std::int64_t step = 1; step <= 3; ++step) {
@@ -89,13 +99,16 @@ void compare_issued(const LayerReference& reference, const UpdateCase& how, cons
     if (how.low == DType::kFloat32) continue;
     const auto low = found.bytes_of(found.args.low), x = found.bytes_of(found.args.x_out);
     const auto* rounded = reinterpret_cast<const std::uint16_t*>(low.data());
-    for (std::size_t i = 0; i < low.size() / 2; ++i) REQUIRE(rounded[i] == BFloat16(reinterpret_cast<const float*>(x.data())[i]).bits);
+    for (std::size_t i = 0; i < low.size() / 2; ++i)
+      REQUIRE(rounded[i] == BFloat16(reinterpret_cast<const float*>(x.data())[i]).bits);
   }
 }
 
 }  // namespace
 
-TEST_CASE("cuda/layers: every rule that measures layers gives the CPU's bits, for any number of neighbours") {
+TEST_CASE(
+    "cuda/layers: every rule that measures layers gives the CPU's bits, for any number of "
+    "neighbours") {
   for (const LayerReference& reference : test::layer_rules()) {
     for (const int terms : {0, 1, 2, 3, 17}) {
       compare_sides<float>(reference, {.terms = terms});
@@ -104,17 +117,22 @@ TEST_CASE("cuda/layers: every rule that measures layers gives the CPU's bits, fo
   }
 }
 
-TEST_CASE("cuda/layers: another output, a low-precision copy, a clip factor, a skipped step, and unaligned buffers") {
+TEST_CASE(
+    "cuda/layers: another output, a low-precision copy, a clip factor, a skipped step, and "
+    "unaligned buffers") {
   in_every_order([] {
     for (const LayerReference& reference : {test::layer_rules()[1], test::layer_rules()[3]}) {
       compare_sides<float>(reference, {.terms = 0, .low = DType::kBFloat16, .controlled = true});
-      compare_sides<float>(reference, {.terms = 1, .in_place = false, .low = DType::kFloat16, .controlled = true});
+      compare_sides<float>(
+          reference, {.terms = 1, .in_place = false, .low = DType::kFloat16, .controlled = true});
       compare_sides<float>(reference, {.terms = 1, .offset = 1});
     }
   });
 }
 
-TEST_CASE("cuda/layers: muon's and adafactor's operations give the CPU's numbers to rounding, and a skipped step changes nothing") {
+TEST_CASE(
+    "cuda/layers: muon's and adafactor's operations give the CPU's numbers to rounding, and a "
+    "skipped step changes nothing") {
   in_every_order([] {
     for (const LayerReference& reference : test::layer_rules()) {
       if (reference.type == "muon" || reference.type == "adafactor")
@@ -122,7 +140,8 @@ TEST_CASE("cuda/layers: muon's and adafactor's operations give the CPU's numbers
     }
   });
   const LayerReference adafactor{.type = "adafactor"};
-  compare_issued(adafactor, {.terms = 0, .in_place = false, .controlled = true}, test::odd_extents());
+  compare_issued(adafactor, {.terms = 0, .in_place = false, .controlled = true},
+                 test::odd_extents());
   compare_issued(adafactor, {.terms = 2}, test::odd_extents());
 }
 

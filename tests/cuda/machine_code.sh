@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# What nvcc makes of the kernels, without a GPU. In PTX, and in the plug-in's machine code where it is built and a disassembler is here (cuobjdump
-# with nvdisasm: the toolkit's, or the Python wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm): updates move all streams in 16-byte accesses;
-# peer memory's handshakes are ordered for the whole system; no kernel keeps anything on a stack (of which ptxas also warns when the plug-in is
-# built). One line a fact. Exit 77 (skipped) where nvcc is not.
+# What nvcc makes of the kernels, without a GPU. In PTX, and in the plug-in's machine code where it
+# is built and a disassembler is here (cuobjdump with nvdisasm: the toolkit's, or the Python wheels
+# nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm): updates move all streams in 16-byte accesses;
+# peer memory's handshakes are ordered for the whole system; no kernel keeps anything on a stack (of
+# which ptxas also warns when the plug-in is built). One line a fact. Exit 77 (skipped) where nvcc
+# is not.
 #   tests/cuda/machine_code.sh [LIBRARY]   the plug-in, libstarling_cuda.so
-# Environment: NVCC, CUOBJDUMP, STARLING_INCLUDES (folders of fmt's and the JSON library's headers, where the compiler does not find them; divided by ;),
-#   STARLING_CUDA_ARCHITECTURES (as of the build: "90-real;100-real"; PTX is made for the last of sm_80, sm_90 and sm_100 in it, or that nvcc knows).
+# Environment: NVCC, CUOBJDUMP, STARLING_INCLUDES (folders of fmt's and the JSON library's headers,
+# where the compiler does not find them; divided by ;),
+#   STARLING_CUDA_ARCHITECTURES (as of the build: "90-real;100-real"; PTX is made for the
+#   last of sm_80, sm_90 and sm_100 in it, or that nvcc knows).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 nvcc=${NVCC:-$(command -v nvcc || true)}
@@ -42,7 +46,8 @@ while read -r source; do
   [ -f "$work/$name.ptx" ] || wrong "sm_$architecture: $name.cu does not compile without a warning: $(grep -E 'error|warning' "$work/$name.log" | head -5)"
 done <"$work/sources"
 
-# An awk function: what an update kernel's step reads and writes, from its name. -1 where the step is not known here.
+# An awk function: what an update kernel's step reads and writes, from its name. -1 where the step
+# is not known here.
 facts='
   function facts(name) {
     type = name ~ /StepId/ ? "d" : "f"
@@ -62,8 +67,9 @@ facts='
     if (name ~ /AccumPhaseE1E/) { reads = 3; writes = 1 }
     if (name ~ /AccumPhaseE2E/) { reads = 3; writes = 3 }
     if (name ~ /AccumPhaseE3E/) { reads = 2; writes = 2 }
-    # Messages of 8-bit codes (in2) are read 4 bytes at a time, where other streams are read 16: beside a pack of codes one or two numbers of
-    # its block, in two loops that are unrolled as that over neighbours
+    # Messages of 8-bit codes (in2) are read 4 bytes at a time, where other streams are read 16:
+    # beside a pack of codes one or two numbers of its block, in two loops that are unrolled as that
+    # over neighbours
     # (each loads addresses and weights of its own where the compiler unrolls both: for sm_100).
     encoded = name ~ /ELin2ELb/
     terms = name ~ /ELi0ELb|ELin2ELb/ ? 0 : name ~ /ELi1ELb/ ? 1 : name ~ /ELi2ELb/ ? 2 : -1
@@ -71,7 +77,8 @@ facts='
     streams = 2 + reads + (terms < 0 ? 1 : terms)
     packs = streams <= 3 && type == "f" ? 4 : 2
     wide = packs * streams
-    # A step that takes no notice of weight decay needs no table. What it loads of the step then cannot be told from the streams.
+    # A step that takes no notice of weight decay needs no table. What it loads of the step then
+    # cannot be told from the streams.
     blind = name ~ /AdafactorSquareStepI|AdafactorQuotientStepI/
     # Of a rule that measures layers: the layer of a pack, and its factor.
     factors = name ~ /LarsStepI|LambStepI|MuonStepI|AdafactorStepI/ ? 2 * packs : 0
@@ -100,8 +107,9 @@ elif ! PATH=$(dirname "$cuobjdump"):$PATH "$cuobjdump" -sass "$library" 2>"$work
   LC_ALL=C grep -E 'code for sm_|Function : |\.128' >"$work/sass"; then
   echo "machine code: not looked at, $cuobjdump fails: $(head -1 "$work/log")"
 else
-  # For sm_100 ptxas has too few registers, by up to 48 bytes, for batch norms' loads under way and for one loss in fp64, where for sm_90 they
-  # suffice: not worth a change before such a GPU has measured it.
+  # For sm_100 ptxas has too few registers, by up to 48 bytes, for batch norms' loads under way and
+  # for one loss in fp64, where for sm_90 they suffice: not worth a change before such a GPU has
+  # measured it.
   "$cuobjdump" -res-usage "$library" | awk '
     /^arch = / { architecture = $NF }
     / Function / { name = $NF }
@@ -116,7 +124,8 @@ else
       printf "machine code: %d kernels, %d of them spill or use local memory, at most %d registers a thread\n", kernels, failures, most
       exit failures > 0 || !kernels
     }' || wrong "machine code, stacks: see above"
-  # Scalars of the step are loaded too, some of them 16 bytes at a time: at least as many as the streams need.
+  # Scalars of the step are loaded too, some of them 16 bytes at a time: at least as many as the
+  # streams need.
   awk "$facts"'
     function bad(what) { print "  " name ": " what; failures++ }
     function finish() {
@@ -177,7 +186,8 @@ if [ -f "$work/update.ptx" ]; then
         fixed++
         return
       }
-      unrolled = terms < 0 && wide_loads == wide + 2 * packs  # the loop over neighbours: two bodies, and what is left
+      # the loop over neighbours: two bodies, and what is left
+      unrolled = terms < 0 && wide_loads == wide + 2 * packs
       if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
       if (narrow_loads > (encoded ? 12 : terms < 0 ? 6 : 0) + 15 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
       if (flags != packs) bad("loads of table entries: " flags ", not " packs)
@@ -210,7 +220,8 @@ if [ -f "$work/update.ptx" ]; then
     }' "$work/update.ptx" || wrong "PTX: see above"
 fi
 
-# Peer memory's counters: signals release to the whole system behind a fence, and waits acquire from it.
+# Peer memory's counters: signals release to the whole system behind a fence, and waits acquire from
+# it.
 if [ -f "$work/peer.ptx" ]; then
   awk '
     /\.entry / { signal = $0 ~ /signal_kernel/; fenced = 0 }
@@ -224,8 +235,8 @@ if [ -f "$work/peer.ptx" ]; then
     }' "$work/peer.ptx" || wrong "PTX of peer.cu: see above"
 fi
 
-# What the last block of a batch norm reads of other blocks' results lies behind the counter's increment, between fences, and is not read as
-# constant data.
+# What the last block of a batch norm reads of other blocks' results lies behind the counter's
+# increment, between fences, and is not read as constant data.
 if [ -f "$work/batch_norm.ptx" ]; then
   awk '
     function finish() {

@@ -27,8 +27,9 @@
 #include "tests/support/exchanges.h"
 #include "topology/topology.h"
 
-// Single exchanges by the NCCL transport: what they bring, for every topology, against the transport between threads
-// (tests/fakes/transport/fake_transport.h) on CPUs; which communicators and registrations they need; and tickets of a capture.
+// Single exchanges by the NCCL transport: what they bring, for every topology, against the
+// transport between threads (tests/fakes/transport/fake_transport.h) on CPUs; which communicators
+// and registrations they need; and tickets of a capture.
 namespace starling::tests {
 namespace {
 
@@ -52,7 +53,8 @@ std::vector<Case> cases_of(int ranks) {
       std::vector<nlohmann::json> variants;
       if (type == "hierarchical") {
         if (per_node == 1) continue;
-        for (const char* inter : {"ring", "complete", "star"}) variants.push_back({{"type", type}, {"inter", {{"type", inter}}}});
+        for (const char* inter : {"ring", "complete", "star"})
+          variants.push_back({{"type", type}, {"inter", {{"type", inter}}}});
       } else if (type == "custom") {
         if (ranks != 5 || per_node != 1) continue;
         variants.push_back(groups_of_three());
@@ -64,8 +66,10 @@ std::vector<Case> cases_of(int ranks) {
         ConfigSection section(variant, "topology");
         try {
           std::unique_ptr<Topology> topology = make_unchecked_topology(section, {ranks, per_node});
-          const std::int64_t rounds = topology->period() == 0 ? 3 : std::min<std::int64_t>(topology->period() + 1, 6);
-          cases.push_back({variant.dump() + " by " + std::to_string(per_node), std::move(topology), rounds});
+          const std::int64_t rounds =
+              topology->period() == 0 ? 3 : std::min<std::int64_t>(topology->period() + 1, 6);
+          cases.push_back(
+              {variant.dump() + " by " + std::to_string(per_node), std::move(topology), rounds});
         } catch (const Error& error) {
           REQUIRE(error.code() == ExitCode::kUsage);  // it does not take so many
         }
@@ -80,16 +84,19 @@ struct Buffer {
   DType dtype;
 };
 /// The second has no equal shards.
-constexpr Buffer kBuffers[] = {{96, DType::kFloat32}, {77, DType::kFloat64}, {50, DType::kFloat32}, {160, DType::kBFloat16}};
+constexpr Buffer kBuffers[] = {
+    {96, DType::kFloat32}, {77, DType::kFloat64}, {50, DType::kFloat32}, {160, DType::kBFloat16}};
 
 bool takes(const Exchange& exchange, DType dtype) {
-  return exchange.kind != Exchange::Kind::kNone && (exchange.kind != Exchange::Kind::kNodes || dtype != DType::kBFloat16);
+  return exchange.kind != Exchange::Kind::kNone &&
+         (exchange.kind != Exchange::Kind::kNodes || dtype != DType::kBFloat16);
 }
 
 Tensor filled(Backend& backend, const Buffer& buffer, std::uint64_t seed) {
   const Shape shape{buffer.elements};
   std::vector<double> numbers(static_cast<std::size_t>(buffer.elements));
-  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 9).v[0])) - 1.0;
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 9).v[0])) - 1.0;
   Tensor wide(backend, shape, DType::kFloat64);
   backend.copy_from_host(numbers.data(), wide);
   if (buffer.dtype == DType::kFloat64) return wide;
@@ -121,11 +128,13 @@ Got read(const Tensor& tensor) {
 double largest_difference(const Got& a, const Got& b) {
   REQUIRE(a.numbers.size() == b.numbers.size());
   double largest = 0.0;
-  for (std::size_t i = 0; i < a.numbers.size(); ++i) largest = std::max(largest, std::abs(a.numbers[i] - b.numbers[i]));
+  for (std::size_t i = 0; i < a.numbers.size(); ++i)
+    largest = std::max(largest, std::abs(a.numbers[i] - b.numbers[i]));
   return largest;
 }
 
-std::vector<Got> exchange_all(Transport& transport, Backend& backend, const std::vector<Case>& cases) {
+std::vector<Got> exchange_all(Transport& transport, Backend& backend,
+                              const std::vector<Case>& cases) {
   std::vector<Got> all;
   std::int64_t step = 0;
   for (const Case& one : cases) {
@@ -142,9 +151,11 @@ std::vector<Got> exchange_all(Transport& transport, Backend& backend, const std:
         receives.emplace_back();
         const bool sum = exchange.kind == Exchange::Kind::kGroupSum;
         for (std::size_t k = 0; k < exchange.received(); ++k) {
-          receives.back().emplace_back(backend, sends.back().shape(), sum ? sum_type(kBuffers[b].dtype) : kBuffers[b].dtype);
+          receives.back().emplace_back(backend, sends.back().shape(),
+                                       sum ? sum_type(kBuffers[b].dtype) : kBuffers[b].dtype);
         }
-        tickets.push_back(transport.start_exchange(exchange, sends.back(), receives.back(), {step, static_cast<int>(b), round}));
+        tickets.push_back(transport.start_exchange(exchange, sends.back(), receives.back(),
+                                                   {step, static_cast<int>(b), round}));
       }
       for (const Ticket ticket : tickets) transport.wait(ticket);
       for (const std::vector<Tensor>& arrived : receives) {
@@ -166,7 +177,8 @@ TEST_CASE("nccl/exchange: every topology brings what the transport between threa
   for (int ranks = 1; ranks <= 8; ++ranks) {
     CAPTURE(ranks);
     const std::vector<Case> cases = cases_of(ranks);
-    std::vector<std::vector<Got>> wanted(static_cast<std::size_t>(ranks)), found(static_cast<std::size_t>(ranks));
+    std::vector<std::vector<Got>> wanted(static_cast<std::size_t>(ranks)),
+        found(static_cast<std::size_t>(ranks));
     FakeWorld(ranks).run([&](Transport& transport) {
       CpuBackend cpu(1);
       wanted[static_cast<std::size_t>(transport.rank())] = exchange_all(transport, cpu, cases);
@@ -201,7 +213,8 @@ TEST_CASE("nccl/exchange: a group that nobody prepared is summed all the same") 
     exchange.group = {0, 2, 3};
     if (transport.rank() == 1) return;
     const Buffer buffer{1000, DType::kFloat32};
-    const Tensor in = filled(backend, buffer, static_cast<std::uint64_t>(transport.rank())), out(backend, in.shape(), in.dtype());
+    const Tensor in = filled(backend, buffer, static_cast<std::uint64_t>(transport.rank())),
+                 out(backend, in.shape(), in.dtype());
     transport.wait(transport.start_exchange(exchange, in, {out}, {0, 0, 0}));
     const Got got = read(out);
     std::vector<float> sum(1000, 0.0F);
@@ -209,7 +222,8 @@ TEST_CASE("nccl/exchange: a group that nobody prepared is summed all the same") 
       const Got term = read(filled(backend, buffer, rank));
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(term.numbers[i]);
     }
-    CHECK(std::memcmp(got.bytes.data(), sum.data(), got.bytes.size()) == 0);  // by shards: in rank order
+    // by shards: in rank order
+    CHECK(std::memcmp(got.bytes.data(), sum.data(), got.bytes.size()) == 0);
   });
 }
 
@@ -222,23 +236,27 @@ TEST_CASE("nccl/exchange: sums over all ranks, in place and not, of the device a
       std::vector<Tensor> ins, outs;
       for (Backend* where : {static_cast<Backend*>(&backend), static_cast<Backend*>(&host)}) {
         for (const bool in_place : {false, true}) {
-          const Tensor in = filled(*where, {300, DType::kFloat64}, static_cast<std::uint64_t>(transport.rank()));
+          const Tensor in =
+              filled(*where, {300, DType::kFloat64}, static_cast<std::uint64_t>(transport.rank()));
           ins.push_back(in);
           outs.push_back(in_place ? in : Tensor(*where, in.shape(), in.dtype()));
         }
       }
       std::vector<Ticket> tickets;
-      for (std::size_t i = 0; i < ins.size(); ++i) tickets.push_back(transport.start_sum(ins[i], outs[i], {3, static_cast<int>(i), 3}));
+      for (std::size_t i = 0; i < ins.size(); ++i)
+        tickets.push_back(transport.start_sum(ins[i], outs[i], {3, static_cast<int>(i), 3}));
       CHECK(std::set<Ticket>(tickets.begin(), tickets.end()).size() == tickets.size());
       std::vector<double> sum(300, 0.0);
       for (int rank = 0; rank < ranks; ++rank) {
-        const Got term = read(filled(host, {300, DType::kFloat64}, static_cast<std::uint64_t>(rank)));
+        const Got term =
+            read(filled(host, {300, DType::kFloat64}, static_cast<std::uint64_t>(rank)));
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += term.numbers[i];
       }
       for (std::size_t i = 0; i < outs.size(); ++i) {
         transport.wait(tickets[i]);
         const Got got = read(outs[i]);
-        for (std::size_t k = 0; k < sum.size(); ++k) REQUIRE(got.numbers[k] == doctest::Approx(sum[k]).epsilon(1e-12));
+        for (std::size_t k = 0; k < sum.size(); ++k)
+          REQUIRE(got.numbers[k] == doctest::Approx(sum[k]).epsilon(1e-12));
       }
       // The control plane works beside it.
       double numbers[] = {1.0, static_cast<double>(transport.rank())};
@@ -252,7 +270,8 @@ TEST_CASE("nccl/exchange: sums over all ranks, in place and not, of the device a
 TEST_CASE("nccl/exchange: the mean model, and nothing of it stays registered") {
   NcclWorld world(3);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
-    const Tensor in = filled(backend, {1'100'000, DType::kFloat32}, 7);  // more than one piece; the same on all ranks
+    // more than one piece; the same on all ranks
+    const Tensor in = filled(backend, {1'100'000, DType::kFloat32}, 7);
     const std::vector<Tensor> mean = mean_model(transport, {in});
     CHECK(largest_difference(read(mean[0]), read(in)) < 1e-6);
     CHECK(world.fake.registrations(transport.rank()) == 0);
@@ -273,8 +292,9 @@ TEST_CASE("nccl/exchange: communicators are made for groups alone, each once") {
   NcclWorld world(8);
   world.run([&](Transport& transport, cuda::CudaBackend&) {
     transport.prepare(groups);
-    transport.prepare(groups);                           // again: they are there
-    transport.prepare({{0, 1, 2, 3, 4, 5, 6, 7}, {4}});  // the world has one, and one rank alone needs none
+    transport.prepare(groups);  // again: they are there
+    // the world has one, and one rank alone needs none
+    transport.prepare({{0, 1, 2, 3, 4, 5, 6, 7}, {4}});
     CHECK(world.fake.initialised(transport.rank()) == 1 + of_rank[transport.rank()]);
   });
   ConfigSection ring(nlohmann::json{{"type", "ring"}}, "topology");
@@ -286,19 +306,24 @@ TEST_CASE("nccl/exchange: buffers are registered once, where NCCL can") {
     NcclWorld world(2, {.nccl = {.registers = registers}});
     world.run([&](Transport& transport, cuda::CudaBackend& backend) {
       const Exchange exchange = pair_with(1 - transport.rank());
-      const Tensor send = filled(backend, {64, DType::kFloat32}, 1), receive(backend, send.shape(), send.dtype());
-      for (std::int64_t step = 0; step < 3; ++step) transport.wait(transport.start_exchange(exchange, send, {receive}, {step, 0, step}));
+      const Tensor send = filled(backend, {64, DType::kFloat32}, 1),
+                   receive(backend, send.shape(), send.dtype());
+      for (std::int64_t step = 0; step < 3; ++step)
+        transport.wait(transport.start_exchange(exchange, send, {receive}, {step, 0, step}));
       CHECK(world.fake.registrations(transport.rank()) == (registers ? 2 : 0));
     });
     CHECK(world.fake.registrations(0) == 0);
   }
 }
 
-TEST_CASE("nccl/exchange: an exchange that is captured needs no answer of the device, and registers nothing") {
+TEST_CASE(
+    "nccl/exchange: an exchange that is captured needs no answer of the device, and registers "
+    "nothing") {
   NcclWorld world(2);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     const Exchange exchange = pair_with(1 - transport.rank());
-    const Tensor send(backend, Shape{64}, DType::kFloat32), receive(backend, send.shape(), send.dtype());
+    const Tensor send(backend, Shape{64}, DType::kFloat32),
+        receive(backend, send.shape(), send.dtype());
     backend.fill(send, 1.0 + transport.rank());
     transport.wait(transport.start_exchange(exchange, send, {receive}, {0, 0, 0}));
     const int registered = world.fake.registrations(transport.rank());
@@ -329,12 +354,15 @@ TEST_CASE("nccl/exchange: an exchange that is captured needs no answer of the de
     if (transport.rank() == 0) cuda::shim::hold_events(false);
     std::vector<float> host(64);
     backend.copy_to_host(receive, host.data());
-    CHECK(host == std::vector<float>(64, 10.0f + 1.0f - static_cast<float>(transport.rank()) + 21.0f));
+    CHECK(host ==
+          std::vector<float>(64, 10.0f + 1.0f - static_cast<float>(transport.rank()) + 21.0f));
     transport.world().barrier();
   });
 }
 
-TEST_CASE("nccl/exchange: a capture that is given up takes its tickets with it, and what follows goes on") {
+TEST_CASE(
+    "nccl/exchange: a capture that is given up takes its tickets with it, and what follows goes "
+    "on") {
   NcclWorld world(2);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     const Tensor numbers(backend, Shape{8}, DType::kFloat32);
@@ -344,9 +372,11 @@ TEST_CASE("nccl/exchange: a capture that is given up takes its tickets with it, 
     REQUIRE(capture);
     const Ticket ticket = transport.start_sum(numbers, numbers, {0, 0, 0});
     // A host's wait on the way of an exchange, as for the mean model.
-    CHECK(contains(error_of(ExitCode::kInternal, [&] { mean_model(transport, {numbers}); }), "while a graph is captured"));
+    CHECK(contains(error_of(ExitCode::kInternal, [&] { mean_model(transport, {numbers}); }),
+                   "while a graph is captured"));
     capture.reset();
-    CHECK(contains(error_of(ExitCode::kInternal, [&] { transport.wait(ticket); }), "not under way"));
+    CHECK(
+        contains(error_of(ExitCode::kInternal, [&] { transport.wait(ticket); }), "not under way"));
     transport.wait(transport.start_sum(numbers, numbers, {0, 0, 0}));
     std::vector<float> host(8);
     backend.copy_to_host(numbers, host.data());

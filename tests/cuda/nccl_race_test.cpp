@@ -12,7 +12,8 @@
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/race_training.h"
 
-// In which order training asks the device for exchanges by NCCL: without races, in one order on all ranks, and nobody waits who need not.
+// In which order training asks the device for exchanges by NCCL: without races, in one order on all
+// ranks, and nobody waits who need not.
 namespace starling::tests {
 namespace {
 
@@ -42,7 +43,8 @@ struct Waits {
 
 Waits count_waits(const std::vector<Call>& calls) {
   std::map<cuda::StreamHandle, std::string> names;
-  std::map<std::pair<cuda::EventHandle, std::uint64_t>, std::string> recorded;  ///< the stream's name
+  /// The stream's name
+  std::map<std::pair<cuda::EventHandle, std::uint64_t>, std::string> recorded;
   struct Rank {
     int in_pass = 0;     ///< compute's waits since the first gradient
     int until_last = 0;  ///< and those of them that came before the last so far
@@ -59,7 +61,8 @@ Waits count_waits(const std::vector<Call>& calls) {
       rank = {};
     }
     if (call.kind == CallKind::kRecord) recorded[{call.event, call.recording}] = names[call.stream];
-    if (call.kind == CallKind::kWrite && names[call.stream] == "compute" && call.label.find("backward") != std::string::npos) {
+    if (call.kind == CallKind::kWrite && names[call.stream] == "compute" &&
+        call.label.find("backward") != std::string::npos) {
       rank.begun = true;
       rank.until_last = rank.in_pass;
     }
@@ -67,14 +70,18 @@ Waits count_waits(const std::vector<Call>& calls) {
     const std::string& whom = recorded[{call.event, call.recording}];
     if (whom == "communication" && names[call.stream] == "update") ++waits.of_update;
     // An update waits for its exchange, so who waits for updates waits for exchanges.
-    if (rank.begun && names[call.stream] == "compute" && (whom == "communication" || whom == "update")) ++rank.in_pass;
+    if (rank.begun && names[call.stream] == "compute" &&
+        (whom == "communication" || whom == "update"))
+      ++rank.in_pass;
   }
   return waits;
 }
 
 }  // namespace
 
-TEST_CASE("nccl/race: training steps have none, all ranks issue in one order, and backward passes wait for no exchange") {
+TEST_CASE(
+    "nccl/race: training steps have none, all ranks issue in one order, and backward passes wait "
+    "for no exchange") {
   struct Variant {
     std::string name;
     int ranks;
@@ -86,11 +93,16 @@ TEST_CASE("nccl/race: training steps have none, all ranks issue in one order, an
       {"pairs, bf16 on the wire", 2, {.bf16_exchange = true}},
       {"pairs, clipped after the pass", 2, {.in_backward = false, .clip = {0.5}}},
       {"pairs, fp16 with an overflow check", 2, in_fp16({.clip = {0.5}})},
-      {"all-reduce, fp16 with an overflow check", 2, in_fp16({.clip = {0.5}, .algorithm = "allreduce"})},
+      {"all-reduce, fp16 with an overflow check", 2,
+       in_fp16({.clip = {0.5}, .algorithm = "allreduce"})},
       {"all-reduce, in backward", 3, {.algorithm = "allreduce"}},
-      {"all-reduce that starts as a step begins", 2, {.algorithm = "allreduce", .start_at_begin = true}},
+      {"all-reduce that starts as a step begins",
+       2,
+       {.algorithm = "allreduce", .start_at_begin = true}},
       {"several neighbours", 4, {.topology = {{"type", "static-exp"}}}},
-      {"one group, clipped by buckets", 3, {.clip = {0.5, true}, .topology = {{"type", "complete"}}}},
+      {"one group, clipped by buckets",
+       3,
+       {.clip = {0.5, true}, .topology = {{"type", "complete"}}}},
       {"groups of three", 5, {.topology = groups_of_three()}},
   };
   constexpr int kSteps = 4;
@@ -101,11 +113,14 @@ TEST_CASE("nccl/race: training steps have none, all ranks issue in one order, an
     const Waits waits = count_waits(calls);
     CHECK(waits.passes == variant.ranks * kSteps);
     CHECK(waits.of_compute == 0);
-    CHECK(waits.of_update >= variant.ranks * (kSteps - 1));  // more with several buckets; a gradient's sum joins them
+    // more with several buckets; a gradient's sum joins them
+    CHECK(waits.of_update >= variant.ranks * (kSteps - 1));
   }
 }
 
-TEST_CASE("nccl/race: whole runs whose steps are graphs have none, tests and checkpoints between them included") {
+TEST_CASE(
+    "nccl/race: whole runs whose steps are graphs have none, tests and checkpoints between them "
+    "included") {
   const auto check = [](int ranks, const nlohmann::json& config) {
     FakeNccl nccl(ranks);
     const std::vector<Call> calls = record_run(ranks, config, by_nccl(nccl));
@@ -119,11 +134,15 @@ TEST_CASE("nccl/race: whole runs whose steps are graphs have none, tests and che
       check(2, race_config(algorithm, precision, true));
     }
   }
-  check(2, with(race_config("gossip", "fp32", true), {{"accumulate", 1}, {"sync", {{"exchange", "bf16"}}}, {"steps", 12}}));
-  check(5, with(race_config("gossip", "fp32", true), {{"data", {{"limit", 400}}}, {"sync", {{"topology", groups_of_three()}}}}));
+  check(2, with(race_config("gossip", "fp32", true),
+                {{"accumulate", 1}, {"sync", {{"exchange", "bf16"}}}, {"steps", 12}}));
+  check(5, with(race_config("gossip", "fp32", true),
+                {{"data", {{"limit", 400}}}, {"sync", {{"topology", groups_of_three()}}}}));
 }
 
-TEST_CASE("nccl/race: whole runs with averages by the clock have none, and all ranks issue in one order") {
+TEST_CASE(
+    "nccl/race: whole runs with averages by the clock have none, and all ranks issue in one "
+    "order") {
   for (const char* precision : {"fp32", "fp16"}) {
     CAPTURE(std::string(precision));
     FakeNccl nccl(3);
@@ -131,7 +150,9 @@ TEST_CASE("nccl/race: whole runs with averages by the clock have none, and all r
   }
 }
 
-TEST_CASE("nccl/race: the checks see an exchange that waits for no update, and an update that waits for no exchange") {
+TEST_CASE(
+    "nccl/race: the checks see an exchange that waits for no update, and an update that waits for "
+    "no exchange") {
   const std::vector<Call> calls = record({}, 2, 4);
   std::map<cuda::StreamHandle, std::string> names;
   std::size_t sends = 0, receives = 0;
@@ -139,13 +160,16 @@ TEST_CASE("nccl/race: the checks see an exchange that waits for no update, and a
     if (calls[i].kind == CallKind::kCreateStream) names[calls[i].stream] = calls[i].label;
     if (calls[i].kind != CallKind::kRecord || calls[i].thread != calls.front().thread) continue;
     if (names[calls[i].stream] == "update") sends += missed(calls, i, "update", "send") > 0;
-    if (names[calls[i].stream] == "communication") receives += missed(calls, i, "receive", "update") > 0;
+    if (names[calls[i].stream] == "communication")
+      receives += missed(calls, i, "receive", "update") > 0;
   }
   CHECK(sends >= 6);
   CHECK(receives >= 6);
 }
 
-TEST_CASE("nccl/race: buckets are sent where they lie, in their order, and the host waits for nothing and asks for no memory") {
+TEST_CASE(
+    "nccl/race: buckets are sent where they lie, in their order, and the host waits for nothing "
+    "and asks for no memory") {
   for (const bool in_backward : {true, false}) {
     CAPTURE(in_backward);
     NcclWorld world(2);
@@ -167,7 +191,8 @@ TEST_CASE("nccl/race: buckets are sent where they lie, in their order, and the h
         cuda::shim::start_recording();
       });
       job.step();
-      alone([] {  // the host reads the loss of the step before, whose copy the device has not come to
+      // the host reads the loss of the step before, whose copy the device has not come to
+      alone([] {
         cuda::shim::hold_events(false);
         cuda::shim::hold_events(true);
       });
@@ -178,18 +203,21 @@ TEST_CASE("nccl/race: buckets are sent where they lie, in their order, and the h
       });
       Buffers& parameters = wanted[static_cast<std::size_t>(transport.rank())];
       for (int step = 0; step < 2; ++step) {
-        for (std::size_t b = 0; b < job.buckets(); ++b) parameters.push_back(job.parameters_of(b).raw());
+        for (std::size_t b = 0; b < job.buckets(); ++b)
+          parameters.push_back(job.parameters_of(b).raw());
       }
       job.finish();
     });
-    for (const CallKind kind : {CallKind::kHostWait, CallKind::kAllocate, CallKind::kFree}) CHECK(count(calls, kind) == 0);
+    for (const CallKind kind : {CallKind::kHostWait, CallKind::kAllocate, CallKind::kFree})
+      CHECK(count(calls, kind) == 0);
     std::map<std::uint32_t, Buffers> sent;  // by thread
     for (const Call& call : calls) {
       if (call.kind == CallKind::kNcclSend) sent[call.thread].push_back(call.from);
     }
     REQUIRE(sent.size() == 2);
     CHECK(wanted[0].size() >= 2 * 3);
-    for (const auto& [thread, buffers] : sent) CHECK(std::count(wanted.begin(), wanted.end(), buffers) == 1);
+    for (const auto& [thread, buffers] : sent)
+      CHECK(std::count(wanted.begin(), wanted.end(), buffers) == 1);
   }
 }
 

@@ -23,8 +23,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
 
-// Whole runs of the trainer over the NCCL transport have the bits of runs through host memory: with steps that are issued or replayed as
-// graphs, and where ranks of a host read each other's memory.
+// Whole runs of the trainer over the NCCL transport have the bits of runs through host memory: with
+// steps that are issued or replayed as graphs, and where ranks of a host read each other's memory.
 namespace starling::tests {
 namespace {
 
@@ -42,19 +42,22 @@ struct RunOptions {
   std::function<void(int rank)> at_begin;  ///< on the rank's thread
 };
 
-std::unique_ptr<Transport> open_end(NcclWorld& world, int rank, cuda::CudaBackend& backend, const RunOptions& options) {
+std::unique_ptr<Transport> open_end(NcclWorld& world, int rank, cuda::CudaBackend& backend,
+                                    const RunOptions& options) {
   if (options.way == Way::kStaged) return make_staged_transport(world.control(rank));
   std::unique_ptr<Transport> transport = world.open(rank, backend);
   if (options.way == Way::kNccl) return transport;
   const int host = options.ranks_per_host > 0 ? rank / options.ranks_per_host : 0;
   std::string refusal;
-  auto over =
-      make_peer_transport(std::move(transport), backend, make_thread_sharing("host " + std::to_string(host), false), {20.0}, refusal);
+  auto over = make_peer_transport(std::move(transport), backend,
+                                  make_thread_sharing("host " + std::to_string(host), false),
+                                  {20.0}, refusal);
   require(over != nullptr, "test", "peer memory was refused: {}", refusal);
   return over;
 }
 
-std::vector<GraphOutcome> train_in(const test::Folder& folder, int ranks, const json& config, const RunOptions& options = {}) {
+std::vector<GraphOutcome> train_in(const test::Folder& folder, int ranks, const json& config,
+                                   const RunOptions& options = {}) {
   register_builtins();  // before there are threads
   std::vector<GraphOutcome> outcomes(static_cast<std::size_t>(ranks));
   const std::uint64_t before = cuda::runtime_counters().graph_launches;
@@ -64,7 +67,8 @@ std::vector<GraphOutcome> train_in(const test::Folder& folder, int ranks, const 
     cuda::CudaBackend backend(0, false, false, true);
     const std::unique_ptr<Transport> transport = open_end(world, rank, backend, options);
     outcomes[static_cast<std::size_t>(rank)] =
-        run_graph_job({config, {ranks, ranks}, options.prepare, options.resume_step}, backend, *transport, folder / ".");
+        run_graph_job({config, {ranks, ranks}, options.prepare, options.resume_step}, backend,
+                      *transport, folder / ".");
   });
   outcomes[0].launches = cuda::runtime_counters().graph_launches - before;
   outcomes[0].losses = losses_in(folder);
@@ -90,17 +94,23 @@ const json kAllReduce{{"sync", {{"algorithm", "allreduce"}}}};
 
 }  // namespace
 
-TEST_CASE("nccl/training: steps that are issued and steps that are replayed have the bits of steps through host memory") {
-  const json accumulating{{"optimizer", {{"type", "accum_adamw"}, {"lr", 0.01}, {"momentum", nullptr}, {"accum_iter", 4}}}};
-  const json inter{{"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", {{"type", "one-peer-exp"}}}};
+TEST_CASE(
+    "nccl/training: steps that are issued and steps that are replayed have the bits of steps "
+    "through host memory") {
+  const json accumulating{
+      {"optimizer",
+       {{"type", "accum_adamw"}, {"lr", 0.01}, {"momentum", nullptr}, {"accum_iter", 4}}}};
+  const json inter{
+      {"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", {{"type", "one-peer-exp"}}}};
   struct Variant {
     const char* name;
     int ranks;
     std::int64_t period;  ///< of the work; 0: not looked at
     json patch;
     std::int64_t accumulate = 1;
-    int peers = 0;                 ///< not 0: with peers, too, so many on a host
-    std::int64_t peer_period = 2;  ///< their buckets have two buffers, which steps alternate between
+    int peers = 0;  ///< not 0: with peers, too, so many on a host
+    /// Their buckets have two buffers, which steps alternate between
+    std::int64_t peer_period = 2;
   };
   const Variant variants[] = {
       {"a pair", 2, 1, topology("one-peer-exp"), 1, 2},
@@ -119,41 +129,54 @@ TEST_CASE("nccl/training: steps that are issued and steps that are replayed have
       {"accumulated gradients", 2, 1, topology("one-peer-exp"), 3, 2},
       {"accumulated gradients, all-reduce", 2, 1, kAllReduce, 2},
       {"an accumulating rule", 4, 4, with(accumulating, topology("one-peer-exp"))},
-      {"an accumulating rule in fp16, all-reduce", 2, 4, with(with(accumulating, kAllReduce), {{"precision", "fp16"}})},
-      {"bf16 on the wire", 4, 2, with(topology("one-peer-exp"), {{"sync", {{"exchange", "bf16"}}}})},
-      {"bf16 on the wire of a group", 3, 1, with(topology("complete"), {{"sync", {{"exchange", "bf16"}}}})},
+      {"an accumulating rule in fp16, all-reduce", 2, 4,
+       with(with(accumulating, kAllReduce), {{"precision", "fp16"}})},
+      {"bf16 on the wire", 4, 2,
+       with(topology("one-peer-exp"), {{"sync", {{"exchange", "bf16"}}}})},
+      {"bf16 on the wire of a group", 3, 1,
+       with(topology("complete"), {{"sync", {{"exchange", "bf16"}}}})},
       {"bf16", 2, 1, {{"precision", "bf16"}, {"clip_norm", 0.05}, {"clip", "bucket"}}},
       {"fp16", 2, 1, {{"precision", "fp16"}}},
       {"no overlap", 2, 1, {{"sync", {{"overlap", false}}}}},
-      {"updates after the pass", 4, 2, with(topology("one-peer-exp"), {{"sync", {{"update", "after_backward"}}}})},
+      {"updates after the pass", 4, 2,
+       with(topology("one-peer-exp"), {{"sync", {{"update", "after_backward"}}}})},
   };
   for (const Variant& variant : variants) {
     CAPTURE(std::string(variant.name));
     constexpr std::int64_t kSteps = 11;
-    const json config =
-        with(with(graph_config(kSteps), {{"accumulate", variant.accumulate}, {"data", {{"limit", 60}}}, {"batch_size", 2}}), variant.patch);
-    const std::vector<GraphOutcome> wanted = train(variant.ranks, eager(config), {.way = Way::kStaged});
+    const json config = with(
+        with(graph_config(kSteps),
+             {{"accumulate", variant.accumulate}, {"data", {{"limit", 60}}}, {"batch_size", 2}}),
+        variant.patch);
+    const std::vector<GraphOutcome> wanted =
+        train(variant.ranks, eager(config), {.way = Way::kStaged});
     const auto check = [&](const json& run, const RunOptions& options, std::int64_t period) {
       const std::vector<GraphOutcome> issued = train(variant.ranks, eager(run), options);
       CHECK(issued[0].launches == 0);
       same(issued, wanted);
       const std::vector<GraphOutcome> replayed = train(variant.ranks, run, options);
       CHECK(replayed[0].why_not == "");
-      CHECK(replayed[0].launches == static_cast<std::uint64_t>(variant.ranks * variant.accumulate * (kSteps - replayed[0].warm_up)));
+      CHECK(replayed[0].launches == static_cast<std::uint64_t>(variant.ranks * variant.accumulate *
+                                                               (kSteps - replayed[0].warm_up)));
       if (period > 0) {
         CHECK(replayed[0].warm_up == std::max<std::int64_t>(period, 2) + 1);
-        CHECK(replayed[0].graphs == static_cast<std::size_t>(period * (1 + std::min<std::int64_t>(variant.accumulate - 1, 2))));
+        CHECK(replayed[0].graphs ==
+              static_cast<std::size_t>(period *
+                                       (1 + std::min<std::int64_t>(variant.accumulate - 1, 2))));
       }
       same(replayed, wanted);
     };
     check(config, {}, variant.period);
     if (variant.peers == 0) continue;
     CAPTURE(variant.peers);
-    check(with(config, {{"evaluate", {{"every_steps", 3}}}}), {.way = Way::kPeers, .ranks_per_host = variant.peers}, variant.peer_period);
+    check(with(config, {{"evaluate", {{"every_steps", 3}}}}),
+          {.way = Way::kPeers, .ranks_per_host = variant.peers}, variant.peer_period);
   }
 }
 
-TEST_CASE("nccl/training: every family has the bits of steps through host memory, and is replayed where its work repeats") {
+TEST_CASE(
+    "nccl/training: every family has the bits of steps through host memory, and is replayed where "
+    "its work repeats") {
   const json sgd{{"optimizer", {{"type", "sgd"}, {"lr", 0.01}, {"momentum", 0.8}}}},
       heavy = with(sgd, {{"precision", "fp16"}}), int8{{"sync", {{"exchange", "int8"}}}},
       adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}};
@@ -166,7 +189,9 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
   const Variant variants[] = {
       {{{"type", "gossip"}, {"order", "atc"}}, "one-peer-exp", true},
       {{{"type", "gossip"}, {"order", "atc"}}, "complete", true, heavy},
-      {{{"type", "gossip"}, {"interval", 2}, {"global_every", 2}, {"mix_states", 2}}, "one-peer-exp", false},
+      {{{"type", "gossip"}, {"interval", 2}, {"global_every", 2}, {"mix_states", 2}},
+       "one-peer-exp",
+       false},
       {{{"type", "gossip"}, {"global_above", 1e-6}, {"check_every", 2}}, "ring", false},
       {{{"type", "gossip"}, {"global_every", 3}}, "one-peer-exp", true},
       {{{"type", "qgm"}}, "one-peer-exp", true, sgd},
@@ -177,32 +202,50 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
       {{{"type", "exact_diffusion"}}, "one-peer-exp", true},
       {{{"type", "push_sum"}}, "directed-exp", false},
       {{{"type", "allreduce"}, {"delay", true}, {"average", false}}, "ring", true},
-      {{{"type", "local_sgd"}, {"period", 3}, {"start", 2}, {"states", "average"}}, "ring", false, sgd},
+      {{{"type", "local_sgd"}, {"period", 3}, {"start", 2}, {"states", "average"}},
+       "ring",
+       false,
+       sgd},
       {{{"type", "slowmo"}, {"period", 4}, {"inner", "gossip"}}, "one-peer-exp", false},
       {{{"type", "diloco"}, {"period", 4}, {"delay", 2}}, "ring", false},
       {{{"type", "gossip"}, {"error_feedback", true}}, "one-peer-exp", true, int8},
-      {{{"type", "gossip"}, {"order", "atc"}, {"consensus_step", 0.5}}, "complete", true, with(int8, heavy)},
-      {{{"type", "gossip"}, {"error_feedback", true}}, "static-ring", true, {{"sync", {{"exchange", "bf16"}}}}},
+      {{{"type", "gossip"}, {"order", "atc"}, {"consensus_step", 0.5}},
+       "complete",
+       true,
+       with(int8, heavy)},
+      {{{"type", "gossip"}, {"error_feedback", true}},
+       "static-ring",
+       true,
+       {{"sync", {{"exchange", "bf16"}}}}},
       {{{"type", "choco"}}, "static-ring", false, heavy},
       {{{"type", "low_precision"}}, "static-ring", true},
       {{{"type", "bytegrad"}}, "ring", true, heavy},
       {{{"type", "qadam"}, {"warmup", 3}, {"error_feedback", true}}, "ring", false, adamw},
-      {{{"type", "qadam"}, {"warmup", 2}, {"error_feedback", true}}, "ring", false, with(adamw, {{"precision", "fp16"}})},
+      {{{"type", "qadam"}, {"warmup", 2}, {"error_feedback", true}},
+       "ring",
+       false,
+       with(adamw, {{"precision", "fp16"}})},
       {{{"type", "gossip"}}, "one-peer-exp", false, {{"sync", {{"batch_norm", "sync"}}}}},
       {{{"type", "allreduce"}}, "ring", false, with(heavy, {{"sync", {{"batch_norm", "sync"}}}})},
       {{{"type", "allreduce"}, {"scatter_gather", true}}, "ring", true},
       {{{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}}, "ring", true, heavy},
-      {{{"type", "local_sgd"}, {"period", 3}, {"gradients", "node"}, {"ranks_per_node", 2}}, "ring", false},
+      {{{"type", "local_sgd"}, {"period", 3}, {"gradients", "node"}, {"ranks_per_node", 2}},
+       "ring",
+       false},
   };
   constexpr int kRanks = 4;
   for (const Variant& variant : variants) {
     CAPTURE(variant.algorithm.dump());
-    const json keys{{"sync", {{"algorithm", variant.algorithm}, {"topology", {{"type", variant.topology}}}}}};
-    const json config = with(with(with(graph_config(12), {{"data", {{"limit", 60}}}, {"batch_size", 2}}), keys), variant.patch);
+    const json keys{
+        {"sync", {{"algorithm", variant.algorithm}, {"topology", {{"type", variant.topology}}}}}};
+    const json config =
+        with(with(with(graph_config(12), {{"data", {{"limit", 60}}}, {"batch_size", 2}}), keys),
+             variant.patch);
     const std::vector<GraphOutcome> wanted = train(kRanks, eager(config), {.way = Way::kStaged});
     for (const Way way : {Way::kNccl, Way::kPeers}) {
       CAPTURE(static_cast<int>(way));
-      if (variant.repeats) same(train(kRanks, eager(config), {.way = way}), wanted);  // else the next run is issued, too
+      // else the next run is issued, too
+      if (variant.repeats) same(train(kRanks, eager(config), {.way = way}), wanted);
       const std::vector<GraphOutcome> replayed = train(kRanks, config, {.way = way});
       CHECK((replayed[0].why_not == "") == variant.repeats);
       CHECK((replayed[0].launches > 0) == variant.repeats);
@@ -212,9 +255,13 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
 }
 
 TEST_CASE("nccl/training: an overflow on one rank alone") {
-  const json config = with(with(graph_config(16), {{"precision", "fp16"}}), topology("one-peer-exp"));
-  const RunOptions options{.prepare = [](TrainConfig& settings) { settings.loss_scale = {.initial = 0x1p22, .growth_interval = 2}; }};
-  const std::vector<GraphOutcome> issued = train(2, eager(config), options), replayed = train(2, config, options);
+  const json config =
+      with(with(graph_config(16), {{"precision", "fp16"}}), topology("one-peer-exp"));
+  const RunOptions options{.prepare = [](TrainConfig& settings) {
+    settings.loss_scale = {.initial = 0x1p22, .growth_interval = 2};
+  }};
+  const std::vector<GraphOutcome> issued = train(2, eager(config), options),
+                                  replayed = train(2, config, options);
   same(replayed, issued);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     CHECK(replayed[rank].scale.optimizer_step == issued[rank].scale.optimizer_step);
@@ -223,9 +270,10 @@ TEST_CASE("nccl/training: an overflow on one rank alone") {
 }
 
 TEST_CASE("nccl/training: tests, checkpoints and a resume between replays change no bit") {
-  const json plain =
-      with(with(graph_config(12), topology("one-peer-exp")), {{"data", {{"limit", 36}}}, {"schedule", {{"type", "constant"}}}});
-  const json stops = with(plain, {{"evaluate", {{"every_steps", 3}}}, {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
+  const json plain = with(with(graph_config(12), topology("one-peer-exp")),
+                          {{"data", {{"limit", 36}}}, {"schedule", {{"type", "constant"}}}});
+  const json stops = with(plain, {{"evaluate", {{"every_steps", 3}}},
+                                  {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
   const std::vector<GraphOutcome> wanted = train(2, eager(plain));
   same(train(2, stops), wanted);
   const test::Folder folder;
@@ -233,7 +281,9 @@ TEST_CASE("nccl/training: tests, checkpoints and a resume between replays change
   same(train_in(folder, 2, stops, {.resume_step = 5}), wanted);
 }
 
-TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, asks for no memory, and waits for nothing but fp16's flag") {
+TEST_CASE(
+    "nccl/training: in replayed steps the host calls NCCL never, asks for no memory, and waits for "
+    "nothing but fp16's flag") {
   using cuda::shim::Call;
   using cuda::shim::CallKind;
   for (const json& algorithm : {topology("one-peer-exp"), kAllReduce}) {
@@ -241,7 +291,8 @@ TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, asks for 
       CAPTURE(algorithm.dump());
       CAPTURE(std::string(precision));
       cuda::shim::start_recording();
-      train(2, with(with(graph_config(15), algorithm), {{"precision", precision}, {"log_every", 1000}, {"batch_size", 2}}));
+      train(2, with(with(graph_config(15), algorithm),
+                    {{"precision", precision}, {"log_every", 1000}, {"batch_size", 2}}));
       const std::vector<Call> calls = cuda::shim::stop_recording();
       std::map<std::uint32_t, std::vector<std::size_t>> launches;  // of each rank's thread
       for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -251,11 +302,14 @@ TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, asks for 
       for (const auto& [thread, places] : launches) {
         REQUIRE(places.size() >= 10);
         const auto count = [&, of = thread](std::size_t begin, std::size_t end, CallKind kind) {
-          return std::count_if(calls.begin() + static_cast<std::ptrdiff_t>(begin), calls.begin() + static_cast<std::ptrdiff_t>(end),
-                               [&](const Call& call) { return call.thread == of && call.kind == kind; });
+          return std::count_if(
+              calls.begin() + static_cast<std::ptrdiff_t>(begin),
+              calls.begin() + static_cast<std::ptrdiff_t>(end),
+              [&](const Call& call) { return call.thread == of && call.kind == kind; });
         };
         CHECK(count(0, places[0], CallKind::kNcclGroupStart) > 0);
-        for (const CallKind kind : {CallKind::kNcclGroupStart, CallKind::kHostWait, CallKind::kAllocate, CallKind::kFree}) {
+        for (const CallKind kind : {CallKind::kNcclGroupStart, CallKind::kHostWait,
+                                    CallKind::kAllocate, CallKind::kFree}) {
           CHECK(count(places[4], places.back(), kind) == 0);
         }
       }
@@ -265,8 +319,8 @@ TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, asks for 
 
 namespace {
 
-/// Waits for the device where a graph is captured, on the rank whose thread says so; or asks the runtime to, and says nothing of its
-/// answer.
+/// Waits for the device where a graph is captured, on the rank whose thread says so; or asks the
+/// runtime to, and says nothing of its answer.
 class WaitingHere final : public Layer {
  public:
   static inline thread_local bool here = false, silently = false;
@@ -286,7 +340,9 @@ class WaitingHere final : public Layer {
 
 }  // namespace
 
-TEST_CASE("nccl/training: a capture that fails on one rank alone is given up on all, and the same exchanges go on in the same order") {
+TEST_CASE(
+    "nccl/training: a capture that fails on one rank alone is given up on all, and the same "
+    "exchanges go on in the same order") {
   struct Case {
     json patch;
     Way way = Way::kNccl;
@@ -316,14 +372,17 @@ TEST_CASE("nccl/training: a capture that fails on one rank alone is given up on 
         WaitingHere::silently = one.silently;
       };
       std::vector<GraphOutcome> outcomes;
-      const std::vector<std::string> lines = stderr_lines([&] { outcomes = train(2, config, options); });
+      const std::vector<std::string> lines =
+          stderr_lines([&] { outcomes = train(2, config, options); });
       same(outcomes, issued);
-      const std::string why = "step 4 could not be captured on rank " + std::to_string(alone) + ": ";
+      const std::string why =
+          "step 4 could not be captured on rank " + std::to_string(alone) + ": ";
       // Gossip's exchanges are in the capture before the layer; those of gradients come after it.
       const bool before = config["sync"].value("algorithm", "gossip") == "gossip";
-      const char* reason = !one.silently ? "synchronize while a graph is captured"
-                           : before      ? "cudaStreamSynchronize: operation not permitted when stream is capturing"
-                                         : "the capture was spoilt by an earlier call that a capture does not allow";
+      const char* reason =
+          !one.silently ? "synchronize while a graph is captured"
+          : before      ? "cudaStreamSynchronize: operation not permitted when stream is capturing"
+                        : "the capture was spoilt by an earlier call that a capture does not allow";
       for (const GraphOutcome& outcome : outcomes) {
         CHECK(outcome.why_not.find(why) == 0);
         CHECK(contains(outcome.why_not, reason));
@@ -334,17 +393,23 @@ TEST_CASE("nccl/training: a capture that fails on one rank alone is given up on 
   }
 }
 
-TEST_CASE("nccl/training: a topology without period is issued, in one line of rank 0; with cuda_graphs true all ranks refuse") {
-  const json config = with(with(graph_config(5), topology("random-matching")), {{"data", {{"limit", 48}}}});
+TEST_CASE(
+    "nccl/training: a topology without period is issued, in one line of rank 0; with cuda_graphs "
+    "true all ranks refuse") {
+  const json config =
+      with(with(graph_config(5), topology("random-matching")), {{"data", {{"limit", 48}}}});
   std::vector<GraphOutcome> outcomes;
   const std::vector<std::string> lines = stderr_lines([&] { outcomes = train(2, config); });
   REQUIRE(lines.size() == 1);
   CHECK(lines[0] == "steps run without CUDA graphs, because the topology's rounds never repeat");
   CHECK(outcomes[0].launches == 0);
   same(outcomes, train(2, eager(config)));
-  CHECK(test::error_of(ExitCode::kUsage, [&] {
-          train(2, with(config, {{"cuda_graphs", true}}));
-        }) == "[config] cuda_graphs: is true, but the topology's rounds never repeat; allowed here: auto, false");
+  CHECK(test::error_of(ExitCode::kUsage,
+                       [&] {
+                         train(2, with(config, {{"cuda_graphs", true}}));
+                       }) ==
+        "[config] cuda_graphs: is true, but the topology's rounds never repeat; allowed here: "
+        "auto, false");
 }
 
 }  // namespace starling::tests

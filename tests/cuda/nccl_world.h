@@ -12,8 +12,8 @@
 #include "tests/fakes/nccl/nccl_fake.h"
 #include "tests/fakes/transport/fake_transport.h"
 
-// What all tests of the NCCL transport (nccl_*_test.cpp) begin with. They are about the transport and what uses it; the NCCL beneath is
-// the one of tests/fakes/nccl.
+// What all tests of the NCCL transport (nccl_*_test.cpp) begin with. They are about the transport
+// and what uses it; the NCCL beneath is the one of tests/fakes/nccl.
 namespace starling::tests {
 
 /// A topology whose rounds' groups overlap, so that ranks, of five, are in several communicators.
@@ -23,7 +23,8 @@ inline nlohmann::json groups_of_three() {
     [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})");
 }
 
-/// Ranks as threads, each with a GPU of the shim's, that exchange through the NCCL transport and a fake of NCCL.
+/// Ranks as threads, each with a GPU of the shim's, that exchange through the NCCL transport and a
+/// fake of NCCL.
 class NcclWorld {
  public:
   struct Options {
@@ -32,7 +33,8 @@ class NcclWorld {
     double watch_seconds = 0.01;
   };
   explicit NcclWorld(int ranks) : NcclWorld(ranks, Options{}) {}
-  NcclWorld(int ranks, const Options& options) : fake(ranks, options.nccl), options_(options), control_(ranks) {}
+  NcclWorld(int ranks, const Options& options)
+      : fake(ranks, options.nccl), options_(options), control_(ranks) {}
 
   void run(const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
     run_ranks([&](int rank) {
@@ -45,10 +47,13 @@ class NcclWorld {
   void run_ranks(const std::function<void(int rank)>& body) {
     control_.run([&](Transport& end) { body(end.rank()); });
   }
-  std::unique_ptr<Transport> open(int rank, cuda::CudaBackend& backend) { return open(control(rank), backend); }
+  std::unique_ptr<Transport> open(int rank, cuda::CudaBackend& backend) {
+    return open(control(rank), backend);
+  }
   std::unique_ptr<Transport> open(std::unique_ptr<Transport>&& end, cuda::CudaBackend& backend) {
     const int rank = end->rank();
-    return make_nccl_transport(std::move(end), backend, fake.open(rank), {options_.timeout_seconds, 0, options_.watch_seconds});
+    return make_nccl_transport(std::move(end), backend, fake.open(rank),
+                               {options_.timeout_seconds, 0, options_.watch_seconds});
   }
   std::unique_ptr<Transport> control(int rank) { return control_.transport(rank); }
 

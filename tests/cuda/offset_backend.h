@@ -6,7 +6,8 @@
 
 namespace starling::tests {
 
-/// Gives every tensor memory that starts 8 bytes past a 16-byte boundary: aligned for its numbers, but not for packs of them.
+/// Gives every tensor memory that starts 8 bytes past a 16-byte boundary: aligned for its numbers,
+/// but not for packs of them.
 class OffsetBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;

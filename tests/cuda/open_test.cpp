@@ -63,7 +63,9 @@ TEST_CASE("cuda/open: every device that is listed says what it is") {
   }
 }
 
-TEST_CASE("cuda/open: the plug-in's entry point gives a device that computes, to ranks that share it too") {
+TEST_CASE(
+    "cuda/open: the plug-in's entry point gives a device that computes, to ranks that share it "
+    "too") {
   const int count = static_cast<int>(devices_here().size());
   const Opened first = open_as(0, 1, false);
   REQUIRE_MESSAGE(first.backend != nullptr, first.message);
@@ -77,7 +79,9 @@ TEST_CASE("cuda/open: the plug-in's entry point gives a device that computes, to
   CHECK(computes(*first.backend));
 }
 
-TEST_CASE("cuda/open: more ranks than devices, and a caller of another version, are refused without a throw") {
+TEST_CASE(
+    "cuda/open: more ranks than devices, and a caller of another version, are refused without a "
+    "throw") {
   const int count = static_cast<int>(devices_here().size());
   const Opened many = open_as(0, count + 1, false);
   CHECK(many.backend == nullptr);

@@ -39,7 +39,8 @@ TEST_CASE("cuda/operations: casts between all types give the CPU's bits") {
         CHECK(distance(to_numbers(found), to_numbers(y)) == 0.0);
       }
     }
-    const Tensor bytes = to_tensor(gpu(), {0, 1, 127, 128, 255}, {5}, DType::kUInt8), numbers(gpu(), {5}, from);
+    const Tensor bytes = to_tensor(gpu(), {0, 1, 127, 128, 255}, {5}, DType::kUInt8),
+                 numbers(gpu(), {5}, from);
     gpu().cast({bytes, numbers});
     CHECK(to_numbers(numbers) == Numbers{0, 1, 127, 128, 255});
   }
@@ -48,9 +49,10 @@ TEST_CASE("cuda/operations: casts between all types give the CPU's bits") {
 TEST_CASE("cuda/operations: large logits do not overflow, and an infinite one shows") {
   const auto loss_of = [](const Numbers& row, DType dtype) {
     const Tensor loss(gpu(), {1}, parameter_dtype(dtype));
-    gpu().softmax_cross_entropy({.logits = to_tensor(gpu(), row, {1, static_cast<std::int64_t>(row.size())}, dtype),
-                                 .labels = to_tensor(gpu(), {1}, {1}, DType::kInt32),
-                                 .loss = loss});
+    gpu().softmax_cross_entropy(
+        {.logits = to_tensor(gpu(), row, {1, static_cast<std::int64_t>(row.size())}, dtype),
+         .labels = to_tensor(gpu(), {1}, {1}, DType::kInt32),
+         .loss = loss});
     return to_numbers(loss)[0];
   };
   for (const DType dtype : kFloatingTypes) {
@@ -61,29 +63,34 @@ TEST_CASE("cuda/operations: large logits do not overflow, and an infinite one sh
   }
 }
 
-TEST_CASE("cuda/operations: a label outside the classes makes its own row NaN, and counts nowhere") {
+TEST_CASE(
+    "cuda/operations: a label outside the classes makes its own row NaN, and counts nowhere") {
   for (const std::int32_t label : {-1, 5, 1000000}) {
     CAPTURE(label);
-    const Tensor logits = to_tensor(gpu(), random_numbers(15, 1), {3, 5}, DType::kFloat32), dx(gpu(), {3, 5}, DType::kFloat32);
-    const Tensor labels = to_tensor(gpu(), {2, static_cast<double>(label), 4}, {3}, DType::kInt32), loss(gpu(), {1}, DType::kFloat32),
-                 totals(gpu(), {4}, DType::kFloat64);
+    const Tensor logits = to_tensor(gpu(), random_numbers(15, 1), {3, 5}, DType::kFloat32),
+                 dx(gpu(), {3, 5}, DType::kFloat32);
+    const Tensor labels = to_tensor(gpu(), {2, static_cast<double>(label), 4}, {3}, DType::kInt32),
+                 loss(gpu(), {1}, DType::kFloat32), totals(gpu(), {4}, DType::kFloat64);
     const auto check = [&] {
       CHECK(std::isnan(to_numbers(loss)[0]));
       const Numbers gradient = to_numbers(dx);
-      for (std::size_t i = 0; i < gradient.size(); ++i) CHECK(std::isnan(gradient[i]) == (i / 5 == 1));
+      for (std::size_t i = 0; i < gradient.size(); ++i)
+        CHECK(std::isnan(gradient[i]) == (i / 5 == 1));
     };
     gpu().softmax_cross_entropy({.logits = logits, .labels = labels, .loss = loss, .dlogits = dx});
     check();
-    for (const LossKind kind :
-         {LossKind::kCrossEntropy, LossKind::kFocal, LossKind::kLogistic, LossKind::kSquared, LossKind::kAbsolute, LossKind::kHuber}) {
+    for (const LossKind kind : {LossKind::kCrossEntropy, LossKind::kFocal, LossKind::kLogistic,
+                                LossKind::kSquared, LossKind::kAbsolute, LossKind::kHuber}) {
       CAPTURE(static_cast<int>(kind));
-      gpu().target_loss({.kind = kind, .x = logits, .targets = labels, .loss = loss, .dx = dx, .parameter = 1.0});
+      gpu().target_loss(
+          {.kind = kind, .x = logits, .targets = labels, .loss = loss, .dx = dx, .parameter = 1.0});
       check();
     }
     gpu().fill(totals, 0.0);
     gpu().classification_metrics({logits, labels, totals});
     CHECK(std::isnan(to_numbers(totals)[0]));
-    CHECK(to_numbers(totals)[2] == 2.0);  // all of the other rows' labels are among the 5 largest of 5
+    // all of the other rows' labels are among the 5 largest of 5
+    CHECK(to_numbers(totals)[2] == 2.0);
     CHECK(to_numbers(totals)[3] == 3.0);
     const Tensor counts(gpu(), {5, 6}, DType::kFloat64);
     gpu().fill(counts, 0.0);
@@ -94,7 +101,9 @@ TEST_CASE("cuda/operations: a label outside the classes makes its own row NaN, a
   }
 }
 
-TEST_CASE("cuda/operations: the statistics of a large mean do not cancel, and a constant has no variance") {
+TEST_CASE(
+    "cuda/operations: the statistics of a large mean do not cancel, and a constant has no "
+    "variance") {
   constexpr std::int64_t kRows = 3000, kChannels = 5;
   const Shape shape{kRows, kChannels};
   Numbers x = random_numbers(kRows * kChannels, 3);
@@ -111,11 +120,14 @@ TEST_CASE("cuda/operations: the statistics of a large mean do not cancel, and a 
   const BatchNormForward whole{.x = in, .y = y, .saved_mean = vector(), .saved_inv_std = vector()};
   gpu().batch_norm_forward(whole);
   CHECK(to_numbers(whole.saved_mean)[2] == doctest::Approx(mean).epsilon(1e-7));
-  CHECK(to_numbers(whole.saved_inv_std)[2] == doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
+  CHECK(to_numbers(whole.saved_inv_std)[2] ==
+        doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
   CHECK(to_numbers(whole.saved_inv_std)[3] == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-3));
-  // In steps the squares are less exact, unless the sums are fp64, but the variance is not below zero.
+  // In steps the squares are less exact, unless the sums are fp64, but the variance is not below
+  // zero.
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-    const ChannelSums sums{in, Tensor(gpu(), {kChannels}, dtype), Tensor(gpu(), {kChannels}, dtype)};
+    const ChannelSums sums{in, Tensor(gpu(), {kChannels}, dtype),
+                           Tensor(gpu(), {kChannels}, dtype)};
     gpu().channel_sums(sums);
     const BatchNormFinish finish{.sum = sums.sum,
                                  .square_sum = sums.square_sum,
@@ -125,9 +137,11 @@ TEST_CASE("cuda/operations: the statistics of a large mean do not cancel, and a 
                                  .shift = vector(),
                                  .count = kRows};
     gpu().batch_norm_finish(finish);
-    CHECK(to_numbers(finish.saved_inv_std)[3] <= 1.0 / std::sqrt(1e-5) * (1.0 + 1e-6));  // false for NaN
+    // false for NaN
+    CHECK(to_numbers(finish.saved_inv_std)[3] <= 1.0 / std::sqrt(1e-5) * (1.0 + 1e-6));
     if (dtype == DType::kFloat64)
-      CHECK(to_numbers(finish.saved_inv_std)[2] == doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-6));
+      CHECK(to_numbers(finish.saved_inv_std)[2] ==
+            doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-6));
   }
 }
 
@@ -137,7 +151,12 @@ TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes 
   gpu().fill(bytes, 0.0);
   for (const std::int64_t from : {0, 8}) {
     const auto decode = [&] {
-      gpu().decode({.messages = {bytes.slice(from, message)}, .weight = {1.0}, .terms = 1, .out = out, .code = Code::kInt8, .block = 256});
+      gpu().decode({.messages = {bytes.slice(from, message)},
+                    .weight = {1.0},
+                    .terms = 1,
+                    .out = out,
+                    .code = Code::kInt8,
+                    .block = 256});
     };
     if (from == 0) {
       CHECK_NOTHROW(decode());
@@ -147,19 +166,23 @@ TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes 
   }
 }
 
-TEST_CASE("cuda/operations: a batch norm's gradients alone are as many as its channels, and what lies behind stays") {
+TEST_CASE(
+    "cuda/operations: a batch norm's gradients alone are as many as its channels, and what lies "
+    "behind stays") {
   const auto ones = [](const Shape& shape) {
-    return to_tensor(gpu(), Numbers(static_cast<std::size_t>(shape.elements()), 1.0), shape, DType::kFloat32);
+    return to_tensor(gpu(), Numbers(static_cast<std::size_t>(shape.elements()), 1.0), shape,
+                     DType::kFloat32);
   };
   const Tensor both = ones({8});
-  gpu().batch_norm_backward_apply({.x = ones({2, 5}),
-                                   .dy = ones({2, 5}),
-                                   .gamma = ones({5}),
-                                   .saved_mean = ones({5}),
-                                   .saved_inv_std = ones({5}),
-                                   .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat32).slice(0, {5}),
-                                   .sum_dy_xhat = ones({5}),
-                                   .dbeta = both.slice(0, {5})});
+  gpu().batch_norm_backward_apply(
+      {.x = ones({2, 5}),
+       .dy = ones({2, 5}),
+       .gamma = ones({5}),
+       .saved_mean = ones({5}),
+       .saved_inv_std = ones({5}),
+       .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat32).slice(0, {5}),
+       .sum_dy_xhat = ones({5}),
+       .dbeta = both.slice(0, {5})});
   CHECK(to_numbers(both) == Numbers{3, 3, 3, 3, 3, 1, 1, 1});
 }
 
@@ -167,12 +190,19 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
   for (Backend* backend : {static_cast<Backend*>(&gpu()), &plain_cpu()}) {
     Backend& b = *backend;
     CAPTURE(b.description());
-    const auto typed = [&](DType dtype, auto... extents) { return Tensor(b, Shape{extents...}, dtype); };
+    const auto typed = [&](DType dtype, auto... extents) {
+      return Tensor(b, Shape{extents...}, dtype);
+    };
     const auto tensor = [&](auto... extents) { return typed(DType::kFloat32, extents...); };
-    const Tensor four = tensor(4), table = tensor(4, 4), image = tensor(1, 9, 9, 4), whole = typed(DType::kInt32, 4);
-    const Tensor small = tensor(1, 4, 4, 2), half = tensor(1, 2, 2, 2), totals = typed(DType::kFloat64, 2);
-    const Tensor bytes = typed(DType::kUInt8, 2, 4, 4, 3), floats = tensor(2, 4, 4, 3), filters = tensor(4, 3, 3, 4);
-    const auto conv = [&](const Window2d& of) { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = of}); };
+    const Tensor four = tensor(4), table = tensor(4, 4), image = tensor(1, 9, 9, 4),
+                 whole = typed(DType::kInt32, 4);
+    const Tensor small = tensor(1, 4, 4, 2), half = tensor(1, 2, 2, 2),
+                 totals = typed(DType::kFloat64, 2);
+    const Tensor bytes = typed(DType::kUInt8, 2, 4, 4, 3), floats = tensor(2, 4, 4, 3),
+                 filters = tensor(4, 3, 3, 4);
+    const auto conv = [&](const Window2d& of) {
+      b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = of});
+    };
     const std::function<void()> calls[] = {
         [&] { b.add({.a = whole, .b = whole, .y = whole}); },
         [&] { b.add({.b = four, .y = four}); },
@@ -184,36 +214,67 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
         [&] { b.gradient_control({.totals = totals, .first = 1, .count = 2, .control = totals}); },
         [&] { b.layer_norm_forward({.x = table}); },
         [&] { b.batch_norm_forward({.x = table, .y = table, .training = false}); },
-        [&] { b.batch_norm_backward({.x = table, .dy = table, .saved_mean = four, .saved_inv_std = four, .relu = true}); },
         [&] {
-          b.batch_norm_finish(
-              {.sum = four, .square_sum = four, .saved_mean = four, .saved_inv_std = four, .scale = four, .shift = four, .count = 0});
+          b.batch_norm_backward(
+              {.x = table, .dy = table, .saved_mean = four, .saved_inv_std = four, .relu = true});
         },
-        [&] { b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor(1, 2, 2, 4), .window = window(8, 1, 0)}); },
-        [&] { b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor(1, 5, 5, 4), .window = window(3, 1, 0, 2)}); },
+        [&] {
+          b.batch_norm_finish({.sum = four,
+                               .square_sum = four,
+                               .saved_mean = four,
+                               .saved_inv_std = four,
+                               .scale = four,
+                               .shift = four,
+                               .count = 0});
+        },
+        [&] {
+          b.pool2d_forward({.kind = Pooling::kBlur,
+                            .x = image,
+                            .y = tensor(1, 2, 2, 4),
+                            .window = window(8, 1, 0)});
+        },
+        [&] {
+          b.pool2d_forward({.kind = Pooling::kBlur,
+                            .x = image,
+                            .y = tensor(1, 5, 5, 4),
+                            .window = window(3, 1, 0, 2)});
+        },
         [&] { b.pool2d_forward({.x = small, .y = half, .window = window(2, 0, 0)}); },
         [&] { b.pool2d_forward({.x = small, .window = window(2, 2, 0)}); },
         [&] { b.pool2d_backward({.dy = half, .dx = small, .window = window(2, 2, 0)}); },
-        [&] { b.subsample_pad_forward({.x = small, .y = tensor(1, 2, 2, 3), .stride = 2, .pad_before = 2}); },
+        [&] {
+          b.subsample_pad_forward(
+              {.x = small, .y = tensor(1, 2, 2, 3), .stride = 2, .pad_before = 2});
+        },
         [&] { b.subsample_pad_backward({.dy = half, .dx = small, .stride = 0}); },
         [&] { b.augment_images({.x = typed(DType::kUInt8, 1, 4, 4, 5), .y = tensor(1, 4, 4, 5)}); },
-        [&] { b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)}); },
+        [&] {
+          b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)});
+        },
         [&] { b.change_pixels({.x = bytes, .steps = typed(DType::kInt32, 2, 1, 9), .y = bytes}); },
-        [&] { b.softmax_cross_entropy({.logits = tensor(4, 0), .labels = whole, .loss = tensor(1)}); },
-        [&] { b.matmul({.a = table, .b = table, .c = tensor(4, 4), .accumulate = true, .relu = true}); },
+        [&] {
+          b.softmax_cross_entropy({.logits = tensor(4, 0), .labels = whole, .loss = tensor(1)});
+        },
+        [&] {
+          b.matmul({.a = table, .b = table, .c = tensor(4, 4), .accumulate = true, .relu = true});
+        },
         [&] { conv(window(3, 1, 0)); },
         [&] { conv(window(3, 0, 1)); },
         [&] { conv(window(3, 1, 1, 1, 3)); },
     };
     const std::shared_ptr<OptimizerRule> rule = test::make_rule("adamw", nlohmann::json::object());
     const std::function<void(UpdateArgs&)> changes[] = {
-        [](UpdateArgs& args) { args.x = Tensor(); },    [](UpdateArgs& args) { args.states.pop_back(); },
-        [](UpdateArgs& args) { args.weights.clear(); }, [](UpdateArgs& args) { args.decay = Tensor(); },
-        [](UpdateArgs& args) { args.step = 0; },        [](UpdateArgs& args) { args.low = args.x; },
+        [](UpdateArgs& args) { args.x = Tensor(); },
+        [](UpdateArgs& args) { args.states.pop_back(); },
+        [](UpdateArgs& args) { args.weights.clear(); },
+        [](UpdateArgs& args) { args.decay = Tensor(); },
+        [](UpdateArgs& args) { args.step = 0; },
+        [](UpdateArgs& args) { args.low = args.x; },
     };
     const auto update = [&](const std::function<void(UpdateArgs&)>& change) {
       const Tensor x = tensor(64);
-      UpdateArgs args{.x = x, .x_out = x, .gradient = x, .states = {x, x}, .received = {x}, .weights = {0.5}};
+      UpdateArgs args{
+          .x = x, .x_out = x, .gradient = x, .states = {x, x}, .received = {x}, .weights = {0.5}};
       args.decay = typed(DType::kUInt8, 2);
       b.fill(args.decay, 1.0);
       b.fill(x, 1.0);

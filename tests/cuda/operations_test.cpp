@@ -11,17 +11,20 @@
 #include "tests/cuda/support.h"
 #include "tests/operations/operation_table.h"
 
-// The operation table, which the CPU backend is tested with too: one row per operation and set of shapes.
+// The operation table, which the CPU backend is tested with too: one row per operation and set of
+// shapes.
 namespace starling::tests {
 namespace {
 
 bool uses_libraries() { return gpu().description().find("cuDNN") != std::string::npos; }
 
-/// Empty where all agree. cuDNN writes weights' gradients in the activations' type before they become fp32 (docs/cudnn.md): where it does
-/// the convolutions, these carry one rounding more. Everything else is held to the table's tolerance.
+/// Empty where all agree. cuDNN writes weights' gradients in the activations' type before they
+/// become fp32 (docs/cudnn.md): where it does the convolutions, these carry one rounding more.
+/// Everything else is held to the table's tolerance.
 std::string off(const Operation& op, DType dtype, const Results& found, const Results& expected) {
   const bool rounds = is_low_precision(dtype) && op.name.starts_with("conv2d") && uses_libraries();
-  if (!rounds || found.gradients.size() < 2 || expected.gradients.size() < 2) return difference(op, dtype, found, expected);
+  if (!rounds || found.gradients.size() < 2 || expected.gradients.size() < 2)
+    return difference(op, dtype, found, expected);
   Results others = found, others_expected = expected;
   others.gradients[1].clear();
   others_expected.gradients[1].clear();
@@ -31,10 +34,11 @@ std::string off(const Operation& op, DType dtype, const Results& found, const Re
   return strict.empty() ? difference(rounded, dtype, found, expected) : strict;
 }
 
-/// Whether the CPU's bits are to be found. A GPU's fused multiply-add keeps bits of products that fp64 does not hold.
+/// Whether the CPU's bits are to be found. A GPU's fused multiply-add keeps bits of products that
+/// fp64 does not hold.
 bool has_bits_of_cpu(const Operation& op, DType dtype) {
-  return op.exact &&
-         !(on_gpu() && op.name.starts_with("squared_distance") && (dtype == DType::kFloat64 || op.name.find("two") != std::string::npos));
+  return op.exact && !(on_gpu() && op.name.starts_with("squared_distance") &&
+                       (dtype == DType::kFloat64 || op.name.find("two") != std::string::npos));
 }
 
 void compare_with_cpu(DType dtype) {
@@ -53,16 +57,20 @@ void compare_with_cpu(DType dtype) {
       CHECK(found.outputs == first.outputs);
       CHECK(found.gradients == first.gradients);
     });
-    if (has_bits_of_cpu(op, dtype)) CHECK(first.outputs == run(op, plain_cpu(), dtype, inputs, seed).outputs);
+    if (has_bits_of_cpu(op, dtype))
+      CHECK(first.outputs == run(op, plain_cpu(), dtype, inputs, seed).outputs);
     for (const int place : {1, 2}) {
       if (op.aligned) continue;
-      CHECK(off(op, dtype, run(op, misaligned, dtype, inputs, seed, {.place = place}), expected) == "");
+      CHECK(off(op, dtype, run(op, misaligned, dtype, inputs, seed, {.place = place}), expected) ==
+            "");
     }
     for (Way way : ways_of(op)) {
       CAPTURE(way.over);
       if (!op.aligned) way.place = way.over == 0 ? 2 : 0;
       const Results found = run(op, gpu(), dtype, inputs, seed, way);
-      CHECK(off(op, dtype, found, way.accumulate ? run(op, plain_cpu(), DType::kFloat64, inputs, seed, way) : expected) == "");
+      CHECK(off(op, dtype, found,
+                way.accumulate ? run(op, plain_cpu(), DType::kFloat64, inputs, seed, way)
+                               : expected) == "");
     }
   }
 }
@@ -71,8 +79,12 @@ void compare_with_cpu(DType dtype) {
 class WithoutLibraries final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
-  void conv2d_forward(const Conv2dForward& args) override { cuda::plain_conv2d_forward(gpu(), args); }
-  void conv2d_backward_data(const Conv2dBackwardData& args) override { cuda::plain_conv2d_backward_data(gpu(), args); }
+  void conv2d_forward(const Conv2dForward& args) override {
+    cuda::plain_conv2d_forward(gpu(), args);
+  }
+  void conv2d_backward_data(const Conv2dBackwardData& args) override {
+    cuda::plain_conv2d_backward_data(gpu(), args);
+  }
   void conv2d_backward_weights(const Conv2dBackwardWeights& args) override {
     cuda::plain_conv2d_backward_weights(gpu(), args);
     if (args.dbias) gpu().sum_rows({.x = args.dy, .y = args.dbias, .accumulate = args.accumulate});
@@ -80,11 +92,14 @@ class WithoutLibraries final : public ForwardingBackend {
   void matmul(const Matmul& args) override { cuda::plain_matmul(gpu(), args); }
 };
 
-bool is_product(const Operation& op) { return op.name.starts_with("matmul") || op.name.starts_with("conv2d"); }
+bool is_product(const Operation& op) {
+  return op.name.starts_with("matmul") || op.name.starts_with("conv2d");
+}
 
 void compare_special(DType dtype) {
   for (const Operation& op : operation_table()) {
-    if (uses_libraries() && is_product(op)) continue;  // they have algorithms that spread them, and round otherwise
+    // they have algorithms that spread them, and round otherwise
+    if (uses_libraries() && is_product(op)) continue;
     CAPTURE(op.name);
     const auto inputs = special_inputs(op, dtype);
     const Numbers seed = random_seed(op, dtype);
@@ -96,9 +111,15 @@ void compare_special(DType dtype) {
 }  // namespace
 
 TEST_CASE("cuda/operations: fp64 equals the CPU's") { compare_with_cpu(DType::kFloat64); }
-TEST_CASE("cuda/operations: fp32 equals the CPU's fp64 within its rounding") { compare_with_cpu(DType::kFloat32); }
-TEST_CASE("cuda/operations: bf16 equals the CPU's fp64 within its rounding") { compare_with_cpu(DType::kBFloat16); }
-TEST_CASE("cuda/operations: fp16 equals the CPU's fp64 within its rounding") { compare_with_cpu(DType::kFloat16); }
+TEST_CASE("cuda/operations: fp32 equals the CPU's fp64 within its rounding") {
+  compare_with_cpu(DType::kFloat32);
+}
+TEST_CASE("cuda/operations: bf16 equals the CPU's fp64 within its rounding") {
+  compare_with_cpu(DType::kBFloat16);
+}
+TEST_CASE("cuda/operations: fp16 equals the CPU's fp64 within its rounding") {
+  compare_with_cpu(DType::kFloat16);
+}
 
 TEST_CASE("cuda/operations: products without libraries equal the CPU's fp64") {
   WithoutLibraries plain(gpu());
@@ -111,7 +132,8 @@ TEST_CASE("cuda/operations: products without libraries equal the CPU's fp64") {
       const auto inputs = random_inputs(op, dtype);
       const Numbers seed = random_seed(op, dtype);
       for (const Way& way : {Way{}, Way{.place = 2}, Way{.accumulate = true}}) {
-        const Results expected = run(op, plain_cpu(), DType::kFloat64, inputs, seed, {.accumulate = way.accumulate});
+        const Results expected =
+            run(op, plain_cpu(), DType::kFloat64, inputs, seed, {.accumulate = way.accumulate});
         CHECK(difference(op, dtype, run(op, plain, dtype, inputs, seed, way), expected) == "");
       }
     }
@@ -119,14 +141,23 @@ TEST_CASE("cuda/operations: products without libraries equal the CPU's fp64") {
 }
 
 // A case for each type: a group of cases has 90 s on a GPU.
-TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp64") { compare_special(DType::kFloat64); }
-TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp32") { compare_special(DType::kFloat32); }
-TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, bf16") { compare_special(DType::kBFloat16); }
-TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp16") { compare_special(DType::kFloat16); }
+TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp64") {
+  compare_special(DType::kFloat64);
+}
+TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp32") {
+  compare_special(DType::kFloat32);
+}
+TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, bf16") {
+  compare_special(DType::kBFloat16);
+}
+TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp16") {
+  compare_special(DType::kFloat16);
+}
 
 TEST_CASE("cuda/operations: tensors that do not belong together are refused") {
   for (const Operation& op : operation_table()) {
-    for (const DType dtype : {DType::kFloat32, DType::kFloat16}) CHECK(taken_wrongly(op, gpu(), dtype) == "");
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16})
+      CHECK(taken_wrongly(op, gpu(), dtype) == "");
   }
 }
 

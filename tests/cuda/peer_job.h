@@ -23,14 +23,16 @@
 #include "tests/fakes/transport/thread_sharing.h"
 #include "topology/topology.h"
 
-// Gossip on a few small buckets, step by step or as graphs, among ranks that are threads with a GPU of the shim's each.
+// Gossip on a few small buckets, step by step or as graphs, among ranks that are threads with a GPU
+// of the shim's each.
 namespace starling::tests {
 
 struct PeerJobSettings {
   nlohmann::json topology = {{"type", "ring"}};
   int steps = 9;
   double lr = 0.1;
-  bool graphs = false;          ///< steps are captured and replayed, once a period and one more have been done
+  /// Steps are captured and replayed, once a period and one more have been done
+  bool graphs = false;
   bool start_at_begin = false;  ///< as with graphs
 };
 
@@ -57,17 +59,19 @@ class PeerJob {
     }
     mixer_ = transport.make_mixer(backend);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      set(buckets_[b].parameters, static_cast<double>(transport.rank()) + static_cast<double>(b) / 8);
+      set(buckets_[b].parameters,
+          static_cast<double>(transport.rank()) + static_cast<double>(b) / 8);
       set(buckets_[b].gradients, 0.01 * static_cast<double>(transport.rank() + 1));
     }
     backend.synchronize();
-    algorithm_ = make_algorithm(algorithm_of("gossip"), {.backend = backend,
-                                                         .transport = transport,
-                                                         .mixer = *mixer_,
-                                                         .rule = *rule_,
-                                                         .buckets = buckets_,
-                                                         .topology = topology_.get(),
-                                                         .start_at_begin = settings.graphs || settings.start_at_begin});
+    algorithm_ = make_algorithm(algorithm_of("gossip"),
+                                {.backend = backend,
+                                 .transport = transport,
+                                 .mixer = *mixer_,
+                                 .rule = *rule_,
+                                 .buckets = buckets_,
+                                 .topology = topology_.get(),
+                                 .start_at_begin = settings.graphs || settings.start_at_begin});
   }
   ~PeerJob() {
     try {
@@ -112,7 +116,8 @@ class PeerJob {
  private:
   void set(const Tensor& tensor, double base) {
     std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(base + 0.37 * static_cast<double>(i % 29) / 28.0);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(base + 0.37 * static_cast<double>(i % 29) / 28.0);
     backend_.copy_from_host(values.data(), tensor);
   }
   void issue(const StepInfo& info) {
@@ -161,17 +166,20 @@ struct PeerWorldOptions {
 };
 
 /// A rank's end: peer memory over host memory, or `refusal` says why not.
-inline std::unique_ptr<Transport> open_peers(FakeWorld& world, int rank, Backend& backend, const PeerWorldOptions& options,
+inline std::unique_ptr<Transport> open_peers(FakeWorld& world, int rank, Backend& backend,
+                                             const PeerWorldOptions& options,
                                              std::string& refusal) {
   auto between = make_staged_transport(world.transport(rank));
   const int host = options.ranks_per_host > 0 ? rank / options.ranks_per_host : 0;
-  auto peers = make_peer_transport(std::move(between), backend, make_thread_sharing("host " + std::to_string(host), false),
+  auto peers = make_peer_transport(std::move(between), backend,
+                                   make_thread_sharing("host " + std::to_string(host), false),
                                    {options.timeout_seconds}, refusal);
   return peers ? std::move(peers) : std::move(between);
 }
 
 /// body(transport, backend) on a thread for each rank.
-inline void with_peers(int ranks, const PeerWorldOptions& options, const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
+inline void with_peers(int ranks, const PeerWorldOptions& options,
+                       const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
   FakeWorldOptions control;
   control.timeout_seconds = 20.0;
   control.ranks_per_host = options.ranks_per_host;

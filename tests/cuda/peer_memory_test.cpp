@@ -15,13 +15,15 @@
 #include "tests/cuda/support.h"
 #include "tests/support/errors.h"
 
-// Memory that ranks map, and the counters by which they tell each other, within one process: on the shim, and on a GPU.
+// Memory that ranks map, and the counters by which they tell each other, within one process: on the
+// shim, and on a GPU.
 namespace starling::tests {
 namespace {
 
 class BlockStorage final : public Storage {
  public:
-  BlockStorage(Backend& backend, std::shared_ptr<PeerBlock> block) : Storage(backend, block->data(), block->bytes()), block_(block) {}
+  BlockStorage(Backend& backend, std::shared_ptr<PeerBlock> block)
+      : Storage(backend, block->data(), block->bytes()), block_(block) {}
 
  private:
   std::shared_ptr<PeerBlock> block_;
@@ -41,7 +43,8 @@ struct Shared {
     memory.restart();
   }
   static Tensor numbers(const std::shared_ptr<PeerBlock>& block) {
-    return {std::make_shared<BlockStorage>(gpu(), block), 0, Shape{static_cast<std::int64_t>(kBytes / 4)}, DType::kInt32};
+    return {std::make_shared<BlockStorage>(gpu(), block), 0,
+            Shape{static_cast<std::int64_t>(kBytes / 4)}, DType::kInt32};
   }
   static std::uint32_t* counter(const std::shared_ptr<PeerBlock>& block, std::size_t index) {
     return reinterpret_cast<std::uint32_t*>(block->data() + 128 * index);
@@ -77,7 +80,8 @@ bool refused() {
 }  // namespace
 
 TEST_CASE(
-    "cuda/peer: a block is zeroed, and what its owner writes is what those see that have mapped it, when the owner has let it go too") {
+    "cuda/peer: a block is zeroed, and what its owner writes is what those see that have mapped "
+    "it, when the owner has let it go too") {
   if (refused()) return;
   Shared shared;
   CHECK(shared.memory.why_not_reached(shared.memory.device()).empty());
@@ -95,7 +99,9 @@ TEST_CASE(
   CHECK(seen == numbers);
 }
 
-TEST_CASE("cuda/peer: counters go round in a circle, and a wait that takes too long ends and says for whom") {
+TEST_CASE(
+    "cuda/peer: counters go round in a circle, and a wait that takes too long ends and says for "
+    "whom") {
   if (refused()) return;
   Shared shared;
   shared.memory.signal(Shared::counter(shared.own, 2), 5);

@@ -11,8 +11,8 @@
 #include "tests/cuda/support.h"
 #include "tests/support/errors.h"
 
-// Device memory: blocks, their reuse, the figures, and the end of memory. On the shim and on a GPU; the driver's calls one by one stand in
-// shim_runtime_test.cpp.
+// Device memory: blocks, their reuse, the figures, and the end of memory. On the shim and on a GPU;
+// the driver's calls one by one stand in shim_runtime_test.cpp.
 namespace starling::tests {
 namespace {
 
@@ -24,16 +24,20 @@ Pool own_pool() {
   return Pool(gpu().info().number, gpu().info().name, [] { gpu().synchronize(); });
 }
 
-std::string out_of_memory(const std::function<void()>& body) { return test::error_of(ExitCode::kMemory, body); }
+std::string out_of_memory(const std::function<void()>& body) {
+  return test::error_of(ExitCode::kMemory, body);
+}
 
 /// More than the device has.
 std::size_t too_much() { return gpu().info().total_memory + (std::size_t{1} << 30); }
 
 }  // namespace
 
-TEST_CASE("cuda/pool: tensors of every size have memory of their own, aligned, and keep their numbers") {
+TEST_CASE(
+    "cuda/pool: tensors of every size have memory of their own, aligned, and keep their numbers") {
   std::vector<Tensor> tensors;
-  std::vector<std::int64_t> sizes = {0, 1, 127, 128, 129, 1000, 4096, 4097, 100000, 1048576, 1048577, 3000001};
+  std::vector<std::int64_t> sizes = {0,    1,    127,    128,     129,     1000,
+                                     4096, 4097, 100000, 1048576, 1048577, 3000001};
   for (int again = 0; again < 3; ++again) {
     for (const std::int64_t n : sizes) {
       tensors.emplace_back(gpu(), Shape{n}, DType::kFloat32);
@@ -49,14 +53,18 @@ TEST_CASE("cuda/pool: tensors of every size have memory of their own, aligned, a
   }
 }
 
-TEST_CASE("cuda/pool: what is freed comes back on its stream without the driver, in the order of the stream") {
+TEST_CASE(
+    "cuda/pool: what is freed comes back on its stream without the driver, in the order of the "
+    "stream") {
   Pool pool = own_pool();
-  const Pool::Block a = pool.take(1000, StreamKind::kCompute), b = pool.take(700, StreamKind::kCompute);
+  const Pool::Block a = pool.take(1000, StreamKind::kCompute),
+                    b = pool.take(700, StreamKind::kCompute);
   CHECK(a.size >= 1000);
   CHECK(a.data + a.size <= b.data);
   const auto before = driver_calls();
   pool.give_back(a);
-  const Pool::Block elsewhere = pool.take(1000, StreamKind::kUpdate);  // whose stream may not know yet that `a` is free
+  // whose stream may not know yet that `a` is free
+  const Pool::Block elsewhere = pool.take(1000, StreamKind::kUpdate);
   CHECK(elsewhere.data != a.data);
   CHECK(pool.take(1000, StreamKind::kCompute).data == a.data);
   CHECK(driver_calls() == before);
@@ -72,7 +80,8 @@ TEST_CASE("cuda/pool: what is freed comes back on its stream without the driver,
   CHECK(pool.take(512, StreamKind::kCompute).data != large.data);
   CHECK(driver_calls() == before + 1);
 
-  // A tensor's memory goes to the next one while the device may still be writing it: the stream keeps them apart.
+  // A tensor's memory goes to the next one while the device may still be writing it: the stream
+  // keeps them apart.
   std::vector<float> found(std::size_t{1} << 20);
   const void* first = nullptr;
   for (int i = 0; i < 20; ++i) {
@@ -105,7 +114,8 @@ TEST_CASE("cuda/pool: the figures say what is in use, what is kept, and the most
   CHECK(pool.stats().in_use == 0);
 }
 
-TEST_CASE("cuda/pool: more than the device has is one clear error, after which everything goes on") {
+TEST_CASE(
+    "cuda/pool: more than the device has is one clear error, after which everything goes on") {
   Pool pool = own_pool();
   const std::size_t size = std::size_t{64} << 20;
   pool.give_back(pool.take(size, StreamKind::kCompute));
@@ -117,14 +127,17 @@ TEST_CASE("cuda/pool: more than the device has is one clear error, after which e
   CHECK(text.find("a smaller batch_size") != std::string::npos);
   CHECK(pool.stats().reserved == 0);  // what was cached has gone back first
   CHECK(pool.stats().in_use == 0);
-  CHECK(out_of_memory([&] { pool.take(~std::size_t{0}, StreamKind::kCompute); }).find("no device has them") != std::string::npos);
+  CHECK(out_of_memory([&] {
+          pool.take(~std::size_t{0}, StreamKind::kCompute);
+        }).find("no device has them") != std::string::npos);
   pool.give_back(pool.take(size, StreamKind::kCompute));
   CHECK(pool.stats().peak_in_use == size);
 
   // The same of a tensor, with work before it and behind it.
   const Tensor x(gpu(), Shape{1 << 20}, DType::kFloat32);
   gpu().fill(x, 3.0);
-  out_of_memory([&] { const Tensor y(gpu(), Shape{static_cast<std::int64_t>(too_much())}, DType::kUInt8); });
+  out_of_memory(
+      [&] { const Tensor y(gpu(), Shape{static_cast<std::int64_t>(too_much())}, DType::kUInt8); });
   const Tensor after(gpu(), Shape{1 << 20}, DType::kFloat32);
   gpu().copy(x, after);
   std::vector<float> found(std::size_t{1} << 20);
@@ -139,7 +152,8 @@ TEST_CASE("cuda/pool: threads may take and give back at once, and no two have th
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&pool, t, &mine = held[static_cast<std::size_t>(t)]] {
       for (int i = 0; i < 500; ++i) {
-        mine.push_back(pool.take(static_cast<std::size_t>(512 * (1 + (i * 7 + t) % 9)), static_cast<StreamKind>(t)));
+        mine.push_back(pool.take(static_cast<std::size_t>(512 * (1 + (i * 7 + t) % 9)),
+                                 static_cast<StreamKind>(t)));
         if (i % 3 == 0) {
           pool.give_back(mine.front());
           mine.erase(mine.begin());
@@ -150,8 +164,10 @@ TEST_CASE("cuda/pool: threads may take and give back at once, and no two have th
   for (std::thread& thread : threads) thread.join();
   std::vector<Pool::Block> all;
   for (const auto& blocks : held) all.insert(all.end(), blocks.begin(), blocks.end());
-  std::sort(all.begin(), all.end(), [](const Pool::Block& a, const Pool::Block& b) { return a.data < b.data; });
-  for (std::size_t i = 1; i < all.size(); ++i) REQUIRE(all[i - 1].data + all[i - 1].size <= all[i].data);
+  std::sort(all.begin(), all.end(),
+            [](const Pool::Block& a, const Pool::Block& b) { return a.data < b.data; });
+  for (std::size_t i = 1; i < all.size(); ++i)
+    REQUIRE(all[i - 1].data + all[i - 1].size <= all[i].data);
   for (const Pool::Block& block : all) pool.give_back(block);
   CHECK(pool.stats().in_use == 0);
   CHECK(pool.stats().allocations == 2000);

@@ -12,7 +12,8 @@
 
 namespace starling::tests {
 
-/// A record of calls, written by hand: three streams of one thread, events, 4096 bytes of device memory.
+/// A record of calls, written by hand: three streams of one thread, events, 4096 bytes of device
+/// memory.
 class RaceScript {
  public:
   using Call = cuda::shim::Call;
@@ -35,13 +36,23 @@ class RaceScript {
     return result;
   }
   void record(cuda::EventHandle event, cuda::StreamHandle on) {
-    add({.kind = CallKind::kRecord, .stream = on, .event = event, .recording = ++recordings_[event]});
+    add({.kind = CallKind::kRecord,
+         .stream = on,
+         .event = event,
+         .recording = ++recordings_[event]});
   }
   void wait(cuda::StreamHandle stream, cuda::EventHandle event) {
-    add({.kind = CallKind::kWait, .stream = stream, .event = event, .recording = recordings_[event]});
+    add({.kind = CallKind::kWait,
+         .stream = stream,
+         .event = event,
+         .recording = recordings_[event]});
   }
-  void host_wait(cuda::EventHandle event) { add({.kind = CallKind::kHostWait, .event = event, .recording = recordings_[event]}); }
-  void done(cuda::EventHandle event) { add({.kind = CallKind::kDone, .event = event, .recording = recordings_[event]}); }
+  void host_wait(cuda::EventHandle event) {
+    add({.kind = CallKind::kHostWait, .event = event, .recording = recordings_[event]});
+  }
+  void done(cuda::EventHandle event) {
+    add({.kind = CallKind::kDone, .event = event, .recording = recordings_[event]});
+  }
   /// The second stream waits for what the first holds.
   void join(cuda::StreamHandle first, cuda::StreamHandle second) {
     const cuda::EventHandle mark = event();
@@ -49,7 +60,11 @@ class RaceScript {
     wait(second, mark);
   }
   void read(cuda::StreamHandle on, const std::string& label, std::size_t at, std::size_t bytes) {
-    add({.kind = CallKind::kRead, .stream = on, .label = label, .from = memory(at), .bytes = bytes});
+    add({.kind = CallKind::kRead,
+         .stream = on,
+         .label = label,
+         .from = memory(at),
+         .bytes = bytes});
   }
   void write(cuda::StreamHandle on, const std::string& label, std::size_t at, std::size_t bytes) {
     add({.kind = CallKind::kWrite, .stream = on, .label = label, .to = memory(at), .bytes = bytes});
@@ -60,21 +75,40 @@ class RaceScript {
   void give_back(cuda::StreamHandle on, std::size_t at, std::size_t bytes) {
     add({.kind = CallKind::kGiveBack, .stream = on, .to = memory(at), .bytes = bytes});
   }
-  void copy(cuda::StreamHandle on, const void* from, void* to, std::size_t bytes, cuda::CopyKind kind) {
-    add({.kind = CallKind::kCopy, .stream = on, .from = from, .to = to, .bytes = bytes, .copy = kind});
+  void copy(cuda::StreamHandle on, const void* from, void* to, std::size_t bytes,
+            cuda::CopyKind kind) {
+    add({.kind = CallKind::kCopy,
+         .stream = on,
+         .from = from,
+         .to = to,
+         .bytes = bytes,
+         .copy = kind});
   }
 
   // Graphs.
-  void begin_capture(cuda::StreamHandle on) { add({.kind = CallKind::kBeginCapture, .stream = on}); }
-  void end_capture(cuda::StreamHandle on, cuda::GraphHandle graph) { add({.kind = CallKind::kEndCapture, .stream = on, .graph = graph}); }
-  void launch(cuda::StreamHandle on, cuda::GraphHandle graph) { add({.kind = CallKind::kLaunchGraph, .stream = on, .graph = graph}); }
+  void begin_capture(cuda::StreamHandle on) {
+    add({.kind = CallKind::kBeginCapture, .stream = on});
+  }
+  void end_capture(cuda::StreamHandle on, cuda::GraphHandle graph) {
+    add({.kind = CallKind::kEndCapture, .stream = on, .graph = graph});
+  }
+  void launch(cuda::StreamHandle on, cuda::GraphHandle graph) {
+    add({.kind = CallKind::kLaunchGraph, .stream = on, .graph = graph});
+  }
 
   // NCCL.
-  void init(int communicator, int rank) { add({.kind = CallKind::kNcclInit, .communicator = communicator, .peer = rank}); }
-  void split(int communicator, int parent, int rank) {
-    add({.kind = CallKind::kNcclSplit, .communicator = communicator, .parent = parent, .peer = rank});
+  void init(int communicator, int rank) {
+    add({.kind = CallKind::kNcclInit, .communicator = communicator, .peer = rank});
   }
-  void group(bool start) { add({.kind = start ? CallKind::kNcclGroupStart : CallKind::kNcclGroupEnd}); }
+  void split(int communicator, int parent, int rank) {
+    add({.kind = CallKind::kNcclSplit,
+         .communicator = communicator,
+         .parent = parent,
+         .peer = rank});
+  }
+  void group(bool start) {
+    add({.kind = start ? CallKind::kNcclGroupStart : CallKind::kNcclGroupEnd});
+  }
   void send(int communicator, int peer, std::size_t at, std::size_t bytes) {
     add({.kind = CallKind::kNcclSend,
          .stream = communication,
@@ -91,7 +125,8 @@ class RaceScript {
          .communicator = communicator,
          .peer = peer});
   }
-  void all_reduce(int communicator, std::size_t from, std::size_t to, std::size_t bytes, cuda::StreamHandle on = nullptr) {
+  void all_reduce(int communicator, std::size_t from, std::size_t to, std::size_t bytes,
+                  cuda::StreamHandle on = nullptr) {
     add({.kind = CallKind::kNcclCollective,
          .stream = on ? on : communication,
          .label = "all_reduce",

@@ -8,7 +8,8 @@
 // The run that tests of whole trainings on a GPU change as they need it.
 namespace starling::tests {
 
-/// A small convolutional network whose every kind of work depends on the step: batch norm's statistics, dropout, crops and flips.
+/// A small convolutional network whose every kind of work depends on the step: batch norm's
+/// statistics, dropout, crops and flips.
 inline nlohmann::json graph_config(std::int64_t steps) {
   const nlohmann::json layers = nlohmann::json::parse(R"([
     {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
@@ -39,7 +40,9 @@ inline nlohmann::json with(nlohmann::json config, const nlohmann::json& patch) {
 /// The config as it is for a GPU, in the dtype that its precision means there, its data open.
 inline TrainConfig read_gpu_config(const nlohmann::json& json, const RankLayout& site) {
   TrainConfig config = read_train_config(json, "test", site);
-  config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
+  config.compute = config.precision == "bf16"   ? DType::kBFloat16
+                   : config.precision == "fp16" ? DType::kFloat16
+                                                : config.dtype;
   config.dataset->open();
   return config;
 }

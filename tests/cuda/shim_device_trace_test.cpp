@@ -23,7 +23,8 @@
 #include "tests/cuda/fake_ranks.h"
 #include "tests/fakes/cuda/recorder.h"
 
-// The device's lanes of --trace on the fake of the CUDA runtime, which does everything at once: its times are the host's.
+// The device's lanes of --trace on the fake of the CUDA runtime, which does everything at once: its
+// times are the host's.
 namespace starling::tests {
 namespace {
 
@@ -44,14 +45,17 @@ Lanes lanes_of(const Tracer& tracer, Tracer::Clock::time_point origin) {
     const double begin = event["ts"].get<double>();
     lanes[event["cat"]].push_back({event["name"], begin, begin + event["dur"].get<double>()});
   }
-  for (auto& [name, spans] : lanes) std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  for (auto& [name, spans] : lanes)
+    std::sort(spans.begin(), spans.end(),
+              [](const Span& a, const Span& b) { return a.begin < b.begin; });
   return lanes;
 }
 
 std::vector<Span> named(const Lanes& lanes, const std::string& lane, const std::string& name) {
   std::vector<Span> result;
   if (const auto it = lanes.find(lane); it != lanes.end()) {
-    std::copy_if(it->second.begin(), it->second.end(), std::back_inserter(result), [&](const Span& span) { return span.name == name; });
+    std::copy_if(it->second.begin(), it->second.end(), std::back_inserter(result),
+                 [&](const Span& span) { return span.name == name; });
   }
   return result;
 }
@@ -62,10 +66,12 @@ constexpr int kRanks = 2;
 struct Trained {
   std::vector<Lanes> lanes = std::vector<Lanes>(kRanks);  ///< by rank
   std::size_t buckets = 0;
-  std::size_t records = 0, timed = 0;  ///< recordings of events, as count_records() has it; spans of the device
+  /// Recordings of events, as count_records() has it; spans of the device
+  std::size_t records = 0, timed = 0;
 };
 
-/// Without the upload streams': whether a step, even the last, uploads the batch that follows depends on how far the loader is by then.
+/// Without the upload streams': whether a step, even the last, uploads the batch that follows
+/// depends on how far the loader is by then.
 std::size_t count_records(const std::vector<Call>& calls) {
   std::set<cuda::StreamHandle> upload;
   std::size_t records = 0;
@@ -77,36 +83,45 @@ std::size_t count_records(const std::vector<Call>& calls) {
 }
 
 Trained train(const std::string& algorithm, bool tracing) {
-  const json config_json = with(
-      graph_config(kSteps),
-      {{"batch_size", 4}, {"data", {{"limit", 256}}}, {"sync", {{"algorithm", algorithm}}}, {"cuda_graphs", false}, {"log_every", 1000}});
+  const json config_json = with(graph_config(kSteps), {{"batch_size", 4},
+                                                       {"data", {{"limit", 256}}},
+                                                       {"sync", {{"algorithm", algorithm}}},
+                                                       {"cuda_graphs", false},
+                                                       {"log_every", 1000}});
   Trained result;
   cuda::shim::start_recording();
-  train_ranks(kRanks, config_json, by_host, [&](int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& run) {
-    const auto origin = Tracer::Clock::now();
-    Tracer tracer(rank);
-    struct Installed {
-      explicit Installed(Tracer& tracer) { Tracer::install(&tracer); }
-      ~Installed() { Tracer::install(nullptr); }
-    } const installed(tracer);
-    std::optional<DeviceTrace> device_trace;
-    if (tracing) device_trace.emplace(tracer, backend);
-    run();
-    if (device_trace) device_trace->finish();
-    result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
-    const ShapeTrace trace = trace_shapes(config);
-    if (rank == 0) result.buckets = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size();
-  });
+  train_ranks(
+      kRanks, config_json, by_host,
+      [&](int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& run) {
+        const auto origin = Tracer::Clock::now();
+        Tracer tracer(rank);
+        struct Installed {
+          explicit Installed(Tracer& tracer) { Tracer::install(&tracer); }
+          ~Installed() { Tracer::install(nullptr); }
+        } const installed(tracer);
+        std::optional<DeviceTrace> device_trace;
+        if (tracing) device_trace.emplace(tracer, backend);
+        run();
+        if (device_trace) device_trace->finish();
+        result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
+        const ShapeTrace trace = trace_shapes(config);
+        if (rank == 0)
+          result.buckets =
+              plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)
+                  .buckets.size();
+      });
   result.records = count_records(cuda::shim::stop_recording());
   for (const Lanes& lanes : result.lanes) {
-    for (const auto& [lane, spans] : lanes) result.timed += lane.ends_with("(device)") ? spans.size() : 0;
+    for (const auto& [lane, spans] : lanes)
+      result.timed += lane.ends_with("(device)") ? spans.size() : 0;
   }
   return result;
 }
 
 }  // namespace
 
-TEST_CASE("cuda/trace: the device's lanes have every bucket of every step, in the order of the work") {
+TEST_CASE(
+    "cuda/trace: the device's lanes have every bucket of every step, in the order of the work") {
   for (const std::string algorithm : {"gossip", "allreduce"}) {
     CAPTURE(algorithm);
     const Trained trained = train(algorithm, true);
@@ -117,11 +132,13 @@ TEST_CASE("cuda/trace: the device's lanes have every bucket of every step, in th
         const std::vector<Span>& spans = lanes.at(lane);
         for (std::size_t i = 0; i < spans.size(); ++i) {
           CHECK(spans[i].begin <= spans[i].end);
-          if (spans[i].name.starts_with("backward bucket")) continue;    // within "backward": below
-          if (i > 0) CHECK(spans[i - 1].end <= spans[i].begin + 0.002);  // a stream does one thing after the other; times are rounded
+          if (spans[i].name.starts_with("backward bucket")) continue;  // within "backward": below
+          // a stream does one thing after the other; times are rounded
+          if (i > 0) CHECK(spans[i - 1].end <= spans[i].begin + 0.002);
         }
       }
-      const auto forward = named(lanes, "compute (device)", "forward"), backward = named(lanes, "compute (device)", "backward");
+      const auto forward = named(lanes, "compute (device)", "forward"),
+                 backward = named(lanes, "compute (device)", "backward");
       const auto steps = named(lanes, "compute", "forward");
       REQUIRE(forward.size() == kSteps);
       REQUIRE(backward.size() == kSteps);
@@ -143,8 +160,10 @@ TEST_CASE("cuda/trace: the device's lanes have every bucket of every step, in th
         REQUIRE(receives.size() >= kSteps - 1);
         for (std::size_t t = 0; t < kSteps; ++t) {
           CAPTURE(t);
-          const double begun =
-              b == 0 ? backward[t].begin : named(lanes, "compute (device)", "backward bucket " + std::to_string(b - 1))[t].end;
+          const double begun = b == 0 ? backward[t].begin
+                                      : named(lanes, "compute (device)",
+                                              "backward bucket " + std::to_string(b - 1))[t]
+                                            .end;
           CHECK(begun <= gradients[t].begin + 0.002);
           CHECK(gradients[t].end <= backward[t].end + 0.002);
           CHECK(gradients[t].end <= (algorithm == "gossip" ? updates : sends)[t].begin + 0.002);
@@ -178,15 +197,18 @@ namespace {
 
 using Clock = Tracer::Clock;
 
-/// A clock whose reference the host was kept from looking at in time is late by as much, and stays so. Of a few tries, the one that is the
-/// least late, in us: once() says by how much the last time that it was given lies behind the host's at that moment.
+/// A clock whose reference the host was kept from looking at in time is late by as much, and stays
+/// so. Of a few tries, the one that is the least late, in us: once() says by how much the last time
+/// that it was given lies behind the host's at that moment.
 double least_late(const std::function<double()>& once) {
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 5 && least > 5e3; ++i) least = std::min(least, once());
   return least;
 }
 
-double microseconds(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+double microseconds(Clock::duration time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
 
 }  // namespace
 
@@ -227,12 +249,15 @@ TEST_CASE("cuda/trace: spans are read as the device comes to them, without a wai
   CHECK(late <= 5e3);
 }
 
-TEST_CASE("cuda/trace: where the host waits for the device is a span, where it need not there is none") {
+TEST_CASE(
+    "cuda/trace: where the host waits for the device is a span, where it need not there is none") {
   cuda::CudaBackend backend(0, false, false, true);
   Tracer tracer(0);
   Tracer::install(&tracer);
   const auto origin = Clock::now();
-  const auto waits = [&] { return named(lanes_of(tracer, origin), "compute", "wait for the device").size(); };
+  const auto waits = [&] {
+    return named(lanes_of(tracer, origin), "compute", "wait for the device").size();
+  };
   cuda::shim::hold_events(true);
   const Event ahead = backend.record();
   CHECK(waits() == 0);
@@ -253,7 +278,8 @@ TEST_CASE("cuda/trace: times stay on the host's clock as the reference moves on"
     const auto origin = Clock::now();
     {
       DeviceTrace trace(tracer, backend);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the reference moves on after a second
+      // the reference moves on after a second
+      std::this_thread::sleep_for(std::chrono::milliseconds(1100));
       for (int i = 0; i < 3; ++i) {
         const DeviceSpan span(TraceLane::kDeviceCompute, "forward");
         std::this_thread::sleep_for(std::chrono::milliseconds(20));

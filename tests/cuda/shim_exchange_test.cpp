@@ -24,8 +24,9 @@
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/exchanges.h"
 
-// Training steps of two ranks whose buckets go through host memory (comm/transports/staged.h): rank 0 on the recording fake of the CUDA
-// runtime, rank 1 on the CPU. What is checked is an order that holds however far the device runs behind the host.
+// Training steps of two ranks whose buckets go through host memory (comm/transports/staged.h): rank
+// 0 on the recording fake of the CUDA runtime, rank 1 on the CPU. What is checked is an order that
+// holds however far the device runs behind the host.
 namespace starling::tests {
 namespace {
 
@@ -45,18 +46,21 @@ std::string name_of_mark(const char* what, std::int64_t step, int bucket) {
   return std::string(what) + " " + std::to_string(step) + "." + std::to_string(bucket);
 }
 
-/// Notes when the transport of host memory is told to start, when it finds that all may be sent and when all has come, and when an exchange
-/// has ended.
+/// Notes when the transport of host memory is told to start, when it finds that all may be sent and
+/// when all has come, and when an exchange has ended.
 class NotingTransport final : public ForwardingTransport {
  public:
-  NotingTransport(Transport& inner, std::vector<Started>& started) : ForwardingTransport(inner), started_(started) {}
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  NotingTransport(Transport& inner, std::vector<Started>& started)
+      : ForwardingTransport(inner), started_(started) {}
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
     cuda::shim::note_mark(name_of_mark("start", label.step, label.bucket));
     started_.push_back({label.step, label.bucket, send.raw(), receive.at(0).raw(), send.bytes()});
     REQUIRE(flow != nullptr);
     flow_ = std::make_shared<NotingFlow>(std::move(flow), label);
-    const Ticket ticket = ForwardingTransport::start_exchange(exchange, send, receive, label, flow_);
+    const Ticket ticket =
+        ForwardingTransport::start_exchange(exchange, send, receive, label, flow_);
     labels_[ticket] = label;
     return ticket;
   }
@@ -72,14 +76,17 @@ class NotingTransport final : public ForwardingTransport {
  private:
   class NotingFlow final : public Flow {
    public:
-    NotingFlow(std::shared_ptr<Flow> inner, const ExchangeLabel& label) : Flow(inner->bytes()), inner_(std::move(inner)), label_(label) {}
+    NotingFlow(std::shared_ptr<Flow> inner, const ExchangeLabel& label)
+        : Flow(inner->bytes()), inner_(std::move(inner)), label_(label) {}
     std::size_t ready() override {
       const std::size_t bytes_ready = inner_->ready();
-      if (bytes_ready == bytes() && !left_.exchange(true)) cuda::shim::note_mark(name_of_mark("leaves", label_.step, label_.bucket));
+      if (bytes_ready == bytes() && !left_.exchange(true))
+        cuda::shim::note_mark(name_of_mark("leaves", label_.step, label_.bucket));
       return bytes_ready;
     }
     void arrived(std::size_t buffer, std::size_t count) override {
-      if (count == bytes()) cuda::shim::note_mark(name_of_mark("arrived", label_.step, label_.bucket));
+      if (count == bytes())
+        cuda::shim::note_mark(name_of_mark("arrived", label_.step, label_.bucket));
       inner_->arrived(buffer, count);
     }
     void look() override { inner_->look(); }
@@ -116,7 +123,8 @@ Recorded record_two_steps(const TrainingSettings& settings) {
       return;
     }
     cuda::CudaBackend backend(0, false, false, true);
-    const auto staged = make_staged_transport(std::make_unique<NotingTransport>(transport, result.started));
+    const auto staged =
+        make_staged_transport(std::make_unique<NotingTransport>(transport, result.started));
     TrainingJob job(backend, *staged, settings);
     job.step();
     job.step();
@@ -124,9 +132,11 @@ Recorded record_two_steps(const TrainingSettings& settings) {
       const HeldDevice held;
       cuda::shim::start_recording();
       job.step();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time for messages to leave too early
+      // time for messages to leave too early
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
       cuda::shim::note_mark("let go");
-      cuda::shim::let_events(1'000'000);  // what the step issued is done; what the next one issues is not
+      // what the step issued is done; what the next one issues is not
+      cuda::shim::let_events(1'000'000);
       job.step();
     }
     result.calls = cuda::shim::stop_recording();
@@ -148,14 +158,17 @@ Recorded record_two_steps(const TrainingSettings& settings) {
 
 std::size_t mark(const std::vector<Call>& calls, const std::string& label) {
   CAPTURE(label);
-  const auto found = places(calls, [&](const Call& call) { return call.kind == CallKind::kMark && call.label == label; });
+  const auto found = places(
+      calls, [&](const Call& call) { return call.kind == CallKind::kMark && call.label == label; });
   REQUIRE(found.size() == 1);
   return found[0];
 }
 
 const Started& start_of(const Recorded& record, std::int64_t step, std::size_t bucket) {
-  const auto it = std::find_if(record.started.begin(), record.started.end(),
-                               [&](const Started& one) { return one.step == step && one.bucket == static_cast<int>(bucket); });
+  const auto it =
+      std::find_if(record.started.begin(), record.started.end(), [&](const Started& one) {
+        return one.step == step && one.bucket == static_cast<int>(bucket);
+      });
   REQUIRE(it != record.started.end());
   return *it;
 }
@@ -163,7 +176,8 @@ const Started& start_of(const Recorded& record, std::int64_t step, std::size_t b
 }  // namespace
 
 TEST_CASE(
-    "cuda/exchange: a bucket is sent after its update, and mixed after what arrived is on the device, and the host waits for neither") {
+    "cuda/exchange: a bucket is sent after its update, and mixed after what arrived is on the "
+    "device, and the host waits for neither") {
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
     for (const bool in_backward : {true, false}) {
       CAPTURE(name_of(compute));
@@ -172,8 +186,10 @@ TEST_CASE(
       const std::vector<Call>& calls = record.calls;
       const std::size_t buckets = record.parameters.size(), let_go = mark(calls, "let go");
       REQUIRE(buckets >= 3);
-      const auto updates = places(
-          calls, [](const Call& call) { return call.kind == CallKind::kLaunch && call.label.find("UpdateBuffers") != std::string::npos; });
+      const auto updates = places(calls, [](const Call& call) {
+        return call.kind == CallKind::kLaunch &&
+               call.label.find("UpdateBuffers") != std::string::npos;
+      });
       REQUIRE(updates.size() == 2 * buckets);
       for (std::size_t i = 0; i < calls.size(); ++i) {
         CHECK(calls[i].kind != CallKind::kHostWait);
@@ -182,20 +198,24 @@ TEST_CASE(
         CHECK(calls[i].kind != CallKind::kFree);
         CHECK(calls[i].kind != CallKind::kCreateStream);
       }
-      // In backward an update is issued as soon as its bucket's gradients are complete, otherwise behind the pass.
+      // In backward an update is issued as soon as its bucket's gradients are complete, otherwise
+      // behind the pass.
       const auto computed_after = [&](std::size_t update) {
         return places(calls,
                       [&](const Call& call) {
-                        return call.kind == CallKind::kLaunch && call.stream == record.compute && &call > &calls[update] &&
-                               &call < &calls[let_go];
+                        return call.kind == CallKind::kLaunch && call.stream == record.compute &&
+                               &call > &calls[update] && &call < &calls[let_go];
                       })
             .size();
       };
-      CHECK((in_backward ? computed_after(updates[0]) > 5 : computed_after(updates[buckets - 1]) == 0));
-      const auto copies = [&](cuda::CopyKind kind, const void* from, const void* to, std::size_t begin, std::size_t end) {
+      CHECK((in_backward ? computed_after(updates[0]) > 5
+                         : computed_after(updates[buckets - 1]) == 0));
+      const auto copies = [&](cuda::CopyKind kind, const void* from, const void* to,
+                              std::size_t begin, std::size_t end) {
         std::vector<std::size_t> found;
         for (std::size_t i = begin; i < end; ++i) {
-          if (calls[i].kind == CallKind::kCopy && calls[i].copy == kind && (!from || calls[i].from == from) && (!to || calls[i].to == to)) {
+          if (calls[i].kind == CallKind::kCopy && calls[i].copy == kind &&
+              (!from || calls[i].from == from) && (!to || calls[i].to == to)) {
             found.push_back(i);
           }
         }
@@ -205,13 +225,16 @@ TEST_CASE(
         CAPTURE(b);
         const int bucket = static_cast<int>(b);
         const Started &first = start_of(record, 2, b), &second = start_of(record, 3, b);
-        const std::size_t start = mark(calls, name_of_mark("start", 2, bucket)), leaves = mark(calls, name_of_mark("leaves", 2, bucket));
-        const std::size_t arrived = mark(calls, name_of_mark("arrived", 2, bucket)), ended = mark(calls, name_of_mark("ended", 2, bucket));
+        const std::size_t start = mark(calls, name_of_mark("start", 2, bucket)),
+                          leaves = mark(calls, name_of_mark("leaves", 2, bucket));
+        const std::size_t arrived = mark(calls, name_of_mark("arrived", 2, bucket)),
+                          ended = mark(calls, name_of_mark("ended", 2, bucket));
         const std::size_t again = mark(calls, name_of_mark("start", 3, bucket));
         const std::size_t update = updates[b], next_update = updates[buckets + b];
         CHECK(first.bytes == record.bytes[b]);
 
-        const auto down = copies(cuda::CopyKind::kDeviceToHost, record.parameters[b], nullptr, 0, start);
+        const auto down =
+            copies(cuda::CopyKind::kDeviceToHost, record.parameters[b], nullptr, 0, start);
         REQUIRE(down.size() == 1);
         CHECK(calls[down[0]].to == first.send);
         CHECK(calls[down[0]].bytes == record.bytes[b]);
@@ -229,16 +252,20 @@ TEST_CASE(
         CHECK(calls[up[0]].stream == record.communication);
         CHECK(arrived < up[0]);
         CHECK(ordered(calls, up[0], next_update));
-        CHECK(ordered(calls, update, up[0]));  // which may read what the exchange before brought, at the same place
+        // which may read what the exchange before brought, at the same place
+        CHECK(ordered(calls, update, up[0]));
 
-        const auto down_again = copies(cuda::CopyKind::kDeviceToHost, nullptr, first.send, start, calls.size());
+        const auto down_again =
+            copies(cuda::CopyKind::kDeviceToHost, nullptr, first.send, start, calls.size());
         REQUIRE(down_again.size() == 1);  // the buffer is used again, once its message is through
         CHECK(ended < down_again[0]);
         CHECK(down_again[0] < again);
         CHECK(second.send == first.send);
-        // Nobody receives into what the device, which does nothing meanwhile, has still to copy from.
+        // Nobody receives into what the device, which does nothing meanwhile, has still to copy
+        // from.
         CHECK(copies(cuda::CopyKind::kHostToDevice, first.receive, nullptr, 0, start).empty());
-        CHECK(copies(cuda::CopyKind::kHostToDevice, second.receive, nullptr, let_go, again).empty());
+        CHECK(
+            copies(cuda::CopyKind::kHostToDevice, second.receive, nullptr, let_go, again).empty());
       }
     }
   }
@@ -266,19 +293,23 @@ TEST_CASE("cuda/exchange: pieces leave one by one, as the device copies them") {
   const HeldDevice held;
   const auto waits = cuda::runtime_counters().host_waits;
   Ticket ticket{};
-  const std::vector<Call> calls = cuda::shim::recorded([&] { ticket = staged->start_exchange(exchange, own, {target}, {0, 0, 0}); });
+  const std::vector<Call> calls = cuda::shim::recorded([&] {
+    ticket = staged->start_exchange(exchange, own, {target}, {0, 0, 0});
+  });
   CHECK(cuda::runtime_counters().host_waits == waits);
   // Copy, event, copy, event, …
   std::vector<CallKind> kinds;
   std::size_t sum = 0;
   for (const Call& call : calls) {
-    if (call.kind != CallKind::kCopy && !(call.kind == CallKind::kRecord && !kinds.empty())) continue;
+    if (call.kind != CallKind::kCopy && !(call.kind == CallKind::kRecord && !kinds.empty()))
+      continue;
     kinds.push_back(call.kind);
     sum += call.bytes;
     CHECK(call.bytes <= kStagedPieceBytes);
   }
   REQUIRE(kinds.size() == 8);
-  for (std::size_t i = 0; i < kinds.size(); ++i) CHECK(kinds[i] == (i % 2 ? CallKind::kRecord : CallKind::kCopy));
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    CHECK(kinds[i] == (i % 2 ? CallKind::kRecord : CallKind::kCopy));
   CHECK(sum == kBytes);
 
   Flow& flow = *noted.flow();

@@ -14,7 +14,8 @@ namespace starling::cuda {
 namespace {
 
 __global__ void coordinates(int* out, int width) {
-  const int x = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), y = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
+  const int x = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+            y = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
   out[y * width + x] += 1000 * x + y;
 }
 
@@ -43,7 +44,8 @@ __global__ void sum_racing(const float* in, float* out) {
 
 __global__ void sum_shuffled(const int* in, int* out) {
   int value = in[threadIdx.x];
-  for (int delta = 16; delta > 0; delta /= 2) value += __shfl_down_sync(0xffffffffu, value, static_cast<unsigned>(delta));
+  for (int delta = 16; delta > 0; delta /= 2)
+    value += __shfl_down_sync(0xffffffffu, value, static_cast<unsigned>(delta));
   if (threadIdx.x % 32 == 0) atomicAdd(out, value);
 }
 
@@ -148,7 +150,8 @@ TEST_CASE("cuda/shim: shuffles, votes and atomics") {
 
     std::vector<int> half(64);
     launch(halves, {{1}, {64}}, half.data());
-    for (unsigned t = 0; t < 64; ++t) CHECK(half[t] == static_cast<int>((t % 32) ^ (t % 32 < 16 ? 1u : 2u)));
+    for (unsigned t = 0; t < 64; ++t)
+      CHECK(half[t] == static_cast<int>((t % 32) ^ (t % 32 < 16 ? 1u : 2u)));
   });
 }
 

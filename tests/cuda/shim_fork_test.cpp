@@ -23,8 +23,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
 
-// Gradients of weights as a branch of a step's graph (Tape::forks): the same bits, ordered against all that reads or reuses what they
-// touch, and few at a time.
+// Gradients of weights as a branch of a step's graph (Tape::forks): the same bits, ordered against
+// all that reads or reuses what they touch, and few at a time.
 namespace starling::tests {
 namespace {
 
@@ -40,7 +40,9 @@ struct ForkSwitch {
     if (const char* before = std::getenv("STARLING_FORK")) before_ = before;
     setenv("STARLING_FORK", value, 1);
   }
-  ~ForkSwitch() { before_ ? setenv("STARLING_FORK", before_->c_str(), 1) : unsetenv("STARLING_FORK"); }
+  ~ForkSwitch() {
+    before_ ? setenv("STARLING_FORK", before_->c_str(), 1) : unsetenv("STARLING_FORK");
+  }
   std::optional<std::string> before_;
 };
 
@@ -61,7 +63,8 @@ std::vector<double> train(const TrainingSettings& settings, const char* fork) {
 
 /// The record of training to the second launch of a graph.
 std::vector<Call> record(const TrainingSettings& settings, bool (*drops)(int wait) = nullptr) {
-  /// Leaves out the compute stream's waits for the branch that `drops` names, counted from 0 within a capture.
+  /// Leaves out the compute stream's waits for the branch that `drops` names, counted from 0 within
+  /// a capture.
   class Forgetful final : public ForwardingBackend {
    public:
     Forgetful(Backend& inner, bool (*drops)(int)) : ForwardingBackend(inner), drops_(drops) {}
@@ -75,7 +78,8 @@ std::vector<Call> record(const TrainingSettings& settings, bool (*drops)(int wai
       return event;
     }
     void wait(Event event) override {
-      const bool joins = capturing() && stream() == StreamKind::kCompute && branch_.contains(event.id);
+      const bool joins =
+          capturing() && stream() == StreamKind::kCompute && branch_.contains(event.id);
       if (!joins || !drops_ || !drops_(waits_++)) ForwardingBackend::wait(event);
     }
 
@@ -114,7 +118,9 @@ TEST_CASE("cuda/fork: with the branch and without it a run has the same bits") {
   CHECK(train(fp16, "1") == train(fp16, "0"));
 }
 
-TEST_CASE("cuda/fork: gradients of weights are captured on the branch, two layers' at most at once; STARLING_FORK=0 has none") {
+TEST_CASE(
+    "cuda/fork: gradients of weights are captured on the branch, two layers' at most at once; "
+    "STARLING_FORK=0 has none") {
   const auto count = [](const char* value) {
     const ForkSwitch forks(value);
     cuda::CudaBackend backend(0, false, false, true);
@@ -133,18 +139,24 @@ TEST_CASE("cuda/fork: gradients of weights are captured on the branch, two layer
       if (call.kind == CallKind::kBeginCapture) captures = true;
       if (call.kind == CallKind::kEndCapture) captures = false;
       if (!captures) continue;
-      const bool product = call.label.find("launch_product") != std::string::npos;  // what own convolutions are made of
-      if (call.kind == CallKind::kLaunch && product) ++found[call.stream == upload ? "branch" : "compute"];
-      if (call.kind == CallKind::kLaunch && !product && call.stream == upload) ++found["other work on the branch"];
-      if (call.kind == CallKind::kRecord && call.stream == upload) open.emplace(call.event, call.recording);
-      if (call.kind == CallKind::kWait && call.stream != upload) open.erase({call.event, call.recording});
+      // what own convolutions are made of
+      const bool product = call.label.find("launch_product") != std::string::npos;
+      if (call.kind == CallKind::kLaunch && product)
+        ++found[call.stream == upload ? "branch" : "compute"];
+      if (call.kind == CallKind::kLaunch && !product && call.stream == upload)
+        ++found["other work on the branch"];
+      if (call.kind == CallKind::kRecord && call.stream == upload)
+        open.emplace(call.event, call.recording);
+      if (call.kind == CallKind::kWait && call.stream != upload)
+        open.erase({call.event, call.recording});
       found["at once"] = std::max(found["at once"], static_cast<int>(open.size()));
     }
     job.finish();
     return found;
   };
   std::map<std::string, int> with = count("1"), without = count("0");
-  CHECK(with["branch"] == 3);  // of four layers; the first one has no gradient of its input to go beside
+  // of four layers; the first one has no gradient of its input to go beside
+  CHECK(with["branch"] == 3);
   CHECK(with["other work on the branch"] == 0);
   CHECK(with["at once"] == 2);
   CHECK(without["branch"] == 0);
@@ -152,26 +164,33 @@ TEST_CASE("cuda/fork: gradients of weights are captured on the branch, two layer
   CHECK(with["branch"] + with["compute"] == without["compute"]);
 }
 
-TEST_CASE("cuda/fork: the race checker finds nothing, and finds the update that does not wait for the branch") {
+TEST_CASE(
+    "cuda/fork: the race checker finds nothing, and finds the update that does not wait for the "
+    "branch") {
   for (const char* net : {kNet, kNormNet}) {
     for (const bool in_backward : {true, false}) {
       CAPTURE(in_backward);
       CHECK(lines(cuda::shim::check_races(record(graph_settings(net, in_backward)))) == "");
     }
   }
-  // All waits but the last are left out: that one still joins the branch before the capture ends, but buckets before it are updated, and
-  // memory is used again, while their gradients may still be under way.
+  // All waits but the last are left out: that one still joins the branch before the capture ends,
+  // but buckets before it are updated, and memory is used again, while their gradients may still be
+  // under way.
   const auto early = [](int wait) { return wait < 2; };
   bool update = false;
-  for (const Finding& finding : cuda::shim::check_races(record(graph_settings(kNormNet, true), early))) {
+  for (const Finding& finding :
+       cuda::shim::check_races(record(graph_settings(kNormNet, true), early))) {
     update = update || (finding.kind == Finding::Kind::kRace &&
-                        (finding.one == "conv2d_backward_weights") != (finding.other == "conv2d_backward_weights") &&
+                        (finding.one == "conv2d_backward_weights") !=
+                            (finding.other == "conv2d_backward_weights") &&
                         (finding.one == "update" || finding.other == "update"));
   }
   CHECK(update);
 }
 
-TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured without, in one line and with the same bits") {
+TEST_CASE(
+    "cuda/fork: where a capture with the branch fails, it is captured without, in one line and "
+    "with the same bits") {
   const nlohmann::json layers = nlohmann::json::parse(R"([
     {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
     {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
@@ -182,7 +201,8 @@ TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured with
    public:
     using ForwardingBackend::ForwardingBackend;
     void wait(Event event) override {
-      require(!capturing() || stream() != StreamKind::kUpload, "cuda", "this stream cannot be captured");
+      require(!capturing() || stream() != StreamKind::kUpload, "cuda",
+              "this stream cannot be captured");
       ForwardingBackend::wait(event);
     }
   };
@@ -199,7 +219,10 @@ TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured with
   std::vector<std::string> said, nothing;
   const GraphOutcome refused = run("1", true, said), without = run("0", false, nothing);
   REQUIRE(said.size() == 1);
-  CHECK(said[0].find("graphs get no branch for gradients of weights, because step 4 could not be captured") != std::string::npos);
+  CHECK(
+      said[0].find(
+          "graphs get no branch for gradients of weights, because step 4 could not be captured") !=
+      std::string::npos);
   CHECK(said[0].find("this stream cannot be captured") != std::string::npos);
   CHECK(nothing.empty());
   CHECK(refused.graphs == 1);

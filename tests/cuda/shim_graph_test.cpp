@@ -21,7 +21,8 @@
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
 
-// Captured work against the same work done at once, through the fake runtime, which keeps addresses and arguments as a graph does.
+// Captured work against the same work done at once, through the fake runtime, which keeps addresses
+// and arguments as a graph does.
 namespace starling::cuda {
 namespace {
 
@@ -35,7 +36,9 @@ using tests::UpdateCase;
 using tests::UpdateSide;
 using tests::values_of;
 
-std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
+std::string error_of(const std::function<void()>& body) {
+  return test::error_of(ExitCode::kInternal, body);
+}
 using test::contains;
 std::vector<CallKind> kinds_of(const std::vector<Call>& calls) {
   std::vector<CallKind> kinds;
@@ -65,8 +68,12 @@ void set_step(UpdateSide<T>& side, const StepValues& values) {
 }
 template <class T>
 bool same(const UpdateSide<T>& one, const UpdateSide<T>& other) {
-  const auto alike = [&](const Tensor& a, const Tensor& b) { return one.bytes_of(a) == other.bytes_of(b); };
-  return alike(one.args.x, other.args.x) && std::equal(one.args.states.begin(), one.args.states.end(), other.args.states.begin(), alike);
+  const auto alike = [&](const Tensor& a, const Tensor& b) {
+    return one.bytes_of(a) == other.bytes_of(b);
+  };
+  return alike(one.args.x, other.args.x) &&
+         std::equal(one.args.states.begin(), one.args.states.end(), other.args.states.begin(),
+                    alike);
 }
 
 template <class T>
@@ -78,7 +85,8 @@ void compare_rule(CudaBackend& backend, const test::Reference& reference, int te
   const auto rule = make_rule(reference);
   const std::size_t states = rule->state_names().size();
   const UpdateCase how{.n = 32 * 70, .terms = terms};
-  UpdateSide<T> eager = bucket_side<T>(backend, how, states), replayed = bucket_side<T>(backend, how, states);
+  UpdateSide<T> eager = bucket_side<T>(backend, how, states),
+                replayed = bucket_side<T>(backend, how, states);
   const auto period = static_cast<std::size_t>(reference.accum_iter);
   std::vector<std::unique_ptr<DeviceGraph>> graphs(period);
   for (std::int64_t step = 1; step <= 3 * reference.accum_iter; ++step) {
@@ -123,7 +131,8 @@ TEST_CASE("cuda/graph: a stream that was not joined is named, and works again") 
   CHECK(number == 0);
 }
 
-TEST_CASE("cuda/graph: what a capture does not allow is refused, spoils it, and leaves streams usable") {
+TEST_CASE(
+    "cuda/graph: what a capture does not allow is refused, spoils it, and leaves streams usable") {
   Streams2 s;
   const EventHandle before = create_event();
   record_event(before, s.side);
@@ -159,13 +168,16 @@ TEST_CASE("cuda/graph: what a capture does not allow is refused, spoils it, and 
   }
   record_event(s.fork, s.main);
   destroy_graph(end_capture(s.main, false));
-  CHECK(contains(error_of([&] { host_wait(s.fork); }), "cudaErrorCapturedEvent"));  // it marks nothing that was ever done
+  // it marks nothing that was ever done
+  CHECK(contains(error_of([&] { host_wait(s.fork); }), "cudaErrorCapturedEvent"));
   destroy_event(before);
 }
 
 TEST_CASE("cuda/graph: the pool keeps the memory of graphs apart while one lives") {
   Pool pool(0, "GPU", nullptr);
-  const auto take = [&](std::size_t bytes, StreamKind stream = StreamKind::kCompute) { return pool.take(bytes, stream); };
+  const auto take = [&](std::size_t bytes, StreamKind stream = StreamKind::kCompute) {
+    return pool.take(bytes, stream);
+  };
   pool.give_back(take(4096));  // what eager work has left is used
   const std::uint64_t driver = runtime_counters().device_allocations;
   pool.begin_capture();
@@ -218,17 +230,21 @@ TEST_CASE("cuda/graph: what a launch asks of the runtime") {
   work.issue(values_of(1));
   shim::start_recording();
   const std::unique_ptr<DeviceGraph> graph = backend.end_capture();
-  CHECK(shim::stop_recording().back().own_priorities);  // or updates and exchanges would have the compute stream's
+  // or updates and exchanges would have the compute stream's
+  CHECK(shim::stop_recording().back().own_priorities);
   for (std::int64_t step = 1; step <= 4; ++step) {
     CAPTURE(step);
-    // The values, the mark of their pinned memory, what the update and the communication stream hold, the graph, its mark.
+    // The values, the mark of their pinned memory, what the update and the communication stream
+    // hold, the graph, its mark.
     CHECK(kinds_of(shim::recorded([&] { graph->launch(values_of(step)); })) ==
-          std::vector<CallKind>{CallKind::kCopy, CallKind::kRecord, CallKind::kRecord, CallKind::kWait, CallKind::kRecord, CallKind::kWait,
+          std::vector<CallKind>{CallKind::kCopy, CallKind::kRecord, CallKind::kRecord,
+                                CallKind::kWait, CallKind::kRecord, CallKind::kWait,
                                 CallKind::kLaunchGraph, CallKind::kRecord});
   }
 }
 
-TEST_CASE("cuda/graph: updates of every rule and phase from the step block have the bits of eager ones") {
+TEST_CASE(
+    "cuda/graph: updates of every rule and phase from the step block have the bits of eager ones") {
   CudaBackend backend = own_backend();
   for (const test::Reference& reference : test::reference_rules()) {
     for (const int terms : {0, 1, 3}) {
@@ -238,7 +254,8 @@ TEST_CASE("cuda/graph: updates of every rule and phase from the step block have 
   }
 }
 
-TEST_CASE("cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
+TEST_CASE(
+    "cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
   CudaBackend backend = own_backend();
   const auto rule = make_rule(test::Reference{.type = "accum_adamw", .accum_iter = 3});
   UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->state_names().size());
@@ -259,7 +276,9 @@ TEST_CASE("cuda/graph: a launch with a step of another kind is an error, not ano
   CHECK(contains(error_of([&] { graph->launch(values_of(3)); }), "another kind"));
 }
 
-TEST_CASE("cuda/graph: the backend refuses in a capture what needs the device, and goes on after it was abandoned") {
+TEST_CASE(
+    "cuda/graph: the backend refuses in a capture what needs the device, and goes on after it was "
+    "abandoned") {
   CudaBackend backend = own_backend();
   const Tensor x = put(backend, std::vector<float>(64, 1.0f));
   const Event before = backend.record();
@@ -320,9 +339,10 @@ TEST_CASE("cuda/graph: events across a capture's ends") {
     backend.wait(inside);  // before the next upload: for the launch
   }
   const std::vector<Call> calls = shim::stop_recording();
-  REQUIRE(kinds_of(calls) == std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kRecord, CallKind::kWait,
-                                                   CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord,
-                                                   CallKind::kWait});
+  REQUIRE(kinds_of(calls) ==
+          std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kRecord,
+                                CallKind::kWait, CallKind::kRecord, CallKind::kWait,
+                                CallKind::kLaunchGraph, CallKind::kRecord, CallKind::kWait});
   std::set<StreamHandle> before;  // the update, the communication and the upload stream
   for (const std::size_t i : {0, 2, 4}) {
     before.insert(calls[i].stream);

@@ -25,7 +25,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
 
-// What a replayed step costs the host, what the timeline says of it, and every reason why steps are issued instead.
+// What a replayed step costs the host, what the timeline says of it, and every reason why steps are
+// issued instead.
 namespace starling::tests {
 namespace {
 
@@ -59,13 +60,19 @@ struct Steps {
   std::unique_ptr<Trainer> trainer;
 };
 
-json long_lines(const json& patch) { return with(with(graph_config(1000), {{"log_every", 1000}}), patch); }
+json long_lines(const json& patch) {
+  return with(with(graph_config(1000), {{"log_every", 1000}}), patch);
+}
 
 }  // namespace
 
-TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no memory and no wait but fp16's, though the device lags behind") {
-  for (const auto& [precision, averages] :
-       {std::pair<std::string, bool>{"fp32", false}, {"bf16", false}, {"fp16", false}, {"fp32", true}}) {
+TEST_CASE(
+    "cuda/graph_trainer: a replayed step is a handful of calls, no memory and no wait but fp16's, "
+    "though the device lags behind") {
+  for (const auto& [precision, averages] : {std::pair<std::string, bool>{"fp32", false},
+                                            {"bf16", false},
+                                            {"fp16", false},
+                                            {"fp32", true}}) {
     CAPTURE(precision);
     CAPTURE(averages);
     json patch{{"precision", precision}};
@@ -86,24 +93,30 @@ TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no memory 
       if (!averages) CHECK(after.launches - before.launches == 1);  // the loss goes to its record
       CHECK(after.device_allocations == before.device_allocations);
       CHECK(steps.backend.memory_stats().allocations == memory.allocations);
-      // fp16 needs the scale before the launch: one wait, for the step before, where that is not through.
+      // fp16 needs the scale before the launch: one wait, for the step before, where that is not
+      // through.
       CHECK(after.host_waits - before.host_waits == (precision == "fp16" && step > 0 ? 1 : 0));
-      CHECK(cuda::Staging::copied_bytes() - copied <= (precision == "fp16" ? 16 : 0));  // the host copies nothing but fp16's flag
+      // the host copies nothing but fp16's flag
+      CHECK(cuda::Staging::copied_bytes() - copied <= (precision == "fp16" ? 16 : 0));
       std::map<CallKind, int> kinds;
       for (const Call& call : calls) ++kinds[call.kind];
       CHECK(kinds[CallKind::kLaunchGraph] == 1);
       ends.push_back(cuda::shim::recordings());
       if (averages) continue;
-      // The batch to its place, the step's values, fp16's flag; the next batch, twice where the loader was late.
+      // The batch to its place, the step's values, fp16's flag; the next batch, twice where the
+      // loader was late.
       CHECK(kinds[CallKind::kCopy] <= 5);
       CHECK(kinds[CallKind::kRecord] <= 16);
-      CHECK(kinds[CallKind::kWait] <= 6);  // two of them of the launch: for what the update and the communication stream were told
+      // two of them of the launch: for what the update and the communication stream were told
+      CHECK(kinds[CallKind::kWait] <= 6);
     }
     cuda::shim::hold_events(false);
   }
 }
 
-TEST_CASE("cuda/graph_trainer: while steps are issued, and with cuda_graphs false, no graph is launched") {
+TEST_CASE(
+    "cuda/graph_trainer: while steps are issued, and with cuda_graphs false, no graph is "
+    "launched") {
   const cuda::RuntimeCounters before = cuda::runtime_counters();
   Steps off(long_lines({{"cuda_graphs", false}}));
   off.take(6);
@@ -116,7 +129,9 @@ TEST_CASE("cuda/graph_trainer: while steps are issued, and with cuda_graphs fals
   CHECK(cuda::runtime_counters().graph_launches == before.graph_launches + 1);
 }
 
-TEST_CASE("cuda/graph_trainer: the timeline has one span of the device for a replayed step, and those of buckets for issued ones") {
+TEST_CASE(
+    "cuda/graph_trainer: the timeline has one span of the device for a replayed step, and those of "
+    "buckets for issued ones") {
   Tracer tracer(0);
   const auto origin = Tracer::Clock::now();
   {
@@ -153,7 +168,8 @@ class Offending final : public Layer {
  private:
   Shape build(const Shape& input) override { return input; }
   Variable compute(const Variable& x, Pass& pass) override {
-    if (pass.training && here && pass.backend.device() == DeviceType::kCuda) deed(pass.backend, x.value());
+    if (pass.training && here && pass.backend.device() == DeviceType::kCuda)
+      deed(pass.backend, x.value());
     return x;
   }
 };
@@ -185,9 +201,12 @@ void check_line(const std::vector<std::string>& lines, const std::string& part) 
 
 }  // namespace
 
-TEST_CASE("cuda/graph_trainer: a layer that waits or copies to the host is found at the capture, and the run goes on with the same bits") {
+TEST_CASE(
+    "cuda/graph_trainer: a layer that waits or copies to the host is found at the capture, and the "
+    "run goes on with the same bits") {
   const std::pair<const char*, std::function<void(Backend&, const Tensor&)>> deeds[] = {
-      {"synchronize while a graph is captured", [](Backend& backend, const Tensor&) { backend.synchronize(); }},
+      {"synchronize while a graph is captured",
+       [](Backend& backend, const Tensor&) { backend.synchronize(); }},
       {"copy_to_host while a graph is captured",
        [](Backend& backend, const Tensor& x) {
          std::vector<std::byte> host(x.bytes());
@@ -228,7 +247,9 @@ TEST_CASE("cuda/graph_trainer: a layer that waits or copies to the host is found
   }
 }
 
-TEST_CASE("cuda/graph_trainer: a later micro-batch that cannot be captured is issued, behind the earlier ones' graphs") {
+TEST_CASE(
+    "cuda/graph_trainer: a later micro-batch that cannot be captured is issued, behind the earlier "
+    "ones' graphs") {
   int captures = 0;
   Offending::deed = [&captures](Backend& backend, const Tensor&) {
     if (backend.capturing() && ++captures == 3) backend.synchronize();
@@ -241,8 +262,12 @@ TEST_CASE("cuda/graph_trainer: a later micro-batch that cannot be captured is is
   CHECK(differences(fallen.outcome, eager.outcome) == "");
 }
 
-TEST_CASE("cuda/graph_trainer: with cuda_graphs true, too, work that outgrows 64 graphs is issued, or refused beforehand") {
-  const json many = with(graph_config(4), {{"optimizer", {{"type", "accum_adamw"}, {"momentum", nullptr}, {"accum_iter", 65}}}});
+TEST_CASE(
+    "cuda/graph_trainer: with cuda_graphs true, too, work that outgrows 64 graphs is issued, or "
+    "refused beforehand") {
+  const json many =
+      with(graph_config(4),
+           {{"optimizer", {{"type", "accum_adamw"}, {"momentum", nullptr}, {"accum_iter", 65}}}});
   const Fallback fallen = train_alone(many);
   check_line(fallen.lines, "after 65 of them, which would be 65 graphs; at most 64 are made");
   CHECK(fallen.outcome.launches == 0);
@@ -250,7 +275,8 @@ TEST_CASE("cuda/graph_trainer: with cuda_graphs true, too, work that outgrows 64
                        [&] {
                          train_alone(with(many, {{"cuda_graphs", true}}));
                        }) ==
-        "[config] cuda_graphs: is true, but the work of steps comes again after 65 of them, which would be 65 graphs; at most 64 are "
+        "[config] cuda_graphs: is true, but the work of steps comes again after 65 of them, which "
+        "would be 65 graphs; at most 64 are "
         "made; allowed here: auto, false");
   // What it will be, without a device.
   const json gpu{{"device", "cuda"}};
@@ -259,26 +285,35 @@ TEST_CASE("cuda/graph_trainer: with cuda_graphs true, too, work that outgrows 64
     return graph_text(read, {ranks, ranks});
   };
   CHECK(text(many, 1) ==
-        "graphs: none, because the work of steps comes again after 65 of them, which would be 65 graphs; at most 64 are "
+        "graphs: none, because the work of steps comes again after 65 of them, which would be 65 "
+        "graphs; at most 64 are "
         "made\n");
-  CHECK(text(graph_config(4), 1) == "graphs: 1, each of one micro-batch; the work of steps comes again after each\n");
-  const json ring = with(graph_config(4), {{"accumulate", 3}, {"sync", {{"topology", {{"type", "one-peer-exp"}}}}}});
+  CHECK(text(graph_config(4), 1) ==
+        "graphs: 1, each of one micro-batch; the work of steps comes again after each\n");
+  const json ring = with(graph_config(4),
+                         {{"accumulate", 3}, {"sync", {{"topology", {{"type", "one-peer-exp"}}}}}});
   CHECK(text(ring, 8) ==
-        "graphs: 5, each of one micro-batch; the work of steps comes again after 3; 10, and 6, where ranks read each other's "
+        "graphs: 5, each of one micro-batch; the work of steps comes again after 3; 10, and 6, "
+        "where ranks read each other's "
         "memory; none where exchanges pass through the host\n");
-  const json matching = with(graph_config(4), {{"sync", {{"topology", {{"type", "random-matching"}}}}}});
+  const json matching =
+      with(graph_config(4), {{"sync", {{"topology", {{"type", "random-matching"}}}}}});
   CHECK(text(matching, 4) == "graphs: none, because the topology's rounds never repeat\n");
-  CHECK(text(with(matching, {{"cuda_graphs", false}}), 4) == "graphs: none, because cuda_graphs is false\n");
+  CHECK(text(with(matching, {{"cuda_graphs", false}}), 4) ==
+        "graphs: none, because cuda_graphs is false\n");
   CHECK(text(with(graph_config(4), {{"sync", {{"transport", "staged"}}}}), 2) ==
         "graphs: none, because exchanges by staged pass through the host\n");
 }
 
-TEST_CASE("cuda/graph_trainer: exchanges through host memory are issued, in one line of rank 0; with cuda_graphs true all ranks refuse") {
+TEST_CASE(
+    "cuda/graph_trainer: exchanges through host memory are issued, in one line of rank 0; with "
+    "cuda_graphs true all ranks refuse") {
   const auto train = [](const json& config) {
     std::vector<GraphOutcome> outcomes(2);
     const test::Folder folder;
     run_ranks(2, by_host, [&](int rank, Backend& backend, Transport& transport) {
-      outcomes[static_cast<std::size_t>(rank)] = run_graph_job({config, {2, 2}}, backend, transport, folder / ".");
+      outcomes[static_cast<std::size_t>(rank)] =
+          run_graph_job({config, {2, 2}}, backend, transport, folder / ".");
     });
     return outcomes;
   };
@@ -286,7 +321,9 @@ TEST_CASE("cuda/graph_trainer: exchanges through host memory are issued, in one 
   check_line(stderr_lines([&] { with_auto = train(graph_config(5)); }), "pass through the host");
   const std::vector<GraphOutcome> off = train(with(graph_config(5), {{"cuda_graphs", false}}));
   for (std::size_t rank = 0; rank < 2; ++rank) CHECK(differences(with_auto[rank], off[rank]) == "");
-  const std::string refused = test::error_of(ExitCode::kUsage, [&] { train(with(graph_config(5), {{"cuda_graphs", true}})); });
+  const std::string refused = test::error_of(ExitCode::kUsage, [&] {
+    train(with(graph_config(5), {{"cuda_graphs", true}}));
+  });
   CHECK(test::contains(refused, "pass through the host; allowed here: auto, false"));
 }
 

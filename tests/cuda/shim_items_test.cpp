@@ -16,8 +16,9 @@
 #include "tests/fakes/cuda/fake_libraries.h"
 #include "tests/fakes/cuda/recorder.h"
 
-// How many items of work (kernels, copies, sets, calls of libraries) the graph of a training step holds, for the models of configs/ at
-// their own batches and images. Nothing is carried out: the trainer runs to its first capture while the fake runtime skips all work.
+// How many items of work (kernels, copies, sets, calls of libraries) the graph of a training step
+// holds, for the models of configs/ at their own batches and images. Nothing is carried out: the
+// trainer runs to its first capture while the fake runtime skips all work.
 namespace starling::tests {
 namespace {
 
@@ -29,7 +30,8 @@ using nlohmann::json;
 using Items = std::map<std::string, int>;
 
 int total(const Items& items) {
-  return std::accumulate(items.begin(), items.end(), 0, [](int sum, const auto& item) { return sum + item.second; });
+  return std::accumulate(items.begin(), items.end(), 0,
+                         [](int sum, const auto& item) { return sum + item.second; });
 }
 
 void count(Items& items, const Call& call) {
@@ -101,13 +103,15 @@ StepItems items_of(const Subject& subject, bool libraries) {
 }  // namespace
 
 TEST_CASE("cuda/items: the graph of a training step holds no more work than it did") {
-  // What the graphs hold now. Later changes may lower these numbers; whoever raises one says what for. Before this was counted: 186, 306,
-  // 494 and 818 with libraries; 214, 334, 533 and 857 with own kernels alone. With libraries each convolution's
-  // gradient of its weight is widened into the bucket by a kernel of its own: 19 and 53 of them.
+  // What the graphs hold now. Later changes may lower these numbers; whoever raises one says what
+  // for. Before this was counted: 186, 306, 494 and 818 with libraries; 214, 334, 533 and 857 with
+  // own kernels alone. With libraries each convolution's gradient of its weight is widened into the
+  // bucket by a kernel of its own: 19 and 53 of them.
   const char *small = "cifar10_resnet20.json", *large = "imagenet_resnet50.json";
-  for (const Subject& subject :
-       {Subject{"ResNet-20 bf16", small, 32, 10, "bf16", 165, 174}, Subject{"ResNet-20 fp16", small, 32, 10, "fp16", 168, 177},
-        Subject{"ResNet-50 bf16", large, 176, 1000, "bf16", 439, 425}, Subject{"ResNet-50 fp16", large, 176, 1000, "fp16", 444, 430}}) {
+  for (const Subject& subject : {Subject{"ResNet-20 bf16", small, 32, 10, "bf16", 165, 174},
+                                 Subject{"ResNet-20 fp16", small, 32, 10, "fp16", 168, 177},
+                                 Subject{"ResNet-50 bf16", large, 176, 1000, "bf16", 439, 425},
+                                 Subject{"ResNet-50 fp16", large, 176, 1000, "fp16", 444, 430}}) {
     CAPTURE(subject.name);
     for (const bool libraries : {true, false}) {
       const StepItems items = items_of(subject, libraries);
@@ -116,8 +120,8 @@ TEST_CASE("cuda/items: the graph of a training step holds no more work than it d
       CAPTURE(json(items.around).dump(1));
       CHECK(total(items.captured) > 50);
       CHECK(total(items.captured) <= (libraries ? subject.most : subject.most_own));
-      // Beside the graph: the batch to its place, the step's values, the next batch (twice where the loader was late), the loss to its
-      // record; in fp16 the flag's way to the host.
+      // Beside the graph: the batch to its place, the step's values, the next batch (twice where
+      // the loader was late), the loss to its record; in fp16 the flag's way to the host.
       CHECK(total(items.around) <= (std::string(subject.precision) == "fp16" ? 6 : 5));
     }
   }

@@ -18,11 +18,13 @@
 #include "tests/fakes/cuda/shim.h"
 #include "tests/operations/rows.h"
 
-// Kernels whose last block combines what all have left: whichever block is last, the bits are the same, and the counters are 0 again.
+// Kernels whose last block combines what all have left: whichever block is last, the bits are the
+// same, and the counters are 0 again.
 namespace starling::cuda {
 namespace {
 
-/// sums[0] = Σ partial, sums[1] = the block that was last. `short_by` makes a block combine before all have arrived.
+/// sums[0] = Σ partial, sums[1] = the block that was last. `short_by` makes a block combine before
+/// all have arrived.
 __global__ void sum_by_last(float* partial, unsigned* counter, float* sums, unsigned short_by) {
   if (threadIdx.x == 0) partial[blockIdx.x] = 1.0f / static_cast<float>(blockIdx.x + 1);
   if (!last_block(counter, gridDim.x - short_by) || threadIdx.x != 0) return;
@@ -50,15 +52,16 @@ constexpr Index kRows = 1500, kChannels = 80;
 
 /// Rows whose operations leave partial results, on inputs that have several parts.
 const std::vector<Operation>& combining() {
-  static const std::vector<Operation> rows{batch_norm(kRows, kChannels, {.relu = true, .mask = MaskFrom::kInput}),
-                                           channel_sums(kRows, kChannels),
-                                           batch_norm_backward_sums(kRows, kChannels),
-                                           batch_norm_backward_apply(kRows, kChannels, true),
-                                           layer_norm(kRows, kChannels),
-                                           sums_of_rows(kRows, kChannels),
-                                           squared_distance(kRows * kChannels * 3, true),
-                                           cross_entropy(kRows, kChannels, 0.0),
-                                           metrics(kRows, kChannels)};
+  static const std::vector<Operation> rows{
+      batch_norm(kRows, kChannels, {.relu = true, .mask = MaskFrom::kInput}),
+      channel_sums(kRows, kChannels),
+      batch_norm_backward_sums(kRows, kChannels),
+      batch_norm_backward_apply(kRows, kChannels, true),
+      layer_norm(kRows, kChannels),
+      sums_of_rows(kRows, kChannels),
+      squared_distance(kRows * kChannels * 3, true),
+      cross_entropy(kRows, kChannels, 0.0),
+      metrics(kRows, kChannels)};
   return rows;
 }
 Results run_random(const Operation& op, Backend& backend, DType dtype) {
@@ -78,12 +81,15 @@ class Launches final : public ForwardingBackend {
 };
 
 bool all_zero(const unsigned* counters) {
-  return std::all_of(counters, counters + cuda::CudaBackend::kArrivals, [](unsigned n) { return n == 0; });
+  return std::all_of(counters, counters + cuda::CudaBackend::kArrivals,
+                     [](unsigned n) { return n == 0; });
 }
 
 }  // namespace
 
-TEST_CASE("cuda/last block: any block may be the last, the sum has the same bits, and the counter is 0 again") {
+TEST_CASE(
+    "cuda/last block: any block may be the last, the sum has the same bits, and the counter is 0 "
+    "again") {
   const OrderBack back;
   constexpr unsigned kBlocks = 5;
   std::set<int> last;
@@ -91,9 +97,13 @@ TEST_CASE("cuda/last block: any block may be the last, the sum has the same bits
   float sums[2] = {}, expected = 0.0f;
   for (unsigned b = 0; b < kBlocks; ++b) expected += 1.0f / static_cast<float>(b + 1);
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    cuda::shim::set_order(seed == 0 ? Order::kForward : seed == 1 ? Order::kBackward : Order::kShuffled, seed);
+    cuda::shim::set_order(seed == 0   ? Order::kForward
+                          : seed == 1 ? Order::kBackward
+                                      : Order::kShuffled,
+                          seed);
     std::vector<float> partial(kBlocks, NAN);
-    cuda::launch(cuda::sum_by_last, {{kBlocks}, {64}, gpu().handle()}, partial.data(), &counter, sums, 0u);
+    cuda::launch(cuda::sum_by_last, {{kBlocks}, {64}, gpu().handle()}, partial.data(), &counter,
+                 sums, 0u);
     CHECK(sums[0] == expected);
     CHECK(counter == 0);
     last.insert(static_cast<int>(sums[1]));

@@ -24,8 +24,8 @@
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
 
-// Batches go from the loader's thread to the device through page-locked memory that nobody copies, and that is written again only once the
-// device has read it.
+// Batches go from the loader's thread to the device through page-locked memory that nobody copies,
+// and that is written again only once the device has read it.
 namespace starling::tests {
 namespace {
 
@@ -41,7 +41,9 @@ std::unique_ptr<ImageDataset> synthetic() {
 }
 
 LoaderSettings settings_of_three() {
-  return {.augment = read_train_config(graph_config(1), "test", {}).augment, .batch_size = 3, .fixed_place = true};
+  return {.augment = read_train_config(graph_config(1), "test", {}).augment,
+          .batch_size = 3,
+          .fixed_place = true};
 }
 
 }  // namespace
@@ -66,19 +68,27 @@ TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that th
   CHECK(cuda::Staging::copied_bytes() == copied);
   std::vector<std::int32_t> labels(3);
   backend.copy_to_host(slot.batch["label"], labels.data());
-  for (std::size_t i = 0; i < 3; ++i) CHECK(labels[i] == dataset->label(Dataset::Split::kTrain, samples[i]));
-  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->images().image.elements())), bytes(3 * image.size());
+  for (std::size_t i = 0; i < 3; ++i)
+    CHECK(labels[i] == dataset->label(Dataset::Split::kTrain, samples[i]));
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->images().image.elements())),
+      bytes(3 * image.size());
   backend.copy_to_host(slot.device.tensors[0], bytes.data());
   dataset->image(Dataset::Split::kTrain, 7, image.data());
   CHECK(std::memcmp(bytes.data() + 2 * image.size(), image.data(), image.size()) == 0);
   maker->settle(slot);
 }
 
-TEST_CASE("cuda/loader: colours, shapes and parts are the device's work, with the bits of the CPU's loader") {
+TEST_CASE(
+    "cuda/loader: colours, shapes and parts are the device's work, with the bits of the CPU's "
+    "loader") {
   const std::unique_ptr<ImageDataset> dataset = synthetic();
-  const json part{{"random_resized_crop", {{"scale", {0.2, 0.9}}}}}, list{{"rand_augment", {{"n", 3}, {"magnitude", 20}}}};
-  const json jitter{{"color_jitter", {{"brightness", 0.5}, {"contrast", 0.5}, {"saturation", 0.5}, {"hue", 0.4}}}};
-  for (json keys : {part, list, jitter, json{{"trivial_augment", true}, {"crop_padding", 2}, {"padding_mode", "reflect"}}}) {
+  const json part{{"random_resized_crop", {{"scale", {0.2, 0.9}}}}},
+      list{{"rand_augment", {{"n", 3}, {"magnitude", 20}}}};
+  const json jitter{{"color_jitter",
+                     {{"brightness", 0.5}, {"contrast", 0.5}, {"saturation", 0.5}, {"hue", 0.4}}}};
+  for (json keys :
+       {part, list, jitter,
+        json{{"trivial_augment", true}, {"crop_padding", 2}, {"padding_mode", "reflect"}}}) {
     keys.update({{"flip", true}, {"random_erasing", {{"p", 0.5}}}, {"mixup", 0.3}});
     CAPTURE(keys.dump());
     ConfigSection section(keys, "test");
@@ -88,7 +98,8 @@ TEST_CASE("cuda/loader: colours, shapes and parts are the device's work, with th
       settings.fixed_place = fixed_place;
       cuda::CudaBackend gpu(0, false, false, true);
       CpuBackend cpu;
-      Loader on_device(*dataset, settings, gpu, DType::kFloat32), on_cpu(*dataset, settings, cpu, DType::kFloat32);
+      Loader on_device(*dataset, settings, gpu, DType::kFloat32),
+          on_cpu(*dataset, settings, cpu, DType::kFloat32);
       cuda::shim::start_recording();
       for (int step = 0; step < 6; ++step) {
         const Tensor &expected = on_cpu.next()["image"], &found = on_device.next()["image"];
@@ -113,11 +124,15 @@ class Negative final : public Augmenter {
 
 /// A batch's images, and how many of its pictures are left to the device.
 struct PictureBatches {
-  explicit PictureBatches(const Dataset& dataset, const Augmenters& augmenters, Backend& backend, int threads)
+  explicit PictureBatches(const Dataset& dataset, const Augmenters& augmenters, Backend& backend,
+                          int threads)
       : augmenters_(augmenters),
-        maker_(make_batch_maker(
-            dataset, {.batch_size = 5, .steps = steps_of(augmenters, true), .mix = !mixing_key(augmenters).empty(), .threads = threads},
-            backend)),
+        maker_(make_batch_maker(dataset,
+                                {.batch_size = 5,
+                                 .steps = steps_of(augmenters, true),
+                                 .mix = !mixing_key(augmenters).empty(),
+                                 .threads = threads},
+                                backend)),
         slot_(maker_->make_slot()),
         backend_(backend) {}
   ~PictureBatches() { maker_->settle(slot_); }
@@ -132,7 +147,8 @@ struct PictureBatches {
     std::vector<float> numbers(static_cast<std::size_t>(image.elements()));
     backend_.copy_to_host(image, numbers.data());
     if (slot_.device.cuts) {
-      const auto* cuts = reinterpret_cast<const CutPicture*>(slot_.host.get() + (slot_.device.cuts.raw() - slot_.device.all.raw()));
+      const auto* cuts = reinterpret_cast<const CutPicture*>(
+          slot_.host.get() + (slot_.device.cuts.raw() - slot_.device.all.raw()));
       for (int i = 0; i < 5; ++i) left += cuts[i].height != 16 || cuts[i].width != 16;
     }
     return numbers;
@@ -148,11 +164,13 @@ struct PictureBatches {
 
 }  // namespace
 
-TEST_CASE("cuda/loader: crops of pictures are resized by the device, with the bits of the CPU's loader") {
+TEST_CASE(
+    "cuda/loader: crops of pictures are resized by the device, with the bits of the CPU's loader") {
   const test::PictureTree tree;
   const json crops{{"random_resized_crop", {{"scale", {0.05, 1.0}}}}};
   json changed = crops;
-  changed.update({{"color_jitter", {{"contrast", 0.5}, {"hue", 0.4}}}, {"flip", true}, {"mixup", 0.3}});
+  changed.update(
+      {{"color_jitter", {{"contrast", 0.5}, {"hue", 0.4}}}, {"flip", true}, {"mixup", 0.3}});
   for (const std::string interpolation : {"nearest", "bilinear", "bicubic"}) {
     for (const json& keys : {json::object(), crops, changed}) {
       for (const bool by_host : {false, true}) {
@@ -166,7 +184,8 @@ TEST_CASE("cuda/loader: crops of pictures are resized by the device, with the bi
         if (by_host) augmenters.push_back(std::make_shared<Negative>());
         cuda::CudaBackend gpu(0, false, false, true);
         CpuBackend cpu;
-        PictureBatches on_device(*dataset, augmenters, gpu, 1), on_cpu(*dataset, augmenters, cpu, 1), shared(*dataset, augmenters, gpu, 3);
+        PictureBatches on_device(*dataset, augmenters, gpu, 1),
+            on_cpu(*dataset, augmenters, cpu, 1), shared(*dataset, augmenters, gpu, 3);
         cuda::shim::start_recording();
         for (std::int64_t epoch = 0; epoch < 8; ++epoch) {
           const std::vector<float> expected = on_cpu.next(epoch);
@@ -175,20 +194,24 @@ TEST_CASE("cuda/loader: crops of pictures are resized by the device, with the bi
         }
         CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "resize_pictures") == 16);
         CHECK((by_host ? on_device.left == 0 : on_device.left > 10));
-        // Pictures that are not decoded at a smaller scale do not all fit beside each other, so that the host resizes some.
+        // Pictures that are not decoded at a smaller scale do not all fit beside each other, so
+        // that the host resizes some.
         if (interpolation == "nearest") CHECK(on_device.left < 40);
       }
     }
   }
 }
 
-TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was taken, and a short batch is whole") {
+TEST_CASE(
+    "cuda/loader: of a batch of pictures no more crosses the bus than was taken, and a short batch "
+    "is whole") {
   const test::PictureTree tree;
   const auto dataset = tree.open();
   cuda::CudaBackend backend(0, false, false, true);
   CpuBackend cpu;
   for (const bool fixed_place : {false, true}) {
-    const auto maker = make_batch_maker(*dataset, {.batch_size = 5, .fixed_place = fixed_place}, backend);
+    const auto maker =
+        make_batch_maker(*dataset, {.batch_size = 5, .fixed_place = fixed_place}, backend);
     const auto expected_maker = make_batch_maker(*dataset, {.batch_size = 5}, cpu);
     BatchMaker::Slot slot = maker->make_slot(), expected = expected_maker->make_slot();
     const std::vector<std::int64_t> samples = {3, 1};
@@ -201,18 +224,23 @@ TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was 
     maker->make(slot);
     std::vector<float> found(static_cast<std::size_t>(slot.batch["image"].elements()));
     backend.copy_to_host(slot.batch["image"], found.data());
-    CHECK(std::memcmp(found.data(), expected.batch["image"].raw(), 2 * 16 * 16 * 3 * sizeof(float)) == 0);
+    CHECK(std::memcmp(found.data(), expected.batch["image"].raw(),
+                      2 * 16 * 16 * 3 * sizeof(float)) == 0);
     maker->settle(slot);
   }
 }
 
-TEST_CASE("cuda/loader: views of test pictures are shifted and mirrored by the device, with the bits of the CPU's loader") {
+TEST_CASE(
+    "cuda/loader: views of test pictures are shifted and mirrored by the device, with the bits of "
+    "the CPU's loader") {
   const test::PictureTree tree;
   const auto dataset = tree.open();
   cuda::CudaBackend gpu(0, false, false, true);
   CpuBackend cpu;
-  EvaluationLoader on_device(*dataset, 2, 0, 1, gpu, DType::kFloat32, 1, test_views("mirror_translate"));
-  EvaluationLoader on_cpu(*dataset, 2, 0, 1, cpu, DType::kFloat32, 1, test_views("mirror_translate"));
+  EvaluationLoader on_device(*dataset, 2, 0, 1, gpu, DType::kFloat32, 1,
+                             test_views("mirror_translate"));
+  EvaluationLoader on_cpu(*dataset, 2, 0, 1, cpu, DType::kFloat32, 1,
+                          test_views("mirror_translate"));
   REQUIRE(on_device.next() != nullptr);
   REQUIRE(on_cpu.next() != nullptr);
   cuda::shim::start_recording();
@@ -227,7 +255,9 @@ TEST_CASE("cuda/loader: views of test pictures are shifted and mirrored by the d
   CHECK(cuda::shim::launches(calls, "resize_pictures") == 6);
 }
 
-TEST_CASE("cuda/loader: the loader's thread waits for a device that lags behind, and the race checker finds nothing") {
+TEST_CASE(
+    "cuda/loader: the loader's thread waits for a device that lags behind, and the race checker "
+    "finds nothing") {
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::shim::start_recording(true);
   {

@@ -26,8 +26,9 @@
 #include "tests/support/soon.h"
 #include "tests/support/topologies.h"
 
-// Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in
-// which order, and what happens when something is refused or somebody stops.
+// Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is
+// learned, what is asked of the device in which order, and what happens when something is refused
+// or somebody stops.
 namespace starling::tests {
 namespace {
 
@@ -35,12 +36,14 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 using RankNumbers = test::NumbersOfRanks;
 
-RankNumbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}) {
+RankNumbers by_peers(int ranks, const PeerJobSettings& settings,
+                     const PeerWorldOptions& options = {}) {
   RankNumbers numbers(static_cast<std::size_t>(ranks));
   with_peers(ranks, options, [&](Transport& transport, cuda::CudaBackend& backend) {
     PeerJob job(backend, transport, settings);
     CHECK(job.buckets().size() >= 3);
-    for (const Bucket& bucket : job.buckets()) CHECK(static_cast<bool>(bucket.spare) == (transport.size() > 1));
+    for (const Bucket& bucket : job.buckets())
+      CHECK(static_cast<bool>(bucket.spare) == (transport.size() > 1));
     job.run();
     numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
   });
@@ -73,7 +76,9 @@ std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) 
   std::string order;
   for (const Call& call : calls) {
     if (call.kind != CallKind::kLaunch || call.stream != stream) continue;
-    order += contains(call.label, "CudaPeerMemory::await") ? 'a' : contains(call.label, "CudaPeerMemory::signal") ? 's' : 'u';
+    order += contains(call.label, "CudaPeerMemory::await")    ? 'a'
+             : contains(call.label, "CudaPeerMemory::signal") ? 's'
+                                                              : 'u';
   }
   return order;
 }
@@ -81,7 +86,8 @@ std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) 
 }  // namespace
 
 TEST_CASE(
-    "cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory, of the CPU's direct transport, and keeps the mean") {
+    "cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory, of the CPU's "
+    "direct transport, and keeps the mean") {
   std::size_t ran = 0;
   for (int ranks = 1; ranks <= 5; ++ranks) {
     for (const std::string& type : types_for(ranks)) {
@@ -100,7 +106,8 @@ TEST_CASE(
       settings.steps = 0;
       const std::vector<double> start = mean_of(by_peers(ranks, settings));
       double largest = 0.0;
-      for (std::size_t e = 0; e < end.size(); ++e) largest = std::max(largest, std::abs(end[e] - start[e]));
+      for (std::size_t e = 0; e < end.size(); ++e)
+        largest = std::max(largest, std::abs(end[e] - start[e]));
       CHECK(largest < 1e-5);
     }
   }
@@ -135,7 +142,8 @@ TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
       // Who has read what the graphs published, the host does not know: all are waited for.
       std::string wanted(job.buckets().size(), 's');
       for (std::size_t b = 0; b < job.buckets().size(); ++b) wanted += "aaus";
-      CHECK(order_on(handle_of(backend, StreamKind::kUpdate), cuda::shim::stop_recording()) == wanted);
+      CHECK(order_on(handle_of(backend, StreamKind::kUpdate), cuda::shim::stop_recording()) ==
+            wanted);
     }
     for (int i = 0; i < 2; ++i) job.step();
     job.graphs(true);
@@ -150,10 +158,11 @@ TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
 TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
   const auto why = [](const char* type, int ranks, int per_host) {
     std::vector<std::string> answers(static_cast<std::size_t>(ranks));
-    with_peers(ranks, {.ranks_per_host = per_host}, [&](Transport& transport, cuda::CudaBackend& backend) {
-      PeerJob job(backend, transport, {.topology = {{"type", type}}});
-      answers[static_cast<std::size_t>(transport.rank())] = job.mixer().why_not_captured();
-    });
+    with_peers(
+        ranks, {.ranks_per_host = per_host}, [&](Transport& transport, cuda::CudaBackend& backend) {
+          PeerJob job(backend, transport, {.topology = {{"type", type}}});
+          answers[static_cast<std::size_t>(transport.rank())] = job.mixer().why_not_captured();
+        });
     CHECK(std::count(answers.begin(), answers.end(), answers[0]) == ranks);
     return answers[0];
   };
@@ -163,7 +172,9 @@ TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
   CHECK(contains(why("ring", 4, 2), "through host memory"));
 }
 
-TEST_CASE("cuda/peers: an update follows its two waits and precedes its two signals on its stream, and the host waits for nothing") {
+TEST_CASE(
+    "cuda/peers: an update follows its two waits and precedes its two signals on its stream, and "
+    "the host waits for nothing") {
   constexpr int kRanks = 2;
   std::vector<Call> calls;
   std::vector<cuda::StreamHandle> update(kRanks);
@@ -193,7 +204,8 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
     CHECK(call.kind != CallKind::kHostWait);
     CHECK(call.kind != CallKind::kAllocate);
     CHECK(call.kind != CallKind::kFree);
-    if (contains(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
+    if (contains(call.label, "CudaPeerMemory"))
+      CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
   }
   for (const cuda::StreamHandle stream : update) {
     std::string wanted;
@@ -207,8 +219,14 @@ namespace {
 /// Two ranks that exchange one bucket with each other.
 struct Pair {
   Pair(Transport& to, cuda::CudaBackend& with)
-      : transport(to), backend(with), job(with, to, {}), bucket(job.buckets()[0]), exchange(test::pair_with(1 - to.rank())) {}
-  Ticket start(std::int64_t step) { return job.mixer().start(exchange, bucket, {}, received, {step, 0, step}); }
+      : transport(to),
+        backend(with),
+        job(with, to, {}),
+        bucket(job.buckets()[0]),
+        exchange(test::pair_with(1 - to.rank())) {}
+  Ticket start(std::int64_t step) {
+    return job.mixer().start(exchange, bucket, {}, received, {step, 0, step});
+  }
   /// The first number of what came.
   float came() {
     std::vector<float> numbers(static_cast<std::size_t>(received.at(0).elements()));
@@ -240,7 +258,8 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
     if (transport.rank() == 1) {
       CHECK(pair.came() == 10.0f);  // what was published stays, though its owner writes
       soon([&] { return looked.load(); });
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a writer that does not wait is through by then
+      // a writer that does not wait is through by then
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
       CHECK(pair.came() == 10.0f);
       read = true;
       mixer.release({1, 0, 0});
@@ -268,8 +287,11 @@ TEST_CASE("cuda/peers: what one rank refuses, all ranks go without, for the same
     const char* reason;
   };
   for (const auto& [what, reason] :
-       {Case{PeerRefusal::kExport, "rank 1: its GPU's memory cannot be exported as a file descriptor"},
-        Case{PeerRefusal::kAccess, "rank 1: the GPU of rank 0: the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)"},
+       {Case{PeerRefusal::kExport,
+             "rank 1: its GPU's memory cannot be exported as a file descriptor"},
+        Case{PeerRefusal::kAccess,
+             "rank 1: the GPU of rank 0: the GPUs cannot access each other's memory "
+             "(cudaDeviceCanAccessPeer)"},
         Case{PeerRefusal::kCreate, "rank 1: cuMemCreate: out of memory (2)"},
         Case{PeerRefusal::kMap, "rank 1: cuMemImportFromShareableHandle: invalid argument (1)"}}) {
     CAPTURE(std::string(reason));
@@ -279,7 +301,8 @@ TEST_CASE("cuda/peers: what one rank refuses, all ranks go without, for the same
       if (end.rank() == 1) cuda::shim::refuse_peers(what);
       std::string refusal;
       auto between = make_staged_transport(world.transport(end.rank()));
-      CHECK(make_peer_transport(std::move(between), backend, make_thread_sharing("host", false), {20.0}, refusal) == nullptr);
+      CHECK(make_peer_transport(std::move(between), backend, make_thread_sharing("host", false),
+                                {20.0}, refusal) == nullptr);
       CHECK(between != nullptr);
       CHECK(refusal == reason);
     });
@@ -291,7 +314,8 @@ TEST_CASE("cuda/peers: what one rank refuses, all ranks go without, for the same
     std::string refusal = "something";
     auto between = make_staged_transport(world.transport(end.rank()));
     const std::string host = "host " + std::to_string(end.rank());
-    CHECK(make_peer_transport(std::move(between), backend, make_thread_sharing(host, false), {20.0}, refusal) == nullptr);
+    CHECK(make_peer_transport(std::move(between), backend, make_thread_sharing(host, false), {20.0},
+                              refusal) == nullptr);
     CHECK(refusal.empty());
   });
   CHECK(cuda::shim::mapped_blocks() == 0);
@@ -329,7 +353,8 @@ std::string chosen(const std::string& wanted, bool refuses) {
         why = "this build has none";
         return nullptr;
       };
-      const auto transport = transport_of(wanted).make(world.transport(end.rank()), {backend, 20.0, 0, false, open});
+      const auto transport =
+          transport_of(wanted).make(world.transport(end.rank()), {backend, 20.0, 0, false, open});
       PeerJob job(backend, *transport, {});
       job.run();
       name = job.mixer().name();
@@ -344,15 +369,18 @@ std::string chosen(const std::string& wanted, bool refuses) {
 
 }  // namespace
 
-TEST_CASE("cuda/peers: auto and direct take peer memory, nccl and staged do not; where it is refused, direct is an error") {
+TEST_CASE(
+    "cuda/peers: auto and direct take peer memory, nccl and staged do not; where it is refused, "
+    "direct is an error") {
   CHECK(chosen("auto", false) == "peer memory + fake, through host memory");
   CHECK(chosen("direct", false) == "peer memory + fake, through host memory");
   CHECK(chosen("staged", false) == "fake, through host memory");
   CHECK(chosen("mpi", false) == "fake, through host memory");
   CHECK(chosen("auto", true) == "fake, through host memory");
   const std::string refused = chosen("direct", true);
-  CHECK(
-      contains(refused, "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 1: the GPU of rank 0: "));
+  CHECK(contains(refused,
+                 "sync.transport is direct, but the ranks of a host cannot share their GPUs' "
+                 "memory: rank 1: the GPU of rank 0: "));
   CHECK(contains(refused, "; or sync.transport auto, nccl or staged"));
 }
 
@@ -364,16 +392,19 @@ TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for wh
     std::atomic<int> ended{0};
     const PeerJobSettings settings{.topology = {{"type", "static-exp"}}, .graphs = graphs};
     // The limit is that of the steps before too: no pause of a busy machine's is to reach it.
-    with_peers(kRanks, {.timeout_seconds = 2.0}, [&](Transport& transport, cuda::CudaBackend& backend) {
-      const auto begin = std::chrono::steady_clock::now();
-      PeerJob job(backend, transport, settings);  // one that goes says that it has ended
-      errors[static_cast<std::size_t>(transport.rank())] = test::error_text(ExitCode::kLost, [&] {
-        for (int i = 0; i < (transport.rank() == 2 ? 8 : 20); ++i) job.step();
-      });
-      CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 30.0);
-      ++ended;
-      wait_for(ended, kRanks);
-    });
+    with_peers(
+        kRanks, {.timeout_seconds = 2.0}, [&](Transport& transport, cuda::CudaBackend& backend) {
+          const auto begin = std::chrono::steady_clock::now();
+          PeerJob job(backend, transport, settings);  // one that goes says that it has ended
+          errors[static_cast<std::size_t>(transport.rank())] =
+              test::error_text(ExitCode::kLost, [&] {
+                for (int i = 0; i < (transport.rank() == 2 ? 8 : 20); ++i) job.step();
+              });
+          CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
+                30.0);
+          ++ended;
+          wait_for(ended, kRanks);
+        });
     CHECK(errors[2].empty());
     for (int rank = 0; rank < 2; ++rank) {
       const std::string& text = errors[static_cast<std::size_t>(rank)];

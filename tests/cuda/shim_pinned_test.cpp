@@ -53,7 +53,8 @@ TEST_CASE("cuda/pinned: refused memory is one clear error") {
   } back;
   shim::set_machine(small);
   CHECK(backend.allocate_host(4096) != nullptr);
-  const std::string text = test::error_of(ExitCode::kMemory, [&] { backend.allocate_host(123456789); });
+  const std::string text =
+      test::error_of(ExitCode::kMemory, [&] { backend.allocate_host(123456789); });
   CHECK(test::contains(text, "123456789 bytes"));
   CHECK(test::contains(text, "ulimit -l"));
 }
@@ -73,7 +74,8 @@ TEST_CASE("cuda/events: whether an event is done is known without a wait, event 
   CHECK(runtime_counters().host_waits == waits);
 }
 
-TEST_CASE("cuda/events: other threads may ask while one records, and a number that was done stays done") {
+TEST_CASE(
+    "cuda/events: other threads may ask while one records, and a number that was done stays done") {
   CudaBackend backend(0, false, false, true);
   std::atomic<std::uint64_t> last{0};
   std::atomic<bool> stop{false};
@@ -87,7 +89,8 @@ TEST_CASE("cuda/events: other threads may ask while one records, and a number th
         while (!stop) {
           const std::uint64_t newest = last;
           while (done < newest && backend.done(Event{done + 1})) ++done;
-          if (done > 0 && (!backend.done(Event{done}) || !backend.done(Event{1 + done / 2}))) ++fallen;
+          if (done > 0 && (!backend.done(Event{done}) || !backend.done(Event{1 + done / 2})))
+            ++fallen;
           ++asked;
         }
       });

@@ -18,7 +18,8 @@ template <class T>
 std::vector<T> forward_and_backward(Backend& backend, std::int64_t n) {
   const auto put = [&](unsigned seed) {
     Tensor tensor(backend, Shape{n}, DTypeOf<T>::value);
-    backend.copy_from_host(test::normal_numbers<T>(static_cast<std::size_t>(n), seed).data(), tensor);
+    backend.copy_from_host(test::normal_numbers<T>(static_cast<std::size_t>(n), seed).data(),
+                           tensor);
     return tensor;
   };
   const Tensor x = put(1), dy = put(2);

@@ -91,11 +91,14 @@ void compare(const OptimizerRule& rule) {
   CHECK(numbers_of<T>(gpu(), found.states[0]) == numbers_of<T>(*cpu, expected.states[0]));
 }
 
-std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kUsage, body); }
+std::string error_of(const std::function<void()>& body) {
+  return test::error_of(ExitCode::kUsage, body);
+}
 
 }  // namespace
 
-TEST_CASE("cuda/plug-in rule: STARLING_CUDA_RULE gives a plug-in's optimizer the CPU's bits on a GPU") {
+TEST_CASE(
+    "cuda/plug-in rule: STARLING_CUDA_RULE gives a plug-in's optimizer the CPU's bits on a GPU") {
   const RuleKernel<Sign> rule(Sign{0.5});
   CHECK(runs_on_gpu(rule));
   CHECK_NOTHROW(require_gpu_update(rule, "sign"));
@@ -105,10 +108,12 @@ TEST_CASE("cuda/plug-in rule: STARLING_CUDA_RULE gives a plug-in's optimizer the
   });
 }
 
-TEST_CASE("cuda/plug-in rule: one launch a bucket on the current stream, without a copy or a wait") {
+TEST_CASE(
+    "cuda/plug-in rule: one launch a bucket on the current stream, without a copy or a wait") {
   const RuleKernel<Sign> rule(Sign{0.5});
   const auto adamw = test::make_rule("adamw", nlohmann::json::object());
-  for (const OptimizerRule* each : {static_cast<const OptimizerRule*>(&rule), static_cast<const OptimizerRule*>(adamw.get())}) {
+  for (const OptimizerRule* each :
+       {static_cast<const OptimizerRule*>(&rule), static_cast<const OptimizerRule*>(adamw.get())}) {
     UpdateArgs args = make_args<float>(gpu(), 4096);
     if (each != &rule) args.states.push_back(Tensor(gpu(), args.x.shape(), DType::kFloat32));
     const StreamScope scope(gpu(), StreamKind::kUpdate);
@@ -128,7 +133,8 @@ TEST_CASE("cuda/plug-in rule: without kernels for it the optimizer and the remed
   const UpdateArgs args = make_args<float>(gpu(), 64);
   const std::string typed = error_of([&] { gpu().update({rule, args}); });
   CHECK(typed.find("shim_plugin_rule::Unknown") != std::string::npos);
-  for (const test::Reference& reference : test::reference_rules()) CHECK(runs_on_gpu(*test::make_rule(reference)));
+  for (const test::Reference& reference : test::reference_rules())
+    CHECK(runs_on_gpu(*test::make_rule(reference)));
 }
 
 }  // namespace starling::tests

@@ -14,8 +14,8 @@
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
 
-// The race checker on graphs and what is issued around them: the batch that goes up, the loss that comes back, an evaluation between two
-// launches.
+// The race checker on graphs and what is issued around them: the batch that goes up, the loss that
+// comes back, an evaluation between two launches.
 namespace starling::tests {
 namespace {
 
@@ -27,23 +27,29 @@ using Kind = cuda::shim::Finding::Kind;
 
 enum class Wrong {
   kNothing,
-  kFork,        ///< the side stream does not wait for the work that it goes on with
-  kUpload,      ///< a batch goes up before the graph has read the one before
-  kBatch,       ///< a graph does not wait for its batch
-  kLoss,        ///< the next graph writes the loss before the copy of the last one's, on another stream, has read it
-  kLossFreed,   ///< nobody holds the loss, whose memory the next graph uses for something else, and it is read all the same
+  kFork,    ///< the side stream does not wait for the work that it goes on with
+  kUpload,  ///< a batch goes up before the graph has read the one before
+  kBatch,   ///< a graph does not wait for its batch
+  /// The next graph writes the loss before the copy of the last one's, on another stream, has read
+  /// it
+  kLoss,
+  /// Nobody holds the loss, whose memory the next graph uses for something else, and it is read all
+  /// the same
+  kLossFreed,
   kBatchFreed,  ///< the memory of a batch is given back before a launch that reads it
   kEvaluation,  ///< an evaluation on another stream changes what graphs read
 };
 
-/// Two graphs in turn, as of two rounds, of two streams each: y = 2x on one and the loss = 4x + y on the other.
+/// Two graphs in turn, as of two rounds, of two streams each: y = 2x on one and the loss = 4x + y
+/// on the other.
 std::vector<Finding> findings_of(Wrong wrong) {
   cuda::shim::start_recording(true);
   {
     cuda::CudaBackend cuda(0, false, false, true);
     cuda::shim::NotingBackend backend(cuda);
     Tensor batch(backend, Shape{64}, DType::kFloat32);
-    const Tensor y(backend, batch.shape(), batch.dtype()), other(backend, batch.shape(), batch.dtype());
+    const Tensor y(backend, batch.shape(), batch.dtype()),
+        other(backend, batch.shape(), batch.dtype());
     Tensor loss(backend, batch.shape(), batch.dtype());
     const std::vector<float> numbers(64, 1.0f);
     std::vector<float> host(64);
@@ -82,7 +88,8 @@ std::vector<Finding> findings_of(Wrong wrong) {
     }
     Event copied;
     // A launch comes by itself after what the update and the communication stream were told.
-    const StreamKind reader = wrong == Wrong::kLoss ? StreamKind::kUpload : StreamKind::kCommunication;
+    const StreamKind reader =
+        wrong == Wrong::kLoss ? StreamKind::kUpload : StreamKind::kCommunication;
     for (int step = 0; step < 4; ++step) {
       if (wrong != Wrong::kLoss) backend.wait(copied);
       graphs[static_cast<std::size_t>(step) % 2]->launch({});
@@ -93,7 +100,11 @@ std::vector<Finding> findings_of(Wrong wrong) {
         if (loss) {
           backend.add({.a = loss, .b = loss, .y = other});
         } else {  // as a view would that holds no memory
-          cuda::shim::note({.kind = CallKind::kRead, .stream = cuda.handle(), .label = "add", .from = stale, .bytes = batch.bytes()});
+          cuda::shim::note({.kind = CallKind::kRead,
+                            .stream = cuda.handle(),
+                            .label = "add",
+                            .from = stale,
+                            .bytes = batch.bytes()});
         }
       });
       if (step == 1) {
@@ -134,7 +145,9 @@ TEST_CASE("cuda/race: graphs and what is issued around them") {
   CHECK(kinds(findings_of(Wrong::kLossFreed)) == std::set<Kind>{Kind::kFreedMemory});
   CHECK(kinds(findings_of(Wrong::kBatchFreed)) == std::set<Kind>{Kind::kFreedMemory});
   const std::vector<Finding> upload = findings_of(Wrong::kUpload);
-  CHECK(std::any_of(upload.begin(), upload.end(), [](const Finding& f) { return f.one == "add" && f.other == "copy to the device"; }));
+  CHECK(std::any_of(upload.begin(), upload.end(), [](const Finding& f) {
+    return f.one == "add" && f.other == "copy to the device";
+  }));
 }
 
 TEST_CASE("cuda/race: operations of two communicators on one device must follow each other") {

@@ -6,7 +6,8 @@
 #include "tests/cuda/race_script.h"
 #include "tests/support/errors.h"
 
-// What the race checker says of short records written by hand: one for each rule, and its neighbour that is right.
+// What the race checker says of short records written by hand: one for each rule, and its neighbour
+// that is right.
 namespace starling::tests {
 namespace {
 
@@ -38,7 +39,8 @@ TEST_CASE("cuda/race: two streams on the same bytes need an event between them")
       CHECK(found[0].other == "update");
       CHECK(s.calls[found[0].first].label == "conv");
       CHECK(s.calls[found[0].second].label == "update");
-      CHECK(contains(found[0].text, first_writes ? "'conv' on stream compute writes 64 bytes" : "'conv' on stream compute reads 64 bytes"));
+      CHECK(contains(found[0].text, first_writes ? "'conv' on stream compute writes 64 bytes"
+                                                 : "'conv' on stream compute reads 64 bytes"));
       CHECK(contains(found[0].text, "'update' on stream update writes 64 bytes"));
     }
   }
@@ -201,7 +203,8 @@ TEST_CASE("cuda/race: pinned memory is the host's again only after it has waited
       const auto event = s.event();
       const bool up = direction == CopyKind::kHostToDevice;
       const auto copy = [&](std::size_t at) {
-        s.copy(s.communication, up ? pinned.data() : s.memory(at), up ? s.memory(at) : pinned.data(), pinned.size(), direction);
+        s.copy(s.communication, up ? pinned.data() : s.memory(at),
+               up ? s.memory(at) : pinned.data(), pinned.size(), direction);
       };
       copy(0);
       s.record(event, s.communication);
@@ -216,7 +219,8 @@ TEST_CASE("cuda/race: pinned memory is the host's again only after it has waited
   }
 }
 
-TEST_CASE("cuda/race: an update while the bucket is sent, and one that reads what came without a wait") {
+TEST_CASE(
+    "cuda/race: an update while the bucket is sent, and one that reads what came without a wait") {
   RaceScript sent, came;
   sent.group(true);
   sent.send(1, 1, 0, 64);
@@ -276,7 +280,9 @@ TEST_CASE("cuda/race: ranks issue in one order") {
     const std::vector<Finding> found = check_communicators(records);
     REQUIRE(found.size() == 1);
     CHECK(found[0].kind == Kind::kCommunicatorOrder);
-    CHECK(contains(found[0].text, "rank 0 issues all_reduce on communicator 2 where rank 1 issues all_reduce on communicator 1"));
+    CHECK(contains(found[0].text,
+                   "rank 0 issues all_reduce on communicator 2 where rank 1 issues all_reduce on "
+                   "communicator 1"));
   }
   SUBCASE("ranks that do not meet may differ") {
     const auto records = ranks([](RaceScript& s, int rank) {

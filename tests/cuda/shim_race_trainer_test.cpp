@@ -12,8 +12,8 @@
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
 
-// The race checker on whole runs with the trainer: batches that go up ahead of their step, the loss on its way back, metrics, the mean
-// model at a test and a checkpoint.
+// The race checker on whole runs with the trainer: batches that go up ahead of their step, the loss
+// on its way back, metrics, the mean model at a test and a checkpoint.
 namespace starling::tests {
 namespace {
 
@@ -29,7 +29,9 @@ std::vector<Call> record(int ranks, const nlohmann::json& config, bool held = fa
 
 }  // namespace
 
-TEST_CASE("cuda/race: whole runs have none, issued or replayed, with moving averages, slow numbers and averages by the clock") {
+TEST_CASE(
+    "cuda/race: whole runs have none, issued or replayed, with moving averages, slow numbers and "
+    "averages by the clock") {
   const auto check = [](int ranks, const nlohmann::json& config, bool held = false) {
     CAPTURE(ranks);
     CAPTURE(config.dump());
@@ -42,10 +44,12 @@ TEST_CASE("cuda/race: whole runs have none, issued or replayed, with moving aver
     for (const bool held : {false, true}) {
       check(1, race_config("gossip", precision, false), held);
       check(1, race_config("gossip", precision, true), held);
-      check(1, with(race_config("gossip", precision, true), {{"ema", nlohmann::json::object()}}), held);
+      check(1, with(race_config("gossip", precision, true), {{"ema", nlohmann::json::object()}}),
+            held);
     }
     for (const char* algorithm : {"gossip", "allreduce"}) {
-      const nlohmann::json config = race_config(algorithm, precision, false), lookahead = with(config, {{"lookahead", {{"every", 2}}}});
+      const nlohmann::json config = race_config(algorithm, precision, false),
+                           lookahead = with(config, {{"lookahead", {{"every", 2}}}});
       check(2, config);
       check(1, lookahead);
       check(2, lookahead);
@@ -54,12 +58,14 @@ TEST_CASE("cuda/race: whole runs have none, issued or replayed, with moving aver
   }
 }
 
-TEST_CASE("cuda/race: a batch that goes up without waiting for the work on the one before it is found") {
+TEST_CASE(
+    "cuda/race: a batch that goes up without waiting for the work on the one before it is found") {
   for (const bool graphs : {false, true}) {
     CAPTURE(graphs);
     const std::vector<Call> calls = record(1, race_config("gossip", "bf16", graphs));
-    const auto upload = std::find_if(calls.begin(), calls.end(),
-                                     [](const Call& call) { return call.kind == CallKind::kCreateStream && call.label == "upload"; });
+    const auto upload = std::find_if(calls.begin(), calls.end(), [](const Call& call) {
+      return call.kind == CallKind::kCreateStream && call.label == "upload";
+    });
     REQUIRE(upload != calls.end());
     const cuda::StreamHandle stream = upload->stream;
     std::size_t waits = 0, found = 0, arrivals = 0;
@@ -69,16 +75,21 @@ TEST_CASE("cuda/race: a batch that goes up without waiting for the work on the o
       std::vector<Call> changed = calls;
       changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(i));
       const std::vector<Finding> races = cuda::shim::check_races(changed);
-      found += std::any_of(races.begin(), races.end(), [](const Finding& finding) { return finding.other == "copy to the device"; });
+      found += std::any_of(races.begin(), races.end(), [](const Finding& finding) {
+        return finding.other == "copy to the device";
+      });
     }
     // The other way round: the batch is used without waiting for its arrival.
     for (std::size_t i = 0; i < calls.size(); ++i) {
       if (calls[i].kind != CallKind::kRecord || calls[i].stream != stream) continue;
       const std::vector<Call> changed = without_waits_for(calls, i);
       const std::vector<Finding> races = cuda::shim::check_races(changed);
-      arrivals += std::any_of(races.begin(), races.end(), [](const Finding& finding) { return finding.one == "copy to the device"; });
+      arrivals += std::any_of(races.begin(), races.end(), [](const Finding& finding) {
+        return finding.one == "copy to the device";
+      });
     }
-    MESSAGE("waits of the upload stream: " << waits << ", found missing " << found << ", missing arrivals found " << arrivals);
+    MESSAGE("waits of the upload stream: " << waits << ", found missing " << found
+                                           << ", missing arrivals found " << arrivals);
     CHECK(waits > 0);
     CHECK(found > 0);
     CHECK(arrivals > 0);

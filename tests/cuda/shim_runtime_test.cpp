@@ -38,7 +38,8 @@ DeviceInfo gpu_of(int major, int minor, const char* name = "GPU") {
 }  // namespace
 
 TEST_CASE("cuda/pool: size classes waste an eighth at most") {
-  for (std::size_t bytes : {1u, 511u, 512u, 513u, 4096u, 4097u, 5000u, 100000u, 9999999u, 123456789u}) {
+  for (std::size_t bytes :
+       {1u, 511u, 512u, 513u, 4096u, 4097u, 5000u, 100000u, 9999999u, 123456789u}) {
     const std::size_t size = Pool::size_class(bytes);
     CHECK(size >= bytes);
     CHECK(size % 512 == 0);
@@ -47,9 +48,11 @@ TEST_CASE("cuda/pool: size classes waste an eighth at most") {
   }
 }
 
-TEST_CASE("cuda/pool: at the end of memory cached blocks go back first, then comes one clear error") {
+TEST_CASE(
+    "cuda/pool: at the end of memory cached blocks go back first, then comes one clear error") {
   shim::FakeMachine small;
-  small.memory = device_info(0).total_memory - free_memory() + (std::size_t{64} << 20);  // 64 MiB more than other tests hold
+  // 64 MiB more than other tests hold
+  small.memory = device_info(0).total_memory - free_memory() + (std::size_t{64} << 20);
   const Machine machine(small);
   int waits = 0;
   Pool pool(0, "NVIDIA H200", [&] { ++waits; });
@@ -57,13 +60,17 @@ TEST_CASE("cuda/pool: at the end of memory cached blocks go back first, then com
   pool.give_back(a);
   const Pool::Block b = pool.take(std::size_t{60} << 20, StreamKind::kCompute);  // only without a
   CHECK(waits == 1);
-  const std::string text = error_of(ExitCode::kMemory, [&] { pool.take(std::size_t{10} << 20, StreamKind::kCompute); });
-  CHECK(contains(text, "out of memory on NVIDIA H200: 10.0 MiB needed, 4.0 MiB free of 141.00 GiB, 60.0 MiB in use by tensors"));
+  const std::string text =
+      error_of(ExitCode::kMemory, [&] { pool.take(std::size_t{10} << 20, StreamKind::kCompute); });
+  CHECK(contains(text,
+                 "out of memory on NVIDIA H200: 10.0 MiB needed, 4.0 MiB free of 141.00 GiB, 60.0 "
+                 "MiB in use by tensors"));
   pool.give_back(b);
   CHECK(pool.take(1, StreamKind::kCompute).data != nullptr);
 }
 
-TEST_CASE("cuda/events: a stream waits for the recording that it was told, and for none that is done") {
+TEST_CASE(
+    "cuda/events: a stream waits for the recording that it was told, and for none that is done") {
   CudaBackend backend(0, false, false, true);
   shim::start_recording();
   const Event first = backend.record();
@@ -89,10 +96,13 @@ TEST_CASE("cuda/events: a stream waits for the recording that it was told, and f
   }
   backend.synchronize(first);
   CHECK(shim::stop_recording().empty());
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { backend.wait(Event{1u << 30}); }), "never recorded"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { backend.wait(Event{1u << 30}); }),
+                 "never recorded"));
 }
 
-TEST_CASE("cuda/events: far ahead of the device no handle is recorded twice, and every wait is for its own") {
+TEST_CASE(
+    "cuda/events: far ahead of the device no handle is recorded twice, and every wait is for its "
+    "own") {
   CudaBackend backend(0, false, false, true);
   const tests::HeldDevice held;
   shim::start_recording();
@@ -106,13 +116,15 @@ TEST_CASE("cuda/events: far ahead of the device no handle is recorded twice, and
   backend.synchronize(events[7]);
   std::vector<Call> calls = shim::stop_recording();
   std::vector<Call> records;
-  std::copy_if(calls.begin(), calls.end(), std::back_inserter(records), [](const Call& c) { return c.kind == CallKind::kRecord; });
+  std::copy_if(calls.begin(), calls.end(), std::back_inserter(records),
+               [](const Call& c) { return c.kind == CallKind::kRecord; });
   REQUIRE(records.size() == events.size());
   for (std::size_t i = 0; i < records.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) REQUIRE(records[i].event != records[j].event);
   }
   REQUIRE(calls.size() >= 2);
-  const Call &wait = calls[calls.size() - 2], &host = calls.back();  // the second synchronize found it done
+  // the second synchronize found it done
+  const Call &wait = calls[calls.size() - 2], &host = calls.back();
   CHECK(wait.kind == CallKind::kWait);
   CHECK(wait.event == records[5].event);
   CHECK(host.kind == CallKind::kHostWait);
@@ -137,9 +149,11 @@ TEST_CASE("cuda/streams: the update and the communication go first") {
   { const CudaBackend backend(0, false, false, true); }
   std::vector<std::string> names;
   for (const Call& call : shim::stop_recording()) {
-    if (call.kind == CallKind::kCreateStream) names.push_back(call.label + (call.high_priority ? " high" : ""));
+    if (call.kind == CallKind::kCreateStream)
+      names.push_back(call.label + (call.high_priority ? " high" : ""));
   }
-  CHECK(names == std::vector<std::string>{"compute", "update high", "communication high", "upload"});
+  CHECK(names ==
+        std::vector<std::string>{"compute", "update high", "communication high", "upload"});
 }
 
 TEST_CASE("cuda/open: rank i takes device i, and every reason against it comes with its remedy") {
@@ -148,13 +162,16 @@ TEST_CASE("cuda/open: rank i takes device i, and every reason against it comes w
   CHECK(choose_device({1, 2}, two, "", nullptr).device == 1);
   CHECK(choose_device({3, 4, true}, two, "", nullptr).device == 1);
   CHECK(choose_device({0, 1}, std::vector{gpu_of(12, 0)}, "", nullptr).device == 0);
-  const auto message = [](const DeviceRequest& request, const std::vector<DeviceInfo>& devices, const char* visible = nullptr) {
+  const auto message = [](const DeviceRequest& request, const std::vector<DeviceInfo>& devices,
+                          const char* visible = nullptr) {
     const DeviceChoice choice = choose_device(request, devices, "", visible);
     CHECK(choice.device == -1);
     CHECK(choice.message.size() < 400);
     return choice.message;
   };
-  CHECK(contains(message({0, 4}, two), "4 ranks on this host but 2 GPUs; start at most 2 ranks a host, or set STARLING_SHARE_GPUS=1"));
+  CHECK(contains(message({0, 4}, two),
+                 "4 ranks on this host but 2 GPUs; start at most 2 ranks a host, or set "
+                 "STARLING_SHARE_GPUS=1"));
   CHECK(contains(message({1, 2}, {gpu_of(9, 0)}), "1 GPU; start at most 1 rank a host"));
   CHECK(contains(message({0, 1}, {gpu_of(7, 5, "Tesla T4")}),
                  "GPU 0, Tesla T4, is an sm_75; this plug-in has code for sm_80, sm_90, sm_100"));
@@ -165,7 +182,9 @@ TEST_CASE("cuda/open: rank i takes device i, and every reason against it comes w
   CHECK(contains(message({0, 1}, {}), "nvidia-smi"));
   DeviceInfo old = gpu_of(9, 0);
   old.driver_version = 12080;
-  CHECK(contains(message({0, 1}, {old}), "the NVIDIA driver supports CUDA 12.8, this program needs 13.0; install a newer driver"));
+  CHECK(contains(
+      message({0, 1}, {old}),
+      "the NVIDIA driver supports CUDA 12.8, this program needs 13.0; install a newer driver"));
   CHECK(choose_device({0, 1}, {}, "no driver is loaded", nullptr).message == "no driver is loaded");
 }
 

@@ -13,13 +13,16 @@ namespace starling::cuda::shim {
 namespace {
 
 struct File {
-  std::string path = std::filesystem::temp_directory_path() / ("starling-slices-" + std::to_string(getpid()));
+  std::string path =
+      std::filesystem::temp_directory_path() / ("starling-slices-" + std::to_string(getpid()));
   ~File() { std::filesystem::remove(path); }
 };
 
 }  // namespace
 
-TEST_CASE("cuda/time slices: a device changes hands once a slice at most, and its holder waits for nobody") {
+TEST_CASE(
+    "cuda/time slices: a device changes hands once a slice at most, and its holder waits for "
+    "nobody") {
   const File file;
   const std::chrono::milliseconds slice(20);
   SharedDevice a(file.path, slice, 1), b(file.path, slice, 2);
@@ -37,7 +40,9 @@ TEST_CASE("cuda/time slices: a device changes hands once a slice at most, and it
   CHECK(std::chrono::steady_clock::now() - begin >= 6 * slice);
 }
 
-TEST_CASE("cuda/time slices: two that both have work get the device in turn, and a third after one that died") {
+TEST_CASE(
+    "cuda/time slices: two that both have work get the device in turn, and a third after one that "
+    "died") {
   const File file;
   const std::chrono::milliseconds slice(2);
   std::atomic<int> rounds{0};

@@ -16,15 +16,16 @@
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/folder.h"
 
-// The trainer's own loop on the recording fake of the CUDA runtime. While the fake device does nothing until somebody waits, every wait of
-// the host shows.
+// The trainer's own loop on the recording fake of the CUDA runtime. While the fake device does
+// nothing until somebody waits, every wait of the host shows.
 namespace starling::tests {
 namespace {
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
 
-constexpr std::int64_t kLogged = 9, kFirst = 2, kLast = 7;  // steps (from 0) that are looked at: from kFirst, to before kLast
+// steps (from 0) that are looked at: from kFirst, to before kLast
+constexpr std::int64_t kLogged = 9, kFirst = 2, kLast = 7;
 
 /// Counters at the start of every step; the device falls behind from kFirst on.
 struct Log {
@@ -33,10 +34,12 @@ struct Log {
   std::vector<std::uint64_t> begins;  ///< of the recorded steps: recordings of events before
   cuda::StreamHandle compute = nullptr, upload = nullptr;
 
-  /// The place of the recording that a wait or host wait is for; calls.size() where it was made before.
+  /// The place of the recording that a wait or host wait is for; calls.size() where it was made
+  /// before.
   std::size_t recording_of(const Call& wait) const {
     const auto place = std::find_if(calls.begin(), calls.end(), [&](const Call& call) {
-      return call.kind == CallKind::kRecord && call.event == wait.event && call.recording == wait.recording;
+      return call.kind == CallKind::kRecord && call.event == wait.event &&
+             call.recording == wait.recording;
     });
     return static_cast<std::size_t>(place - calls.begin());
   }
@@ -73,9 +76,11 @@ class NotingSchedule final : public Schedule {
 
 Log logged_training(const std::string& precision, std::int64_t log_every) {
   register_builtins();
-  const nlohmann::json json =
-      with(graph_config(kLogged),
-           {{"batch_size", 4}, {"data", {{"limit", 256}}}, {"precision", precision}, {"cuda_graphs", false}, {"log_every", log_every}});
+  const nlohmann::json json = with(graph_config(kLogged), {{"batch_size", 4},
+                                                           {"data", {{"limit", 256}}},
+                                                           {"precision", precision},
+                                                           {"cuda_graphs", false},
+                                                           {"log_every", log_every}});
   const test::Folder folder;
   const auto transport = make_single_transport();
   cuda::CudaBackend backend(0, false, false, true);
@@ -99,7 +104,9 @@ Log logged_training(const std::string& precision, std::int64_t log_every) {
 
 }  // namespace
 
-TEST_CASE("cuda/trainer: from the third step on nothing is allocated, and the host waits once a step in fp16, else never") {
+TEST_CASE(
+    "cuda/trainer: from the third step on nothing is allocated, and the host waits once a step in "
+    "fp16, else never") {
   for (const std::string precision : {"fp32", "bf16", "fp16"}) {
     CAPTURE(precision);
     const Log log = logged_training(precision, 1000);
@@ -130,13 +137,18 @@ TEST_CASE("cuda/trainer: from the third step on nothing is allocated, and the ho
   }
 }
 
-TEST_CASE("cuda/trainer: batches go up on a stream of their own, while the device computes, and no sooner than their memory is free") {
+TEST_CASE(
+    "cuda/trainer: batches go up on a stream of their own, while the device computes, and no "
+    "sooner than their memory is free") {
   const Log log = logged_training("bf16", 1000);
   const std::vector<Call>& calls = log.calls;
-  std::vector<std::size_t> begins, firsts;  // of each step: its mark, and its first kernel, which makes the batch
+  // of each step: its mark, and its first kernel, which makes the batch
+  std::vector<std::size_t> begins, firsts;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].kind == CallKind::kMark) begins.push_back(i);
-    if (calls[i].kind == CallKind::kLaunch && calls[i].stream == log.compute && firsts.size() < begins.size()) firsts.push_back(i);
+    if (calls[i].kind == CallKind::kLaunch && calls[i].stream == log.compute &&
+        firsts.size() < begins.size())
+      firsts.push_back(i);
   }
   REQUIRE(begins.size() == static_cast<std::size_t>(kLast - kFirst) + 1);
   REQUIRE(firsts.size() >= begins.size() - 1);
@@ -145,20 +157,27 @@ TEST_CASE("cuda/trainer: batches go up on a stream of their own, while the devic
     CAPTURE(step);
     // This step's batch arrives before its first kernel ...
     std::size_t wait = firsts[step];
-    while (wait > begins[step] && !(calls[wait].kind == CallKind::kWait && calls[wait].stream == log.compute)) --wait;
+    while (wait > begins[step] &&
+           !(calls[wait].kind == CallKind::kWait && calls[wait].stream == log.compute))
+      --wait;
     REQUIRE(calls[wait].kind == CallKind::kWait);
     const std::size_t arrived = log.recording_of(calls[wait]);
     REQUIRE(arrived < wait);
     CHECK(calls[arrived].stream == log.upload);
     // ... by the one copy before that ...
     std::size_t first = arrived;
-    while (first > begins[step - 1] && !(calls[first].kind == CallKind::kCopy && calls[first].stream == log.upload)) --first;
+    while (first > begins[step - 1] &&
+           !(calls[first].kind == CallKind::kCopy && calls[first].stream == log.upload))
+      --first;
     REQUIRE(calls[first].kind == CallKind::kCopy);
     CHECK(calls[first].copy == cuda::CopyKind::kHostToDevice);
     ahead += first < begins[step];
-    // ... which waited for the work on the batch that had the memory three steps before, and for no later step's.
+    // ... which waited for the work on the batch that had the memory three steps before, and for no
+    // later step's.
     std::size_t freed = first;
-    while (freed > 0 && !(calls[freed].kind == CallKind::kWait && calls[freed].stream == log.upload)) --freed;
+    while (freed > 0 &&
+           !(calls[freed].kind == CallKind::kWait && calls[freed].stream == log.upload))
+      --freed;
     REQUIRE(calls[freed].kind == CallKind::kWait);
     CHECK(freed > begins[step - 1]);
     const std::size_t free = log.recording_of(calls[freed]);
@@ -167,11 +186,13 @@ TEST_CASE("cuda/trainer: batches go up on a stream of their own, while the devic
     CHECK(free > begins[step - 2]);
     CHECK(free < firsts[step - 2]);
   }
-  // The step before issues them, after its own kernels; only where the loader's thread was late it is the step itself.
+  // The step before issues them, after its own kernels; only where the loader's thread was late it
+  // is the step itself.
   WARN(ahead >= 1);
   // Nothing else goes up where it would hold up the computation.
   for (const Call& call : calls) {
-    if (call.kind == CallKind::kCopy && call.copy == cuda::CopyKind::kHostToDevice) CHECK(call.stream != log.compute);
+    if (call.kind == CallKind::kCopy && call.copy == cuda::CopyKind::kHostToDevice)
+      CHECK(call.stream != log.compute);
   }
 }
 

@@ -19,7 +19,8 @@ std::vector<double> many(const std::vector<Tensor>& x) {
 std::vector<double> one_by_one(const std::vector<Tensor>& x) {
   const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
   gpu().fill(totals, 0.0);
-  for (std::size_t i = 0; i < x.size(); ++i) gpu().squared_distance({x[i], {}, totals, static_cast<std::int64_t>(i) + 1});
+  for (std::size_t i = 0; i < x.size(); ++i)
+    gpu().squared_distance({x[i], {}, totals, static_cast<std::int64_t>(i) + 1});
   std::vector<double> numbers = to_numbers(totals);
   numbers.front() = numbers.back() = -1.0;
   return numbers;
@@ -27,12 +28,15 @@ std::vector<double> one_by_one(const std::vector<Tensor>& x) {
 
 }  // namespace
 
-TEST_CASE("cuda/squared_norms: many tensors at once have the bits of each alone, and nothing else is written") {
+TEST_CASE(
+    "cuda/squared_norms: many tensors at once have the bits of each alone, and nothing else is "
+    "written") {
   in_every_order([] {
     std::vector<Tensor> x;
     for (const std::int64_t n : {1, 31, 32, 33, 255, 4095, 4096, 4097, 8192, 50003, 163847}) {
       for (const std::int64_t offset : {0, 1}) {
-        x.push_back(to_tensor(gpu(), random_numbers(n, static_cast<std::uint64_t>(n + offset)), {n}, DType::kFloat32, offset));
+        x.push_back(to_tensor(gpu(), random_numbers(n, static_cast<std::uint64_t>(n + offset)), {n},
+                              DType::kFloat32, offset));
       }
     }
     CHECK(many(x) == one_by_one(x));
@@ -42,7 +46,8 @@ TEST_CASE("cuda/squared_norms: many tensors at once have the bits of each alone,
 TEST_CASE("cuda/squared_norms: more tensors than one launch takes, empty ones, and fp64") {
   std::vector<Tensor> x;
   for (int i = 0; i < 200; ++i)
-    x.push_back(to_tensor(gpu(), random_numbers(1 + 37 * i, static_cast<std::uint64_t>(i)), {1 + 37 * i}, DType::kFloat32));
+    x.push_back(to_tensor(gpu(), random_numbers(1 + 37 * i, static_cast<std::uint64_t>(i)),
+                          {1 + 37 * i}, DType::kFloat32));
   CHECK(many(x) == one_by_one(x));
   const Tensor some = to_tensor(gpu(), random_numbers(100, 5), {100}, DType::kFloat32);
   const Tensor none = some.slice(0, Shape{0});
@@ -55,7 +60,8 @@ TEST_CASE("cuda/squared_norms: more tensors than one launch takes, empty ones, a
   CHECK(found[6] == 0.0);
   CHECK(many({none}) == std::vector<double>{-1.0, 0.0, -1.0});
   std::vector<Tensor> wide;
-  for (const std::int64_t n : {5, 4096, 9001}) wide.push_back(to_tensor(gpu(), random_numbers(n, 3), {n}, DType::kFloat64));
+  for (const std::int64_t n : {5, 4096, 9001})
+    wide.push_back(to_tensor(gpu(), random_numbers(n, 3), {n}, DType::kFloat64));
   CHECK(many(wide) == one_by_one(wide));
 }
 

@@ -5,14 +5,16 @@
 
 #include "kernels/cuda/cuda_backend.h"
 
-// Tests of the CUDA backend run on the CPU through the shim (test_cuda), and on a GPU (test_cuda_device): the same sources but for
-// shim_*_test.cpp, which look into the shim and the fake runtime.
+// Tests of the CUDA backend run on the CPU through the shim (test_cuda), and on a GPU
+// (test_cuda_device): the same sources but for shim_*_test.cpp, which look into the shim and the
+// fake runtime.
 namespace starling::tests {
 
 /// The backend under test, opened at the first call.
 cuda::CudaBackend& gpu();
 
-inline constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload};
+inline constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdate,
+                                        StreamKind::kCommunication, StreamKind::kUpload};
 inline cuda::StreamHandle handle_of(cuda::CudaBackend& backend, StreamKind stream) {
   const StreamScope scope(backend, stream);
   return backend.handle();

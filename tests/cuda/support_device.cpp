@@ -3,8 +3,9 @@
 
 namespace starling::tests {
 
-/// Never destroyed: cuDNN loads its parts when they are first needed, after this, so their exit handlers run before ours would, and a
-/// handle or a plan that is destroyed then reaches into what is gone. Programs end their backends before main does; here tests share one.
+/// Never destroyed: cuDNN loads its parts when they are first needed, after this, so their exit
+/// handlers run before ours would, and a handle or a plan that is destroyed then reaches into what
+/// is gone. Programs end their backends before main does; here tests share one.
 cuda::CudaBackend& gpu() {
   static Backend* const backend = open_backend(DeviceType::kCuda, BackendSettings{}).release();
   return static_cast<cuda::CudaBackend&>(*backend);

@@ -16,7 +16,8 @@ void in_every_order(const std::function<void()>& test) {
   struct Back {
     ~Back() { cuda::shim::set_order(cuda::shim::Order::kForward); }
   } back;
-  for (const auto order : {cuda::shim::Order::kForward, cuda::shim::Order::kBackward, cuda::shim::Order::kShuffled}) {
+  for (const auto order :
+       {cuda::shim::Order::kForward, cuda::shim::Order::kBackward, cuda::shim::Order::kShuffled}) {
     CAPTURE(static_cast<int>(order));
     cuda::shim::set_order(order, 7);
     test();

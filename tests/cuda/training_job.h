@@ -51,7 +51,8 @@ struct TrainingSettings {
   nlohmann::json topology = {{"type", "ring"}};
   bool overlap = true, bf16_exchange = false;
   bool start_at_begin = false;
-  /// From the step on in which all has come once, steps are graphs (with start_at_begin, where there are several ranks).
+  /// From the step on in which all has come once, steps are graphs (with start_at_begin, where
+  /// there are several ranks).
   bool graphs = false;
 };
 
@@ -79,27 +80,32 @@ class TrainingJob {
       topology_ = make_topology(topology_section, {transport.size(), transport.size()});
     }
     task_ = classification_task(kSample, model_->output_shape().back(), 0.1);
-    const ShapeTrace trace = trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute});
+    const ShapeTrace trace =
+        trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute});
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
     buckets_ = make_buckets(plan_, backend, settings.dtype, *rule_, false, settings.compute);
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
-    mixer_ = mixers().make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport, {});
-    algorithm_ = make_algorithm(algorithm_of(settings.algorithm), {.backend = backend,
-                                                                   .transport = transport,
-                                                                   .mixer = *mixer_,
-                                                                   .rule = *rule_,
-                                                                   .buckets = buckets_,
-                                                                   .topology = topology_.get(),
-                                                                   .clip = settings.clip,
-                                                                   .in_backward = settings.in_backward,
-                                                                   .overlap = settings.overlap,
-                                                                   .check_overflow = settings.check_overflow,
-                                                                   .start_at_begin = settings.start_at_begin});
+    mixer_ = mixers()
+                 .make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange")
+                 .make(backend, transport, {});
+    algorithm_ = make_algorithm(algorithm_of(settings.algorithm),
+                                {.backend = backend,
+                                 .transport = transport,
+                                 .mixer = *mixer_,
+                                 .rule = *rule_,
+                                 .buckets = buckets_,
+                                 .topology = topology_.get(),
+                                 .clip = settings.clip,
+                                 .in_backward = settings.in_backward,
+                                 .overlap = settings.overlap,
+                                 .check_overflow = settings.check_overflow,
+                                 .start_at_begin = settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
-    images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);
+    images_ = Tensor(backend, kSample.with_batch(kBatch),
+                     is_low_precision(settings.compute) ? settings.compute : settings.dtype);
     staged_ = Tensor(backend, images_.shape(), settings.dtype);
     labels_ = Tensor(backend, Shape{kBatch}, DType::kInt32);
     batch_ = {{{"image", images_}, {"label", labels_}}, kBatch, images_.dtype()};
@@ -115,8 +121,12 @@ class TrainingJob {
 
   void step() {
     load();
-    const auto counter = static_cast<std::uint64_t>(step_ * transport_.size() + transport_.rank()) << 24;
-    const StepInfo info{.step = step_, .optimizer_step = step_ + 1, .loss_scale = settings_.check_overflow ? 256.0 : 1.0, .lr = 0.01};
+    const auto counter = static_cast<std::uint64_t>(step_ * transport_.size() + transport_.rank())
+                         << 24;
+    const StepInfo info{.step = step_,
+                        .optimizer_step = step_ + 1,
+                        .loss_scale = settings_.check_overflow ? 256.0 : 1.0,
+                        .lr = 0.01};
     if (settings_.graphs && step_ > period()) {
       fetch(replay(info, counter));
     } else {
@@ -199,7 +209,8 @@ class TrainingJob {
   void load() {
     const auto seed = static_cast<std::uint64_t>(step_ * 100 + transport_.rank());
     std::vector<double> numbers(static_cast<std::size_t>(images_.elements()));
-    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 5).v[0])) - 1.0;
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 5).v[0])) - 1.0;
     if (settings_.dtype == DType::kFloat64) {
       backend_.copy_from_host(numbers.data(), staged_);
     } else {
@@ -212,7 +223,8 @@ class TrainingJob {
       backend_.cast({staged_, images_});
     }
     std::vector<std::int32_t> labels(kBatch);
-    for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int32_t>(philox(seed, i, 6).v[0] % 5);
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      labels[i] = static_cast<std::int32_t>(philox(seed, i, 6).v[0] % 5);
     backend_.copy_from_host(labels.data(), labels_);
   }
 

@@ -44,8 +44,11 @@ TEST_CASE("cuda/training: four steps equal those of the CPU") {
   }
 }
 
-TEST_CASE("cuda/training: from the third step on nothing is allocated, and the host waits for the loss of the step before at most") {
-  const TrainingSettings bf16{.compute = DType::kBFloat16}, fp16{.compute = DType::kFloat16, .in_backward = false, .check_overflow = true};
+TEST_CASE(
+    "cuda/training: from the third step on nothing is allocated, and the host waits for the loss "
+    "of the step before at most") {
+  const TrainingSettings bf16{.compute = DType::kBFloat16},
+      fp16{.compute = DType::kFloat16, .in_backward = false, .check_overflow = true};
   for (const TrainingSettings& settings : {TrainingSettings(), bf16, fp16, in_fp16({})}) {
     CAPTURE(name_of(settings.compute));
     const auto transport = make_single_transport();

@@ -35,7 +35,8 @@ struct UpdateCase {
 /// One side's bucket. Both sides start from the same numbers.
 template <class T>
 struct UpdateSide {
-  UpdateSide(Backend& to, const UpdateCase& how, std::function<std::vector<T>(unsigned seed)> numbers,
+  UpdateSide(Backend& to, const UpdateCase& how,
+             std::function<std::vector<T>(unsigned seed)> numbers,
              const std::function<bool(std::size_t block)>& decays)
       : backend(to), offset(how.offset), random(std::move(numbers)) {
     args.x = args.x_out = put(random(1));
@@ -50,19 +51,23 @@ struct UpdateSide {
     if (how.low != DType::kFloat32) args.low = memory(how.low, args.x.elements());
     if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
     std::vector<std::uint8_t> entries;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(args.x.elements()) / 32; ++i) entries.push_back(decays(i) ? kDecays : 0);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.x.elements()) / 32; ++i)
+      entries.push_back(decays(i) ? kDecays : 0);
     args.decay = Tensor(backend, Shape{args.x.elements() / 32}, DType::kUInt8);
     backend.copy_from_host(entries.data(), args.decay);
   }
 
-  Tensor memory(DType dtype, std::int64_t n) const { return Tensor(backend, Shape{n + offset}, dtype).slice(offset, Shape{n}); }
+  Tensor memory(DType dtype, std::int64_t n) const {
+    return Tensor(backend, Shape{n + offset}, dtype).slice(offset, Shape{n});
+  }
   Tensor put(const std::vector<T>& values) const {
     const Tensor tensor = memory(DTypeOf<T>::value, static_cast<std::int64_t>(values.size()));
     backend.copy_from_host(values.data(), tensor);
     return tensor;
   }
   void add_states(std::size_t count, std::int64_t n) {
-    for (std::size_t s = 0; s < count; ++s) args.states.push_back(put(std::vector<T>(static_cast<std::size_t>(n), T(0))));
+    for (std::size_t s = 0; s < count; ++s)
+      args.states.push_back(put(std::vector<T>(static_cast<std::size_t>(n), T(0))));
   }
 
   void set_step(std::int64_t step) {
@@ -98,7 +103,8 @@ void encode_received(UpdateSide<T>& side, const UpdateCase& how) {
   for (Tensor& received : args.received) {
     const Tensor numbers(*cpu, Shape{how.n}, DTypeOf<T>::value);
     side.backend.copy_to_host(received, numbers.raw());
-    const Tensor message(*cpu, Shape{message_bytes(how.code, DTypeOf<T>::value, how.n, kBlock)}, DType::kUInt8);
+    const Tensor message(*cpu, Shape{message_bytes(how.code, DTypeOf<T>::value, how.n, kBlock)},
+                         DType::kUInt8);
     cpu->encode({.x = numbers, .message = message, .code = how.code, .block = kBlock});
     received = Tensor(side.backend, message.shape(), DType::kUInt8);
     side.backend.copy_from_host(message.raw(), received);
@@ -112,7 +118,9 @@ void encode_received(UpdateSide<T>& side, const UpdateCase& how) {
 /// A bucket without layers, of how.n numbers.
 template <class T>
 UpdateSide<T> bucket_side(Backend& to, const UpdateCase& how, std::size_t states) {
-  const auto random = [n = static_cast<std::size_t>(how.n)](unsigned seed) { return test::normal_numbers<T>(n, seed); };
+  const auto random = [n = static_cast<std::size_t>(how.n)](unsigned seed) {
+    return test::normal_numbers<T>(n, seed);
+  };
   UpdateSide<T> side(to, how, random, [](std::size_t block) { return block % 3 != 1; });
   side.add_states(states, how.n);
   if (how.encoded) encode_received(side, how);
@@ -122,7 +130,8 @@ UpdateSide<T> bucket_side(Backend& to, const UpdateCase& how, std::size_t states
 }
 
 template <class T>
-void compare_steps(const OptimizerRule& rule, const UpdateCase& how, UpdateSide<T>& expected, UpdateSide<T>& found) {
+void compare_steps(const OptimizerRule& rule, const UpdateCase& how, UpdateSide<T>& expected,
+                   UpdateSide<T>& found) {
   for (std::int64_t step = 1; step <= how.steps; ++step) {
     CAPTURE(step);
     const auto before = expected.bytes_of(expected.args.x_out);
@@ -130,12 +139,17 @@ void compare_steps(const OptimizerRule& rule, const UpdateCase& how, UpdateSide<
       side->set_step(step);
       side->backend.update({rule, side->args});
     }
-    const bool skipped = how.controlled && step == 2, stands_still = skipped && how.terms == 0 && how.in_place;
-    const auto compare = [&](const Tensor& a, const Tensor& b) { CHECK(found.bytes_of(a) == expected.bytes_of(b)); };
+    const bool skipped = how.controlled && step == 2,
+               stands_still = skipped && how.terms == 0 && how.in_place;
+    const auto compare = [&](const Tensor& a, const Tensor& b) {
+      CHECK(found.bytes_of(a) == expected.bytes_of(b));
+    };
     CHECK((expected.bytes_of(expected.args.x_out) == before) == stands_still);
     compare(found.args.x_out, expected.args.x_out);
-    if (expected.args.layers.factors && !skipped) compare(found.args.layers.factors, expected.args.layers.factors);
-    for (std::size_t s = 0; s < expected.args.states.size(); ++s) compare(found.args.states[s], expected.args.states[s]);
+    if (expected.args.layers.factors && !skipped)
+      compare(found.args.layers.factors, expected.args.layers.factors);
+    for (std::size_t s = 0; s < expected.args.states.size(); ++s)
+      compare(found.args.states[s], expected.args.states[s]);
     if (expected.args.low) compare(found.args.low, expected.args.low);
     if (how.in_place) continue;
     for (UpdateSide<T>* side : {&expected, &found}) std::swap(side->args.x, side->args.x_out);

@@ -34,7 +34,8 @@ void compare(const Reference& reference, const UpdateCase& how) {
   const auto rule = make_rule(reference);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   const std::size_t states = rule->state_names().size();
-  UpdateSide<T> expected = bucket_side<T>(*cpu, how, states), found = bucket_side<T>(gpu(), how, states);
+  UpdateSide<T> expected = bucket_side<T>(*cpu, how, states),
+                found = bucket_side<T>(gpu(), how, states);
   compare_steps(*rule, how, expected, found);
 }
 
@@ -69,12 +70,18 @@ TEST_CASE("cuda/update: sizes from one decay entry to several blocks, the last o
     compare_all({.n = n, .terms = 1, .low = DType::kBFloat16, .steps = 2});
 }
 
-TEST_CASE("cuda/update: another output, a whole group's sum, a low-precision copy, a clip factor and a skipped step") {
+TEST_CASE(
+    "cuda/update: another output, a whole group's sum, a low-precision copy, a clip factor and a "
+    "skipped step") {
   in_every_order([] {
     for (const int terms : {0, 1, 2, 3}) {
       compare_all({.terms = terms, .in_place = false});
       compare_all({.terms = terms, .low = DType::kFloat16, .controlled = true, .steps = 4});
-      compare_all({.terms = terms, .in_place = false, .low = DType::kBFloat16, .controlled = true, .steps = 4});
+      compare_all({.terms = terms,
+                   .in_place = false,
+                   .low = DType::kBFloat16,
+                   .controlled = true,
+                   .steps = 4});
       if (terms > 0) compare_all({.terms = terms, .whole_sum = true, .low = DType::kFloat16});
     }
   });
@@ -82,7 +89,9 @@ TEST_CASE("cuda/update: another output, a whole group's sum, a low-precision cop
 
 TEST_CASE("cuda/update: buffers that start off a 16-byte address") {
   for (const std::int64_t offset : {1, 3}) {
-    for (const int terms : {0, 1, 3}) compare_all({.n = 2048 + 64, .terms = terms, .offset = offset, .low = DType::kFloat16, .steps = 2});
+    for (const int terms : {0, 1, 3})
+      compare_all(
+          {.n = 2048 + 64, .terms = terms, .offset = offset, .low = DType::kFloat16, .steps = 2});
   }
 }
 
@@ -93,14 +102,25 @@ TEST_CASE("cuda/update: more neighbours than a launch's parameters hold, and as 
 TEST_CASE("cuda/update: messages decoded on the way, of every code and any number") {
   in_every_order([] {
     for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kBf16}) {
-      for (const int terms : {1, 2, 5}) compare_all({.n = 32 * 5, .terms = terms, .encoded = true, .code = code, .steps = 2});
+      for (const int terms : {1, 2, 5})
+        compare_all({.n = 32 * 5, .terms = terms, .encoded = true, .code = code, .steps = 2});
     }
     // Of more terms a CPU adds numbers that are as they are with fused multiply-adds.
     compare_all({.n = 32 * 5, .terms = 1, .encoded = true, .code = Code::kNone, .steps = 2});
   });
-  compare_all(
-      {.n = 4096 * 3 + 96, .terms = 3, .in_place = false, .low = DType::kBFloat16, .encoded = true, .code = Code::kInt8, .steps = 2});
-  compare_all({.n = 2048 + 64, .terms = 2, .offset = 1, .encoded = true, .code = Code::kMinMax8, .steps = 2});
+  compare_all({.n = 4096 * 3 + 96,
+               .terms = 3,
+               .in_place = false,
+               .low = DType::kBFloat16,
+               .encoded = true,
+               .code = Code::kInt8,
+               .steps = 2});
+  compare_all({.n = 2048 + 64,
+               .terms = 2,
+               .offset = 1,
+               .encoded = true,
+               .code = Code::kMinMax8,
+               .steps = 2});
   compare_all({.terms = 20, .controlled = true, .encoded = true, .code = Code::kInt8, .steps = 4});
 }
 
@@ -111,14 +131,17 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
   REQUIRE((launcher != nullptr));
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   for (const int terms : {1, 3}) {
-    const UpdateCase how{.n = 32 * 2048 * 2 + 32 * 17, .terms = terms};  // a device of one multiprocessor has 32 blocks
-    UpdateSide<float> expected = bucket_side<float>(*cpu, how, 3), found = bucket_side<float>(gpu(), how, 3);
+    // a device of one multiprocessor has 32 blocks
+    const UpdateCase how{.n = 32 * 2048 * 2 + 32 * 17, .terms = terms};
+    UpdateSide<float> expected = bucket_side<float>(*cpu, how, 3),
+                      found = bucket_side<float>(gpu(), how, 3);
     for (std::int64_t step = 1; step <= 2; ++step) {
       expected.set_step(step);
       found.set_step(step);
       cpu->update({*rule, expected.args});
       Slot slot;
-      launcher(*rule, found.args, {.stream = gpu().handle(), .owner = &slot, .upload = &Slot::upload});
+      launcher(*rule, found.args,
+               {.stream = gpu().handle(), .owner = &slot, .upload = &Slot::upload});
       CHECK(found.bytes_of(found.args.x) == expected.bytes_of(expected.args.x));
       CHECK(found.bytes_of(found.args.states[2]) == expected.bytes_of(expected.args.states[2]));
     }

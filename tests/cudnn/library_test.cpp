@@ -10,14 +10,16 @@
 #include "kernels/cuda/libraries/cudnn_finish.h"
 #include "tests/cudnn/stand_in.h"
 
-// The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is refused, which plan is kept), with
-// plans that the CPU backend runs.
+// The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is
+// refused, which plan is kept), with plans that the CPU backend runs.
 namespace starling::testing {
 
 namespace {
 
 /// Small multiples of 1/8, which every dtype holds.
-float number(std::int64_t i, int seed) { return static_cast<float>((i * 2654435761LL + seed * 40503LL) / 7 % 17 - 8) / 8.0f; }
+float number(std::int64_t i, int seed) {
+  return static_cast<float>((i * 2654435761LL + seed * 40503LL) / 7 % 17 - 8) / 8.0f;
+}
 void set(const Tensor& tensor, std::int64_t i, float value) {
   switch (tensor.dtype()) {
     case DType::kFloat32: tensor.data<float>()[i] = value; break;
@@ -30,7 +32,8 @@ void set(const Tensor& tensor, std::int64_t i, float value) {
 double get(const Tensor& tensor, std::int64_t i) {
   switch (tensor.dtype()) {
     case DType::kFloat32: return static_cast<double>(tensor.data<float>()[i]);
-    case DType::kBFloat16: return static_cast<double>(static_cast<float>(tensor.data<BFloat16>()[i]));
+    case DType::kBFloat16:
+      return static_cast<double>(static_cast<float>(tensor.data<BFloat16>()[i]));
     case DType::kFloat16: return static_cast<double>(static_cast<float>(tensor.data<Float16>()[i]));
     default: FAIL("no floating tensor");
   }
@@ -49,7 +52,8 @@ Tensor empty(const Shape& shape, DType dtype) {
 Tensor widened(const Tensor& from) {
   if (!from) return {};
   Tensor tensor(cpu(), from.shape(), DType::kFloat32);
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, static_cast<float>(get(from, i)));
+  for (std::int64_t i = 0; i < tensor.elements(); ++i)
+    set(tensor, i, static_cast<float>(get(from, i)));
   return tensor;
 }
 /// The largest difference is at most `unit` of the largest number.
@@ -65,9 +69,13 @@ void check_within(double unit, const Tensor& found, const Tensor& wanted, const 
   CHECK_MESSAGE(finite, what);
   CHECK_MESSAGE(difference <= unit * largest, what, ": ", difference, " of ", largest);
 }
-double rounding(DType dtype) { return dtype == DType::kFloat32 ? 2e-6 : dtype == DType::kBFloat16 ? 0.01 : 0.0015; }
+double rounding(DType dtype) {
+  return dtype == DType::kFloat32 ? 2e-6 : dtype == DType::kBFloat16 ? 0.01 : 0.0015;
+}
 /// The same but for the rounding of `found`'s dtype.
-void check_same(const Tensor& found, const Tensor& wanted, const char* name) { check_within(rounding(found.dtype()), found, wanted, name); }
+void check_same(const Tensor& found, const Tensor& wanted, const char* name) {
+  check_within(rounding(found.dtype()), found, wanted, name);
+}
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
@@ -78,9 +86,10 @@ struct Sizes {
   Shape y() const { return {n, window.output(0, h), window.output(1, w), o}; }
   Shape weight() const { return {o, window.kernel[0], window.kernel[1], c / window.groups}; }
 };
-const Sizes kConvolutions[] = {{2, 6, 5, 8, 16, {.kernel = {3, 3}, .padding = {1, 1}}},
-                               {2, 9, 9, 8, 12, {.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 0}, .groups = 4}},
-                               {3, 8, 8, 3, 5, {.kernel = {3, 3}, .padding = {2, 2}, .dilation = {2, 2}}}};
+const Sizes kConvolutions[] = {
+    {2, 6, 5, 8, 16, {.kernel = {3, 3}, .padding = {1, 1}}},
+    {2, 9, 9, 8, 12, {.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 0}, .groups = 4}},
+    {3, 8, 8, 3, 5, {.kernel = {3, 3}, .padding = {2, 2}, .dilation = {2, 2}}}};
 
 }  // namespace
 
@@ -88,22 +97,29 @@ TEST_CASE("cudnn/library: convolutions put every tensor where it belongs, in eve
   for (const DType dtype : kTypes) {
     for (const Sizes& s : kConvolutions) {
       Library library;
-      Conv2dForward forward{filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2), {}, empty(s.y(), dtype), s.window};
+      Conv2dForward forward{
+          filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2), {}, empty(s.y(), dtype), s.window};
       REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
-      Conv2dForward wide{widened(forward.x), widened(forward.weight), {}, empty(s.y(), DType::kFloat32), s.window};
+      Conv2dForward wide{
+          widened(forward.x), widened(forward.weight), {}, empty(s.y(), DType::kFloat32), s.window};
       cpu().conv2d_forward(wide);
       check_same(forward.y, wide.y, "y");
 
-      const Conv2dBackwardData data{filled(s.y(), dtype, 3), forward.weight, empty(s.x(), dtype), s.window};
+      const Conv2dBackwardData data{filled(s.y(), dtype, 3), forward.weight, empty(s.x(), dtype),
+                                    s.window};
       REQUIRE(library.cudnn->conv2d_backward_data(data, nullptr));
-      const Conv2dBackwardData wide_data{widened(data.dy), wide.weight, empty(s.x(), DType::kFloat32), s.window};
+      const Conv2dBackwardData wide_data{widened(data.dy), wide.weight,
+                                         empty(s.x(), DType::kFloat32), s.window};
       cpu().conv2d_backward_data(wide_data);
       check_same(data.dx, wide_data.dx, "dx");
 
       for (const bool accumulate : {false, true}) {
-        Conv2dBackwardWeights weights{.x = forward.x, .dy = data.dy, .window = s.window, .accumulate = accumulate};
-        weights.dweight = accumulate ? filled(s.weight(), DType::kFloat32, 4) : empty(s.weight(), DType::kFloat32);
-        Conv2dBackwardWeights wide_weights{.x = wide.x, .dy = wide_data.dy, .window = s.window, .accumulate = accumulate};
+        Conv2dBackwardWeights weights{
+            .x = forward.x, .dy = data.dy, .window = s.window, .accumulate = accumulate};
+        weights.dweight = accumulate ? filled(s.weight(), DType::kFloat32, 4)
+                                     : empty(s.weight(), DType::kFloat32);
+        Conv2dBackwardWeights wide_weights{
+            .x = wide.x, .dy = wide_data.dy, .window = s.window, .accumulate = accumulate};
         wide_weights.dweight = filled(s.weight(), DType::kFloat32, 4);
         REQUIRE(library.cudnn->conv2d_backward_weights(weights, nullptr));
         cpu().conv2d_backward_weights(wide_weights);
@@ -120,10 +136,12 @@ TEST_CASE("cudnn/library: a bias is added by a pass of its own") {
   for (const DType dtype : kTypes) {
     for (const Sizes& s : kConvolutions) {
       Library library;
-      const Conv2dForward forward{filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2), filled({s.o}, DType::kFloat32, 5),
-                                  empty(s.y(), dtype), s.window};
-      const Conv2dForward wide{widened(forward.x), widened(forward.weight), forward.bias, empty(s.y(), DType::kFloat32), s.window};
-      for (int repeat = 0; repeat < 2; ++repeat) REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+      const Conv2dForward forward{filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2),
+                                  filled({s.o}, DType::kFloat32, 5), empty(s.y(), dtype), s.window};
+      const Conv2dForward wide{widened(forward.x), widened(forward.weight), forward.bias,
+                               empty(s.y(), DType::kFloat32), s.window};
+      for (int repeat = 0; repeat < 2; ++repeat)
+        REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
       cpu().conv2d_forward(wide);
       // The product is rounded before the bias is added.
       check_within(2 * rounding(dtype), forward.y, wide.y, "y");
@@ -136,20 +154,32 @@ TEST_CASE("cudnn/library: a bias is added by a pass of its own") {
 TEST_CASE("cudnn/library: what no graph does exactly is left to the own kernels") {
   Library library;
   const Sizes& s = kConvolutions[0];
-  CHECK_FALSE(library.cudnn->conv2d_forward(
-      {filled(s.x(), DType::kFloat64, 1), filled(s.weight(), DType::kFloat64, 2), {}, empty(s.y(), DType::kFloat64), s.window}, nullptr));
+  CHECK_FALSE(library.cudnn->conv2d_forward({filled(s.x(), DType::kFloat64, 1),
+                                             filled(s.weight(), DType::kFloat64, 2),
+                                             {},
+                                             empty(s.y(), DType::kFloat64),
+                                             s.window},
+                                            nullptr));
   CHECK(library.graphs->runs.empty());
   // Shapes that do not belong together are a defect of the caller.
-  CHECK_THROWS_AS(
-      library.cudnn->conv2d_forward(
-          {filled(s.x(), DType::kFloat32, 1), filled({4, 4}, DType::kFloat32, 2), {}, empty(s.y(), DType::kFloat32), s.window}, nullptr),
-      Error);
+  CHECK_THROWS_AS(library.cudnn->conv2d_forward({filled(s.x(), DType::kFloat32, 1),
+                                                 filled({4, 4}, DType::kFloat32, 2),
+                                                 {},
+                                                 empty(s.y(), DType::kFloat32),
+                                                 s.window},
+                                                nullptr),
+                  Error);
 }
 
-TEST_CASE("cudnn/library: the first plan that can be finalised is taken, or with benchmark the fastest that runs") {
+TEST_CASE(
+    "cudnn/library: the first plan that can be finalised is taken, or with benchmark the fastest "
+    "that runs") {
   const Sizes& s = kConvolutions[0];
-  const Conv2dForward forward{
-      filled(s.x(), DType::kFloat32, 1), filled(s.weight(), DType::kFloat32, 2), {}, empty(s.y(), DType::kFloat32), s.window};
+  const Conv2dForward forward{filled(s.x(), DType::kFloat32, 1),
+                              filled(s.weight(), DType::kFloat32, 2),
+                              {},
+                              empty(s.y(), DType::kFloat32),
+                              s.window};
   {
     Library library({.tf32 = true, .deterministic = false});
     library.graphs->cannot_finalise = [](int candidate) { return candidate == 0; };
@@ -182,17 +212,22 @@ TEST_CASE("cudnn/library: the first plan that can be finalised is taken, or with
 TEST_CASE("cudnn/finish: tails and misaligned starts") {
   for (const std::int64_t n : {1, 7, 8, 9, 2055}) {
     for (const std::int64_t place : {0, 1, 2, 3}) {
-      const std::int64_t shift = place % 2, other = place / 2;  // of the activations, and of the fp32 numbers
+      // of the activations, and of the fp32 numbers
+      const std::int64_t shift = place % 2, other = place / 2;
       for (const DType dtype : kTypes) {
-        const Tensor from = filled({n + shift}, dtype, 1).slice(shift, {n}), to = filled({n + other}, DType::kFloat32, 2).slice(other, {n});
+        const Tensor from = filled({n + shift}, dtype, 1).slice(shift, {n}),
+                     to = filled({n + other}, DType::kFloat32, 2).slice(other, {n});
         cuda::take_gradient(from, to, true, nullptr);
         bool same = true;
-        for (std::int64_t i = 0; i < n; ++i) same = same && get(to, i) == get(from, i) + static_cast<double>(number(i + other, 2));
+        for (std::int64_t i = 0; i < n; ++i)
+          same = same && get(to, i) == get(from, i) + static_cast<double>(number(i + other, 2));
         CHECK(same);
         const Tensor y = filled({3 * n + shift}, dtype, 3).slice(shift, {3, n}),
-                     bias = filled({n + other}, DType::kFloat32, 4).slice(other, {n}), before = widened(y);
+                     bias = filled({n + other}, DType::kFloat32, 4).slice(other, {n}),
+                     before = widened(y);
         cuda::add_channel_bias(y, bias, nullptr);
-        for (std::int64_t i = 0; i < 3 * n; ++i) same = same && get(y, i) == get(before, i) + get(bias, i % n);
+        for (std::int64_t i = 0; i < 3 * n; ++i)
+          same = same && get(y, i) == get(before, i) + get(bias, i % n);
         CHECK(same);
       }
     }

@@ -48,7 +48,8 @@ std::vector<TracedModel> traced_models() {
     {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
   const Shape small{32, 32, 3}, large{224, 224, 3};
   return {{"resnet20", R"({"type": "resnet20", "num_classes": 10})", small, 128},
-          {"resnet18 (CIFAR stem)", R"({"type": "resnet18", "num_classes": 10, "stem": "cifar"})", small, 512},
+          {"resnet18 (CIFAR stem)", R"({"type": "resnet18", "num_classes": 10, "stem": "cifar"})",
+           small, 512},
           {"resnet18", R"({"type": "resnet18", "num_classes": 1000})", large, 256},
           {"resnet50", R"({"type": "resnet50", "num_classes": 1000})", large, 256},
           {"sequential", sequential, small, 64}};
@@ -66,10 +67,12 @@ std::vector<TracedModel> configured_models() {
     nlohmann::json alone = json;
     alone.erase("sync");  // the topology may want more ranks than one
     const TrainConfig config = read_train_config(alone, file.string(), {});
-    TracedModel model{file.filename().string(), json["model"].dump(), config.task->input(), config.batch_size};
+    TracedModel model{file.filename().string(), json["model"].dump(), config.task->input(),
+                      config.batch_size};
     for (const std::int64_t ranks : {1, 2, 4}) {
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const std::int64_t own = (config.data.test_samples - rank + ranks - 1) / ranks, batch = std::min(own, config.batch_size);
+        const std::int64_t own = (config.data.test_samples - rank + ranks - 1) / ranks,
+                           batch = std::min(own, config.batch_size);
         model.evaluated.insert(batch);
         if (own % batch != 0) model.evaluated.insert(own % batch);
       }
@@ -79,7 +82,8 @@ std::vector<TracedModel> configured_models() {
   return models;
 }
 
-std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedModel>& models, DType dtype) {
+std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedModel>& models,
+                                                    DType dtype) {
   register_builtin_layers();
   register_builtin_models();
   std::map<cuda::GraphSpec, std::string> graphs;
@@ -98,7 +102,8 @@ std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedMode
     training_pass(*task, *model, empty_batch(task->tensors(), listener, traced.batch, dtype), pass);
     for (const std::int64_t batch : traced.evaluated) {
       Pass evaluation{listener};
-      model->forward(Variable(Tensor(listener, model->input_shape().with_batch(batch), dtype)), evaluation);
+      model->forward(Variable(Tensor(listener, model->input_shape().with_batch(batch), dtype)),
+                     evaluation);
     }
     graphs.merge(listener.graphs);  // what is there stays
   }

@@ -17,12 +17,16 @@ struct TracedModel {
   std::int64_t batch = 128;
   std::set<std::int64_t> evaluated = {};  ///< sizes of the batches that it is tested with
 };
-/// ResNet-20, ResNet-18 with both stems, ResNet-50, and a small network with biases, groups, strides and dilation.
+/// ResNet-20, ResNet-18 with both stems, ResNet-50, and a small network with biases, groups,
+/// strides and dilation.
 std::vector<TracedModel> traced_models();
-/// The models of configs/*.json as they are there; tested, last and smaller batches too, on 1, 2 and 4 ranks.
+/// The models of configs/*.json as they are there; tested, last and smaller batches too, on 1, 2
+/// and 4 ranks.
 std::vector<TracedModel> configured_models();
 
-/// The graphs that training the models asks of cuDNN with activations of `dtype`, on shapes alone: each with the first model that needs it.
-std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedModel>& models, DType dtype);
+/// The graphs that training the models asks of cuDNN with activations of `dtype`, on shapes alone:
+/// each with the first model that needs it.
+std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedModel>& models,
+                                                    DType dtype);
 
 }  // namespace starling::testing

@@ -23,7 +23,8 @@ namespace {
 struct Device {
   const char *name, *file;
 };
-constexpr Device kDevices[] = {{"H200", "h200.json"}, {"H100", "h100_sxm.json"}, {"A100", "a100_80gb.json"}};
+constexpr Device kDevices[] = {
+    {"H200", "h200.json"}, {"H100", "h100_sxm.json"}, {"A100", "a100_80gb.json"}};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
 /// The environment may ask for a row per graph.
@@ -44,7 +45,8 @@ std::vector<TracedModel> all_models() {
 }
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
 /// Plans one graph; of its candidates so many are tried until one can be finalised.
@@ -55,7 +57,8 @@ struct Planned {
   std::string why;
 };
 constexpr int kAll = 1000;
-Planned plan(cuda::GraphMaker& maker, const GraphSpec& spec, const cuda::PlanRules& rules, int tries) {
+Planned plan(cuda::GraphMaker& maker, const GraphSpec& spec, const cuda::PlanRules& rules,
+             int tries) {
   Planned result;
   const auto plan = maker.plan(spec, rules, result.why);
   result.candidates = plan->candidates();
@@ -71,8 +74,9 @@ Planned plan(cuda::GraphMaker& maker, const GraphSpec& spec, const cuda::PlanRul
 TEST_CASE("cudnn/plans: the configs' own batches are among what is planned") {
   const auto models = configured_models();
   CHECK(models.size() >= 6);
-  const auto imagenet =
-      std::find_if(models.begin(), models.end(), [](const TracedModel& model) { return model.name == "imagenet_resnet50.json"; });
+  const auto imagenet = std::find_if(models.begin(), models.end(), [](const TracedModel& model) {
+    return model.name == "imagenet_resnet50.json";
+  });
   REQUIRE(imagenet != models.end());
   CHECK(imagenet->image[0] == 176);
   CHECK(imagenet->batch == 128);
@@ -80,7 +84,9 @@ TEST_CASE("cudnn/plans: the configs' own batches are among what is planned") {
   CHECK(imagenet->evaluated.contains(50000 % 128));
 }
 
-TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200, an H100 and an A100, in every precision") {
+TEST_CASE(
+    "cudnn/plans: every convolution of our models has an engine on an H200, an H100 and an A100, "
+    "in every precision") {
   for (const DType dtype : kTypes) {
     const auto graphs_of_models = trace_graphs(all_models(), dtype);
     for (const Device& device : kDevices) {
@@ -94,7 +100,8 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
         const auto start = std::chrono::steady_clock::now();
         for (const auto& [spec, model] : graphs_of_models) {
           const Planned planned = plan(*maker, spec, rules, kAll);
-          const std::string row = fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
+          const std::string row =
+              fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
           ++graphs;
           seen.insert(spec.kind);
           workspace = std::max(workspace, planned.workspace);
@@ -107,9 +114,11 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
         }
         CHECK(seen.size() == 3);
         CHECK(graphs > 80);
-        fmt::print("{:<5} {:<5}{} {:3d} convolution graphs, all with an engine, largest workspace {:7.1f} MiB, planned in {:.0f} ms\n",
-                   device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs, static_cast<double>(workspace) / 1048576.0,
-                   milliseconds_since(start));
+        fmt::print(
+            "{:<5} {:<5}{} {:3d} convolution graphs, all with an engine, largest workspace {:7.1f} "
+            "MiB, planned in {:.0f} ms\n",
+            device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs,
+            static_cast<double>(workspace) / 1048576.0, milliseconds_since(start));
       }
     }
   }
@@ -124,13 +133,14 @@ TEST_CASE("cudnn/plans: the rules are kept") {
                  .stride = {1, 1},
                  .padding = {1, 1},
                  .dilation = {1, 1}};
-  // fp32 without tf32 leaves out the engines that use tensor cores; a small workspace those that need a larger one; determinism those whose
-  // sums have no fixed order.
+  // fp32 without tf32 leaves out the engines that use tensor cores; a small workspace those that
+  // need a larger one; determinism those whose sums have no fixed order.
   const int all = plan(*maker, spec, {.tf32 = true}, 0).candidates;
   CHECK(plan(*maker, spec, {.tf32 = false}, 0).candidates < all);
   CHECK(plan(*maker, spec, {.tf32 = true, .workspace = 0}, 0).candidates < all);
   spec.kind = GraphKind::kBackwardWeights;
-  CHECK(plan(*maker, spec, {.tf32 = true}, 0).candidates < plan(*maker, spec, {.tf32 = true, .deterministic = false}, 0).candidates);
+  CHECK(plan(*maker, spec, {.tf32 = true}, 0).candidates <
+        plan(*maker, spec, {.tf32 = true, .deterministic = false}, 0).candidates);
   // A shape that does not exist is refused with a reason, without a crash.
   spec.y = {256, 5, 5, 64};
   const Planned wrong = plan(*maker, spec, {}, kAll);
@@ -138,6 +148,8 @@ TEST_CASE("cudnn/plans: the rules are kept") {
   CHECK(!wrong.why.empty());
 }
 
-TEST_CASE("cudnn/plans: a device's description that is no JSON is refused") { CHECK_THROWS_AS(cuda::make_described_graphs("{"), Error); }
+TEST_CASE("cudnn/plans: a device's description that is no JSON is refused") {
+  CHECK_THROWS_AS(cuda::make_described_graphs("{"), Error);
+}
 
 }  // namespace starling::testing

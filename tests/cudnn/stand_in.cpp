@@ -22,9 +22,12 @@ std::size_t workspace_bytes(int candidate) { return static_cast<std::size_t>(can
 
 class StandInPlan final : public cuda::GraphPlan {
  public:
-  StandInPlan(StandIn& maker, const GraphSpec& spec, int candidates) : maker_(maker), spec_(spec), candidates_(candidates) {}
+  StandInPlan(StandIn& maker, const GraphSpec& spec, int candidates)
+      : maker_(maker), spec_(spec), candidates_(candidates) {}
   int candidates() const override { return candidates_; }
-  std::string name(int candidate) const override { return "candidate " + std::to_string(candidate); }
+  std::string name(int candidate) const override {
+    return "candidate " + std::to_string(candidate);
+  }
   bool finalise(int candidate, std::string& why) override {
     ++maker_.finalised;
     if (!maker_.cannot_finalise || !maker_.cannot_finalise(candidate)) return true;
@@ -37,8 +40,10 @@ class StandInPlan final : public cuda::GraphPlan {
     return maker_.times.at(static_cast<std::size_t>(maker_.runs.back()));
   }
 
-  void run(int candidate, const cuda::Bindings& bindings, void* workspace, cuda::StreamHandle) override {
-    if (maker_.cannot_run && maker_.cannot_run(candidate)) fail(ExitCode::kInternal, "cudnn", "cannot run");
+  void run(int candidate, const cuda::Bindings& bindings, void* workspace,
+           cuda::StreamHandle) override {
+    if (maker_.cannot_run && maker_.cannot_run(candidate))
+      fail(ExitCode::kInternal, "cudnn", "cannot run");
     maker_.runs.push_back(candidate);
     if (workspace_bytes(candidate) != 0) std::memset(workspace, 0xff, workspace_bytes(candidate));
     cuda::shim::carry_out(spec_, bindings, cpu());
@@ -52,7 +57,9 @@ class StandInPlan final : public cuda::GraphPlan {
 
 }  // namespace
 
-std::unique_ptr<cuda::GraphPlan> StandIn::plan(const GraphSpec& spec, const cuda::PlanRules& rules_wanted, std::string& why) {
+std::unique_ptr<cuda::GraphPlan> StandIn::plan(const GraphSpec& spec,
+                                               const cuda::PlanRules& rules_wanted,
+                                               std::string& why) {
   ++planned[spec];
   rules = rules_wanted;
   const bool none = refuses && refuses(spec);

@@ -16,7 +16,8 @@ namespace starling::testing {
 
 Backend& cpu();
 
-/// Makes plans that the CPU backend runs in fp32, on memory that the CPU can reach: the library around the graphs can then be tested whole.
+/// Makes plans that the CPU backend runs in fp32, on memory that the CPU can reach: the library
+/// around the graphs can then be tested whole.
 class StandIn final : public cuda::GraphMaker {
  public:
   int candidates = 3;                                   ///< of every plan
@@ -28,7 +29,9 @@ class StandIn final : public cuda::GraphMaker {
   std::vector<int> runs;                     ///< candidates, in order
   cuda::PlanRules rules;                     ///< of the latest plan
 
-  std::unique_ptr<cuda::GraphPlan> plan(const cuda::GraphSpec& spec, const cuda::PlanRules& rules_wanted, std::string& why) override;
+  std::unique_ptr<cuda::GraphPlan> plan(const cuda::GraphSpec& spec,
+                                        const cuda::PlanRules& rules_wanted,
+                                        std::string& why) override;
   std::string version() const override { return "stand-in"; }
 };
 

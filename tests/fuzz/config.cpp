@@ -1,4 +1,5 @@
-// A trainer's whole config, with model, optimizer, topology, algorithm and data set, up to the step before memory is taken.
+// A trainer's whole config, with model, optimizer, topology, algorithm and data set, up to the step
+// before memory is taken.
 #include <nlohmann/json.hpp>
 
 #include "apps/trainer/config/plugins.h"
@@ -14,6 +15,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     nlohmann::json config = parse_json(fuzz::text(data, size), "fuzz.json");
     if (config.is_object()) config.erase("plugins");  // any library of this machine is no input
     const TrainConfig read = read_train_config(config, "fuzz.json", {4, 4});
-    if (read_train_config(read.resolved, "resolved.json", {4, 4}).resolved != read.resolved) std::abort();
+    if (read_train_config(read.resolved, "resolved.json", {4, 4}).resolved != read.resolved)
+      std::abort();
   });
 }

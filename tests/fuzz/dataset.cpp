@@ -1,4 +1,5 @@
-// IDX files (MNIST, plain and gzip) and CIFAR's batches. The first byte says which file the rest is.
+// IDX files (MNIST, plain and gzip) and CIFAR's batches. The first byte says which file the rest
+// is.
 #include <array>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -14,12 +15,13 @@ using namespace starling;
 /// IDX: a magic number, the dimensions, then bytes.
 std::string idx(std::initializer_list<unsigned char> dimensions, std::size_t bytes) {
   std::string text{'\0', '\0', '\x08', static_cast<char>(dimensions.size())};
-  for (const unsigned char dimension : dimensions) text += std::string{'\0', '\0', '\0', static_cast<char>(dimension)};
+  for (const unsigned char dimension : dimensions)
+    text += std::string{'\0', '\0', '\0', static_cast<char>(dimension)};
   return text + std::string(bytes, '\1');
 }
 
-const std::array<const char*, 4> kNames{"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-                                        "t10k-labels-idx1-ubyte"};
+const std::array<const char*, 4> kNames{"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                        "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 
 void open(const char* type) {
   static const bool once = (register_builtin_datasets(), true);
@@ -46,7 +48,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (which == 4) {
       static const bool once = [] {
         std::filesystem::create_directories(fuzz::folder() + "/cifar-10-batches-bin");
-        for (const char* name : {"data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"})
+        for (const char* name :
+             {"data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"})
           fuzz::file(std::string("cifar-10-batches-bin/") + name + ".bin", std::string(3073, '\1'));
         return true;
       }();
@@ -55,8 +58,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       open("cifar10");
       return;
     }
-    const std::array<std::string, 4> whole{idx({2, 28, 28}, 2 * 784), idx({2}, 2), idx({2, 28, 28}, 2 * 784), idx({2}, 2)};
-    for (std::size_t k = 0; k < kNames.size(); ++k) fuzz::file(kNames[k], k == which ? content : std::string_view(whole[k]));
+    const std::array<std::string, 4> whole{idx({2, 28, 28}, 2 * 784), idx({2}, 2),
+                                           idx({2, 28, 28}, 2 * 784), idx({2}, 2)};
+    for (std::size_t k = 0; k < kNames.size(); ++k)
+      fuzz::file(kNames[k], k == which ? content : std::string_view(whole[k]));
     open("fashion_mnist");
   });
 }

@@ -1,4 +1,5 @@
-// The records of two ranks' last events, of which the first is given, and what the doctor makes of them.
+// The records of two ranks' last events, of which the first is given, and what the doctor makes of
+// them.
 #include "apps/trainer/report/flight_record.h"
 #include "tests/fuzz/fuzz.h"
 

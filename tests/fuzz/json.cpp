@@ -1,4 +1,5 @@
-// JSON as configs have it: strict, with line and column in errors. What was read is written and read again.
+// JSON as configs have it: strict, with line and column in errors. What was read is written and
+// read again.
 #include <nlohmann/json.hpp>
 
 #include "core/config.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the corpus of fuzz_shards anew: small shards of PNG, JPEG and raw pixels and their indices, as starling-prepare writes them, each
-# behind a byte that tells tests/fuzz/shards.cpp what it is. Needs a build.
+# Makes the corpus of fuzz_shards anew: small shards of PNG, JPEG and raw pixels and their indices,
+# as starling-prepare writes them, each behind a byte that tells tests/fuzz/shards.cpp what it is.
+# Needs a build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 prepare=$PWD/build/bin/starling-prepare golden=$PWD/tests/golden/pictures corpus=$PWD/tests/fuzz/corpus/shards

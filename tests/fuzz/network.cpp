@@ -6,5 +6,6 @@
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace starling;
-  return fuzz::reads_or_refuses([&] { (void)network_from_json(std::string(fuzz::text(data, size)), "network.json"); });
+  return fuzz::reads_or_refuses(
+      [&] { (void)network_from_json(std::string(fuzz::text(data, size)), "network.json"); });
 }

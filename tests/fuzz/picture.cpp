@@ -11,11 +11,15 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static PictureDecoder decoder({.max_pixels = 1 << 20});
   std::array<std::uint8_t, 3 * 8 * 8> out{};
   const auto decode = [&](auto&& choose) {
-    return fuzz::reads_or_refuses([&] { decoder.decode(std::span(data, size), "fuzz", choose, 8, 8, 3, out.data()); });
+    return fuzz::reads_or_refuses(
+        [&] { decoder.decode(std::span(data, size), "fuzz", choose, 8, 8, 3, out.data()); });
   };
-  decode([](const PictureSize& picture) { return PicturePart::window(0, 0, picture.height, picture.width); });
+  decode([](const PictureSize& picture) {
+    return PicturePart::window(0, 0, picture.height, picture.width);
+  });
   return decode([](const PictureSize& picture) {
-    return PicturePart::window(picture.height / 4, picture.width / 4, picture.height - picture.height / 4,
+    return PicturePart::window(picture.height / 4, picture.width / 4,
+                               picture.height - picture.height / 4,
                                picture.width - picture.width / 4);
   });
 }

@@ -1,5 +1,6 @@
-// A folder of shards. The first byte says whether the rest is the index (0, 2) or the one shard that a valid index means (1, 3), and
-// whether its checksums are set right first (2, 3), so that what they keep away is tried, too.
+// A folder of shards. The first byte says whether the rest is the index (0, 2) or the one shard
+// that a valid index means (1, 3), and whether its checksums are set right first (2, 3), so that
+// what they keep away is tried, too.
 #include <array>
 #include <cstring>
 
@@ -30,7 +31,8 @@ void mend_shard(std::string& file) {
   const std::size_t at = file.size() - sizeof(ShardFooter);
   auto footer = taken<ShardFooter>(file, at);
   footer.bytes = file.size();
-  if (footer.table_at < at) footer.table_checksum = checksum(file, static_cast<std::size_t>(footer.table_at), at);
+  if (footer.table_at < at)
+    footer.table_checksum = checksum(file, static_cast<std::size_t>(footer.table_at), at);
   footer.checksum = 0;
   footer.checksum = checksum_of(bytes_of(footer));
   put(file, at, footer);
@@ -48,7 +50,8 @@ void read_index(std::string content, bool mend) {
   if (mend) mend_index(content);
   fuzz::file("shards.index", content);
   const ShardIndex index = read_shard_index(fuzz::folder());
-  // What is read as whole is what would be written; but a made-up one may hold something in fields that are zero.
+  // What is read as whole is what would be written; but a made-up one may hold something in fields
+  // that are zero.
   if (!mend && shard_index_text(index) != content) std::abort();
 }
 
@@ -58,7 +61,8 @@ void read_shard(std::string content, bool mend) {
   const ShardFile file(fuzz::file("train-00000.shard", content));
   static PictureDecoder decoder({.max_pixels = 1 << 20});
   const auto middle = [](const PictureSize& size) {
-    return PicturePart::window(size.height / 4, size.width / 4, size.height - size.height / 4, size.width - size.width / 4);
+    return PicturePart::window(size.height / 4, size.width / 4, size.height - size.height / 4,
+                               size.width - size.width / 4);
   };
   std::array<std::uint8_t, 3 * 8 * 8> out{};
   const auto records = std::min<std::int64_t>(file.records(), 64);
@@ -70,7 +74,8 @@ void read_shard(std::string content, bool mend) {
       if (file.footer().settings.kind != static_cast<std::uint32_t>(ShardKind::kRaw)) {
         decoder.decode(bytes, file.title(record), middle, 8, 8, 3, out.data());
       } else {
-        decoder.cut({bytes.data(), entry.height, entry.width}, file.path(), middle, 8, 8, out.data());
+        decoder.cut({bytes.data(), entry.height, entry.width}, file.path(), middle, 8, 8,
+                    out.data());
       }
     });
   }
@@ -81,5 +86,7 @@ void read_shard(std::string content, bool mend) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const int mode = size > 0 ? data[0] : 0;
   const std::string content(fuzz::text(data, size).substr(std::min<std::size_t>(size, 1)));
-  return fuzz::reads_or_refuses([&] { mode % 2 == 1 ? read_shard(content, mode / 2 % 2 == 1) : read_index(content, mode / 2 % 2 == 1); });
+  return fuzz::reads_or_refuses([&] {
+    mode % 2 == 1 ? read_shard(content, mode / 2 % 2 == 1) : read_index(content, mode / 2 % 2 == 1);
+  });
 }

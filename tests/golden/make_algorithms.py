@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes algorithms.json beside this file: runs on quadratics in fp64 by PyTorch's DistributedDataParallel, its post-local-SGD hook and optimizer,
-and by decent-dp, with its adaptive factor and with an optimizer that uses its pre_average_hook.
+"""Writes algorithms.json beside this file: runs on quadratics in fp64 by PyTorch's
+DistributedDataParallel, its post-local-SGD hook and optimizer, and by decent-dp, with its
+adaptive factor and with an optimizer that uses its pre_average_hook.
 
-Needs torch and decent-dp==0.2.3. Rank i's loss is that of tests/comm/support.h (Job): parameter p of SIZES has curvature 1 + p/4, element e starts at sin(0.37 e) and is
-drawn to 0.3 i + cos(0.11 e (i + 1)). Ranks are processes that gloo connects.
+Needs torch and decent-dp==0.2.3. Rank i's loss is that of tests/comm/support.h (Job): parameter p
+of SIZES has curvature 1 + p/4, element e starts at sin(0.37 e) and is drawn to 0.3 i + cos(0.11 e
+(i + 1)). Ranks are processes that gloo connects.
 """
 
 import json
@@ -27,7 +29,8 @@ RANKS, STEPS, RATE = 4, 14, 0.1
 SGD = {"momentum": 0.8, "weight_decay": 0.05}
 ADAMW = {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.05}
 
-# As `sync.algorithm` and `optimizer` have them. A group of 2 ranks is a node; "gradients" says whose mean steps between averages take.
+# As `sync.algorithm` and `optimizer` have them. A group of 2 ranks is a node; "gradients" says
+# whose mean steps between averages take.
 CASES = [
     ("allreduce", {"type": "allreduce"}, "sgd"),
     ("allreduce", {"type": "allreduce"}, "adamw"),
@@ -54,7 +57,8 @@ class Quadratics(torch.nn.Module):
 
 
 class QuasiGlobalMomentum(torch.optim.Optimizer):
-    """Lin et al. 2021, arXiv 2102.04761: the momentum follows the parameters, mixing included. The hook sees them before they are mixed."""
+    """Lin et al. 2021, arXiv 2102.04761: the momentum follows the parameters, mixing included. The
+    hook sees them before they are mixed."""
 
     def __init__(self, groups, mu):
         super().__init__(groups, {"lr": RATE, "mu": mu, **SGD})
@@ -77,7 +81,8 @@ class QuasiGlobalMomentum(torch.optim.Optimizer):
 
 @TopologyReg.register("ring-from-0")
 class RingFromZero(RingTopology):
-    """decent-dp's exchanges ask for the edges 1, 3, 4, 5, …; Starling's are the rounds 0, 1, 2, 3, …: the same from the second on, in a ring."""
+    """decent-dp's exchanges ask for the edges 1, 3, 4, 5, …; Starling's are the rounds 0, 1, 2, 3,
+    …: the same from the second on, in a ring."""
 
     def get_edge(self, step):
         return super().get_edge(0 if step == 1 else step)
@@ -113,7 +118,8 @@ def train(rank, algorithm, optimizer, folder):
         size = algorithm.get("ranks_per_node", 1) if algorithm.get("gradients") == "node" else 1
         node, _ = dist.new_subgroups(size)
         model.register_comm_hook(PostLocalSGDState(None, node, start_localSGD_iter=start), post_localSGD_hook)
-        # torch averages after steps warmup_steps, warmup_steps + period, …; ours `period` steps after `start` for the first time.
+        # torch averages after steps warmup_steps, warmup_steps + period, …; ours `period` steps
+        # after `start` for the first time.
         steps = PostLocalSGDOptimizer(optim=steps, averager=PeriodicModelAverager(period=period, warmup_steps=start + period - 1))
     for _ in range(STEPS):
         steps.zero_grad()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What torchvision makes of two images, and the lists of its automatic augmentations: golden/augmentations.json. Needs torch, torchvision and Pillow.
+"""What torchvision makes of two images, and the lists of its automatic augmentations:
+golden/augmentations.json. Needs torch, torchvision and Pillow.
 
-Colours are its operations on uint8 tensors. Images are moved as Pillow does it, and the script insists that its tensors agree. Bytes are H×W×C in base64.
-"""
+Colours are its operations on uint8 tensors. Images are moved as Pillow does it, and the script
+insists that its tensors agree. Bytes are H×W×C in base64."""
 import base64
 import json
 import math

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What torchvision makes of drawn crops, rectangles and mixtures, and how it draws them: golden/drawn_augmentations.json. Needs torch and torchvision.
+"""What torchvision makes of drawn crops, rectangles and mixtures, and how it draws them:
+golden/drawn_augmentations.json. Needs torch and torchvision.
 
-Draws differ from ours, so those of the first part are given: a box, or the share that a patched distribution returns. Of what is drawn the second part has shares of
-draws at or below some numbers. Bytes are H×W×C in base64, numbers N×H×W×C.
+Draws differ from ours, so those of the first part are given: a box, or the share that a patched
+distribution returns. Of what is drawn the second part has shares of draws at or below some
+numbers. Bytes are H×W×C in base64, numbers N×H×W×C.
 """
 import base64
 import json
@@ -116,7 +118,8 @@ def drawn(key, keys, image, draw):
 
 
 distributions = []
-# Pictures in which everything fits, in which many tries do not, of which some have none that does, and in which nothing fits: too wide and too tall.
+# Pictures in which everything fits, in which many tries do not, of which some have none that does,
+# and in which nothing fits: too wide and too tall.
 for image, keys in (((300, 400), {}), ((70, 50), {"scale": [0.3, 1.0], "ratio": [0.4, 3.0]}), ((90, 150), {"scale": [0.8, 1.0]}), ((40, 400), {"scale": [0.4, 1.0]}),
                     ((333, 25), {"scale": [0.5, 0.9]})):
     way = v2.RandomResizedCrop(16, **keys)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes layer_optimizers.json beside this file: updates in fp64 by the optimizers of timm and torch that work on whole layers.
+"""Writes layer_optimizers.json beside this file: updates in fp64 by the optimizers of timm and
+torch that work on whole layers.
 
-Needs torch (2.9 or newer) and timm. Parameters: a matrix, a vector, a matrix of zeros, and a matrix whose gradients are zero.
-"""
+Needs torch (2.9 or newer) and timm. Parameters: a matrix, a vector, a matrix of zeros, and a
+matrix whose gradients are zero."""
 
 import importlib.metadata
 import json
@@ -40,7 +41,8 @@ def updates(kind, decay, adapt_all, x, gradients, **arguments):
 
 
 class Muon:
-    """torch.optim.Muon for matrices, and AdamW for vectors, as its documentation says. Its products are in fp64 as all the rest is."""
+    """torch.optim.Muon for matrices, and AdamW for vectors, as its documentation says. Its products
+    are in fp64 as all the rest is."""
 
     def __init__(self, groups, momentum, nesterov, adjust_lr_fn, **adamw):
         self.param_groups = []

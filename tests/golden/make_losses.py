@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes losses.json beside this file: losses and their gradients, in fp64, by PyTorch's own functions. Needs torch.
+"""Writes losses.json beside this file: losses and their gradients, in fp64, by PyTorch's own
+functions. Needs torch.
 
-Of each loss the value (reduction "mean") and the gradient by the outputs, for class numbers and for probabilities. Where a loss of
-PyTorch takes no class numbers, they are one-hot rows. `focal` has no function in torch; it is autograd through log_softmax.
-"""
+Of each loss the value (reduction "mean") and the gradient by the outputs, for class numbers and
+for probabilities. Where a loss of PyTorch takes no class numbers, they are one-hot rows. `focal`
+has no function in torch; it is autograd through log_softmax."""
 
 import json
 import os

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the golden files that tests/parity and tests/layers compare the models with. Needs torch, numpy and safetensors:
+"""Writes the golden files that tests/parity and tests/layers compare the models with. Needs
+torch, numpy and safetensors:
 
     python3 tests/golden/make_models.py
 
-models/<case>.safetensors  a small net, in fp64: input, labels, all tensors (model.*), the training output, the loss, every gradient
-                           (grad.*), the buffers after the pass (after.*) and the output in evaluation mode afterwards
-models/<model>.safetensors a whole model whose tensors both sides make from a hash; of gradients only norm and three projections
+models/<case>.safetensors  a small net, in fp64: input, labels, all tensors (model.*), the
+training output, the loss, every gradient
+                           (grad.*), the buffers after the pass (after.*) and the output in evaluation mode
+                            afterwards
+models/<model>.safetensors a whole model whose tensors both sides make from a hash; of gradients
+only norm and three projections
 models/names.json          names and shapes of tensors, parameter counts
 
 The models are those of examples/pytorch/models.py.
@@ -28,7 +32,7 @@ from models import make_model  # noqa: E402
 OUT = HERE / "models"
 
 
-# --- numbers that both sides can make ------------------------------------------------------------------------------------------
+# --- numbers that both sides can make -------------------------------------------------------------
 
 def hashed(seed, count):
     """count numbers in [0, 1): splitmix64 of seed * 2^32 + i, its upper 53 bits."""
@@ -61,7 +65,7 @@ def projections(tensor):
     return np.array([np.linalg.norm(x)] + [np.dot(x, 2 * hashed(1000 + k, x.size) - 1) for k in range(3)])
 
 
-# --- cases -----------------------------------------------------------------------------------------------------------------
+# --- cases ----------------------------------------------------------------------------------------
 
 def conv(out, kernel, **more):
     return {"type": "conv2d", "out_channels": out, "kernel_size": kernel, **more}
@@ -134,7 +138,8 @@ def image_of(shape):
 
 
 def run(model, x, labels, smoothing, out, gradient):
-    """One training pass and one in evaluation mode after it; `gradient` shortens what is stored of a gradient or buffer."""
+    """One training pass and one in evaluation mode after it; `gradient` shortens what is stored of
+    a gradient or buffer."""
     model.train()
     x.requires_grad_()
     output = model(x)

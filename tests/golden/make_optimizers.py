@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes optimizers.json beside this file: updates and learning rates in fp64 by PyTorch and decent-dp.
+"""Writes optimizers.json beside this file: updates and learning rates in fp64 by PyTorch and
+decent-dp.
 
-Needs torch and decent-dp; Lion, which neither has, is written out here. Two parameters of SIZE numbers each; the first one is decayed, the second one is not.
-"""
+Needs torch and decent-dp; Lion, which neither has, is written out here. Two parameters of SIZE
+numbers each; the first one is decayed, the second one is not."""
 
 import importlib.metadata
 import json

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Small JPEG and PNG files of every kind, in golden/pictures, and what Pillow makes of them: golden/pictures.json. Needs Pillow and numpy.
+"""Small JPEG and PNG files of every kind, in golden/pictures, and what Pillow makes of them:
+golden/pictures.json. Needs Pillow and numpy.
 
-"crc": of the bytes of ImageOps.exif_transpose(Image.open(file)).convert("RGB"); of 16 bits grey the upper 8. "resized": bytes of its box, resized, as hexadecimal digits.
-"""
+"crc": of the bytes of ImageOps.exif_transpose(Image.open(file)).convert("RGB"); of 16 bits grey
+the upper 8. "resized": bytes of its box, resized, as hexadecimal digits."""
 import io
 import json
 import pathlib
@@ -99,7 +100,9 @@ Image.fromarray(small).save(folder / "turned6.png", exif=exif)
 
 def upright(path):
     image = ImageOps.exif_transpose(Image.open(path))
-    if image.mode.startswith("I"):  # of 16 bits grey Pillow keeps the lower ones, all above 255 being white; of 16 bits RGB the upper
+    # of 16 bits grey Pillow keeps the lower ones, all above 255 being white; of 16 bits RGB the
+    # upper
+    if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("RGB")
 

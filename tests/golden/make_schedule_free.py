@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes schedule_free.json beside this file: the parameters and what is evaluated of them, in fp64, by the package schedulefree.
+"""Writes schedule_free.json beside this file: the parameters and what is evaluated of them, in
+fp64, by the package schedulefree.
 
-Needs torch and schedulefree. Two parameters of SIZE numbers each; the first one is decayed, the second one is not.
-"""
+Needs torch and schedulefree. Two parameters of SIZE numbers each; the first one is decayed, the
+second one is not."""
 
 import importlib.metadata
 import json

@@ -15,13 +15,13 @@
 #include "kernels/optimizer.h"
 #include "tests/operations/operation_table.h"
 
-// core/operations.h says what operations read and write; here they are watched doing it. (That the operation table has every operation is
-// checked in operations_test.cpp.)
+// core/operations.h says what operations read and write; here they are watched doing it. (That the
+// operation table has every operation is checked in operations_test.cpp.)
 namespace starling::tests {
 namespace {
 
-/// Runs every operation twice: the second time all memory that it is not said to read holds other bytes. Then what it is said to write must
-/// come out the same, and the rest must be as it was.
+/// Runs every operation twice: the second time all memory that it is not said to read holds other
+/// bytes. Then what it is said to write must come out the same, and the rest must be as it was.
 class Watching final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
@@ -38,7 +38,9 @@ class Watching final : public ForwardingBackend {
   class Block final : public Storage {
    public:
     Block(Watching& watching, std::shared_ptr<Storage> memory, std::size_t bytes)
-        : Storage(watching, memory->data(), bytes), watching_(watching), memory_(std::move(memory)) {}
+        : Storage(watching, memory->data(), bytes),
+          watching_(watching),
+          memory_(std::move(memory)) {}
     ~Block() override { std::erase(watching_.blocks_, this); }
 
    private:
@@ -55,11 +57,13 @@ class Watching final : public ForwardingBackend {
 
   std::vector<Bytes> memory() const {
     std::vector<Bytes> result;
-    for (const Block* block : blocks_) result.emplace_back(block->data(), block->data() + block->bytes());
+    for (const Block* block : blocks_)
+      result.emplace_back(block->data(), block->data() + block->bytes());
     return result;
   }
   void restore(const std::vector<Bytes>& bytes) {
-    for (std::size_t i = 0; i < blocks_.size(); ++i) std::copy(bytes[i].begin(), bytes[i].end(), blocks_[i]->data());
+    for (std::size_t i = 0; i < blocks_.size(); ++i)
+      std::copy(bytes[i].begin(), bytes[i].end(), blocks_[i]->data());
   }
   /// The same as memory(), with `inside` where a tensor of the list lies, and `outside` elsewhere.
   std::vector<Bytes> map_of(const std::vector<Tensor>& list) const {
@@ -75,13 +79,15 @@ class Watching final : public ForwardingBackend {
     return result;
   }
   void complain(const std::string& what) {
-    if (complaints.find(name_ + ": " + what) == std::string::npos) complaints += name_ + ": " + what + "\n";
+    if (complaints.find(name_ + ": " + what) == std::string::npos)
+      complaints += name_ + ": " + what + "\n";
   }
 
   void around(std::string_view name, const std::function<void()>& operation) override {
     names.emplace(name);
     if (name_ != name) return complain("no list of accesses came before it");
-    const std::vector<Bytes> first = memory(), reads = map_of(accesses_.reads), writes = map_of(accesses_.writes);
+    const std::vector<Bytes> first = memory(), reads = map_of(accesses_.reads),
+                             writes = map_of(accesses_.writes);
     operation();
     const std::vector<Bytes> result = memory();
     std::vector<Bytes> poisoned = first;
@@ -96,7 +102,8 @@ class Watching final : public ForwardingBackend {
     for (std::size_t i = 0; i < again.size(); ++i) {
       for (std::size_t j = 0; j < again[i].size(); ++j) {
         if (writes[i][j] != std::byte{0}) {
-          if (again[i][j] != result[i][j]) complain("it reads more than it is said to, or does not write all that it is said to");
+          if (again[i][j] != result[i][j])
+            complain("it reads more than it is said to, or does not write all that it is said to");
         } else if (result[i][j] != first[i][j]) {
           complain("it writes more than it is said to");
         }

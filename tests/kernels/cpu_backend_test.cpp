@@ -44,12 +44,14 @@ ExitCode code_of(F&& f) {
 }  // namespace
 
 TEST_CASE("kernels/cpu: sums have the same bits on any number of threads") {
-  for (const auto& [rows, columns] : {std::pair<Index, Index>{5000, 3}, {700, 129}, {100000, 1}, {40, 2000}}) {
+  for (const auto& [rows, columns] :
+       {std::pair<Index, Index>{5000, 3}, {700, 129}, {100000, 1}, {40, 2000}}) {
     CAPTURE(rows);
     std::vector<double> expected;
     for (const int threads : {1, 2, 3, 5}) {
       CpuBackend backend(threads);
-      const Tensor x = to_tensor(backend, random_numbers(rows * columns, 7), {rows, columns}, DType::kFloat64),
+      const Tensor x = to_tensor(backend, random_numbers(rows * columns, 7), {rows, columns},
+                                 DType::kFloat64),
                    y(backend, {columns}, DType::kFloat64);
       backend.sum_rows({.x = x, .y = y});
       std::vector<double> found(y.data<double>(), y.data<double>() + columns);
@@ -69,7 +71,8 @@ TEST_CASE("kernels/cpu: memory is aligned, counted, shared by threads, and its e
     const auto storage = backend.allocate(bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % 64 == 0);
     CHECK(storage->bytes() == bytes);
-    if (bytes >= (2u << 20)) CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % (2u << 20) == 0);
+    if (bytes >= (2u << 20))
+      CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % (2u << 20) == 0);
   }
   for (std::size_t bytes = 1; bytes < 100000; bytes += 37) {
     const std::size_t size = cpu::CachingAllocator::size_class(bytes);
@@ -78,7 +81,8 @@ TEST_CASE("kernels/cpu: memory is aligned, counted, shared by threads, and its e
     if (bytes > 512) CHECK(size <= bytes + bytes / 8 + 64);
   }
   CHECK(code_of([&] { backend.allocate(std::size_t{1} << 60); }) == ExitCode::kMemory);
-  CHECK(code_of([&] { backend.allocate(std::numeric_limits<std::size_t>::max()); }) == ExitCode::kMemory);
+  CHECK(code_of([&] { backend.allocate(std::numeric_limits<std::size_t>::max()); }) ==
+        ExitCode::kMemory);
 
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -114,20 +118,29 @@ TEST_CASE("kernels/cpu: the statistics of a large mean do not cancel") {
       if (i % kChannels == 2) sum += values[i];
     }
     const double mean = sum / kRows;
-    for (std::size_t i = 2; i < values.size(); i += kChannels) squares += (values[i] - mean) * (values[i] - mean);
-    const Tensor x = to_tensor(backend, values, {kRows, kChannels}, DType::kFloat32), y(backend, {kRows, kChannels}, DType::kFloat32);
-    const Tensor m(backend, {kChannels}, DType::kFloat32), inv(backend, {kChannels}, DType::kFloat32);
+    for (std::size_t i = 2; i < values.size(); i += kChannels)
+      squares += (values[i] - mean) * (values[i] - mean);
+    const Tensor x = to_tensor(backend, values, {kRows, kChannels}, DType::kFloat32),
+                 y(backend, {kRows, kChannels}, DType::kFloat32);
+    const Tensor m(backend, {kChannels}, DType::kFloat32),
+        inv(backend, {kChannels}, DType::kFloat32);
     backend.batch_norm_forward({.x = x, .y = y, .saved_mean = m, .saved_inv_std = inv});
     CHECK(m.span<float>()[2] == doctest::Approx(mean).epsilon(1e-7));
-    CHECK(inv.span<float>()[2] == doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
+    CHECK(inv.span<float>()[2] ==
+          doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
   }
 }
 
-TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bits of small pieces") {
+TEST_CASE(
+    "kernels/cpu: batch norm of large tensors, and in place, gives the bits of small pieces") {
   // Large results are written past the caches, results over an input are not.
   for (const cpu::Isa isa : instruction_sets()) {
-    for (const auto& [dtype, channels] : std::initializer_list<std::pair<DType, Index>>{
-             {DType::kFloat32, 16}, {DType::kFloat32, 3}, {DType::kFloat32, 160}, {DType::kBFloat16, 16}, {DType::kBFloat16, 3}}) {
+    for (const auto& [dtype, channels] :
+         std::initializer_list<std::pair<DType, Index>>{{DType::kFloat32, 16},
+                                                        {DType::kFloat32, 3},
+                                                        {DType::kFloat32, 160},
+                                                        {DType::kBFloat16, 16},
+                                                        {DType::kBFloat16, 3}}) {
       CAPTURE(name_of(dtype));
       CAPTURE(channels);
       CpuBackend backend(2, isa);
@@ -139,10 +152,10 @@ TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bit
       const auto vector = [&, channels = channels](std::uint64_t seed) {
         return to_tensor(backend, random_numbers(channels, seed), {channels}, DType::kFloat32);
       };
-      const Tensor x = random(1), residual = random(2), dy = random(3), gamma = vector(4), beta = vector(5), mean = vector(6),
-                   y(backend, shape, dtype);
-      const Tensor variance(backend, {channels}, DType::kFloat32), inv(backend, {channels}, DType::kFloat32),
-          m(backend, {channels}, DType::kFloat32);
+      const Tensor x = random(1), residual = random(2), dy = random(3), gamma = vector(4),
+                   beta = vector(5), mean = vector(6), y(backend, shape, dtype);
+      const Tensor variance(backend, {channels}, DType::kFloat32),
+          inv(backend, {channels}, DType::kFloat32), m(backend, {channels}, DType::kFloat32);
       backend.fill(variance, 0.5);
       BatchNormForward forward{.x = x,
                                .residual = residual,
@@ -168,7 +181,14 @@ TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bit
       CHECK(to_numbers(y) == whole);
 
       const Tensor dx(backend, shape, dtype);
-      BatchNormBackward backward{.x = x, .y = y, .dy = dy, .gamma = gamma, .saved_mean = m, .saved_inv_std = inv, .dx = dx, .relu = true};
+      BatchNormBackward backward{.x = x,
+                                 .y = y,
+                                 .dy = dy,
+                                 .gamma = gamma,
+                                 .saved_mean = m,
+                                 .saved_inv_std = inv,
+                                 .dx = dx,
+                                 .relu = true};
       backend.batch_norm_backward(backward);
       const Numbers expected = to_numbers(dx), kept = to_numbers(dy);
       backward.dx = dy;
@@ -185,13 +205,16 @@ TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bit
 
 TEST_CASE("kernels/cpu: activations at their ends") {
   CpuBackend backend(1);
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> values = {-200.0f, -88.0f, -5.0f, -0.0f, 1e-20f, 5.0f, 88.0f, 200.0f, inf, nan};
+  const float inf = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> values = {-200.0f, -88.0f, -5.0f,  -0.0f, 1e-20f,
+                                     5.0f,    88.0f,  200.0f, inf,   nan};
   const Tensor x = tensor_of<float>(backend, values, {10}), y(backend, {10}, DType::kFloat32);
   backend.activation_forward({.kind = Activation::kSilu, .x = x, .y = y});
   for (std::size_t i = 0; i < 8; ++i) {
     const double v = static_cast<double>(values[i]);
-    CHECK(static_cast<double>(y.span<float>()[i]) == doctest::Approx(v / (1.0 + std::exp(-v))).epsilon(1e-6));
+    CHECK(static_cast<double>(y.span<float>()[i]) ==
+          doctest::Approx(v / (1.0 + std::exp(-v))).epsilon(1e-6));
   }
   CHECK(y.span<float>()[8] == inf);
   CHECK(std::isnan(y.span<float>()[9]));
@@ -206,19 +229,23 @@ TEST_CASE("kernels/cpu: activations at their ends") {
 
 TEST_CASE("kernels/cpu: a message of int8, byte by byte") {
   CpuBackend backend(1);
-  const Tensor x = tensor_of<float>(backend, {-254.0f, 2.0f, 5.0f, 0.0f}, {4});  // s = 2; 2.5 goes to the even 2
+  // s = 2; 2.5 goes to the even 2
+  const Tensor x = tensor_of<float>(backend, {-254.0f, 2.0f, 5.0f, 0.0f}, {4});
   const Tensor message(backend, {message_bytes(Code::kInt8, DType::kFloat32, 4, 0)}, DType::kUInt8);
   backend.encode({.x = x, .message = message, .code = Code::kInt8});
   const auto bytes = message.span<std::uint8_t>();
-  CHECK(std::vector<int>(bytes.begin(), bytes.end()) == std::vector<int>{0x81, 1, 2, 0, 0, 0, 0, 0x40});
+  CHECK(std::vector<int>(bytes.begin(), bytes.end()) ==
+        std::vector<int>{0x81, 1, 2, 0, 0, 0, 0, 0x40});
 }
 
 TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   CpuBackend backend(1);
-  const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32), whole(backend, {2, 3}, DType::kInt32);
+  const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32),
+      whole(backend, {2, 3}, DType::kInt32);
   CHECK(code_of([&] { backend.add({whole, whole, whole}); }) == ExitCode::kUsage);
   CHECK(code_of([&] { backend.add({half, x, half}); }) == ExitCode::kInternal);
-  const Tensor label = tensor_of<std::int32_t>(backend, {3, 0}, {2}), totals(backend, {4}, DType::kFloat64);
+  const Tensor label = tensor_of<std::int32_t>(backend, {3, 0}, {2}),
+               totals(backend, {4}, DType::kFloat64);
   CHECK(code_of([&] { backend.classification_metrics({x, label, totals}); }) == ExitCode::kUsage);
   CHECK(code_of([] { CpuBackend none(0); }) == ExitCode::kUsage);
   backend.fill(half, 1.5);

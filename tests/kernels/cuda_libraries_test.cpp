@@ -17,7 +17,8 @@ TEST_CASE("cuda libraries: what the loader says is told with the library's name"
     CHECK(line.find('\n') == std::string::npos);
   };
   const std::string missing = ": cannot open shared object file: No such file or directory";
-  says("libcudnn.so.9" + missing, "cuDNN is missing: install it (the Python wheel nvidia-cudnn-cu13 has it");
+  says("libcudnn.so.9" + missing,
+       "cuDNN is missing: install it (the Python wheel nvidia-cudnn-cu13 has it");
   says("libcublasLt.so.13" + missing, "nvidia-cublas ");
   says("libnvrtc.so.13" + missing, "nvidia-cuda-nvrtc ");
   says("libcudart.so.13" + missing, "nvidia-cuda-runtime ");
@@ -25,10 +26,11 @@ TEST_CASE("cuda libraries: what the loader says is told with the library's name"
   says(path + ": undefined symbol: ncclCommWindowRegister", "NCCL lacks it");
   says(path + ": undefined symbol: cudnnBackendInitialize", "cuDNN lacks it");
   says(path + ": undefined symbol: cublasLtMatmul, version libcublasLt.so.13", "cuBLASLt lacks it");
-  says(path + ": undefined symbol: cudaGraphAddNode, version libcudart.so.13", "the CUDA runtime lacks it");
+  says(path + ": undefined symbol: cudaGraphAddNode, version libcudart.so.13",
+       "the CUDA runtime lacks it");
   // What is not CUDA's stays as it is.
-  for (const std::string& other :
-       {path + ": undefined symbol: _ZN8starling5Error4whatEv", "libfmt.so.9" + missing, path + ": file too short"}) {
+  for (const std::string& other : {path + ": undefined symbol: _ZN8starling5Error4whatEv",
+                                   "libfmt.so.9" + missing, path + ": file too short"}) {
     CHECK(explain_cuda_load_error(path, other) == other);
   }
 }

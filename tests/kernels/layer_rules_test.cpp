@@ -32,15 +32,18 @@ struct LayerBucket {
   std::vector<LayerExtent> layers;
   UpdateArgs args;
 
-  LayerBucket(Backend& to, const OptimizerRule& rule, int terms, std::vector<LayerExtent> extents = layer_extents())
+  LayerBucket(Backend& to, const OptimizerRule& rule, int terms,
+              std::vector<LayerExtent> extents = layer_extents())
       : backend(to), layers(std::move(extents)) {
     const std::int64_t n = elements_of(layers);
     const auto count = static_cast<std::size_t>(n);
     args.x = args.x_out = put(random(1));
     args.gradient = put(random(2));
     std::size_t state = 0;
-    for (const LayerExtent& layer : layers) state += static_cast<std::size_t>(state_elements_of(rule, layer));
-    for (std::size_t s = 0; s < rule.state_names().size(); ++s) args.states.push_back(put(std::vector<T>(state, T(0))));
+    for (const LayerExtent& layer : layers)
+      state += static_cast<std::size_t>(state_elements_of(rule, layer));
+    for (std::size_t s = 0; s < rule.state_names().size(); ++s)
+      args.states.push_back(put(std::vector<T>(state, T(0))));
     for (int k = 0; k < terms; ++k) {
       args.received.push_back(put(random(10 + static_cast<unsigned>(k))));
       args.weights.push_back(static_cast<double>(static_cast<T>(1.0 / (terms + 1.5 + k))));
@@ -61,7 +64,9 @@ struct LayerBucket {
   /// As many as the bucket has; the padding is zero.
   std::vector<T> random(unsigned seed) const {
     std::vector<T> result = normal_numbers<T>(static_cast<std::size_t>(elements_of(layers)), seed);
-    for (const LayerExtent& layer : layers) std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding, T(0));
+    for (const LayerExtent& layer : layers)
+      std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding,
+                  T(0));
     return result;
   }
   Tensor put(const std::vector<T>& values) const {
@@ -91,10 +96,13 @@ struct LayerBucket {
   }
 };
 
-std::unique_ptr<OptimizerRule> layer_rule(const LayerReference& reference) { return make_rule(reference.type, reference.config()); }
+std::unique_ptr<OptimizerRule> layer_rule(const LayerReference& reference) {
+  return make_rule(reference.type, reference.config());
+}
 
 template <class T>
-void compare_layers(const LayerReference& reference, int terms, double tolerance, std::vector<LayerExtent> layers = layer_extents()) {
+void compare_layers(const LayerReference& reference, int terms, double tolerance,
+                    std::vector<LayerExtent> layers = layer_extents()) {
   const auto backend = open_backend(DeviceType::kCpu, 2);
   const auto rule = layer_rule(reference);
   LayerBucket<T> bucket(*backend, *rule, terms, std::move(layers));
@@ -103,16 +111,20 @@ void compare_layers(const LayerReference& reference, int terms, double tolerance
   std::vector<std::vector<T>> received;
   for (const Tensor& tensor : bucket.args.received) received.push_back(bucket.numbers(tensor));
   for (std::int64_t s = 1; s <= 4; ++s) {
-    const double lr = reference.type == "lars" ? 2.0 / static_cast<double>(s) : 0.02 / static_cast<double>(s);
+    const double lr =
+        reference.type == "lars" ? 2.0 / static_cast<double>(s) : 0.02 / static_cast<double>(s);
     bucket.step(*rule, s, lr);
     const std::vector<T> gradient = bucket.numbers(bucket.args.gradient);
     for (const LayerExtent& layer : bucket.layers) {
-      const auto from = static_cast<std::size_t>(layer.first), to = from + static_cast<std::size_t>(layer.elements - layer.padding);
-      std::vector<double> p, g, m(first.begin() + layer.first, first.begin() + layer.first + layer.elements),
+      const auto from = static_cast<std::size_t>(layer.first),
+                 to = from + static_cast<std::size_t>(layer.elements - layer.padding);
+      std::vector<double> p, g,
+          m(first.begin() + layer.first, first.begin() + layer.first + layer.elements),
           v(second.begin() + layer.first, second.begin() + layer.first + layer.elements);
       for (std::size_t i = from; i < to; ++i) {
         double c = terms == 0 ? x[i] : 0.5 * x[i];
-        for (std::size_t k = 0; k < received.size(); ++k) c += bucket.args.weights[k] * static_cast<double>(received[k][i]);
+        for (std::size_t k = 0; k < received.size(); ++k)
+          c += bucket.args.weights[k] * static_cast<double>(received[k][i]);
         p.push_back(c);
         g.push_back(0.75 * static_cast<double>(gradient[i]));
       }
@@ -124,7 +136,8 @@ void compare_layers(const LayerReference& reference, int terms, double tolerance
     double worst = 0;
     const std::vector<T> found = bucket.numbers(bucket.args.x);
     for (std::size_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::abs(static_cast<double>(found[i]) - x[i]) / (1 + std::abs(x[i])));
+      worst =
+          std::max(worst, std::abs(static_cast<double>(found[i]) - x[i]) / (1 + std::abs(x[i])));
     INFO(reference.type, " terms ", terms, " step ", s);
     REQUIRE(worst < tolerance);
   }
@@ -157,19 +170,24 @@ void check_measured(const Rule& rule) {
 
 }  // namespace
 
-TEST_CASE("kernels/layers: every rule agrees with its plain definition, for 0 to 5 neighbours, over layers of several pieces") {
+TEST_CASE(
+    "kernels/layers: every rule agrees with its plain definition, for 0 to 5 neighbours, over "
+    "layers of several pieces") {
   for (const LayerReference& reference : layer_rules()) {
     for (int terms = 0; terms <= 5; ++terms) {
       compare_layers<double>(reference, terms, 1e-12);
       compare_layers<float>(reference, terms, 3e-5);
-      if (reference.type == "muon") continue;  // its products' tolerance is another one for such matrices
+      // its products' tolerance is another one for such matrices
+      if (reference.type == "muon") continue;
       compare_layers<double>(reference, terms, 1e-12, odd_extents());
       compare_layers<float>(reference, terms, 3e-5, odd_extents());
     }
   }
 }
 
-TEST_CASE("kernels/layers: parity with timm and torch in fp64, with a layer of zeros and one without gradient") {
+TEST_CASE(
+    "kernels/layers: parity with timm and torch in fp64, with a layer of zeros and one without "
+    "gradient") {
   const nlohmann::json document = read_json_file("golden/layer_optimizers.json");
   const auto backend = open_backend(DeviceType::kCpu, 1);
   std::vector<LayerExtent> layers;
@@ -177,14 +195,17 @@ TEST_CASE("kernels/layers: parity with timm and torch in fp64, with a layer of z
     std::int64_t elements = 1;
     for (const auto& size : shape) elements *= size.get<std::int64_t>();
     const std::int64_t padded = (elements + 31) / 32 * 32;
-    layers.push_back(
-        {.first = layers.empty() ? 0 : elements_of(layers), .elements = padded, .weight = shape.size() > 1, .padding = padded - elements});
+    layers.push_back({.first = layers.empty() ? 0 : elements_of(layers),
+                      .elements = padded,
+                      .weight = shape.size() > 1,
+                      .padding = padded - elements});
     if (shape.size() > 1) layers.back().columns = elements / (layers.back().rows = shape[0]);
   }
   const auto laid_out = [&](const nlohmann::json& numbers) {
     std::vector<double> result(static_cast<std::size_t>(elements_of(layers)));
     for (std::size_t k = 0; k < layers.size(); ++k) {
-      for (std::size_t i = 0; i < numbers[k].size(); ++i) result[static_cast<std::size_t>(layers[k].first) + i] = numbers[k][i];
+      for (std::size_t i = 0; i < numbers[k].size(); ++i)
+        result[static_cast<std::size_t>(layers[k].first) + i] = numbers[k][i];
     }
     return result;
   };
@@ -200,8 +221,10 @@ TEST_CASE("kernels/layers: parity with timm and torch in fp64, with a layer of z
       bucket.args.lr = document["rates"][step];
       bucket.args.step = static_cast<std::int64_t>(step) + 1;
       run_update(*backend, *rule, bucket.args);
-      if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1) continue;
-      const std::vector<double> expected = laid_out(item["x"][kept]), found = bucket.numbers(bucket.args.x);
+      if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1)
+        continue;
+      const std::vector<double> expected = laid_out(item["x"][kept]),
+                                found = bucket.numbers(bucket.args.x);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         INFO(item["type"].dump(), item["config"].dump(), " step ", step + 1, " element ", i);
         CHECK(std::abs(found[i] - expected[i]) < 1e-13);
@@ -214,7 +237,9 @@ TEST_CASE("kernels/layers: parity with timm and torch in fp64, with a layer of z
   CHECK(cases == 32);
 }
 
-TEST_CASE("kernels/layers: no bit depends on threads, on another output, or on how layers are put into buckets") {
+TEST_CASE(
+    "kernels/layers: no bit depends on threads, on another output, or on how layers are put into "
+    "buckets") {
   for (const LayerReference& reference : layer_rules()) {
     const auto rule = layer_rule(reference);
     for (const int terms : {0, 1, 3}) {
@@ -226,18 +251,23 @@ TEST_CASE("kernels/layers: no bit depends on threads, on another output, or on h
       for (const int threads : {2, 3}) {
         const auto backend = open_backend(DeviceType::kCpu, threads);
         LayerBucket<float> found(*backend, *rule, terms);
-        if (threads == 3) found.args.x_out = Tensor(*backend, found.args.x.shape(), DType::kFloat32);
+        if (threads == 3)
+          found.args.x_out = Tensor(*backend, found.args.x.shape(), DType::kFloat32);
         for (std::int64_t s = 1; s <= 3; ++s) found.step(*rule, s);
         CHECK(found.contents() == expected.contents());
       }
       // Each layer a bucket of its own.
       LayerBucket<float> apart(*one, *rule, terms);
       for (std::int64_t s = 1; s <= 3; ++s) {
-        one->copy_from_host(normal_numbers<float>(static_cast<std::size_t>(apart.args.x.elements()), 100 + static_cast<unsigned>(s)).data(),
+        one->copy_from_host(normal_numbers<float>(static_cast<std::size_t>(apart.args.x.elements()),
+                                                  100 + static_cast<unsigned>(s))
+                                .data(),
                             apart.args.gradient);
         std::int64_t state_first = 0;
         for (const LayerExtent& layer : apart.layers) {
-          const auto part = [&](const Tensor& tensor) { return tensor.slice(layer.first, Shape{layer.elements}); };
+          const auto part = [&](const Tensor& tensor) {
+            return tensor.slice(layer.first, Shape{layer.elements});
+          };
           UpdateArgs args = apart.args;
           args.x = args.x_out = part(args.x);
           args.gradient = part(args.gradient);
@@ -280,7 +310,8 @@ TEST_CASE("kernels/layers: a sum's terms, a low-precision copy, a clip factor an
     }
     CHECK(terms.contents() == sum.contents());
     const std::vector<float> x = terms.numbers(terms.args.x);
-    for (std::size_t i = 0; i < x.size(); ++i) REQUIRE(terms.args.low.data<BFloat16>()[i].bits == BFloat16(x[i]).bits);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      REQUIRE(terms.args.low.data<BFloat16>()[i].bits == BFloat16(x[i]).bits);
 
     LayerBucket<float> clipped(*backend, *rule, 0), scaled(*backend, *rule, 0);
     clipped.args.control = Tensor(*backend, Shape{2}, DType::kFloat64);
@@ -337,9 +368,11 @@ TEST_CASE("kernels/layers: adafactor refuses states and layers of another bucket
   refuses([](UpdateArgs& args) { args.states[0] = args.x; });
   refuses([](UpdateArgs& args) { args.states.clear(); });
   UpdateLayers tables = make_update_layers(*backend, {{0, 64, true, 8, 8}}, 64);
-  CHECK_THROWS_AS(add_matrices(*backend, *rule, DType::kFloat32, {{0, 64, true, 9, 8}}, tables), Error);
+  CHECK_THROWS_AS(add_matrices(*backend, *rule, DType::kFloat32, {{0, 64, true, 9, 8}}, tables),
+                  Error);
   const Tensor small(*backend, Shape{64}, DType::kFloat32);
-  CHECK_THROWS_AS(add_matrices(*backend, *rule, DType::kFloat32, {{0, 64, true, 8, 8}}, tables, small), Error);
+  CHECK_THROWS_AS(
+      add_matrices(*backend, *rule, DType::kFloat32, {{0, 64, true, 8, 8}}, tables, small), Error);
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true, 8, 8, 64}}, 64), Error);
 }
 
@@ -364,7 +397,8 @@ TEST_CASE("kernels/layers: a step is as long as the rule says, whatever the grad
   }
 }
 
-TEST_CASE("kernels/layers: layers without weights, without gradients and without both stay finite") {
+TEST_CASE(
+    "kernels/layers: layers without weights, without gradients and without both stay finite") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   for (const std::string type : {"lars", "lamb"}) {
     const auto rule = make_rule(type, {{"weight_decay", 0.1}, {"eps", 1e-60}});
@@ -387,9 +421,12 @@ TEST_CASE("kernels/layers: layers without weights, without gradients and without
   }
 }
 
-TEST_CASE("kernels/layers: muon leaves to adamw what is no matrix, and all where a group is not orthogonal") {
+TEST_CASE(
+    "kernels/layers: muon leaves to adamw what is no matrix, and all where a group is not "
+    "orthogonal") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto muon = make_rule("muon", {{"orthogonal", false}}), adamw = make_rule("adamw", {{"weight_decay", 0.1}});
+  const auto muon = make_rule("muon", {{"orthogonal", false}}),
+             adamw = make_rule("adamw", {{"weight_decay", 0.1}});
   LayerBucket<float> found(*backend, *muon, 2), expected(*backend, *adamw, 2);
   CHECK(found.args.layers.matrices.empty());
   for (std::int64_t s = 1; s <= 3; ++s) {
@@ -411,32 +448,40 @@ TEST_CASE("kernels/layers: tables that do not fit are refused") {
     CHECK_THROWS_AS(backend->update({*rule, bucket.args}), Error);
   };
   refuses([](UpdateArgs& args) { args.layers = {}; });
-  refuses([&](UpdateArgs& args) { args.layers = make_update_layers(*backend, {{0, 64, true}}, 64); });
+  refuses([&](UpdateArgs& args) {
+    args.layers = make_update_layers(*backend, {{0, 64, true}}, 64);
+  });
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true}, {96, 32, true}}, 128), Error);
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 33, true}}, 33), Error);
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true}}, 128), Error);
   UpdateLayers tables = make_update_layers(*backend, {{0, 64, true}}, 64);
   const auto muon = make_rule("muon", nlohmann::json::object());
-  CHECK_THROWS_AS(add_matrices(*backend, *muon, DType::kFloat32, {{0, 64, true, 9, 8}}, tables), Error);
+  CHECK_THROWS_AS(add_matrices(*backend, *muon, DType::kFloat32, {{0, 64, true, 9, 8}}, tables),
+                  Error);
 }
 
 TEST_CASE("kernels/layers: names of states, bytes per parameter, memory of the tables") {
   using Names = std::vector<std::string>;
   CHECK(make_rule("lars", {{"momentum", 0.0}})->state_names() == Names{});
   CHECK(make_rule("lars", nlohmann::json::object())->state_names() == Names{"momentum_buffer"});
-  CHECK(make_rule("lamb", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
+  CHECK(make_rule("lamb", nlohmann::json::object())->state_names() ==
+        Names{"exp_avg", "exp_avg_sq"});
   CHECK(make_rule("lars", nlohmann::json::object())->bytes_per_parameter(4) == 28);
   CHECK(make_rule("lamb", nlohmann::json::object())->bytes_per_parameter(4) == 44);
   CHECK(make_rule("adafactor", nlohmann::json::object())->bytes_per_parameter(4) == 52);
-  CHECK(make_rule("muon", nlohmann::json::object())->state_names() == Names{"momentum_buffer", "direction"});
+  CHECK(make_rule("muon", nlohmann::json::object())->state_names() ==
+        Names{"momentum_buffer", "direction"});
   CHECK(make_rule("muon", nlohmann::json::object())->matrix_workspace(10, 30) == 2 * (320 + 128));
   CHECK(make_rule("lamb", nlohmann::json::object())->matrix_workspace(10, 30) == 0);
   const auto backend = open_backend(DeviceType::kCpu, 1);
-  const UpdateLayers tables = make_update_layers(*backend, layer_extents(), elements_of(layer_extents()));
+  const UpdateLayers tables =
+      make_update_layers(*backend, layer_extents(), elements_of(layer_extents()));
   std::int64_t bytes = 0;
   for (const LayerExtent& layer : layer_extents()) bytes += update_layer_bytes(layer.elements);
   std::size_t found = 0;
-  for (const Tensor& table : {tables.owner, tables.pieces, tables.layers, tables.sums, tables.factors}) found += table.bytes();
+  for (const Tensor& table :
+       {tables.owner, tables.pieces, tables.layers, tables.sums, tables.factors})
+    found += table.bytes();
   CHECK(bytes == static_cast<std::int64_t>(found));
 }
 
@@ -447,11 +492,17 @@ TEST_CASE("kernels/layers: defaults, and bad settings by key") {
     optimizers().make(type, "optimizer.type", section);
     return section.resolved();
   };
-  CHECK(
-      resolved("lars") ==
-      nlohmann::json{{"momentum", 0.9}, {"nesterov", false}, {"trust", 1e-3}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"adapt", "weights"}});
-  CHECK(resolved("lamb") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-6}, {"weight_decay", 0.01}, {"adapt", "weights"}});
-  const auto names = [&](const std::string& type, const nlohmann::json& config, const std::string& key) {
+  CHECK(resolved("lars") == nlohmann::json{{"momentum", 0.9},
+                                           {"nesterov", false},
+                                           {"trust", 1e-3},
+                                           {"eps", 1e-8},
+                                           {"weight_decay", 0.0},
+                                           {"adapt", "weights"}});
+  CHECK(resolved("lamb") ==
+        nlohmann::json{
+            {"betas", {0.9, 0.999}}, {"eps", 1e-6}, {"weight_decay", 0.01}, {"adapt", "weights"}});
+  const auto names = [&](const std::string& type, const nlohmann::json& config,
+                         const std::string& key) {
     CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(type, config); }), key));
   };
   names("lars", {{"trust", 0}}, "trust");
@@ -473,11 +524,14 @@ TEST_CASE("kernels/layers: defaults, and bad settings by key") {
                                            {"betas", {0.9, 0.999}},
                                            {"eps", 1e-8},
                                            {"weight_decay", 0.1}});
-  CHECK(resolved("adafactor") == nlohmann::json{{"beta2_decay", -0.8}, {"eps", {nullptr, 1e-3}}, {"d", 1.0}, {"weight_decay", 0.0}});
+  CHECK(resolved("adafactor") ==
+        nlohmann::json{
+            {"beta2_decay", -0.8}, {"eps", {nullptr, 1e-3}}, {"d", 1.0}, {"weight_decay", 0.0}});
   names("adafactor", {{"beta2_decay", 0.1}}, "beta2_decay");
   names("adafactor", {{"d", 0.5}}, "d");
-  for (const nlohmann::json& eps : {nlohmann::json(1e-3), nlohmann::json{1e-3}, nlohmann::json{nullptr, nullptr}, nlohmann::json{-1, 1e-3},
-                                    nlohmann::json{1e-3, "x"}, nlohmann::json{1, 2, 3}})
+  for (const nlohmann::json& eps :
+       {nlohmann::json(1e-3), nlohmann::json{1e-3}, nlohmann::json{nullptr, nullptr},
+        nlohmann::json{-1, 1e-3}, nlohmann::json{1e-3, "x"}, nlohmann::json{1, 2, 3}})
     names("adafactor", {{"eps", eps}}, "eps");
   names("adafactor", {{"betas", {0.9, 0.99}}}, "betas");
   names("muon", {{"momentum", 1.0}}, "momentum");

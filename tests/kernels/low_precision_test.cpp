@@ -8,8 +8,8 @@
 #include "tests/kernels/instruction_sets.h"
 #include "tests/operations/operation_table.h"
 
-// What the operation table does not show of bf16 and fp16 on the CPU: exact roundings, sums beyond the type's own precision, and what must
-// not cost memory.
+// What the operation table does not show of bf16 and fp16 on the CPU: exact roundings, sums beyond
+// the type's own precision, and what must not cost memory.
 namespace starling::tests {
 namespace {
 
@@ -17,7 +17,8 @@ namespace {
 template <class T>
 bool same(T a, T b) {
   const auto x = static_cast<float>(a), y = static_cast<float>(b);
-  return (std::isnan(x) && std::isnan(y)) || std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+  return (std::isnan(x) && std::isnan(y)) ||
+         std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
 }
 
 template <class T>
@@ -28,27 +29,33 @@ void check_casts(Backend& backend) {
     T low;
     low.bits = static_cast<std::uint16_t>(bits);
     const auto value = static_cast<float>(low);
-    const std::uint32_t half_step = std::is_same_v<T, BFloat16> ? 0x8000u : 0x1000u, wide = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t half_step = std::is_same_v<T, BFloat16> ? 0x8000u : 0x1000u,
+                        wide = std::bit_cast<std::uint32_t>(value);
     values.push_back(value);
-    for (const std::uint32_t beside : {half_step - 1, half_step, half_step + 1}) values.push_back(std::bit_cast<float>(wide + beside));
+    for (const std::uint32_t beside : {half_step - 1, half_step, half_step + 1})
+      values.push_back(std::bit_cast<float>(wide + beside));
     values.push_back(std::bit_cast<float>(philox(3, bits, 0).v[0]));
   }
   const auto n = static_cast<std::int64_t>(values.size());
-  const Tensor x(backend, {n}, DType::kFloat32), y(backend, {n}, DTypeOf<T>::value), back(backend, {n}, DType::kFloat32);
+  const Tensor x(backend, {n}, DType::kFloat32), y(backend, {n}, DTypeOf<T>::value),
+      back(backend, {n}, DType::kFloat32);
   backend.copy_from_host(values.data(), x);
   backend.cast({x, y});
   backend.cast({y, back});
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const T expected(values[i]);
-    wrong += !same(y.span<T>()[i], expected) || !same(back.span<float>()[i], static_cast<float>(expected));
+    wrong += !same(y.span<T>()[i], expected) ||
+             !same(back.span<float>()[i], static_cast<float>(expected));
   }
   CHECK(wrong == 0);
 }
 
 }  // namespace
 
-TEST_CASE("kernels/low precision: casts of every number are the type's own (tests/core/dtype_test.cpp) on every instruction set") {
+TEST_CASE(
+    "kernels/low precision: casts of every number are the type's own (tests/core/dtype_test.cpp) "
+    "on every instruction set") {
   for (const cpu::Isa isa : instruction_sets()) {
     CAPTURE(cpu::name_of(isa));
     CpuBackend backend(2, isa);
@@ -64,7 +71,8 @@ TEST_CASE("kernels/low precision: sums of many numbers do not stop at the type's
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       CAPTURE(name_of(dtype));
       CpuBackend backend(1, isa);
-      const Tensor ones(backend, {kRows, 16}, dtype), sums(backend, {16}, DType::kFloat32), column(backend, {1, kRows}, dtype);
+      const Tensor ones(backend, {kRows, 16}, dtype), sums(backend, {16}, DType::kFloat32),
+          column(backend, {1, kRows}, dtype);
       backend.fill(ones, 1.0);
       backend.fill(column, 1.0);
       backend.sum_rows({.x = ones, .y = sums});
@@ -89,29 +97,44 @@ TEST_CASE("kernels/low precision: sums of many numbers do not stop at the type's
   }
 }
 
-TEST_CASE("kernels/low precision: the loss's gradient is scaled before it is rounded, the loss is not") {
+TEST_CASE(
+    "kernels/low precision: the loss's gradient is scaled before it is rounded, the loss is not") {
   CpuBackend backend(1);
-  const Tensor labels(backend, {2}, DType::kInt32), loss(backend, {}, DType::kFloat32), scaled_loss(backend, {}, DType::kFloat32);
+  const Tensor labels(backend, {2}, DType::kInt32), loss(backend, {}, DType::kFloat32),
+      scaled_loss(backend, {}, DType::kFloat32);
   backend.fill(labels, 1.0);
-  const Tensor logits = to_tensor(backend, {0.0, 14.0, 1.0, 2.0, 13.0, 0.0}, {2, 3}, DType::kFloat16);
-  const Tensor plain(backend, {2, 3}, DType::kFloat16), scaled(backend, {2, 3}, DType::kFloat16), wide(backend, {2, 3}, DType::kFloat32);
+  const Tensor logits =
+      to_tensor(backend, {0.0, 14.0, 1.0, 2.0, 13.0, 0.0}, {2, 3}, DType::kFloat16);
+  const Tensor plain(backend, {2, 3}, DType::kFloat16), scaled(backend, {2, 3}, DType::kFloat16),
+      wide(backend, {2, 3}, DType::kFloat32);
   const double scale = 1.0 / 512.0;
-  backend.softmax_cross_entropy({.logits = logits, .labels = labels, .loss = loss, .dlogits = plain, .scale = scale});
   backend.softmax_cross_entropy(
-      {.logits = logits, .labels = labels, .loss = scaled_loss, .dlogits = scaled, .scale = scale, .gradient_scale = 65536.0});
+      {.logits = logits, .labels = labels, .loss = loss, .dlogits = plain, .scale = scale});
+  backend.softmax_cross_entropy({.logits = logits,
+                                 .labels = labels,
+                                 .loss = scaled_loss,
+                                 .dlogits = scaled,
+                                 .scale = scale,
+                                 .gradient_scale = 65536.0});
   const Tensor logits32 = to_tensor(backend, to_numbers(logits), {2, 3}, DType::kFloat32);
-  backend.softmax_cross_entropy({.logits = logits32, .labels = labels, .dlogits = wide, .scale = scale, .gradient_scale = 65536.0});
+  backend.softmax_cross_entropy({.logits = logits32,
+                                 .labels = labels,
+                                 .dlogits = wide,
+                                 .scale = scale,
+                                 .gradient_scale = 65536.0});
   CHECK(to_numbers(loss) == to_numbers(scaled_loss));
   CHECK(to_numbers(plain)[0] == 0.0);  // 1.6e-9 is nothing in fp16
   const Numbers found = to_numbers(scaled), expected = to_numbers(wide);
-  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(expected[i]).epsilon(0x1p-10));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    CHECK(found[i] == doctest::Approx(expected[i]).epsilon(0x1p-10));
 }
 
 TEST_CASE("kernels/low precision: the steady state asks the system for nothing, nor in fp32") {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     CpuBackend backend(1);
     const auto step = [&] {
-      for (const Operation& op : operation_table()) run(op, backend, dtype, random_inputs(op, dtype), random_seed(op, dtype));
+      for (const Operation& op : operation_table())
+        run(op, backend, dtype, random_inputs(op, dtype), random_seed(op, dtype));
     };
     step();
     const MemoryStats before = backend.memory_stats();

@@ -11,7 +11,9 @@
 // Numbers for a batch norm in steps that no row of the operation table has.
 namespace starling::tests {
 
-TEST_CASE("kernels/cpu: squares of channels far from zero are as exact as their type, though fp32 blocks gather them") {
+TEST_CASE(
+    "kernels/cpu: squares of channels far from zero are as exact as their type, though fp32 blocks "
+    "gather them") {
   constexpr std::int64_t kRows = 30000, kChannels = 6;
   Numbers x = random_numbers(kRows * kChannels, 1), squares(kChannels, 0.0);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -21,18 +23,26 @@ TEST_CASE("kernels/cpu: squares of channels far from zero are as exact as their 
   for (const cpu::Isa isa : instruction_sets()) {
     for (const int threads : {1, 3}) {
       CpuBackend backend(threads, isa);
-      const Tensor sum(backend, {kChannels}, DType::kFloat32), square_sum(backend, {kChannels}, DType::kFloat32);
-      backend.channel_sums({.x = to_tensor(backend, x, {kRows, kChannels}, DType::kFloat32), .sum = sum, .square_sum = square_sum});
+      const Tensor sum(backend, {kChannels}, DType::kFloat32),
+          square_sum(backend, {kChannels}, DType::kFloat32);
+      backend.channel_sums({.x = to_tensor(backend, x, {kRows, kChannels}, DType::kFloat32),
+                            .sum = sum,
+                            .square_sum = square_sum});
       CHECK(distance(to_numbers(square_sum), squares) < 3e-7);
     }
   }
 }
 
-TEST_CASE("kernels/cpu: from sums to a batch norm without variance, with one rounded below zero, and with NaN") {
+TEST_CASE(
+    "kernels/cpu: from sums to a batch norm without variance, with one rounded below zero, and "
+    "with NaN") {
   CpuBackend backend(1);
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-    const auto vector = [&](const Numbers& numbers) { return to_tensor(backend, numbers, {3}, dtype); };
-    BatchNormFinish args{.sum = vector({20, 0.4, std::nan("")}), .square_sum = vector({100, 0.0399, 1})};
+    const auto vector = [&](const Numbers& numbers) {
+      return to_tensor(backend, numbers, {3}, dtype);
+    };
+    BatchNormFinish args{.sum = vector({20, 0.4, std::nan("")}),
+                         .square_sum = vector({100, 0.0399, 1})};
     args.running_mean = vector({1, 1, 1});
     args.running_var = vector({2, 2, 2});
     args.saved_mean = vector({0, 0, 0});

@@ -37,10 +37,12 @@ TEST_CASE("kernels/operations: fp64 equals an independent plain loop") {
     CAPTURE(op.name);
     const auto inputs = random_inputs(op);
     std::vector<Numbers> expected;
-    for (const Shape& shape : op.outputs) expected.emplace_back(static_cast<std::size_t>(shape.elements()), 0.0);
+    for (const Shape& shape : op.outputs)
+      expected.emplace_back(static_cast<std::size_t>(shape.elements()), 0.0);
     op.reference(inputs, expected);
     const Results found = run(op, backend, DType::kFloat64, inputs, random_seed(op));
-    for (std::size_t i = 0; i < expected.size(); ++i) CHECK(distance(found.outputs[i], expected[i]) < 1e-11);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      CHECK(distance(found.outputs[i], expected[i]) < 1e-11);
   }
 }
 
@@ -71,7 +73,8 @@ TEST_CASE("kernels/operations: gradients equal finite differences in fp64") {
         const double above = value(point);
         point[i][j] -= 2 * kStep;
         const double slope = (above - value(point)) / (2 * kStep);
-        CHECK(std::abs(slope - found.gradients[i][j]) < 1e-6 * std::max(1.0, largest(found.gradients[i])));
+        CHECK(std::abs(slope - found.gradients[i][j]) <
+              1e-6 * std::max(1.0, largest(found.gradients[i])));
       }
       const Numbers direction = random_numbers(static_cast<std::int64_t>(n), 55);
       auto above = inputs, below = inputs;
@@ -81,7 +84,8 @@ TEST_CASE("kernels/operations: gradients equal finite differences in fp64") {
         below[i][j] -= 1e-7 * direction[j];
         expected += direction[j] * found.gradients[i][j];
       }
-      CHECK(std::abs((value(above) - value(below)) / 2e-7 - expected) < 1e-5 * std::max(1.0, std::abs(expected)));
+      CHECK(std::abs((value(above) - value(below)) / 2e-7 - expected) <
+            1e-5 * std::max(1.0, std::abs(expected)));
     }
   }
 }
@@ -111,14 +115,17 @@ TEST_CASE("kernels/operations: every instruction set, thread count and fp32 agre
   }
 }
 
-TEST_CASE("kernels/operations: bf16 and fp16 equal fp64 within their rounding on every instruction set and thread count") {
+TEST_CASE(
+    "kernels/operations: bf16 and fp16 equal fp64 within their rounding on every instruction set "
+    "and thread count") {
   CpuBackend plain(1, cpu::Isa::kScalar);
   const std::vector<Operation> table = operation_table();
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     CAPTURE(name_of(dtype));
     std::vector<Results> expected;
     for (const Operation& op : table) {
-      expected.push_back(run(op, plain, DType::kFloat64, random_inputs(op, dtype), random_seed(op, dtype)));
+      expected.push_back(
+          run(op, plain, DType::kFloat64, random_inputs(op, dtype), random_seed(op, dtype)));
     }
     for (const cpu::Isa isa : instruction_sets()) {
       for (const int threads : {1, 2}) {
@@ -150,7 +157,8 @@ TEST_CASE("kernels/operations: results add up, and lie over inputs, where they m
           CAPTURE(name_of(dtype));
           const auto inputs = random_inputs(op, dtype);
           const Numbers seed = random_seed(op, dtype);
-          Results expected = run(op, backend, dtype, inputs, seed), found = run(op, backend, dtype, inputs, seed, way);
+          Results expected = run(op, backend, dtype, inputs, seed),
+                  found = run(op, backend, dtype, inputs, seed, way);
           if (!way.accumulate) {
             CHECK(found.outputs == expected.outputs);
             CHECK(found.gradients == expected.gradients);
@@ -161,15 +169,18 @@ TEST_CASE("kernels/operations: results add up, and lie over inputs, where they m
             for (std::size_t i = 0; i < numbers.size(); ++i) {
               Numbers more = numbers[i];
               for (double& v : more) v += 0.5;
-              if (numbers[i].empty() || distance(seen[i], numbers[i]) <= distance(seen[i], more)) continue;
+              if (numbers[i].empty() || distance(seen[i], numbers[i]) <= distance(seen[i], more))
+                continue;
               numbers[i] = more;
               ++added;
             }
           };
           add(expected.outputs, found.outputs);
           add(expected.gradients, found.gradients);
-          bool adds = !op.backward;  // gradients of parameters do; where there is no backward pass, outputs
-          for (std::size_t i = 0; i < inputs.size(); ++i) adds = adds || (op.differentiable(i) && op.input_role(i) != Role::kActivation);
+          // gradients of parameters do; where there is no backward pass, outputs
+          bool adds = !op.backward;
+          for (std::size_t i = 0; i < inputs.size(); ++i)
+            adds = adds || (op.differentiable(i) && op.input_role(i) != Role::kActivation);
           CHECK((added > 0) == adds);
           CHECK(difference(op, dtype, found, expected) == "");
         }
@@ -178,14 +189,17 @@ TEST_CASE("kernels/operations: results add up, and lie over inputs, where they m
   }
 }
 
-TEST_CASE("kernels/operations: NaN and infinities show where the plain loop has them, on every instruction set") {
+TEST_CASE(
+    "kernels/operations: NaN and infinities show where the plain loop has them, on every "
+    "instruction set") {
   CpuBackend plain(1, cpu::Isa::kScalar);
   for (const Operation& op : operation_table()) {
     if (op.name.starts_with("conv2d")) continue;  // a library's algorithms may spread them
     CAPTURE(op.name);
     const auto inputs = special_inputs(op, DType::kFloat64);
     std::vector<Numbers> reference;
-    for (const Shape& shape : op.outputs) reference.emplace_back(static_cast<std::size_t>(shape.elements()), 0.0);
+    for (const Shape& shape : op.outputs)
+      reference.emplace_back(static_cast<std::size_t>(shape.elements()), 0.0);
     op.reference(inputs, reference);
     const Results wide = run(op, plain, DType::kFloat64, inputs, random_seed(op));
     // The gradient of numbers as targets is of differences, which a NaN spreads over its row.
@@ -197,7 +211,8 @@ TEST_CASE("kernels/operations: NaN and infinities show where the plain loop has 
         CAPTURE(name_of(dtype));
         const auto given = special_inputs(op, dtype);
         const Numbers seed = random_seed(op, dtype);
-        CHECK(difference(op, dtype, run(op, backend, dtype, given, seed), run(op, plain, DType::kFloat64, given, seed)) == "");
+        CHECK(difference(op, dtype, run(op, backend, dtype, given, seed),
+                         run(op, plain, DType::kFloat64, given, seed)) == "");
       }
     }
   }
@@ -206,7 +221,8 @@ TEST_CASE("kernels/operations: NaN and infinities show where the plain loop has 
 TEST_CASE("kernels/operations: tensors that do not belong together are refused") {
   CpuBackend backend(1);
   for (const Operation& op : operation_table()) {
-    for (const DType dtype : {DType::kFloat32, DType::kFloat16}) CHECK(taken_wrongly(op, backend, dtype) == "");
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16})
+      CHECK(taken_wrongly(op, backend, dtype) == "");
   }
 }
 

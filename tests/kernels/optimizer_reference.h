@@ -30,10 +30,11 @@ struct Reference {
 
   /// Numbers without meaning, all of them different.
   static Linear coefficients(double lr) {
-    return {.x = {.p = 0.9, .s = {0.3, -0.2 * lr}, .g = -lr, .made = {0.1, -0.5}},
-            .state = {{.p = 0.2, .s = {0.5, 0.1}, .g = 0.4}, {.p = -0.1, .s = {0.3, 0.6}, .g = 0.2}},
-            .decay_p = 0.05,
-            .decay_s = {0.02, 0.01}};
+    return {
+        .x = {.p = 0.9, .s = {0.3, -0.2 * lr}, .g = -lr, .made = {0.1, -0.5}},
+        .state = {{.p = 0.2, .s = {0.5, 0.1}, .g = 0.4}, {.p = -0.1, .s = {0.3, 0.6}, .g = 0.2}},
+        .decay_p = 0.05,
+        .decay_s = {0.02, 0.01}};
   }
   struct State {
     double u = 0, m = 0, v = 0, a = 0;
@@ -63,16 +64,20 @@ struct Reference {
 
   double adagrad(double p, double g, State& state, double lr, std::int64_t s) const {
     state.v += g * g;
-    return p - lr / (1 + static_cast<double>(s - 1) * lr_decay) * g / (std::sqrt(initial + state.v) + eps);
+    return p - lr / (1 + static_cast<double>(s - 1) * lr_decay) * g /
+                   (std::sqrt(initial + state.v) + eps);
   }
 
   double nadam(double p, double g, State& state, double lr, std::int64_t s) const {
-    const auto mu = [&](std::int64_t i) { return beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(i) * momentum_decay)); };
+    const auto mu = [&](std::int64_t i) {
+      return beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(i) * momentum_decay));
+    };
     double product = 1;
     for (std::int64_t i = 1; i <= s; ++i) product *= mu(i);
     state.m = beta1 * state.m + (1 - beta1) * g;
     state.v = beta2 * state.v + (1 - beta2) * g * g;
-    const double m = mu(s + 1) * state.m / (1 - product * mu(s + 1)) + (1 - mu(s)) * g / (1 - product);
+    const double m =
+        mu(s + 1) * state.m / (1 - product * mu(s + 1)) + (1 - mu(s)) * g / (1 - product);
     return p - lr * m / (std::sqrt(state.v / (1 - std::pow(beta2, s))) + eps);
   }
 
@@ -82,9 +87,13 @@ struct Reference {
     return c == 0 ? p : p - std::copysign(lr, c);
   }
 
-  /// Upstream's way, with z itself (y's difference from which is state m) and a sum of weights that is added up step by step.
-  double schedule_free(double y, double g, State& state, double wd, double lr, std::int64_t s) const {
-    const auto rate = [&](std::int64_t k) { return lr * std::min(1.0, static_cast<double>(k) / static_cast<double>(warmup_steps)); };
+  /// Upstream's way, with z itself (y's difference from which is state m) and a sum of weights that
+  /// is added up step by step.
+  double schedule_free(double y, double g, State& state, double wd, double lr,
+                       std::int64_t s) const {
+    const auto rate = [&](std::int64_t k) {
+      return lr * std::min(1.0, static_cast<double>(k) / static_cast<double>(warmup_steps));
+    };
     double weights = 0;
     for (std::int64_t k = 1; k <= s; ++k) weights += rate(k) * rate(k);
     const double c = rate(s) * rate(s) / weights, z = y + state.m;
@@ -115,9 +124,12 @@ struct Reference {
     if (type == "adam" || type == "adamw") {
       state.m = beta1 * state.m + (1 - beta1) * g;
       state.v = beta2 * state.v + (1 - beta2) * g * g;
-      const double m = state.m / (1 - std::pow(beta1, s)), v = state.v / (1 - std::pow(beta2, s)), c = (1 - beta1) / (1 + beta1);
+      const double m = state.m / (1 - std::pow(beta1, s)), v = state.v / (1 - std::pow(beta2, s)),
+                   c = (1 - beta1) / (1 + beta1);
       const double noise = std::max(v - m * m, 0.0) / (1 - c);
-      return p - lr * m / (std::sqrt(std::max(v - (1 - 1 / noise_ranks) * noise, v / noise_ranks)) + eps);
+      return p -
+             lr * m /
+                 (std::sqrt(std::max(v - (1 - 1 / noise_ranks) * noise, v / noise_ranks)) + eps);
     }
     const auto k = accum_iter;
     state.a += g / static_cast<double>(k);
@@ -125,7 +137,8 @@ struct Reference {
     const double v = state.v + (1 - beta2) * g * g;
     const auto updates = (s + k - 1) / k;
     const auto q = static_cast<double>(updates);
-    p -= lr / (1 - std::pow(beta1, q)) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(beta2, q)) + eps);
+    p -= lr / (1 - std::pow(beta1, q)) * m /
+         (std::sqrt(v) / std::sqrt(1 - std::pow(beta2, q)) + eps);
     if (s % k == 0) {
       state.m = beta1 * (state.m + (1 - beta1) * state.a);
       state.v = beta2 * (state.v + (1 - beta2) * state.a * state.a);
@@ -147,7 +160,8 @@ struct Reference {
     } else {
       result["betas"] = {beta1, beta2};
     }
-    if (type == "nadam") result.update({{"momentum_decay", momentum_decay}, {"decoupled_weight_decay", decoupled}});
+    if (type == "nadam")
+      result.update({{"momentum_decay", momentum_decay}, {"decoupled_weight_decay", decoupled}});
     if (type == "schedule_free_adamw") result["warmup_steps"] = warmup_steps;
     if (type != "sgd" && type != "lion") result["eps"] = eps;
     if (noise_ranks != 1) result["noise_correction"] = noise_ranks;
@@ -172,11 +186,20 @@ inline std::vector<Reference> reference_rules() {
       {.type = "rmsprop", .weight_decay = 0.1},
       {.type = "rmsprop", .momentum = 0.9, .weight_decay = 0.1, .alpha = 0.9},
       {.type = "rmsprop", .eps = 1e-3, .weight_decay = 0.1, .centered = true},
-      {.type = "rmsprop", .momentum = 0.8, .eps = 1e-3, .weight_decay = 0.1, .alpha = 0.8, .centered = true},
+      {.type = "rmsprop",
+       .momentum = 0.8,
+       .eps = 1e-3,
+       .weight_decay = 0.1,
+       .alpha = 0.8,
+       .centered = true},
       {.type = "adagrad", .weight_decay = 0.1},
       {.type = "adagrad", .eps = 1e-3, .weight_decay = 0.1, .lr_decay = 0.2, .initial = 0.5},
       {.type = "nadam", .weight_decay = 0.1},
-      {.type = "nadam", .beta1 = 0.7, .weight_decay = 0.1, .momentum_decay = 0.3, .decoupled = true},
+      {.type = "nadam",
+       .beta1 = 0.7,
+       .weight_decay = 0.1,
+       .momentum_decay = 0.3,
+       .decoupled = true},
       {.type = "lion", .beta2 = 0.99, .weight_decay = 0.1},
       {.type = "schedule_free_adamw", .weight_decay = 0.1},
       {.type = "schedule_free_adamw", .beta1 = 0.7, .weight_decay = 0.1, .warmup_steps = 6},
@@ -189,7 +212,8 @@ inline std::vector<Reference> reference_rules() {
   };
 }
 
-inline std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const nlohmann::json& config) {
+inline std::unique_ptr<OptimizerRule> make_rule(const std::string& type,
+                                                const nlohmann::json& config) {
   register_builtin_optimizers();
   ConfigSection section(config, "test.json");
   auto rule = optimizers().make(type, "optimizer.type", section);
@@ -197,7 +221,8 @@ inline std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const n
   return rule;
 }
 inline std::unique_ptr<OptimizerRule> make_rule(const Reference& reference) {
-  if (reference.type == "linear") return make_linear_rule(reference.states, reference.made, &Reference::coefficients);
+  if (reference.type == "linear")
+    return make_linear_rule(reference.states, reference.made, &Reference::coefficients);
   return make_rule(reference.type, reference.config());
 }
 
@@ -210,7 +235,8 @@ struct Bucket {
   std::vector<std::uint8_t> decay;
   T self_weight = 1, gradient_scale = 1;
 
-  Bucket(std::size_t n, std::size_t state_count) : x(n), gradient(n), states(state_count, std::vector<T>(n)), decay(n / 32) {}
+  Bucket(std::size_t n, std::size_t state_count)
+      : x(n), gradient(n), states(state_count, std::vector<T>(n)), decay(n / 32) {}
 
   /// The span of `count` elements from `first` on; `pointers` keeps the list of neighbours alive.
   UpdateSpan<T> span(std::size_t first, std::size_t count, std::vector<const T*>& pointers) {
@@ -266,24 +292,32 @@ Bucket<T> filled_bucket(std::size_t n, std::size_t states, int terms) {
   return bucket;
 }
 
-/// Takes a golden file's steps on its two tensors, of which the first decays, and calls check(bucket, k, row, column, place) for every
-/// number after the k-th step whose numbers the file has. How many such steps there were.
+/// Takes a golden file's steps on its two tensors, of which the first decays, and calls
+/// check(bucket, k, row, column, place) for every number after the k-th step whose numbers the file
+/// has. How many such steps there were.
 template <class Rate, class Check>
-std::size_t follow_golden(const nlohmann::json& document, const OptimizerRule& rule, const Rate& rate, const Check& check) {
+std::size_t follow_golden(const nlohmann::json& document, const OptimizerRule& rule,
+                          const Rate& rate, const Check& check) {
   const std::size_t size = document["x"][0].size();
   const auto each = [&](const auto& visit) {
     for (std::size_t i = 0; i < 2 * size; ++i) visit(i / size, i % size, i / size * 32 + i % size);
   };
   Bucket<double> bucket(64, rule.state_names().size());
   bucket.decay = {1, 0};
-  each([&](std::size_t row, std::size_t column, std::size_t place) { bucket.x[place] = document["x"][row][column]; });
+  each([&](std::size_t row, std::size_t column, std::size_t place) {
+    bucket.x[place] = document["x"][row][column];
+  });
   std::size_t kept = 0;
   for (std::size_t step = 0; step < document["gradients"].size(); ++step) {
     const nlohmann::json& gradient = document["gradients"][step];
-    each([&](std::size_t row, std::size_t column, std::size_t place) { bucket.gradient[place] = gradient[row][column]; });
+    each([&](std::size_t row, std::size_t column, std::size_t place) {
+      bucket.gradient[place] = gradient[row][column];
+    });
     bucket.update(rule, rate(step), static_cast<std::int64_t>(step) + 1);
     if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1) continue;
-    each([&](std::size_t row, std::size_t column, std::size_t place) { check(bucket, kept, row, column, place); });
+    each([&](std::size_t row, std::size_t column, std::size_t place) {
+      check(bucket, kept, row, column, place);
+    });
     ++kept;
   }
   return kept;

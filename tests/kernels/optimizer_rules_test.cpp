@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::size_t kRuled = 96;
 
-/// Runs 9 steps of rule and reference with mixing by `terms` neighbours, and compares parameters and the rate of change.
+/// Runs 9 steps of rule and reference with mixing by `terms` neighbours, and compares parameters
+/// and the rate of change.
 template <class T>
 void compare_with_reference(const Reference& reference, int terms, double tolerance) {
   const auto rule = make_rule(reference);
@@ -29,7 +30,8 @@ void compare_with_reference(const Reference& reference, int terms, double tolera
   bucket.decay = {1, 0, 1};
   bucket.gradient_scale = T(0.5);
   bucket.self_weight = terms == 0 ? T(1) : terms == 5 ? T(0) : T(0.5);  // 0: a whole group's sum
-  for (int k = 0; k < terms; ++k) bucket.weights.push_back(static_cast<T>(0.5 / terms + 0.0625 * k));
+  for (int k = 0; k < terms; ++k)
+    bucket.weights.push_back(static_cast<T>(0.5 / terms + 0.0625 * k));
   bucket.received.resize(static_cast<std::size_t>(terms));
   std::vector<double> x(bucket.x.begin(), bucket.x.end());
   std::vector<Reference::State> states(kRuled);
@@ -37,17 +39,20 @@ void compare_with_reference(const Reference& reference, int terms, double tolera
     const double lr = 0.01 * static_cast<double>(10 - s);
     bucket.gradient = normal_numbers<T>(kRuled, 100 + static_cast<unsigned>(s));
     for (int k = 0; k < terms; ++k)
-      bucket.received[static_cast<std::size_t>(k)] = normal_numbers<T>(kRuled, static_cast<unsigned>(1000 + 10 * s + k));
+      bucket.received[static_cast<std::size_t>(k)] =
+          normal_numbers<T>(kRuled, static_cast<unsigned>(1000 + 10 * s + k));
     bucket.update(*rule, lr, s);
     for (std::size_t i = 0; i < kRuled; ++i) {
       double c = terms == 0 ? x[i] : static_cast<double>(bucket.self_weight) * x[i];
       for (std::size_t k = 0; k < bucket.received.size(); ++k)
         c += static_cast<double>(bucket.weights[k]) * static_cast<double>(bucket.received[k][i]);
-      x[i] = reference.step(c, 0.5 * static_cast<double>(bucket.gradient[i]), states[i], bucket.decay[i / 32] != 0, lr, s);
+      x[i] = reference.step(c, 0.5 * static_cast<double>(bucket.gradient[i]), states[i],
+                            bucket.decay[i / 32] != 0, lr, s);
     }
     double worst = 0;
     for (std::size_t i = 0; i < kRuled; ++i)
-      worst = std::max(worst, std::abs(static_cast<double>(bucket.x[i]) - x[i]) / (1 + std::abs(x[i])));
+      worst =
+          std::max(worst, std::abs(static_cast<double>(bucket.x[i]) - x[i]) / (1 + std::abs(x[i])));
     INFO(reference.type, " terms ", terms, " step ", s);
     REQUIRE(worst < tolerance);
   }
@@ -69,16 +74,21 @@ TEST_CASE("kernels/optimizer: parity with PyTorch and decent-dp in fp64") {
   CHECK(document["optimizers"].size() == 38);
   for (const auto& item : document["optimizers"]) {
     const std::size_t kept_steps = follow_golden(
-        document, *make_rule(item["type"], item["config"]), [&](std::size_t step) { return document["rates"][step].get<double>(); },
-        [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column, std::size_t place) {
-          INFO(item["type"].dump(), item["config"].dump(), " kept step ", kept, " number ", row, ", ", column);
+        document, *make_rule(item["type"], item["config"]),
+        [&](std::size_t step) { return document["rates"][step].get<double>(); },
+        [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column,
+            std::size_t place) {
+          INFO(item["type"].dump(), item["config"].dump(), " kept step ", kept, " number ", row,
+               ", ", column);
           CHECK(std::abs(bucket.x[place] - item["x"][kept][row][column].get<double>()) < 1e-13);
         });
     CHECK(kept_steps == 3);
   }
 }
 
-TEST_CASE("kernels/optimizer: Adam's correction for the noise of a rank's own gradients may follow the number of ranks") {
+TEST_CASE(
+    "kernels/optimizer: Adam's correction for the noise of a rank's own gradients may follow the "
+    "number of ranks") {
   const auto after = [](const nlohmann::json& correction, int ranks) {
     const auto rule = make_rule("adam", {{"noise_correction", correction}});
     rule->know_ranks(ranks);
@@ -93,7 +103,8 @@ TEST_CASE("kernels/optimizer: Adam's correction for the noise of a rank's own gr
   CHECK(after(4.0, 5) != after(1.0, 5));
 }
 
-TEST_CASE("kernels/optimizer: adagrad's sum is torch's after every step, its initial value included") {
+TEST_CASE(
+    "kernels/optimizer: adagrad's sum is torch's after every step, its initial value included") {
   const auto rule = make_rule("adagrad", {{"initial_accumulator_value", 0.25}});
   Bucket<double> bucket(32, 1);
   bucket.gradient.assign(32, 0.5);
@@ -103,7 +114,9 @@ TEST_CASE("kernels/optimizer: adagrad's sum is torch's after every step, its ini
   }
 }
 
-TEST_CASE("kernels/optimizer: nadam's product of momenta at any step, in time that does not grow with it") {
+TEST_CASE(
+    "kernels/optimizer: nadam's product of momenta at any step, in time that does not grow with "
+    "it") {
   for (const double beta1 : {0.0, 0.5, 0.9, 0.999}) {
     for (const double decay : {0.0, 1e-9, 4e-3, 0.3, 20.0}) {
       rules::Nadam rule;
@@ -118,7 +131,8 @@ TEST_CASE("kernels/optimizer: nadam's product of momenta at any step, in time th
     }
   }
   CHECK(1.0 - rules::Nadam().momentum_product(1'000'000'000'000) == 1.0);
-  // At step 10^12 what is left is Adam with a constant momentum: its first gradient after zeros moves by (1 - β1) + β1 (1 - β1).
+  // At step 10^12 what is left is Adam with a constant momentum: its first gradient after zeros
+  // moves by (1 - β1) + β1 (1 - β1).
   const auto rule = make_rule("nadam", {{"betas", {0.5, 0.0}}});
   Bucket<double> bucket(32, 2);
   bucket.gradient.assign(32, 3.0);
@@ -126,7 +140,9 @@ TEST_CASE("kernels/optimizer: nadam's product of momenta at any step, in time th
   CHECK(bucket.x[31] == doctest::Approx(-0.5 * (0.5 + 0.25)).epsilon(1e-8));
 }
 
-TEST_CASE("kernels/optimizer: lion moves by the sign, not at all where there is none, and does not hide NaN") {
+TEST_CASE(
+    "kernels/optimizer: lion moves by the sign, not at all where there is none, and does not hide "
+    "NaN") {
   const auto rule = make_rule("lion", {{"weight_decay", 0.5}});
   Bucket<float> bucket(64, 1);
   bucket.decay = {1, 0};
@@ -163,21 +179,28 @@ TEST_CASE("kernels/optimizer: names of states and bytes per parameter") {
   using Names = std::vector<std::string>;
   CHECK(make_rule("sgd", nlohmann::json::object())->state_names() == Names{});
   CHECK(make_rule("sgd", {{"momentum", 0.9}})->state_names() == Names{"momentum_buffer"});
-  CHECK(make_rule("adamw", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
-  CHECK(make_rule("accum_adam", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq", "accum_grad"});
+  CHECK(make_rule("adamw", nlohmann::json::object())->state_names() ==
+        Names{"exp_avg", "exp_avg_sq"});
+  CHECK(make_rule("accum_adam", nlohmann::json::object())->state_names() ==
+        Names{"exp_avg", "exp_avg_sq", "accum_grad"});
   CHECK(make_rule("rmsprop", nlohmann::json::object())->state_names() == Names{"square_avg"});
-  CHECK(make_rule("rmsprop", {{"momentum", 0.9}})->state_names() == Names{"square_avg", "momentum_buffer"});
-  CHECK(make_rule("rmsprop", {{"centered", true}})->state_names() == Names{"square_avg", "grad_avg"});
-  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->state_names() == Names{"square_avg", "momentum_buffer", "grad_avg"});
+  CHECK(make_rule("rmsprop", {{"momentum", 0.9}})->state_names() ==
+        Names{"square_avg", "momentum_buffer"});
+  CHECK(make_rule("rmsprop", {{"centered", true}})->state_names() ==
+        Names{"square_avg", "grad_avg"});
+  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->state_names() ==
+        Names{"square_avg", "momentum_buffer", "grad_avg"});
   CHECK(make_rule("adagrad", nlohmann::json::object())->state_names() == Names{"sum"});
-  CHECK(make_rule("nadam", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
+  CHECK(make_rule("nadam", nlohmann::json::object())->state_names() ==
+        Names{"exp_avg", "exp_avg_sq"});
   CHECK(make_rule("lion", nlohmann::json::object())->state_names() == Names{"exp_avg"});
   CHECK(make_rule("sgd", nlohmann::json::object())->bytes_per_parameter(4) == 12);
   CHECK(make_rule("sgd", {{"momentum", 0.9}})->bytes_per_parameter(4) == 20);
   CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(4) == 28);
   CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(8) == 56);
   CHECK(make_rule("rmsprop", nlohmann::json::object())->bytes_per_parameter(4) == 20);
-  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->bytes_per_parameter(4) == 36);
+  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->bytes_per_parameter(4) ==
+        36);
   CHECK(make_rule("adagrad", nlohmann::json::object())->bytes_per_parameter(4) == 20);
   CHECK(make_rule("nadam", nlohmann::json::object())->bytes_per_parameter(4) == 28);
   CHECK(make_rule("lion", nlohmann::json::object())->bytes_per_parameter(4) == 20);
@@ -192,21 +215,35 @@ TEST_CASE("kernels/optimizer: defaults") {
     optimizers().make(type, "optimizer.type", section);
     return section.resolved();
   };
-  CHECK(resolved("sgd") == nlohmann::json{{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}});
-  CHECK(resolved("adam") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"noise_correction", 1.0}, {"weight_decay", 0.0}});
-  CHECK(resolved("accum_adamw") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"accum_iter", 4}});
-  CHECK(resolved("rmsprop") ==
-        nlohmann::json{{"alpha", 0.99}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"momentum", 0.0}, {"centered", false}});
-  CHECK(resolved("adagrad") ==
-        nlohmann::json{{"lr_decay", 0.0}, {"eps", 1e-10}, {"weight_decay", 0.0}, {"initial_accumulator_value", 0.0}});
-  CHECK(resolved("nadam") ==
+  CHECK(resolved("sgd") ==
+        nlohmann::json{{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}});
+  CHECK(resolved("adam") == nlohmann::json{{"betas", {0.9, 0.999}},
+                                           {"eps", 1e-8},
+                                           {"noise_correction", 1.0},
+                                           {"weight_decay", 0.0}});
+  CHECK(resolved("accum_adamw") ==
         nlohmann::json{
-            {"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"momentum_decay", 4e-3}, {"decoupled_weight_decay", false}});
+            {"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"accum_iter", 4}});
+  CHECK(resolved("rmsprop") == nlohmann::json{{"alpha", 0.99},
+                                              {"eps", 1e-8},
+                                              {"weight_decay", 0.0},
+                                              {"momentum", 0.0},
+                                              {"centered", false}});
+  CHECK(resolved("adagrad") == nlohmann::json{{"lr_decay", 0.0},
+                                              {"eps", 1e-10},
+                                              {"weight_decay", 0.0},
+                                              {"initial_accumulator_value", 0.0}});
+  CHECK(resolved("nadam") == nlohmann::json{{"betas", {0.9, 0.999}},
+                                            {"eps", 1e-8},
+                                            {"weight_decay", 0.0},
+                                            {"momentum_decay", 4e-3},
+                                            {"decoupled_weight_decay", false}});
   CHECK(resolved("lion") == nlohmann::json{{"betas", {0.9, 0.99}}, {"weight_decay", 0.0}});
 }
 
 TEST_CASE("kernels/optimizer: bad settings are refused by key") {
-  const auto names = [&](const std::string& type, const nlohmann::json& config, const std::string& key) {
+  const auto names = [&](const std::string& type, const nlohmann::json& config,
+                         const std::string& key) {
     CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(type, config); }), key));
   };
   names("sgd", {{"nesterov", true}}, "nesterov");
@@ -237,7 +274,8 @@ TEST_CASE("kernels/optimizer: bad settings are refused by key") {
   names("adamv", nlohmann::json::object(), "did you mean 'adam");
 }
 
-TEST_CASE("kernels/optimizer: elements without gradient and state stay finite, however small eps is") {
+TEST_CASE(
+    "kernels/optimizer: elements without gradient and state stay finite, however small eps is") {
   for (const std::string type : {"adamw", "rmsprop", "adagrad", "nadam"}) {
     const auto rule = make_rule(type, {{"eps", 1e-60}});
     Bucket<float> bucket(32, rule->state_names().size());

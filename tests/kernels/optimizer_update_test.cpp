@@ -75,7 +75,8 @@ UpdateArgs args_of(Backend& backend, const Bucket<T>& bucket) {
   args.x = args.x_out = tensor_of(backend, bucket.x);
   args.gradient = tensor_of(backend, bucket.gradient);
   for (const auto& state : bucket.states) args.states.push_back(tensor_of(backend, state));
-  for (const auto& received : bucket.received) args.received.push_back(tensor_of(backend, received));
+  for (const auto& received : bucket.received)
+    args.received.push_back(tensor_of(backend, received));
   for (const T weight : bucket.weights) args.weights.push_back(static_cast<double>(weight));
   args.self_weight = static_cast<double>(bucket.self_weight);
   args.gradient_scale = static_cast<double>(bucket.gradient_scale);
@@ -127,7 +128,8 @@ TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any nu
         backend->synchronize();
         bucket.update(*rule, 0.01, 3);
         CHECK(vector_of<float>(*backend, args.x) == bucket.x);
-        for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
+        for (std::size_t k = 0; k < args.states.size(); ++k)
+          CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
       }
     }
   }
@@ -149,21 +151,27 @@ TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gra
         backend->update({*rule, args});
         std::vector<float> mixed = bucket.x;
         for (std::size_t i = 0; i < mixed.size() && terms > 0; ++i) {
-          mixed[i] = whole_sum ? bucket.weights[0] * bucket.received[0][i] : bucket.self_weight * mixed[i];
-          for (std::size_t k = whole_sum; k < bucket.received.size(); ++k) mixed[i] = mixed[i] + bucket.weights[k] * bucket.received[k][i];
+          mixed[i] =
+              whole_sum ? bucket.weights[0] * bucket.received[0][i] : bucket.self_weight * mixed[i];
+          for (std::size_t k = whole_sum; k < bucket.received.size(); ++k)
+            mixed[i] = mixed[i] + bucket.weights[k] * bucket.received[k][i];
         }
         CHECK(vector_of<float>(*backend, args.x_out) == mixed);
-        for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
+        for (std::size_t k = 0; k < args.states.size(); ++k)
+          CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
         const auto low = vector_of<Float16>(*backend, args.low);
         bool rounded = true;
-        for (std::size_t i = 0; i < mixed.size(); ++i) rounded = rounded && low[i].bits == Float16(mixed[i]).bits;
+        for (std::size_t i = 0; i < mixed.size(); ++i)
+          rounded = rounded && low[i].bits == Float16(mixed[i]).bits;
         CHECK(rounded);
       }
     }
   }
 }
 
-TEST_CASE("kernels/optimizer: the low-precision copy is the new parameter rounded, and changes no other bit") {
+TEST_CASE(
+    "kernels/optimizer: the low-precision copy is the new parameter rounded, and changes no other "
+    "bit") {
   const auto compare = [](auto low_type, auto type, int threads) {
     using Low = decltype(low_type);
     using T = decltype(type);
@@ -176,10 +184,12 @@ TEST_CASE("kernels/optimizer: the low-precision copy is the new parameter rounde
       backend->update({*rule, args});
       bucket.update(*rule, 0.01, 3);
       CHECK(vector_of<T>(*backend, args.x_out) == bucket.x);
-      for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<T>(*backend, args.states[k]) == bucket.states[k]);
+      for (std::size_t k = 0; k < args.states.size(); ++k)
+        CHECK(vector_of<T>(*backend, args.states[k]) == bucket.states[k]);
       const auto low = vector_of<Low>(*backend, args.low);
       std::size_t wrong = 0;
-      for (std::size_t i = 0; i < low.size(); ++i) wrong += low[i].bits != Low(static_cast<float>(bucket.x[i])).bits;
+      for (std::size_t i = 0; i < low.size(); ++i)
+        wrong += low[i].bits != Low(static_cast<float>(bucket.x[i])).bits;
       CHECK(wrong == 0);
     }
   };

@@ -16,7 +16,9 @@
 
 namespace starling::test {
 
-TEST_CASE("kernels/schedule_free: what is trained and what is evaluated are the published package's, in fp64") {
+TEST_CASE(
+    "kernels/schedule_free: what is trained and what is evaluated are the published package's, in "
+    "fp64") {
   const nlohmann::json document = read_json_file("golden/schedule_free.json");
   CHECK(document["cases"].size() == 8);
   for (const auto& item : document["cases"]) {
@@ -25,7 +27,8 @@ TEST_CASE("kernels/schedule_free: what is trained and what is evaluated are the 
     REQUIRE(evaluated.state == 0);
     const std::size_t kept_steps = follow_golden(
         document, *rule, [&](std::size_t) { return document["rate"].get<double>(); },
-        [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column, std::size_t place) {
+        [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column,
+            std::size_t place) {
           const double y = bucket.x[place], x = y + evaluated.weight * bucket.states[0][place];
           CHECK(std::abs(y - item["y"][kept][row][column].get<double>()) < 1e-13);
           CHECK(std::abs(x - item["x"][kept][row][column].get<double>()) < 1e-13);
@@ -34,7 +37,8 @@ TEST_CASE("kernels/schedule_free: what is trained and what is evaluated are the 
   }
 }
 
-TEST_CASE("kernels/schedule_free: the share of any step is that of a sum over all steps before it") {
+TEST_CASE(
+    "kernels/schedule_free: the share of any step is that of a sum over all steps before it") {
   for (const std::int64_t warmup : {0, 1, 2, 7, 1000, 5000}) {
     const rules::ScheduleFreeAdam rule{.warmup_steps = warmup};
     double sum = 0, worst = 0;
@@ -60,9 +64,12 @@ TEST_CASE("kernels/schedule_free: names, traffic, defaults, and bad settings by 
   CHECK(adam->evaluated().state == -1);
   ConfigSection section(nlohmann::json::object(), "test.json");
   optimizers().make("schedule_free_adamw", "optimizer.type", section);
-  CHECK(section.resolved() == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"warmup_steps", 0}});
+  CHECK(section.resolved() ==
+        nlohmann::json{
+            {"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"warmup_steps", 0}});
   const auto names = [](const nlohmann::json& config, const std::string& key) {
-    CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule("schedule_free_adamw", config); }), key));
+    CHECK(test::contains(
+        test::error_of(ExitCode::kUsage, [&] { make_rule("schedule_free_adamw", config); }), key));
   };
   names({{"betas", {0.0, 0.999}}}, "betas");
   names({{"betas", {0.9, 1.0}}}, "betas");

@@ -19,11 +19,14 @@ std::unique_ptr<OptimizerRule> adamw() { return test::make_rule("adamw", {{"weig
 
 Tensor numbers(Backend& backend, std::int64_t n, DType dtype, double phase) {
   std::vector<double> values;
-  for (std::int64_t i = 0; i < n; ++i) values.push_back(std::sin(0.37 * static_cast<double>(i) + phase));
+  for (std::int64_t i = 0; i < n; ++i)
+    values.push_back(std::sin(0.37 * static_cast<double>(i) + phase));
   return tests::to_tensor(backend, values, {n}, dtype);
 }
 
-bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 /// One update of n elements; x_out is x, or memory of its own.
 struct OneUpdate {
@@ -44,7 +47,9 @@ struct OneUpdate {
 
 }  // namespace
 
-TEST_CASE("kernels/update: the terms of a sum give the bits of the sum made before, for any weight, size and number of threads") {
+TEST_CASE(
+    "kernels/update: the terms of a sum give the bits of the sum made before, for any weight, size "
+    "and number of threads") {
   const auto rule = adamw();
   for (const int threads : {1, 3}) {
     const auto backend = open_backend(DeviceType::kCpu, threads);
@@ -76,7 +81,9 @@ TEST_CASE("kernels/update: the terms of a sum give the bits of the sum made befo
   }
 }
 
-TEST_CASE("kernels/update: messages decoded on the way have the bits of those decoded before, whole buckets and parts of them") {
+TEST_CASE(
+    "kernels/update: messages decoded on the way have the bits of those decoded before, whole "
+    "buckets and parts of them") {
   const auto rule = adamw();
   for (const int threads : {1, 3}) {
     const auto backend = open_backend(DeviceType::kCpu, threads);
@@ -84,15 +91,20 @@ TEST_CASE("kernels/update: messages decoded on the way have the bits of those de
       for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kBf16, Code::kNone}) {
         for (const std::int64_t block : {32, 256, 0}) {
           for (const std::int64_t n : {32, 4128, 20'000}) {
-            OneUpdate before(*backend, n, dtype, false), parts(*backend, n, dtype, false), whole(*backend, n, dtype, true);
+            OneUpdate before(*backend, n, dtype, false), parts(*backend, n, dtype, false),
+                whole(*backend, n, dtype, true);
             const Tensor sum(*backend, Shape{n}, dtype);
             Decode decode{.terms = 3, .out = sum, .code = code, .block = block};
             for (std::size_t k = 0; k < 3; ++k) {
-              const Tensor message(*backend, Shape{message_bytes(code, dtype, n, block)}, DType::kUInt8);
-              backend->encode(
-                  {.x = numbers(*backend, n, dtype, 2.0 + static_cast<double>(k)), .message = message, .code = code, .block = block});
+              const Tensor message(*backend, Shape{message_bytes(code, dtype, n, block)},
+                                   DType::kUInt8);
+              backend->encode({.x = numbers(*backend, n, dtype, 2.0 + static_cast<double>(k)),
+                               .message = message,
+                               .code = code,
+                               .block = block});
               whole.args.received.push_back(message);
-              whole.args.encoded.weights.push_back(k == 0 ? -0.75 : 0.25 + 0.25 * static_cast<double>(k));
+              whole.args.encoded.weights.push_back(k == 0 ? -0.75
+                                                          : 0.25 + 0.25 * static_cast<double>(k));
               decode.messages[k] = message;
               decode.weight[k] = whole.args.encoded.weights.back();
             }
@@ -133,12 +145,16 @@ TEST_CASE("kernels/update: messages decoded on the way have the bits of those de
   }
 }
 
-TEST_CASE("kernels/update: messages of another size, without a weight each, or of other numbers are refused") {
+TEST_CASE(
+    "kernels/update: messages of another size, without a weight each, or of other numbers are "
+    "refused") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto refuses = [&](auto&& change) {
     OneUpdate update(*backend, 64, DType::kFloat32, false);
-    const Tensor message(*backend, Shape{message_bytes(Code::kInt8, DType::kFloat32, 64, 32)}, DType::kUInt8);
-    backend->encode({.x = update.args.gradient, .message = message, .code = Code::kInt8, .block = 32});
+    const Tensor message(*backend, Shape{message_bytes(Code::kInt8, DType::kFloat32, 64, 32)},
+                         DType::kUInt8);
+    backend->encode(
+        {.x = update.args.gradient, .message = message, .code = Code::kInt8, .block = 32});
     update.args.received = {message};
     update.args.weights = {1.0};
     update.args.sum_received = true;
@@ -158,14 +174,18 @@ TEST_CASE("kernels/update: messages of another size, without a weight each, or o
   });
 }
 
-TEST_CASE("kernels/update: parameters written apart have the bits of an update in place, also where they go past the caches") {
+TEST_CASE(
+    "kernels/update: parameters written apart have the bits of an update in place, also where they "
+    "go past the caches") {
   const auto rule = adamw();
   for (const int threads : {1, 3}) {
     const auto backend = open_backend(DeviceType::kCpu, threads);
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
       for (const std::int64_t n : {64, 1'100'000}) {
-        OneUpdate in_place(*backend, n / 32 * 32, dtype, false), apart(*backend, n / 32 * 32, dtype, true);
-        const Tensor before = numbers(*backend, n / 32 * 32, dtype, 0.0), received = numbers(*backend, n / 32 * 32, dtype, 3.0);
+        OneUpdate in_place(*backend, n / 32 * 32, dtype, false),
+            apart(*backend, n / 32 * 32, dtype, true);
+        const Tensor before = numbers(*backend, n / 32 * 32, dtype, 0.0),
+                     received = numbers(*backend, n / 32 * 32, dtype, 3.0);
         for (OneUpdate* update : {&in_place, &apart}) {
           update->args.received = {received};
           update->args.weights = {0.5};

@@ -12,7 +12,8 @@
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 
-// What an author of a layer or an operation meets: the example of docs/extending.md, and what goes wrong.
+// What an author of a layer or an operation meets: the example of docs/extending.md, and what goes
+// wrong.
 namespace starling::testing {
 namespace {
 
@@ -43,12 +44,17 @@ class Author final : public Layer {
   Variable compute(const Variable& x, Pass& pass) override {
     if (mistake_ == Mistake::kReadsInput) (void)x.value().data<float>()[0];
     float first = 0.0f;
-    if (mistake_ == Mistake::kCopiesToHost) pass.backend.copy_to_host(x.value().slice(0, Shape{1}), &first);
-    if (mistake_ == Mistake::kOutputShape) return Variable(Tensor(pass.backend, Shape{2, 7}, x.dtype()));
-    if (mistake_ == Mistake::kOutputDtype) return Variable(Tensor(pass.backend, x.shape(), DType::kFloat64));
+    if (mistake_ == Mistake::kCopiesToHost)
+      pass.backend.copy_to_host(x.value().slice(0, Shape{1}), &first);
+    if (mistake_ == Mistake::kOutputShape)
+      return Variable(Tensor(pass.backend, Shape{2, 7}, x.dtype()));
+    if (mistake_ == Mistake::kOutputDtype)
+      return Variable(Tensor(pass.backend, x.shape(), DType::kFloat64));
     return pass.record("author", x.value(), {x}, {}, [mistake = mistake_](Gradients& gradients) {
-      if (mistake == Mistake::kGradientShape) gradients.set(0, Tensor(gradients.backend(), Shape{2, 7}, DType::kFloat32));
-      if (mistake == Mistake::kGradientDtype) gradients.set(0, Tensor(gradients.backend(), Shape{2, 6}, DType::kFloat64));
+      if (mistake == Mistake::kGradientShape)
+        gradients.set(0, Tensor(gradients.backend(), Shape{2, 7}, DType::kFloat32));
+      if (mistake == Mistake::kGradientDtype)
+        gradients.set(0, Tensor(gradients.backend(), Shape{2, 6}, DType::kFloat64));
       if (mistake == Mistake::kNoGradient) gradients.set(0, {});
       if (mistake == Mistake::kOtherInput) gradients.set(1, gradients.output());
       if (mistake == Mistake::kOtherParameter) (void)gradients.parameter(0);
@@ -58,7 +64,8 @@ class Author final : public Layer {
     });
   }
   LayerSupport support() const override {
-    if (mistake_ == Mistake::kNarrow) return {{DType::kFloat32}, {DeviceType::kCpu, DeviceType::kCuda}};
+    if (mistake_ == Mistake::kNarrow)
+      return {{DType::kFloat32}, {DeviceType::kCpu, DeviceType::kCuda}};
     if (mistake_ == Mistake::kCpuOnly) return {LayerSupport{}.compute, {DeviceType::kCpu}};
     return {};
   }
@@ -74,7 +81,8 @@ void register_once() {
     layers().add(
         "author",
         [](ConfigSection& section) {
-          return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 13), "which one")));
+          return std::make_unique<Author>(static_cast<Mistake>(
+              section.integer("mistake", 0, Range::closed(0, 13), "which one")));
         },
         "makes one mistake");
     return true;
@@ -84,12 +92,14 @@ void register_once() {
 
 std::unique_ptr<Model> model_with(const std::string& layer) {
   register_once();
-  return model_from(R"({"type": "sequential", "num_classes": 4, "layers": [{"type": "linear", "out_features": 6}, )" + layer +
-                        R"(, {"type": "linear", "out_features": 4}]})",
-                    {5});
+  return model_from(
+      R"({"type": "sequential", "num_classes": 4, "layers": [{"type": "linear", "out_features": 6}, )" +
+          layer + R"(, {"type": "linear", "out_features": 4}]})",
+      {5});
 }
 std::unique_ptr<Model> model_with(Mistake mistake) {
-  return model_with(R"({"type": "author", "mistake": )" + std::to_string(static_cast<int>(mistake)) + "}");
+  return model_with(R"({"type": "author", "mistake": )" +
+                    std::to_string(static_cast<int>(mistake)) + "}");
 }
 
 /// A training pass on shapes alone, as there is one before training.
@@ -98,28 +108,37 @@ void trace(Model& model) {
   model.allocate(*meta, DType::kFloat32);
   Tape tape(*meta);
   Pass pass{*meta, &tape, true};
-  const Variable logits = model.forward(Variable(Tensor(*meta, Shape{2, 5}, DType::kFloat32)), pass);
-  tape.backward(functions::cross_entropy(logits, Tensor(*meta, Shape{2}, DType::kInt32), 0.0, 1.0, pass));
+  const Variable logits =
+      model.forward(Variable(Tensor(*meta, Shape{2, 5}, DType::kFloat32)), pass);
+  tape.backward(
+      functions::cross_entropy(logits, Tensor(*meta, Shape{2}, DType::kInt32), 0.0, 1.0, pass));
 }
 
 }  // namespace
 
-TEST_CASE("layers/author: the example's operation gives its formula's numbers, and its gradient is right") {
+TEST_CASE(
+    "layers/author: the example's operation gives its formula's numbers, and its gradient is "
+    "right") {
   const auto model = model_with(R"({"type": "softsign"})");
   check_gradients(*model, 3);
   const Tensor x = noise_tensor(3, Shape{2, 40});
   Tensor y(cpu(), x.shape(), x.dtype());
   mine::softsign_forward()(cpu(), {x, y});
   const std::vector<double> in = numbers_of(x), out = numbers_of(y);
-  for (std::size_t i = 0; i < in.size(); ++i) CHECK(out[i] == doctest::Approx(in[i] / (1.0 + std::abs(in[i]))).epsilon(1e-14));
+  for (std::size_t i = 0; i < in.size(); ++i)
+    CHECK(out[i] == doctest::Approx(in[i] / (1.0 + std::abs(in[i]))).epsilon(1e-14));
   CHECK_NOTHROW(trace(*model));
 }
 
-TEST_CASE("layers/author: reading memory in the shape trace is an error that names the layer and the way out") {
+TEST_CASE(
+    "layers/author: reading memory in the shape trace is an error that names the layer and the way "
+    "out") {
   CHECK_NOTHROW(trace(*model_with(Mistake::kNone)));
-  for (const auto& [mistake, where] : {std::pair{Mistake::kReadsInput, "[layer] 1: [tensor] the numbers of a 2×6 fp32 tensor"},
-                                       {Mistake::kCopiesToHost, "[layer] 1: [tensor] the numbers of a 1 fp32 tensor"},
-                                       {Mistake::kReadsGradient, "[layer] 1 (backward of author): [tensor] the numbers of a 2×6 fp32"}}) {
+  for (const auto& [mistake, where] :
+       {std::pair{Mistake::kReadsInput, "[layer] 1: [tensor] the numbers of a 2×6 fp32 tensor"},
+        {Mistake::kCopiesToHost, "[layer] 1: [tensor] the numbers of a 1 fp32 tensor"},
+        {Mistake::kReadsGradient,
+         "[layer] 1 (backward of author): [tensor] the numbers of a 2×6 fp32"}}) {
     const auto model = model_with(mistake);
     const std::string text = error_of(ExitCode::kInternal, [&, &m = *model] { trace(m); });
     CHECK(contains(text, where));
@@ -127,25 +146,37 @@ TEST_CASE("layers/author: reading memory in the shape trace is an error that nam
   }
 }
 
-TEST_CASE("layers/author: what a layer hands over is looked at where it does, in the trace already") {
+TEST_CASE(
+    "layers/author: what a layer hands over is looked at where it does, in the trace already") {
   for (const auto& [mistake, told] :
-       {std::pair{Mistake::kOutputShape, "[layer] 1: the output is 2×7 fp32, and build() said 2×6 fp32; compute() must give that"},
-        {Mistake::kOutputDtype, "[layer] 1: the output is 2×6 fp64, and build() said 2×6 fp32; compute() must give that"},
+       {std::pair{Mistake::kOutputShape,
+                  "[layer] 1: the output is 2×7 fp32, and build() said 2×6 fp32; compute() must "
+                  "give that"},
+        {Mistake::kOutputDtype,
+         "[layer] 1: the output is 2×6 fp64, and build() said 2×6 fp32; compute() must give that"},
         {Mistake::kGradientShape,
-         "[layer] 1 (backward of author): [gradient] that of input 0 is 2×7 fp32, and the input is 2×6 fp32; they must be alike"},
+         "[layer] 1 (backward of author): [gradient] that of input 0 is 2×7 fp32, and the input is "
+         "2×6 fp32; they must be alike"},
         {Mistake::kGradientDtype,
-         "[layer] 1 (backward of author): [gradient] that of input 0 is 2×6 fp64, and the input is 2×6 fp32; they must be alike"},
-        {Mistake::kNoGradient, "[layer] 1 (backward of author): [gradient] that of input 0 is no tensor"},
-        {Mistake::kOtherInput, "[layer] 1 (backward of author): [gradient] input 1 is asked for, of 1"},
-        {Mistake::kOtherParameter, "[layer] 1 (backward of author): [gradient] parameter 0 is asked for, of 0"}}) {
+         "[layer] 1 (backward of author): [gradient] that of input 0 is 2×6 fp64, and the input is "
+         "2×6 fp32; they must be alike"},
+        {Mistake::kNoGradient,
+         "[layer] 1 (backward of author): [gradient] that of input 0 is no tensor"},
+        {Mistake::kOtherInput,
+         "[layer] 1 (backward of author): [gradient] input 1 is asked for, of 1"},
+        {Mistake::kOtherParameter,
+         "[layer] 1 (backward of author): [gradient] parameter 0 is asked for, of 0"}}) {
     const auto model = model_with(mistake);
     CHECK(error_of(ExitCode::kUsage, [&, &m = *model] { trace(m); }) == told);
   }
   const auto model = model_with(Mistake::kThrows);
-  CHECK(error_of(ExitCode::kInternal, [&] { trace(*model); }) == "[layer] 1 (backward of author): std::length_error: too long");
+  CHECK(error_of(ExitCode::kInternal, [&] { trace(*model); }) ==
+        "[layer] 1 (backward of author): std::length_error: too long");
 }
 
-TEST_CASE("layers/author: a layer says what it can be run with, and is named where that is not asked for") {
+TEST_CASE(
+    "layers/author: a layer says what it can be run with, and is named where that is not asked "
+    "for") {
   const auto unsupported = [](const Model& model, DType compute, DeviceType device) {
     const auto error = model.unsupported(compute, device);
     if (!error) return std::string();
@@ -153,20 +184,25 @@ TEST_CASE("layers/author: a layer says what it can be run with, and is named whe
     CHECK(error->parts().where.key == "1");
     return std::string(error->what());
   };
-  const auto narrow = model_with(Mistake::kNarrow), on_cpu = model_with(Mistake::kCpuOnly), any = model_with(Mistake::kNone);
+  const auto narrow = model_with(Mistake::kNarrow), on_cpu = model_with(Mistake::kCpuOnly),
+             any = model_with(Mistake::kNone);
   CHECK(unsupported(*narrow, DType::kFloat32, DeviceType::kCuda).empty());
   CHECK(unsupported(*narrow, DType::kBFloat16, DeviceType::kMeta) ==
-        "[layer] 1: it computes in fp32, and bf16 was asked for; set precision to one of these, or use another layer");
+        "[layer] 1: it computes in fp32, and bf16 was asked for; set precision to one of these, or "
+        "use another layer");
   CHECK(contains(unsupported(*narrow, DType::kFloat64, DeviceType::kCpu), "fp64 was asked for"));
   CHECK(unsupported(*on_cpu, DType::kFloat16, DeviceType::kMeta).empty());
   CHECK(unsupported(*on_cpu, DType::kFloat32, DeviceType::kCuda) ==
-        "[layer] 1: it runs on cpu, and cuda was asked for; set device to one of these, or use another layer");
-  for (const DType compute : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+        "[layer] 1: it runs on cpu, and cuda was asked for; set device to one of these, or use "
+        "another layer");
+  for (const DType compute :
+       {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
     for (const DeviceType device : {DeviceType::kMeta, DeviceType::kCpu, DeviceType::kCuda})
       CHECK(unsupported(*any, compute, device).empty());
   }
-  CHECK(contains(unsupported(*model_with(R"({"type": "softsign"})"), DType::kBFloat16, DeviceType::kCpu),
-                 "it computes in fp32, fp64, and bf16"));
+  CHECK(contains(
+      unsupported(*model_with(R"({"type": "softsign"})"), DType::kBFloat16, DeviceType::kCpu),
+      "it computes in fp32, fp64, and bf16"));
 }
 
 TEST_CASE("layers/author: an operation without code for a backend is an error with both names") {
@@ -178,7 +214,8 @@ TEST_CASE("layers/author: an operation without code for a backend is an error wi
   CHECK(operation.devices() == std::vector<DeviceType>{DeviceType::kCuda});
   int calls = 0;
   operation(meta_backend(), {&calls});
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { operation(cpu(), {&calls}); }), "[operation] 'halve' has no code for the backend cpu; "));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { operation(cpu(), {&calls}); }),
+                 "[operation] 'halve' has no code for the backend cpu; "));
   CHECK(calls == 0);
   operation.add(DeviceType::kCpu, [](Backend&, const Args& args) { ++*args.calls; });
   operation(cpu(), {&calls});

@@ -13,7 +13,9 @@ using namespace starling::testing;
 
 namespace {
 
-Tensor tokens_of(const std::vector<std::int32_t>& tokens, const Shape& shape) { return labels_of(tokens).reshaped(shape); }
+Tensor tokens_of(const std::vector<std::int32_t>& tokens, const Shape& shape) {
+  return labels_of(tokens).reshaped(shape);
+}
 
 Parameter table_of(const Shape& shape) {
   Parameter table{.name = "table", .shape = shape};
@@ -30,7 +32,8 @@ const std::vector<std::int32_t> kFirst{4, 0, 4, 4, 2, 0}, kSecond{1, 4, 1, 4, 4,
 Variable loss_of(Parameter& table, Pass& pass) {
   const Variable a = functions::embedding(tokens_of(kFirst, kShape), table, pass);
   const Variable b = functions::embedding(tokens_of(kSecond, kShape), table, pass);
-  return weighted_total(functions::activation(functions::add(a, b, pass), Activation::kGelu, pass), pass);
+  return weighted_total(functions::activation(functions::add(a, b, pass), Activation::kGelu, pass),
+                        pass);
 }
 
 }  // namespace
@@ -41,10 +44,13 @@ TEST_CASE("layers/embedding: rows by number, one column more than the tokens hav
   const Variable y = functions::embedding(tokens_of(kFirst, kShape), table, pass);
   CHECK(y.shape() == Shape{2, 3, 4});
   const std::vector<double> rows = numbers_of(table.value), found = numbers_of(y.value());
-  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == rows[static_cast<std::size_t>(kFirst[i / 4]) * 4 + i % 4]);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    CHECK(found[i] == rows[static_cast<std::size_t>(kFirst[i / 4]) * 4 + i % 4]);
 }
 
-TEST_CASE("layers/embedding: the table's gradient equals finite differences, over two uses and two micro-batches") {
+TEST_CASE(
+    "layers/embedding: the table's gradient equals finite differences, over two uses and two "
+    "micro-batches") {
   Parameter table = table_of({6, 4});
   Tape tape(cpu());
   Pass pass{cpu(), &tape, true};
@@ -67,7 +73,9 @@ TEST_CASE("layers/embedding: the table's gradient equals finite differences, ove
   }
 }
 
-TEST_CASE("layers/embedding: a table that is not trained gets no gradient, and a token outside it is the data's fault") {
+TEST_CASE(
+    "layers/embedding: a table that is not trained gets no gradient, and a token outside it is the "
+    "data's fault") {
   Parameter table = table_of({5, 4});
   table.trainable = false;
   Tape tape(cpu());
@@ -75,7 +83,9 @@ TEST_CASE("layers/embedding: a table that is not trained gets no gradient, and a
   CHECK(!functions::embedding(tokens_of(kFirst, kShape), table, pass).requires_grad());
   CHECK(tape.nodes() == 0);
   for (const std::int32_t token : {-1, 5}) {
-    const std::string text = test::error_text([&] { functions::embedding(tokens_of({0, token}, {2}), table, pass); });
+    const std::string text = test::error_text([&] {
+      functions::embedding(tokens_of({0, token}, {2}), table, pass);
+    });
     CHECK(text.find(std::to_string(token) + " at position 1") != std::string::npos);
     CHECK(text.find("5 rows") != std::string::npos);
   }

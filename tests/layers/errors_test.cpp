@@ -17,64 +17,90 @@ std::string list_error(const std::string& list, const Shape& input = {8, 8, 3}) 
 
 }  // namespace
 
-TEST_CASE("layers/errors: a shape that does not fit names the layer, what came and what is needed") {
+TEST_CASE(
+    "layers/errors: a shape that does not fit names the layer, what came and what is needed") {
   std::string text = list_error(R"({"type": "relu"}, {"type": "linear", "out_features": 10})");
   CHECK(contains(text, "[layer] 1: an input of 8×8×3"));
   CHECK(contains(text, "put a flatten layer before"));
-  text = list_error(R"({"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3})");
+  text =
+      list_error(R"({"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3})");
   CHECK(contains(text, "[layer] 1: an input of 192"));
   CHECK(contains(text, "an image"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 9})"), "smaller than the window of 9 pixels"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "dilation": 4})"), "window of 9 pixels"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 2})"), "2 groups"));
-  CHECK(contains(list_error(R"({"type": "flatten"}, {"type": "max_pool2d", "kernel_size": 2})"), "[layer] 1:"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 9})"),
+                 "smaller than the window of 9 pixels"));
+  CHECK(contains(
+      list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "dilation": 4})"),
+      "window of 9 pixels"));
+  CHECK(contains(
+      list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 2})"),
+      "2 groups"));
+  CHECK(contains(list_error(R"({"type": "flatten"}, {"type": "max_pool2d", "kernel_size": 2})"),
+                 "[layer] 1:"));
   CHECK(contains(list_error(R"({"type": "flatten"}, {"type": "global_avg_pool"})"), "an image"));
-  text = list_error(R"({"type": "residual", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3}]})");
+  text = list_error(
+      R"({"type": "residual", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3}]})");
   CHECK(contains(text, "[layer] 0: layers give 6×6×4 but the shortcut gives 8×8×3"));
-  CHECK(contains(list_error(R"({"type": "sequential", "layers": [{"type": "relu"}, {"type": "linear", "out_features": 1}]})"),
-                 "[layer] 0.1:"));
+  CHECK(contains(
+      list_error(
+          R"({"type": "sequential", "layers": [{"type": "relu"}, {"type": "linear", "out_features": 1}]})"),
+      "[layer] 0.1:"));
 }
 
 TEST_CASE("layers/errors: keys and names of layers") {
   CHECK(contains(list_error(R"({"type": "conv2", "out_channels": 4, "kernel_size": 3})"),
                  "layers[0].type: unknown layer 'conv2'; did you mean 'conv2d'?"));
   CHECK(contains(list_error(R"({"type": "conv2d", "kernel_size": 3})"), "layers[0].out_channels"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel": 3})"), "kernel_size"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "strid": 3})"), "stride"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "groups": 3})"), "3 groups do not divide 5"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 0, "kernel_size": 3})"), "layers[0].out_channels"));
-  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3]})"), "layers[0].kernel_size"));
-  CHECK(contains(list_error(R"({"type": "max_pool2d", "kernel_size": 2, "padding": 2})"), "layers[0].padding"));
+  CHECK(
+      contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel": 3})"), "kernel_size"));
+  CHECK(
+      contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "strid": 3})"),
+               "stride"));
+  CHECK(contains(
+      list_error(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "groups": 3})"),
+      "3 groups do not divide 5"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 0, "kernel_size": 3})"),
+                 "layers[0].out_channels"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3]})"),
+                 "layers[0].kernel_size"));
+  CHECK(contains(list_error(R"({"type": "max_pool2d", "kernel_size": 2, "padding": 2})"),
+                 "layers[0].padding"));
   CHECK(contains(list_error(R"({"type": "blur_pool2d", "padding": 2})"), "layers[0].padding"));
-  CHECK(contains(list_error(R"({"type": "blur_pool2d", "kernel_size": 8})"), "layers[0].kernel_size"));
+  CHECK(contains(list_error(R"({"type": "blur_pool2d", "kernel_size": 8})"),
+                 "layers[0].kernel_size"));
   CHECK(contains(list_error(R"({"type": "dropout", "p": 1})"), "layers[0].p"));
   CHECK(contains(list_error(R"({"type": "relu", "inplace": true})"), "inplace"));
   CHECK(contains(list_error(R"({"type": "residual", "layers": []})"), "layers[0].layers"));
-  CHECK(contains(list_error(R"({"type": "residual", "layers": [{"type": "rel"}]})"), "layers[0].layers[0].type"));
+  CHECK(contains(list_error(R"({"type": "residual", "layers": [{"type": "rel"}]})"),
+                 "layers[0].layers[0].type"));
   CHECK(contains(model_error(R"({"type": "sequential"})", {4, 4, 1}), "layers"));
   CHECK(contains(model_error(R"({"type": "resnet21"})", {4, 4, 1}), "did you mean 'resnet20'"));
   CHECK(contains(model_error(R"({"type": "resnet20", "stem": "cifar"})", {4, 4, 1}), "stem"));
   CHECK(contains(model_error(R"({"type": "resnet18", "stem": "cifra"})", {4, 4, 1}), "cifar"));
-  CHECK(contains(model_error(R"({"type": "wide_resnet", "depth": 29})", {8, 8, 3}), "the nearest are 28 and 34"));
+  CHECK(contains(model_error(R"({"type": "wide_resnet", "depth": 29})", {8, 8, 3}),
+                 "the nearest are 28 and 34"));
   CHECK(contains(model_error(R"({"type": "vgg11"})", {32, 32, 3}), "or the classifier \"cifar\""));
-  CHECK(contains(model_error(R"({"type": "vgg11", "classifier": "cifar"})", {28, 28, 1}), "32×32 pixels or more"));
+  CHECK(contains(model_error(R"({"type": "vgg11", "classifier": "cifar"})", {28, 28, 1}),
+                 "32×32 pixels or more"));
   CHECK(contains(model_error(R"({"type": "mlp", "hidden": [8, 0]})", {4, 4, 1}), "hidden"));
   CHECK(contains(model_error(R"({"type": "mlp", "num_classes": 0})", {4, 4, 1}), "num_classes"));
   CHECK(contains(model_error(R"({})", {4, 4, 1}), "type"));
 }
 
 TEST_CASE("layers/errors: the last layer must give num_classes features") {
-  const std::string text = list_error(R"({"type": "flatten"}, {"type": "linear", "out_features": 12})");
+  const std::string text =
+      list_error(R"({"type": "flatten"}, {"type": "linear", "out_features": 12})");
   CHECK(contains(text, "gives 12 features"));
   CHECK(contains(text, "num_classes is 10"));
   CHECK(contains(list_error(R"({"type": "relu"})"), "8×8×3"));
 }
 
 TEST_CASE("layers/errors: absurd sizes are refused before they overflow") {
-  const std::string wide = R"({"type": "conv2d", "out_channels": 16777216, "kernel_size": 1024, "padding": 1024})";
+  const std::string wide =
+      R"({"type": "conv2d", "out_channels": 16777216, "kernel_size": 1024, "padding": 1024})";
   CHECK(contains(list_error(wide + "," + wide + "," + wide), "2^40"));
   CHECK(contains(
-      list_error(R"({"type": "flatten"}, {"type": "linear", "out_features": 16777216}, {"type": "linear", "out_features": 16777216})"),
+      list_error(
+          R"({"type": "flatten"}, {"type": "linear", "out_features": 16777216}, {"type": "linear", "out_features": 16777216})"),
       "[layer] 2: weight would be"));
 }
 
@@ -87,20 +113,32 @@ TEST_CASE("layers/errors: two tensors of one name") {
     }
     Variable compute(const Variable& x, Pass&) override { return x; }
   };
-  CHECK(contains(error_of(ExitCode::kUsage, [] { Model(std::make_unique<Twice>(), {3}); }), "two tensors are named w"));
+  CHECK(contains(error_of(ExitCode::kUsage, [] { Model(std::make_unique<Twice>(), {3}); }),
+                 "two tensors are named w"));
 }
 
-TEST_CASE("layers/errors: batches that do not fit the declared shape, and what a backend says, name the layer") {
+TEST_CASE(
+    "layers/errors: batches that do not fit the declared shape, and what a backend says, name the "
+    "layer") {
   const auto model = model_from(
       R"({"type": "sequential", "layers": [{"type": "flatten"}, {"type": "batch_norm"}, {"type": "linear", "out_features": 10}]})",
       {1, 1, 4});
   model->allocate(meta_backend(), DType::kFloat32);
   Pass pass{meta_backend()};
   pass.training = true;
-  const auto run = [&](const Shape& shape, DType dtype) { model->forward(Variable(Tensor(meta_backend(), shape, dtype)), pass); };
-  CHECK_THROWS_WITH_AS(run({2, 1, 2, 2}, DType::kFloat32), "[layer] model: an input of 2×1×2×2, but batches of 1×1×4 were declared", Error);
-  CHECK_THROWS_WITH_AS(run({2, 1, 1, 4}, DType::kFloat64), "[layer] 2.weight is fp32, but its input is fp64", Error);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { run({1, 1, 1, 4}, DType::kFloat32); }), "[layer] 1: [batch_norm] one value per channel"));
+  const auto run = [&](const Shape& shape, DType dtype) {
+    model->forward(Variable(Tensor(meta_backend(), shape, dtype)), pass);
+  };
+  CHECK_THROWS_WITH_AS(run({2, 1, 2, 2}, DType::kFloat32),
+                       "[layer] model: an input of 2×1×2×2, but batches of 1×1×4 were declared",
+                       Error);
+  CHECK_THROWS_WITH_AS(run({2, 1, 1, 4}, DType::kFloat64),
+                       "[layer] 2.weight is fp32, but its input is fp64", Error);
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] {
+                            run({1, 1, 1, 4}, DType::kFloat32);
+                          }),
+                 "[layer] 1: [batch_norm] one value per channel"));
   CHECK_NOTHROW(run({2, 1, 1, 4}, DType::kFloat32));
 }
 
@@ -118,7 +156,8 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
     CHECK(layers().make(name, "", section) != nullptr);
     CHECK_FALSE(layers().summary(name).empty());
     if (name == "conv2d") {
-      CHECK(keys(section) == std::vector<std::string>{"out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias"});
+      CHECK(keys(section) == std::vector<std::string>{"out_channels", "kernel_size", "stride",
+                                                      "padding", "dilation", "groups", "bias"});
     }
     if (name == "residual") CHECK(keys(section) == std::vector<std::string>{"layers", "shortcut"});
   }
@@ -127,7 +166,8 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
     ConfigSection section = ConfigSection::describe();
     CHECK(models().make(name, "", section, ModelOutputs{}) != nullptr);
     CHECK_FALSE(models().summary(name).empty());
-    if (name == "wide_resnet") CHECK(keys(section) == std::vector<std::string>{"depth", "width", "dropout"});
+    if (name == "wide_resnet")
+      CHECK(keys(section) == std::vector<std::string>{"depth", "width", "dropout"});
     if (name == "resnet18") CHECK(keys(section) == std::vector<std::string>{"stem", "blur_pool"});
   }
   ConfigSection section = ConfigSection::describe();
@@ -136,10 +176,13 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
 }
 
 TEST_CASE("layers/errors: images of another size than declared, where the model can follow") {
-  const std::string body = R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 2},
+  const std::string body =
+      R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 2},
     {"type": "batch_norm"}, {"type": "relu"}, {"type": "max_pool2d", "kernel_size": 2}, )";
-  const std::string pooled = body + R"({"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
-  const std::string flat = body + R"({"type": "flatten"}, {"type": "linear", "out_features": 10}]})";
+  const std::string pooled =
+      body + R"({"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
+  const std::string flat =
+      body + R"({"type": "flatten"}, {"type": "linear", "out_features": 10}]})";
   const auto made = model_from(pooled, {8, 8, 3}), other = model_from(pooled, {13, 11, 3});
   CHECK_NOTHROW(made->check_takes({13, 11, 3}));
   for (const auto& model : {made.get(), other.get()}) {
@@ -148,12 +191,23 @@ TEST_CASE("layers/errors: images of another size than declared, where the model 
   }
   const Tensor x = noise_tensor(1, {2, 13, 11, 3});
   Pass pass{cpu()};
-  CHECK(numbers_of(made->forward(Variable(x), pass).value()) == numbers_of(other->forward(Variable(x), pass).value()));
+  CHECK(numbers_of(made->forward(Variable(x), pass).value()) ==
+        numbers_of(other->forward(Variable(x), pass).value()));
 
   const auto fixed = model_from(flat, {8, 8, 3});
   const std::string text = error_of(ExitCode::kUsage, [&] { fixed->check_takes({13, 11, 3}); });
-  CHECK(contains(text, "was made for 8×8×3 and does not take 13×11×3 ([layer] 5: an input of 1×24, but batches of 4 were declared)"));
+  CHECK(contains(text,
+                 "was made for 8×8×3 and does not take 13×11×3 ([layer] 5: an input of 1×24, but "
+                 "batches of 4 were declared)"));
   CHECK(contains(text, "global pooling"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { made->check_takes({13, 11, 1}); }), "does not take 13×11×1"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { made->check_takes({2, 2, 3}); }), "does not take 2×2×3"));
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] {
+                            made->check_takes({13, 11, 1});
+                          }),
+                 "does not take 13×11×1"));
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] {
+                            made->check_takes({2, 2, 3});
+                          }),
+                 "does not take 2×2×3"));
 }

@@ -11,20 +11,27 @@ namespace {
 void check_layers(const std::string& list, const Shape& input, std::int64_t batch = 3) {
   CAPTURE(list);
   // A classifier that is part of the check makes any output a model's.
-  const auto model = model_from(R"({"type": "sequential", "num_classes": 4, "layers": [)" + list +
-                                    R"(, {"type": "flatten"}, {"type": "linear", "out_features": 4}]})",
-                                input);
+  const auto model =
+      model_from(R"({"type": "sequential", "num_classes": 4, "layers": [)" + list +
+                     R"(, {"type": "flatten"}, {"type": "linear", "out_features": 4}]})",
+                 input);
   check_gradients(*model, batch);
 }
 
 }  // namespace
 
 TEST_CASE("layers/gradients: convolution") {
-  check_layers(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "padding": 1})", {5, 4, 3});
-  check_layers(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false})", {6, 5, 2});
-  check_layers(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3, 2], "stride": [1, 2], "dilation": [2, 1], "groups": 2})",
-               {7, 6, 4});
-  check_layers(R"({"type": "conv2d", "out_channels": 6, "kernel_size": 3, "padding": [2, 1], "groups": 3})", {4, 5, 3});
+  check_layers(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "padding": 1})",
+               {5, 4, 3});
+  check_layers(
+      R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false})",
+      {6, 5, 2});
+  check_layers(
+      R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3, 2], "stride": [1, 2], "dilation": [2, 1], "groups": 2})",
+      {7, 6, 4});
+  check_layers(
+      R"({"type": "conv2d", "out_channels": 6, "kernel_size": 3, "padding": [2, 1], "groups": 3})",
+      {4, 5, 3});
   check_layers(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 1})", {3, 3, 5});
 }
 
@@ -42,10 +49,11 @@ TEST_CASE("layers/gradients: batch and layer normalisation") {
 }
 
 TEST_CASE("layers/gradients: batch normalisation in evaluation mode has constant statistics") {
-  const auto model = model_from(R"({"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "relu"},
+  const auto model =
+      model_from(R"({"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "relu"},
       {"type": "residual", "layers": [{"type": "batch_norm"}]}, {"type": "relu"}, {"type": "dropout"}, {"type": "global_avg_pool"},
       {"type": "linear", "out_features": 10}]})",
-                                {3, 4, 5});
+                 {3, 4, 5});
   model->allocate(cpu(), DType::kFloat64);
   model->initialise(1);
   for (const ModelBuffer* buffer : model->buffers()) {
@@ -56,25 +64,33 @@ TEST_CASE("layers/gradients: batch normalisation in evaluation mode has constant
 }
 
 TEST_CASE("layers/gradients: activations") {
-  for (const char* kind : {"relu", "gelu", "silu", "relu6"}) check_layers(R"({"type": ")" + std::string(kind) + R"("})", {3, 4, 3});
+  for (const char* kind : {"relu", "gelu", "silu", "relu6"})
+    check_layers(R"({"type": ")" + std::string(kind) + R"("})", {3, 4, 3});
 }
 
 TEST_CASE("layers/gradients: relu6 beyond its upper bound") {
-  check_layers(R"({"type": "layer_scale", "init": 9}, {"type": "relu6"}, {"type": "layer_scale", "init": 0.5})", {3, 4, 3});
+  check_layers(
+      R"({"type": "layer_scale", "init": 9}, {"type": "relu6"}, {"type": "layer_scale", "init": 0.5})",
+      {3, 4, 3});
 }
 
-TEST_CASE("layers/gradients: batch norm and relu6 in one operation, with and without a residual, on both sides of both bounds") {
-  const std::string conv = R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1, "bias": false})";
+TEST_CASE(
+    "layers/gradients: batch norm and relu6 in one operation, with and without a residual, on both "
+    "sides of both bounds") {
+  const std::string conv =
+      R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1, "bias": false})";
   const std::string norm = R"({"type": "batch_norm"})", relu6 = R"({"type": "relu6"})";
   const auto model =
-      model_from(R"({"type": "sequential", "layers": [)" + conv + "," + norm + "," + relu6 + R"(, {"type": "residual", "layers": [)" +
-                     conv + "," + norm + "]}," + relu6 + R"(, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
+      model_from(R"({"type": "sequential", "layers": [)" + conv + "," + norm + "," + relu6 +
+                     R"(, {"type": "residual", "layers": [)" + conv + "," + norm + "]}," + relu6 +
+                     R"(, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
                  {4, 5, 3});
   for (const bool training : {true, false}) {
     model->allocate(cpu(), DType::kFloat64);
     model->initialise(3);
     for (Parameter* parameter : model->parameters()) {
-      if (parameter->shape.rank() == 1) cpu().fill(parameter->value, parameter->name.ends_with("weight") ? 4.0 : 2.0);
+      if (parameter->shape.rank() == 1)
+        cpu().fill(parameter->value, parameter->name.ends_with("weight") ? 4.0 : 2.0);
     }
     check_gradients(*model, 3, 10, true, 1, training);
   }
@@ -83,29 +99,37 @@ TEST_CASE("layers/gradients: batch norm and relu6 in one operation, with and wit
 TEST_CASE("layers/gradients: layer scale and stochastic depth") {
   check_layers(R"({"type": "layer_scale", "init": 0.7})", {3, 4, 5});
   check_layers(R"({"type": "layer_scale", "init": 1.5}, {"type": "silu"})", {6});
-  check_layers(R"({"type": "residual", "layers": [{"type": "silu"}, {"type": "layer_scale", "init": 0.7},
+  check_layers(
+      R"({"type": "residual", "layers": [{"type": "silu"}, {"type": "layer_scale", "init": 0.7},
       {"type": "stochastic_depth", "p": 0.4}]})",
-               {3, 2, 5}, 7);
+      {3, 2, 5}, 7);
 }
 
 TEST_CASE("layers/gradients: pooling") {
   check_layers(R"({"type": "max_pool2d", "kernel_size": 2})", {4, 6, 3});
-  check_layers(R"({"type": "max_pool2d", "kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0]})", {5, 5, 3});
+  check_layers(
+      R"({"type": "max_pool2d", "kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0]})",
+      {5, 5, 3});
   check_layers(R"({"type": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1})", {5, 6, 3});
   check_layers(R"({"type": "blur_pool2d"})", {5, 6, 3});
-  check_layers(R"({"type": "blur_pool2d", "kernel_size": [4, 1], "stride": [1, 3], "padding": [0, 0]})", {7, 5, 2});
+  check_layers(
+      R"({"type": "blur_pool2d", "kernel_size": [4, 1], "stride": [1, 3], "padding": [0, 0]})",
+      {7, 5, 2});
   check_layers(R"({"type": "global_avg_pool"})", {3, 4, 5});
 }
 
 TEST_CASE("layers/gradients: dropout") {
-  check_layers(R"({"type": "dropout", "p": 0.3}, {"type": "silu"}, {"type": "dropout"})", {4, 3, 5});
+  check_layers(R"({"type": "dropout", "p": 0.3}, {"type": "silu"}, {"type": "dropout"})",
+               {4, 3, 5});
 }
 
 TEST_CASE("layers/gradients: residual, fused and not") {
-  const std::string conv = R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1})";
+  const std::string conv =
+      R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1})";
   const std::string norm = R"({"type": "batch_norm"})", relu = R"({"type": "relu"})";
   const auto residual = [](const std::string& body, const std::string& shortcut = {}) {
-    return R"({"type": "residual", "layers": [)" + body + "]" + (shortcut.empty() ? "" : R"(, "shortcut": [)" + shortcut + "]") + "}";
+    return R"({"type": "residual", "layers": [)" + body + "]" +
+           (shortcut.empty() ? "" : R"(, "shortcut": [)" + shortcut + "]") + "}";
   };
   const Shape image{4, 5, 3};
   check_layers(residual(conv), image);
@@ -113,37 +137,51 @@ TEST_CASE("layers/gradients: residual, fused and not") {
   check_layers(residual(conv + "," + norm), image);
   check_layers(residual(conv + "," + norm) + "," + relu, image);
   check_layers(residual(conv + "," + norm + "," + relu) + "," + relu, image);
-  check_layers(norm + "," + relu + "," + residual(conv + "," + norm, conv + "," + norm) + "," + relu + "," + residual(conv + "," + norm),
+  check_layers(norm + "," + relu + "," + residual(conv + "," + norm, conv + "," + norm) + "," +
+                   relu + "," + residual(conv + "," + norm),
                image);
   // The same value as body and shortcut: one gradient tensor goes both ways.
-  check_layers(norm + "," + residual(norm, relu) + "," + residual(relu) + "," + residual(relu), image);
+  check_layers(norm + "," + residual(norm, relu) + "," + residual(relu) + "," + residual(relu),
+               image);
   check_layers(residual(residual(norm) + "," + norm), image);
-  // An addition hands one gradient tensor to two batch norms, neither of which may mask it in place.
-  check_layers(residual(residual(norm) + "," + relu, residual(conv + "," + norm) + "," + relu), image);
+  // An addition hands one gradient tensor to two batch norms, neither of which may mask it in
+  // place.
+  check_layers(residual(residual(norm) + "," + relu, residual(conv + "," + norm) + "," + relu),
+               image);
 }
 
-TEST_CASE("layers/gradients: whole models that tests/parity does not have, or not with what is left out at random") {
+TEST_CASE(
+    "layers/gradients: whole models that tests/parity does not have, or not with what is left out "
+    "at random") {
   // Initial values, as noise of this size makes deep nets too rough for differences.
-  const auto check_initialised = [](const std::string& json, const Shape& input, std::int64_t batch, std::size_t stride) {
+  const auto check_initialised = [](const std::string& json, const Shape& input, std::int64_t batch,
+                                    std::size_t stride) {
     const auto model = model_from(json, input);
     model->allocate(cpu(), DType::kFloat64);
     model->initialise(3);
     check_gradients(*model, batch, 10, true, stride);
   };
   // Strided convolutions of 16 channels; the shortcuts have no convolution.
-  SUBCASE("resnet20, blurred") { check_initialised(R"({"type": "resnet20", "blur_pool": true})", {8, 8, 3}, 2, 1); }
+  SUBCASE("resnet20, blurred") {
+    check_initialised(R"({"type": "resnet20", "blur_pool": true})", {8, 8, 3}, 2, 1);
+  }
   // Blocks are left out, and the scales are large enough to matter: every 31st of 180 tensors.
   SUBCASE("convnext_tiny") {
-    check_initialised(R"({"type": "convnext_tiny", "layer_scale": 0.5, "stochastic_depth": 0.5})", {32, 32, 1}, 2, 31);
+    check_initialised(R"({"type": "convnext_tiny", "layer_scale": 0.5, "stochastic_depth": 0.5})",
+                      {32, 32, 1}, 2, 31);
   }
   // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
-  SUBCASE("wide_resnet") { check_initialised(R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})", {8, 8, 2}, 3, 1); }
+  SUBCASE("wide_resnet") {
+    check_initialised(R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})",
+                      {8, 8, 2}, 3, 1);
+  }
 }
 
 TEST_CASE("layers/gradients: accumulation over micro-batches") {
-  const auto model = model_from(R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 2},
+  const auto model = model_from(
+      R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 2},
       {"type": "batch_norm"}, {"type": "relu"}, {"type": "layer_norm"}, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
-                                {3, 3, 2});
+      {3, 3, 2});
   model->allocate(cpu(), DType::kFloat64);
   model->initialise(1);
   const auto gradients = [&](const std::vector<std::uint64_t>& seeds) {
@@ -151,7 +189,9 @@ TEST_CASE("layers/gradients: accumulation over micro-batches") {
     bool accumulate = false;
     for (const std::uint64_t seed : seeds) {
       Pass pass{cpu(), &tape, true};
-      tape.backward(weighted_total(model->forward(Variable(noise_tensor(seed, {4, 3, 3, 2})), pass), pass), 0.5, accumulate);
+      tape.backward(
+          weighted_total(model->forward(Variable(noise_tensor(seed, {4, 3, 3, 2})), pass), pass),
+          0.5, accumulate);
       accumulate = true;
     }
     std::vector<double> all;
@@ -161,5 +201,6 @@ TEST_CASE("layers/gradients: accumulation over micro-batches") {
     return all;
   };
   const auto first = gradients({1}), second = gradients({2}), both = gradients({1, 2});
-  for (std::size_t i = 0; i < both.size(); ++i) CHECK(both[i] == doctest::Approx(first[i] + second[i]).epsilon(1e-12));
+  for (std::size_t i = 0; i < both.size(); ++i)
+    CHECK(both[i] == doctest::Approx(first[i] + second[i]).epsilon(1e-12));
 }

@@ -21,12 +21,14 @@ Moments moments(const Tensor& tensor) {
     m.mean += value / static_cast<double>(x.size());
     m.largest = std::max(m.largest, std::abs(value));
   }
-  for (double value : x) m.deviation += (value - m.mean) * (value - m.mean) / static_cast<double>(x.size());
+  for (double value : x)
+    m.deviation += (value - m.mean) * (value - m.mean) / static_cast<double>(x.size());
   m.deviation = std::sqrt(m.deviation);
   return m;
 }
 
-std::unique_ptr<Model> initialised(const std::string& json, const Shape& input, std::uint64_t seed = 1) {
+std::unique_ptr<Model> initialised(const std::string& json, const Shape& input,
+                                   std::uint64_t seed = 1) {
   auto model = model_from(json, input);
   model->allocate(cpu(), DType::kFloat64);
   model->initialise(seed);
@@ -58,9 +60,10 @@ void check_distribution(const Parameter& parameter, double deviation, bool unifo
 }  // namespace
 
 TEST_CASE("layers/init: PyTorch's default of conv2d and linear is U(±1/sqrt(fan_in))") {
-  const auto model = initialised(R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 64, "kernel_size": 3, "groups": 2},
+  const auto model = initialised(
+      R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 64, "kernel_size": 3, "groups": 2},
       {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
-                                 {5, 5, 32});
+      {5, 5, 32});
   const double conv = 1 / std::sqrt(3.0 * 9 * 16), linear = 1 / std::sqrt(3.0 * 9 * 64);
   check_distribution(find(*model, "0.weight"), conv, true);
   check_distribution(find(*model, "0.bias"), conv, true);
@@ -80,7 +83,8 @@ TEST_CASE("layers/init: resnet20 is kaiming normal over fan in, linear too") {
   CHECK(numbers_of(model->buffers()[1]->value) == std::vector<double>(16, 1.0));
 }
 
-TEST_CASE("layers/init: resnet18 is kaiming normal over fan out, its classifier PyTorch's default") {
+TEST_CASE(
+    "layers/init: resnet18 is kaiming normal over fan out, its classifier PyTorch's default") {
   const auto model = initialised(R"({"type": "resnet18"})", {32, 32, 3});
   check_distribution(find(*model, "conv1.weight"), std::sqrt(2.0 / (64 * 49)), false);
   check_distribution(find(*model, "layer2.0.conv1.weight"), std::sqrt(2.0 / (128 * 9)), false);
@@ -91,12 +95,14 @@ TEST_CASE("layers/init: resnet18 is kaiming normal over fan out, its classifier 
 TEST_CASE("layers/init: wide_resnet is kaiming normal over fan out, its classifier's bias 0") {
   const auto model = initialised(R"({"type": "wide_resnet", "depth": 10, "width": 2})", {8, 8, 3});
   check_distribution(find(*model, "conv1.weight"), std::sqrt(2.0 / (16 * 9)), false);
-  check_distribution(find(*model, "block2.layer.0.convShortcut.weight"), std::sqrt(2.0 / 64), false);
+  check_distribution(find(*model, "block2.layer.0.convShortcut.weight"), std::sqrt(2.0 / 64),
+                     false);
   check_distribution(find(*model, "fc.weight"), 1 / std::sqrt(3.0 * 128), true);
   CHECK(numbers_of(find(*model, "fc.bias").value) == std::vector<double>(10, 0.0));
 }
 
-TEST_CASE("layers/init: vgg11 is kaiming normal over fan out, its linear layers N(0, 0.01²), biases 0") {
+TEST_CASE(
+    "layers/init: vgg11 is kaiming normal over fan out, its linear layers N(0, 0.01²), biases 0") {
   const auto model = initialised(R"({"type": "vgg11", "classifier": "cifar"})", {32, 32, 3});
   check_distribution(find(*model, "features.0.weight"), std::sqrt(2.0 / (64 * 9)), false);
   check_distribution(find(*model, "classifier.weight"), 0.01, false);
@@ -106,7 +112,8 @@ TEST_CASE("layers/init: vgg11 is kaiming normal over fan out, its linear layers 
 
 TEST_CASE("layers/init: numbers depend on seed and tensor alone, and differ between both") {
   const std::string json = R"({"type": "mlp", "hidden": [6, 6, 6]})";
-  const auto a = initialised(json, {2, 3, 1}), b = initialised(json, {2, 3, 1}), other = initialised(json, {2, 3, 1}, 2);
+  const auto a = initialised(json, {2, 3, 1}), b = initialised(json, {2, 3, 1}),
+             other = initialised(json, {2, 3, 1}, 2);
   CHECK(numbers_of(a->parameters()[0]->value) == numbers_of(b->parameters()[0]->value));
   CHECK(numbers_of(a->parameters()[0]->value) != numbers_of(other->parameters()[0]->value));
   CHECK(numbers_of(a->parameters()[0]->value) != numbers_of(a->parameters()[2]->value));
@@ -123,16 +130,21 @@ TEST_CASE("layers/init: numbers depend on seed and tensor alone, and differ betw
 TEST_CASE("layers/init: mobilenet_v2 and convnext_tiny begin as torchvision's") {
   const auto mobile = initialised(R"({"type": "mobilenet_v2"})", {32, 32, 3});
   check_distribution(find(*mobile, "features.0.0.weight"), std::sqrt(2.0 / (32 * 9)), false);
-  check_distribution(find(*mobile, "features.17.conv.1.0.weight"), std::sqrt(2.0 / (960 * 9)), false);  // fan out of all groups
+  // fan out of all groups
+  check_distribution(find(*mobile, "features.17.conv.1.0.weight"), std::sqrt(2.0 / (960 * 9)),
+                     false);
   check_distribution(find(*mobile, "classifier.1.weight"), 0.01, false);
   const auto next = initialised(R"({"type": "convnext_tiny"})", {32, 32, 3});
   check_distribution(find(*next, "features.1.0.block.0.weight"), 0.02, false);
   check_distribution(find(*next, "features.7.2.block.5.weight"), 0.02, false);
   CHECK(numbers_of(find(*next, "features.1.0.layer_scale").value) == std::vector<double>(96, 1e-6));
-  CHECK(numbers_of(find(*next, "features.1.0.block.3.bias").value) == std::vector<double>(384, 0.0));
+  CHECK(numbers_of(find(*next, "features.1.0.block.3.bias").value) ==
+        std::vector<double>(384, 0.0));
 }
 
-TEST_CASE("layers/init: airbench whitens the patches of the first images, and its convolutions begin as copies of their channels") {
+TEST_CASE(
+    "layers/init: airbench whitens the patches of the first images, and its convolutions begin as "
+    "copies of their channels") {
   const auto model = model_from(R"({"type": "airbench"})", {27, 26, 3});
   model->allocate(cpu(), DType::kFloat64);
   CHECK(model->first_images() == 5000);
@@ -140,14 +152,16 @@ TEST_CASE("layers/init: airbench whitens the patches of the first images, and it
   const Tensor images = noise_tensor(5, batch);
   FirstImages first{batch.without_batch(), numbers_of(images)};
   // Channels of different size that go together, so that there is something to whiten.
-  for (std::size_t i = 0; i < first.numbers.size(); i += 3) first.numbers[i + 1] = 3 * first.numbers[i] + 0.1 * first.numbers[i + 1];
+  for (std::size_t i = 0; i < first.numbers.size(); i += 3)
+    first.numbers[i + 1] = 3 * first.numbers[i] + 0.1 * first.numbers[i + 1];
   cpu().copy_from_host(first.numbers.data(), images);
   model->initialise(1, first);
   const Parameter& weight = find(*model, "0.weight");
   CHECK_FALSE(weight.trainable);
   CHECK(numbers_of(find(*model, "0.bias").value) == std::vector<double>(24, 0.0));
   const Tensor y(cpu(), {40, 26, 25, 24}, DType::kFloat64);
-  cpu().conv2d_forward({.x = images, .weight = weight.value, .bias = {}, .y = y, .window = {.kernel = {2, 2}}});
+  cpu().conv2d_forward(
+      {.x = images, .weight = weight.value, .bias = {}, .y = y, .window = {.kernel = {2, 2}}});
   const std::vector<double> out = numbers_of(y);
   double off = 0.0, least = 1e300, most = 0.0;
   for (std::size_t a = 0; a < 12; ++a) {
@@ -170,7 +184,8 @@ TEST_CASE("layers/init: airbench whitens the patches of the first images, and it
 
   const std::vector<double> conv = numbers_of(find(*model, "2.conv1.weight").value);  // 64×3×3×24
   for (std::size_t o = 0; o < 24; ++o) {
-    for (std::size_t i = 0; i < std::size_t{9} * 24; ++i) CHECK(conv[o * 9 * 24 + i] == (i == 4 * 24 + o ? 1.0 : 0.0));
+    for (std::size_t i = 0; i < std::size_t{9} * 24; ++i)
+      CHECK(conv[o * 9 * 24 + i] == (i == 4 * 24 + o ? 1.0 : 0.0));
   }
   CHECK(std::abs(conv[std::size_t{30} * 9 * 24]) > 0.0);
   // Without images the filters are what was drawn.

@@ -22,8 +22,8 @@ struct Found {
   double value = 0.0;
   std::vector<double> gradient;
 };
-Found loss_of(const Tensor& x, const Tensor& targets, const TargetLossSettings& settings, double scale = 1.0, double seed = 1.0,
-              double loss_scale = 1.0) {
+Found loss_of(const Tensor& x, const Tensor& targets, const TargetLossSettings& settings,
+              double scale = 1.0, double seed = 1.0, double loss_scale = 1.0) {
   Tape tape(cpu());
   Pass pass{.backend = cpu(), .tape = &tape, .training = true, .loss_scale = loss_scale};
   const Variable leaf = tape.leaf(x);
@@ -34,19 +34,29 @@ Found loss_of(const Tensor& x, const Tensor& targets, const TargetLossSettings& 
   return found;
 }
 
-const TargetLossSettings kAllLosses[] = {{LossKind::kCrossEntropy}, {LossKind::kCrossEntropy, 0.0, 0.1},
-                                         {LossKind::kFocal, 2.0},   {LossKind::kFocal, 0.5},
-                                         {LossKind::kLogistic},     {LossKind::kSquared},
-                                         {LossKind::kAbsolute},     {LossKind::kHuber, 1.0},
-                                         {LossKind::kHuber, 0.3}};
-const char* const kGoldenNames[] = {
-    "cross_entropy", "cross_entropy smoothed", "focal", "focal 0.5", "bce_with_logits", "mse", "l1", "huber", "huber 0.3"};
+const TargetLossSettings kAllLosses[] = {
+    {LossKind::kCrossEntropy}, {LossKind::kCrossEntropy, 0.0, 0.1},
+    {LossKind::kFocal, 2.0},   {LossKind::kFocal, 0.5},
+    {LossKind::kLogistic},     {LossKind::kSquared},
+    {LossKind::kAbsolute},     {LossKind::kHuber, 1.0},
+    {LossKind::kHuber, 0.3}};
+const char* const kGoldenNames[] = {"cross_entropy",
+                                    "cross_entropy smoothed",
+                                    "focal",
+                                    "focal 0.5",
+                                    "bce_with_logits",
+                                    "mse",
+                                    "l1",
+                                    "huber",
+                                    "huber 0.3"};
 
 }  // namespace
 
-TEST_CASE("layers/loss: values and gradients are PyTorch's, for class numbers and for probabilities") {
+TEST_CASE(
+    "layers/loss: values and gradients are PyTorch's, for class numbers and for probabilities") {
   const nlohmann::json document = read_json_file("golden/losses.json");
-  const Shape shape{document["shape"][0].get<std::int64_t>(), document["shape"][1].get<std::int64_t>()};
+  const Shape shape{document["shape"][0].get<std::int64_t>(),
+                    document["shape"][1].get<std::int64_t>()};
   const Tensor x = tensor_of(document["outputs"].get<std::vector<double>>(), shape);
   const Tensor labels = labels_of(document["labels"].get<std::vector<std::int32_t>>());
   const Tensor soft = tensor_of(document["soft"].get<std::vector<double>>(), shape);
@@ -64,11 +74,14 @@ TEST_CASE("layers/loss: values and gradients are PyTorch's, for class numbers an
         CHECK(std::abs(found.gradient[k] - expected["gradient"][k].get<double>()) < 1e-15);
       // bf16 holds the outputs to 8 bits; the loss is fp32.
       const Tensor low = cast_to(x, DType::kBFloat16);
-      const Found exact = loss_of(cast_to(low, DType::kFloat64), by_number ? labels : soft, kAllLosses[i]);
-      const Found narrow = loss_of(low, by_number ? labels : cast_to(soft, DType::kFloat32), kAllLosses[i]);
+      const Found exact =
+          loss_of(cast_to(low, DType::kFloat64), by_number ? labels : soft, kAllLosses[i]);
+      const Found narrow =
+          loss_of(low, by_number ? labels : cast_to(soft, DType::kFloat32), kAllLosses[i]);
       CHECK(narrow.value == doctest::Approx(exact.value).epsilon(1e-6));
       for (std::size_t k = 0; k < exact.gradient.size(); ++k)
-        CHECK(std::abs(narrow.gradient[k] - exact.gradient[k]) <= 0x1p-8 * std::abs(exact.gradient[k]) + 1e-9);
+        CHECK(std::abs(narrow.gradient[k] - exact.gradient[k]) <=
+              0x1p-8 * std::abs(exact.gradient[k]) + 1e-9);
     }
   }
 }
@@ -87,54 +100,70 @@ TEST_CASE("layers/loss: finite differences agree in fp64, whatever scales the lo
         std::vector<double> up = x, down = x;
         up[i] += kStep;
         down[i] -= kStep;
-        const double difference =
-            loss_of(tensor_of(up, shape), targets, settings, 0.5).value - loss_of(tensor_of(down, shape), targets, settings, 0.5).value;
-        CHECK(found.gradient[i] == doctest::Approx(3.0 * 4.0 * difference / (2 * kStep)).epsilon(1e-6));
+        const double difference = loss_of(tensor_of(up, shape), targets, settings, 0.5).value -
+                                  loss_of(tensor_of(down, shape), targets, settings, 0.5).value;
+        CHECK(found.gradient[i] ==
+              doctest::Approx(3.0 * 4.0 * difference / (2 * kStep)).epsilon(1e-6));
       }
     }
   }
 }
 
-TEST_CASE("layers/loss: class numbers are one-hot rows, and the plain cross entropy is the same by both ways") {
+TEST_CASE(
+    "layers/loss: class numbers are one-hot rows, and the plain cross entropy is the same by both "
+    "ways") {
   const Shape shape{5, 7};
   const Tensor x = noise_tensor(3, shape);
   const std::vector<std::int32_t> labels{6, 0, 3, 3, 1};
   std::vector<double> rows(35, 0.0);
   for (std::size_t r = 0; r < 5; ++r) rows[r * 7 + static_cast<std::size_t>(labels[r])] = 1.0;
   for (const TargetLossSettings& settings : kAllLosses) {
-    const Found a = loss_of(x, labels_of(labels), settings), b = loss_of(x, tensor_of(rows, shape), settings);
+    const Found a = loss_of(x, labels_of(labels), settings),
+                b = loss_of(x, tensor_of(rows, shape), settings);
     CHECK(a.value == b.value);
     CHECK(a.gradient == b.gradient);
   }
   Pass pass{cpu()};
-  CHECK(numbers_of(functions::mean_squared_error(Variable(x), tensor_of(rows, shape), 0.5, pass).value())[0] ==
+  CHECK(numbers_of(functions::mean_squared_error(Variable(x), tensor_of(rows, shape), 0.5, pass)
+                       .value())[0] ==
         loss_of(x, labels_of(labels), {LossKind::kSquared}, 0.5).value);
   for (const double smoothing : {0.0, 0.2}) {
-    const double by_number = numbers_of(functions::cross_entropy(Variable(x), labels_of(labels), smoothing, 0.5, pass).value())[0];
-    const double by_rows = numbers_of(functions::cross_entropy(Variable(x), tensor_of(rows, shape), smoothing, 0.5, pass).value())[0];
+    const double by_number = numbers_of(
+        functions::cross_entropy(Variable(x), labels_of(labels), smoothing, 0.5, pass).value())[0];
+    const double by_rows = numbers_of(
+        functions::cross_entropy(Variable(x), tensor_of(rows, shape), smoothing, 0.5, pass)
+            .value())[0];
     CHECK(by_number == doctest::Approx(by_rows).epsilon(1e-14));
     const TargetLossSettings focal{LossKind::kFocal, 0.0};
-    if (smoothing == 0.0) CHECK(loss_of(x, labels_of(labels), focal, 0.5).value == doctest::Approx(by_number).epsilon(1e-14));
+    if (smoothing == 0.0)
+      CHECK(loss_of(x, labels_of(labels), focal, 0.5).value ==
+            doctest::Approx(by_number).epsilon(1e-14));
   }
 }
 
 TEST_CASE("layers/loss: outputs far from anything overflow nowhere, and NaN shows") {
-  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity(),
+               nan = std::numeric_limits<double>::quiet_NaN();
   const Shape shape{1, 3};
   for (const TargetLossSettings& settings : kAllLosses) {
     CAPTURE(static_cast<int>(settings.kind));
     const Found far = loss_of(tensor_of({800.0, -800.0, 0.0}, shape), labels_of({0}), settings);
     CHECK(std::isfinite(far.value));
-    CHECK(std::all_of(far.gradient.begin(), far.gradient.end(), [](double g) { return std::isfinite(g); }));
+    CHECK(std::all_of(far.gradient.begin(), far.gradient.end(),
+                      [](double g) { return std::isfinite(g); }));
     CHECK(std::isnan(loss_of(tensor_of({1.0, nan, 0.0}, shape), labels_of({0}), settings).value));
-    CHECK_FALSE(std::isfinite(loss_of(tensor_of({-inf, 1.0, 0.0}, shape), labels_of({0}), settings).value));
+    CHECK_FALSE(
+        std::isfinite(loss_of(tensor_of({-inf, 1.0, 0.0}, shape), labels_of({0}), settings).value));
   }
-  CHECK(loss_of(tensor_of({800.0, -800.0, 0.0}, shape), labels_of({0}), {LossKind::kLogistic}).value ==
-        doctest::Approx(std::log(2.0) / 3.0));
-  CHECK(loss_of(tensor_of({-800.0, 800.0, 0.0}, shape), labels_of({0}), {LossKind::kFocal, 2.0}).value == doctest::Approx(1600.0));
+  CHECK(loss_of(tensor_of({800.0, -800.0, 0.0}, shape), labels_of({0}), {LossKind::kLogistic})
+            .value == doctest::Approx(std::log(2.0) / 3.0));
+  CHECK(loss_of(tensor_of({-800.0, 800.0, 0.0}, shape), labels_of({0}), {LossKind::kFocal, 2.0})
+            .value == doctest::Approx(1600.0));
 }
 
-TEST_CASE("layers/loss: a label outside the classes names sample and label, and outputs of another shape both shapes") {
+TEST_CASE(
+    "layers/loss: a label outside the classes names sample and label, and outputs of another shape "
+    "both shapes") {
   const Tensor x = noise_tensor(1, {2, 3});
   Pass pass{cpu()};
   CHECK(contains(error_of(ExitCode::kUsage,
@@ -142,8 +171,18 @@ TEST_CASE("layers/loss: a label outside the classes names sample and label, and 
                             functions::target_loss(Variable(x), labels_of({0, 3}), {}, 1.0, pass);
                           }),
                  "the label 3 of sample 1"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { functions::target_loss(Variable(x), labels_of({0, 1, 2}), {}, 1.0, pass); }), "2×3"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { functions::target_loss(Variable(x), noise_tensor(1, {3, 2}), {}, 1.0, pass); }), "3×2"));
+  CHECK(
+      contains(error_of(ExitCode::kUsage,
+                        [&] {
+                          functions::target_loss(Variable(x), labels_of({0, 1, 2}), {}, 1.0, pass);
+                        }),
+               "2×3"));
+  CHECK(contains(
+      error_of(ExitCode::kUsage,
+               [&] {
+                 functions::target_loss(Variable(x), noise_tensor(1, {3, 2}), {}, 1.0, pass);
+               }),
+      "3×2"));
 }
 
 }  // namespace starling::testing

@@ -16,7 +16,8 @@ namespace {
 
 constexpr DType kFp32 = DType::kFloat32;
 
-/// Checks each operation's types against the paragraph "Low precision" of core/operations.h, and counts.
+/// Checks each operation's types against the paragraph "Low precision" of core/operations.h, and
+/// counts.
 class TypeChecker final : public ForwardingBackend {
  public:
   TypeChecker(Backend& inner, DType low) : ForwardingBackend(inner), low_(low) {}
@@ -94,7 +95,8 @@ const char* const kEveryLayer = R"({"type": "sequential", "layers": [
 TEST_CASE("layers/low: every operation gets the types of the contract") {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const std::string& json :
-         {std::string(kEveryLayer), std::string(R"({"type": "resnet20"})"), std::string(R"({"type": "resnet50"})"),
+         {std::string(kEveryLayer), std::string(R"({"type": "resnet20"})"),
+          std::string(R"({"type": "resnet50"})"),
           std::string(R"({"type": "wide_resnet", "depth": 10, "width": 2, "dropout": 0.3})"),
           std::string(R"({"type": "vgg11", "classifier": "cifar", "batch_norm": true})")}) {
       CAPTURE(json);
@@ -111,9 +113,11 @@ TEST_CASE("layers/low: every operation gets the types of the contract") {
       }
       Tape tape(backend);
       Pass pass{.backend = backend, .tape = &tape, .training = true, .loss_scale = 4096.0};
-      const Variable logits = model->forward(Variable(Tensor(backend, model->input_shape().with_batch(4), dtype)), pass);
+      const Variable logits = model->forward(
+          Variable(Tensor(backend, model->input_shape().with_batch(4), dtype)), pass);
       CHECK(logits.dtype() == dtype);
-      const Variable loss = functions::cross_entropy(logits, Tensor(backend, {4}, DType::kInt32), 0.0, 1.0, pass);
+      const Variable loss =
+          functions::cross_entropy(logits, Tensor(backend, {4}, DType::kInt32), 0.0, 1.0, pass);
       CHECK(loss.dtype() == kFp32);
       tape.backward(loss);
       CHECK(backend.products > 0);
@@ -129,12 +133,16 @@ TEST_CASE("layers/low: a weight that is no product's operand is named") {
   model->parameters()[0]->product = false;
   model->allocate(cpu(), kFp32, DType::kBFloat16);
   Pass pass{cpu()};
-  const std::string text = test::error_text([&] { model->forward(Variable(Tensor(cpu(), {2, 2, 2, 1}, DType::kBFloat16)), pass); });
+  const std::string text = test::error_text([&] {
+    model->forward(Variable(Tensor(cpu(), {2, 2, 2, 1}, DType::kBFloat16)), pass);
+  });
   CHECK(test::contains(text, "1.weight is fp32, but its input is bf16"));
   CHECK(test::contains(text, "product"));
 }
 
-TEST_CASE("layers/low: the loss scale is in the logits' gradient and nowhere else, whatever the loss's own gradient") {
+TEST_CASE(
+    "layers/low: the loss scale is in the logits' gradient and nowhere else, whatever the loss's "
+    "own gradient") {
   const Tensor numbers = noise_tensor(1, {6, 5});
   const Tensor labels = spread_labels(6, 5);
   struct Result {
@@ -154,8 +162,11 @@ TEST_CASE("layers/low: the loss scale is in the logits' gradient and nowhere els
   const Result exact = run(DType::kFloat64, 1.0, 1.0);
   for (const DType dtype : {kFp32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
     CAPTURE(name_of(dtype));
-    const double tolerance = dtype == DType::kBFloat16 ? 2e-2 : dtype == DType::kFloat16 ? 2e-3 : 1e-5;
-    const Result plain = run(dtype, 1.0, 1.0), scaled = run(dtype, 1024.0, 1.0), seeded = run(dtype, 1024.0, 3.0);
+    const double tolerance = dtype == DType::kBFloat16  ? 2e-2
+                             : dtype == DType::kFloat16 ? 2e-3
+                                                        : 1e-5;
+    const Result plain = run(dtype, 1.0, 1.0), scaled = run(dtype, 1024.0, 1.0),
+                 seeded = run(dtype, 1024.0, 3.0);
     CHECK(std::abs(plain.loss - exact.loss) < tolerance);
     CHECK(scaled.loss == plain.loss);
     CHECK(seeded.loss == plain.loss);

@@ -18,8 +18,10 @@ std::vector<std::string> ready_order(Model& model, std::int64_t batch) {
   std::vector<std::string> order;
   tape.set_ready_observer([&](Parameter& parameter) { order.push_back(parameter.name); });
   Pass pass{*backend, &tape, true};
-  const Variable logits = model.forward(Variable(Tensor(*backend, model.input_shape().with_batch(batch), DType::kFloat32)), pass);
-  tape.backward(functions::cross_entropy(logits, Tensor(*backend, {batch}, DType::kInt32), 0.0, 1.0, pass));
+  const Variable logits = model.forward(
+      Variable(Tensor(*backend, model.input_shape().with_batch(batch), DType::kFloat32)), pass);
+  tape.backward(
+      functions::cross_entropy(logits, Tensor(*backend, {batch}, DType::kInt32), 0.0, 1.0, pass));
   return order;
 }
 
@@ -27,7 +29,8 @@ std::vector<std::string> ready_order(Model& model, std::int64_t batch) {
 
 TEST_CASE("layers/trace: the backward order on shapes alone") {
   const auto mlp = model_from(R"({"type": "mlp", "hidden": [4]})", {2, 2, 1});
-  CHECK(ready_order(*mlp, 2) == std::vector<std::string>{"3.weight", "3.bias", "1.weight", "1.bias"});
+  CHECK(ready_order(*mlp, 2) ==
+        std::vector<std::string>{"3.weight", "3.bias", "1.weight", "1.bias"});
 
   for (const char* name : {"resnet20", "resnet18", "resnet50"}) {
     CAPTURE(name);
@@ -42,7 +45,8 @@ TEST_CASE("layers/trace: the backward order on shapes alone") {
   }
 }
 
-TEST_CASE("layers/trace: a traced pass gives its memory back, and evaluation needs far less of it") {
+TEST_CASE(
+    "layers/trace: a traced pass gives its memory back, and evaluation needs far less of it") {
   const auto model = model_from(R"({"type": "resnet20"})", {32, 32, 3});
   const auto backend = make_meta_backend();
   model->allocate(*backend, DType::kFloat32);
@@ -52,24 +56,30 @@ TEST_CASE("layers/trace: a traced pass gives its memory back, and evaluation nee
     Pass pass{*backend, training ? &tape : nullptr, training};
     std::size_t result = 0;
     {
-      const Variable logits = model->forward(Variable(Tensor(*backend, {64, 32, 32, 3}, DType::kFloat32)), pass);
+      const Variable logits =
+          model->forward(Variable(Tensor(*backend, {64, 32, 32, 3}, DType::kFloat32)), pass);
       result = backend->memory_stats().in_use - before;
-      if (training) tape.backward(functions::cross_entropy(logits, Tensor(*backend, {64}, DType::kInt32), 0.0, 1.0, pass));
+      if (training)
+        tape.backward(functions::cross_entropy(logits, Tensor(*backend, {64}, DType::kInt32), 0.0,
+                                               1.0, pass));
     }
     return result;
   };
   const std::size_t training = peak(true), evaluation = peak(false);
   CHECK(backend->memory_stats().in_use == before);
   CHECK(evaluation < training / 100);
-  // Kept of every convolution with batch norm: its output (for batch norm) and that of the ReLU, nothing else of that size.
-  const std::size_t activations = 64 * 4 * 2 * (7 * 32 * 32 * 16 + 6 * 16 * 16 * 32 + 6 * 8 * 8 * 64);
+  // Kept of every convolution with batch norm: its output (for batch norm) and that of the ReLU,
+  // nothing else of that size.
+  const std::size_t activations =
+      64 * 4 * 2 * (7 * 32 * 32 * 16 + 6 * 16 * 16 * 32 + 6 * 8 * 8 * 64);
   CHECK(static_cast<double>(training) < 1.10 * static_cast<double>(activations));
 }
 
 TEST_CASE("layers/functions: nothing is recorded, and no gradient computed, where none is wanted") {
-  const auto model = model_from(R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 2, "kernel_size": 2, "bias": true},
+  const auto model = model_from(
+      R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 2, "kernel_size": 2, "bias": true},
       {"type": "relu"}, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
-                                {3, 3, 1});
+      {3, 3, 1});
   model->allocate(cpu(), DType::kFloat64);
   model->initialise(1);
   model->parameters()[0]->trainable = false;  // conv weight frozen, its bias not
@@ -78,7 +88,8 @@ TEST_CASE("layers/functions: nothing is recorded, and no gradient computed, wher
   Pass pass{cpu(), &tape, true};
   std::vector<std::string> ready;
   tape.set_ready_observer([&](Parameter& parameter) { ready.push_back(parameter.name); });
-  tape.backward(weighted_total(model->forward(Variable(noise_tensor(1, {2, 3, 3, 1})), pass), pass));
+  tape.backward(
+      weighted_total(model->forward(Variable(noise_tensor(1, {2, 3, 3, 1})), pass), pass));
   CHECK(ready == std::vector<std::string>{"3.weight", "3.bias", "0.bias"});
   CHECK(numbers_of(model->parameters()[0]->grad) == std::vector<double>(8, 7.0));
 
@@ -87,7 +98,9 @@ TEST_CASE("layers/functions: nothing is recorded, and no gradient computed, wher
   CHECK(tape.nodes() == 0);
 }
 
-TEST_CASE("layers/batch_norm: over the batches of all ranks, of which there is one, it is a batch norm, with what follows it") {
+TEST_CASE(
+    "layers/batch_norm: over the batches of all ranks, of which there is one, it is a batch norm, "
+    "with what follows it") {
   struct OneRank final : RankSums {
     int ranks() const override { return 1; }
     void sum(const Tensor&) override { ++sums; }
@@ -97,14 +110,17 @@ TEST_CASE("layers/batch_norm: over the batches of all ranks, of which there is o
   for (const std::string kind : {"relu", "relu6", "silu"}) {
     CAPTURE(kind);
     const std::string active = R"({"type": ")" + kind + R"("})";
-    const auto model = model_from(R"({"type": "sequential", "layers": [)" + norm + "," + active + R"(, {"type": "residual", "layers": [)" +
-                                      norm + "]}," + active + R"(, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})",
-                                  {4, 4, 3});
+    const auto model =
+        model_from(R"({"type": "sequential", "layers": [)" + norm + "," + active +
+                       R"(, {"type": "residual", "layers": [)" + norm + "]}," + active +
+                       R"(, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})",
+                   {4, 4, 3});
     model->allocate(cpu(), DType::kFloat64);
     const auto run = [&](RankSums* over) {
       model->initialise(4);
       for (const Parameter* parameter : model->parameters()) {
-        if (parameter->shape.rank() == 1 && parameter->name.ends_with("weight")) cpu().fill(parameter->value, 5.0);
+        if (parameter->shape.rank() == 1 && parameter->name.ends_with("weight"))
+          cpu().fill(parameter->value, 5.0);
       }
       Tape tape(cpu());
       Pass pass{.backend = cpu(), .tape = &tape, .training = true, .norms_over = over};
@@ -120,7 +136,8 @@ TEST_CASE("layers/batch_norm: over the batches of all ranks, of which there is o
     };
     const auto plain = run(nullptr), over_ranks = run(&one);
     REQUIRE(plain.size() == over_ranks.size());
-    for (std::size_t i = 0; i < plain.size(); ++i) CHECK(over_ranks[i] == doctest::Approx(plain[i]).epsilon(1e-9));
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      CHECK(over_ranks[i] == doctest::Approx(plain[i]).epsilon(1e-9));
   }
   CHECK(one.sums == 3 * 2 * 2);
 }

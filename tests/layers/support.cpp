@@ -46,15 +46,20 @@ Tensor tensor_of(const std::vector<double>& numbers, const Shape& shape) {
   return tensor;
 }
 
-Tensor noise_tensor(std::uint64_t seed, const Shape& shape) { return tensor_of(noise(seed, shape.elements()), shape); }
+Tensor noise_tensor(std::uint64_t seed, const Shape& shape) {
+  return tensor_of(noise(seed, shape.elements()), shape);
+}
 
 std::vector<double> numbers_of(const Tensor& tensor) {
   std::vector<double> result(static_cast<std::size_t>(tensor.elements()));
-  tensor.backend().copy_to_host(functions::in_format(tensor, DType::kFloat64, tensor.backend()), result.data());
+  tensor.backend().copy_to_host(functions::in_format(tensor, DType::kFloat64, tensor.backend()),
+                                result.data());
   return result;
 }
 
-Tensor cast_to(const Tensor& tensor, DType dtype) { return functions::in_format(tensor, dtype, tensor.backend()); }
+Tensor cast_to(const Tensor& tensor, DType dtype) {
+  return functions::in_format(tensor, dtype, tensor.backend());
+}
 
 Tensor labels_of(const std::vector<std::int32_t>& numbers) {
   Tensor labels(cpu(), {static_cast<std::int64_t>(numbers.size())}, DType::kInt32);
@@ -64,7 +69,8 @@ Tensor labels_of(const std::vector<std::int32_t>& numbers) {
 
 Tensor spread_labels(std::int64_t batch, std::int64_t classes) {
   std::vector<std::int32_t> numbers;
-  for (std::int64_t i = 0; i < batch; ++i) numbers.push_back(static_cast<std::int32_t>((3 * i + 1) % classes));
+  for (std::int64_t i = 0; i < batch; ++i)
+    numbers.push_back(static_cast<std::int32_t>((3 * i + 1) % classes));
   return labels_of(numbers);
 }
 
@@ -83,12 +89,13 @@ Variable weighted_total(const Variable& x, Pass& pass) {
   const std::vector<double> numbers = numbers_of(x.value());
   double total = 0.0;
   for (std::size_t i = 0; i < weight.size(); ++i) total += weight[i] * numbers[i];
-  return pass.record("weighted_total", tensor_of({total}, Shape{}), {x}, {}, [weight, shape = x.shape()](Gradients& g) {
-    std::vector<double> dx = weight;
-    const double dy = numbers_of(g.output())[0];
-    for (double& value : dx) value *= dy;
-    g.set(0, tensor_of(dx, shape));
-  });
+  return pass.record("weighted_total", tensor_of({total}, Shape{}), {x}, {},
+                     [weight, shape = x.shape()](Gradients& g) {
+                       std::vector<double> dx = weight;
+                       const double dy = numbers_of(g.output())[0];
+                       for (double& value : dx) value *= dy;
+                       g.set(0, tensor_of(dx, shape));
+                     });
 }
 
 namespace {
@@ -108,15 +115,18 @@ void normalise(std::vector<double>& x) {
 
 }  // namespace
 
-void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, bool keep_values, std::size_t stride, bool training) {
+void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, bool keep_values,
+                     std::size_t stride, bool training) {
   if (!keep_values) {
     model.allocate(cpu(), DType::kFloat64);
     std::uint64_t seed = 100;
-    for (Parameter* parameter : model.parameters()) cpu().copy(noise_tensor(seed++, parameter->shape), parameter->value);
+    for (Parameter* parameter : model.parameters())
+      cpu().copy(noise_tensor(seed++, parameter->shape), parameter->value);
     for (ModelBuffer* buffer : model.buffers()) cpu().fill(buffer->value, buffer->init.a);
   }
   for (Parameter* parameter : model.parameters()) {
-    if (parameter->trainable) cpu().fill(parameter->grad, std::nan(""));  // whatever is not written shows
+    // whatever is not written shows
+    if (parameter->trainable) cpu().fill(parameter->grad, std::nan(""));
   }
   const Tensor input = noise_tensor(5, model.input_shape().with_batch(batch));
   const Tensor labels = classes > 0 ? spread_labels(batch, classes) : Tensor();
@@ -146,7 +156,8 @@ void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, boo
     CAPTURE(name);
     for (int attempt = 0; attempt < 2; ++attempt) {
       // One direction at random, and one that the gradient itself takes part in.
-      std::vector<double> direction = noise(500 + static_cast<std::uint64_t>(attempt), value.elements());
+      std::vector<double> direction =
+          noise(500 + static_cast<std::uint64_t>(attempt), value.elements());
       normalise(direction);
       if (attempt == 1 && norm > 0) {
         for (std::size_t i = 0; i < g.size(); ++i) direction[i] += g[i] / norm;

@@ -16,7 +16,8 @@ namespace starling::testing {
 /// One CPU backend of one thread for all tests of this program.
 Backend& cpu();
 
-/// The model that a config's `model` object describes, for samples of shape `input`; the text is JSON.
+/// The model that a config's `model` object describes, for samples of shape `input`; the text is
+/// JSON.
 std::unique_ptr<Model> model_from(const std::string& json, const Shape& input);
 using test::contains;
 using test::error_of;
@@ -38,10 +39,11 @@ double relative_error(const std::vector<double>& found, const std::vector<double
 /// A scalar: Σ weight_i · x_i with fixed pseudo-random weights, on the tape.
 Variable weighted_total(const Variable& x, Pass& pass);
 
-/// Compares the gradients of a model's parameters and input with central differences in fp64 on the CPU. `classes` > 0: the loss is
-/// cross entropy with label smoothing; otherwise weighted_total(). Fills all tensors with noise first unless `keep_values`. Of the
-/// parameters every `stride`-th is checked. `training` false: gradients in evaluation mode.
-void check_gradients(Model& model, std::int64_t batch, std::int64_t classes = 0, bool keep_values = false, std::size_t stride = 1,
-                     bool training = true);
+/// Compares the gradients of a model's parameters and input with central differences in fp64 on the
+/// CPU. `classes` > 0: the loss is cross entropy with label smoothing; otherwise weighted_total().
+/// Fills all tensors with noise first unless `keep_values`. Of the parameters every `stride`-th is
+/// checked. `training` false: gradients in evaluation mode.
+void check_gradients(Model& model, std::int64_t batch, std::int64_t classes = 0,
+                     bool keep_values = false, std::size_t stride = 1, bool training = true);
 
 }  // namespace starling::testing

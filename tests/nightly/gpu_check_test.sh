@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh rehearsed whole without a GPU, stage by stage, by fakes as slow as the real ones; and what its checks of kernels find.
+# scripts/gpu_check.sh rehearsed whole without a GPU, stage by stage, by fakes as slow as the real
+# ones; and what its checks of kernels find.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 script=$root/scripts/gpu_check.sh
 export PYTHONDONTWRITEBYTECODE=1
@@ -7,7 +8,8 @@ export PYTHONDONTWRITEBYTECODE=1
 mapfile -t stages < <("$script" --help | sed -nE '/^stages:/,/^$/s/^  ([a-z]+) +[a-zA-Z].*/\1/p')
 
 export work
-# A tool that checks kernels: one that is content, one that cannot be used here, one that finds something.
+# A tool that checks kernels: one that is content, one that cannot be used here, one that finds
+# something.
 for kind in content refusing finding; do mkdir $kind; done
 printf '#!/bin/sh\necho "========= ERROR SUMMARY: 0 errors"\n' >content/compute-sanitizer
 printf '#!/bin/sh\necho "========= Error: Device not supported. Please refer to the manual"\nexit 1\n' >refusing/compute-sanitizer

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the scripts of the GPU check find where something is wrong, on the shim's GPUs. That they pass where all is right shows in the rehearsals.
+# What the scripts of the GPU check find where something is wrong, on the shim's GPUs. That they
+# pass where all is right shows in the rehearsals.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 export PYTHONDONTWRITEBYTECODE=1
 mkdir no_gpu && printf '#!/bin/sh\nexit 9\n' >no_gpu/nvidia-smi && chmod +x no_gpu/nvidia-smi
@@ -68,7 +69,8 @@ for plain in "" --plain; do
   grep -oE '"loss":[-0-9.e]+' "$work/.stdout" >>losses
 done
 verify "the same loss without the scheduler" test "$(sort -u losses | wc -l)/$(wc -l <losses)" = 1/2
-# What exchanges add: predicted for one GPU; measured where nvidia-smi lists two, which share one here.
+# What exchanges add: predicted for one GPU; measured where nvidia-smi lists two, which share one
+# here.
 exchange() { gpu bench --only exchange --exchange-model mlp --bench installed/bin/starling-bench --out "$@"; }
 without_exchange() { PATH=$work/no_gpu:$PATH exchange "$@"; }
 two_gpus() { PATH=$work/two_gpus:$PATH STARLING_SHARE_GPUS=1 CUDA_VISIBLE_DEVICES=0,1 exchange "$@"; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The ImageNet configs from end to end on a tree of 100 classes of drawn JPEG pictures of ordinary size: training, tests, resuming, predicting. Images,
-# batches and epochs are few; all else is the configs' own.
+# The ImageNet configs from end to end on a tree of 100 classes of drawn JPEG pictures of ordinary
+# size: training, tests, resuming, predicting. Images, batches and epochs are few; all else is the
+# configs' own.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 prepare=$build/bin/starling-prepare
 predict=$build/bin/starling-predict
@@ -53,7 +54,8 @@ verify "as the mean of two views" bash -c 'grep -q "\"tta\": \"mirror\"" short/c
 check "the model file alone" 0 '"test_top5"' "$train" --evaluate short --confusion confusion.csv
 verify "its confusion matrix has 100 classes" test "$(wc -l <confusion.csv)" = 101
 
-# Without a GPU a dry run says what a GPU would do; without the pictures it takes ImageNet's numbers.
+# Without a GPU a dry run says what a GPU would do; without the pictures it takes ImageNet's
+# numbers.
 for config in imagenet_resnet50 imagenet_resnet50_18_epochs; do
   check "$config plans for GPUs" 0 "floor on one H200" ranks 4 "$train" "$root/configs/$config.json" --device cuda --dry-run --set data.path=none
 done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What users may give the programs, drawn at random (scripts/random_runs), and that it notices programs that do other than they should.
+# What users may give the programs, drawn at random (scripts/random_runs), and that it notices
+# programs that do other than they should.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 export STARLING_BUILD=$build
 check "drawn pictures, configs, options and signals" 0 "^300 of 300 trials hold" "$root/scripts/random_runs" --trials 300 --seed 3 --keep-failures kept

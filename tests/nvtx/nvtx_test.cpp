@@ -24,10 +24,12 @@ int pop() {
 }
 
 int initialise(NvtxGetExportTableFunc_t export_table) {
-  const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(export_table(NVTX_ETID_CALLBACKS));
+  const auto* callbacks =
+      static_cast<const NvtxExportTableCallbacks*>(export_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable core = nullptr;
   unsigned size = 0;
-  if (!callbacks || callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &core, &size) == 0) return 0;
+  if (!callbacks || callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &core, &size) == 0)
+    return 0;
   *core[NVTX_CBID_CORE_RangePushA] = reinterpret_cast<NvtxFunctionPointer>(&push);
   *core[NVTX_CBID_CORE_RangePop] = reinterpret_cast<NvtxFunctionPointer>(&pop);
   return 1;
@@ -51,6 +53,7 @@ TEST_CASE("nvtx: a profiler gets the timeline's spans as ranges, by their names"
     std::thread([] { CHECK(ranges.empty()); }).join();
   }
   Tracer::install(nullptr);
-  CHECK(ranges == std::vector<std::string>{"step 2", "update bucket 3", "", "exchange bucket 3", "", ""});
+  CHECK(ranges ==
+        std::vector<std::string>{"step 2", "update bucket 3", "", "exchange bucket 3", "", ""});
   set_trace_hook(nullptr);
 }

@@ -35,7 +35,8 @@ Operation activation(Activation kind, const std::string& name, Index n) {
                                                : v / (1.0 + std::exp(-v));
     }
   };
-  op.backward = [kind](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [kind](Backend& b, const Tensors& in, const Tensors&, const Tensors&,
+                       const Tensor& dy, const Tensors& d) {
     b.activation_backward({.kind = kind, .x = in[0], .dy = dy, .dx = d[0]});
   };
   return op;
@@ -47,7 +48,9 @@ Operation sum_of_two(Index n) {
   op.name = fmt::format("add of {}", n);
   op.inputs = {{n}, {n}};
   op.outputs = {{n}};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.add({.a = in[0], .b = in[1], .y = out[0]}); };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.add({.a = in[0], .b = in[1], .y = out[0]});
+  };
   op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
   };
@@ -81,7 +84,9 @@ Operation sums_of_rows(Index rows, Index channels) {
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}};
   op.output_roles = {Role::kParameter};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.sum_rows({.x = in[0], .y = out[0]}); };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.sum_rows({.x = in[0], .y = out[0]});
+  };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)];
   };
@@ -102,11 +107,13 @@ Operation dropout(Index n, double p, Index run) {
   op.reference = [p, run](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t number = i / static_cast<std::size_t>(run);
-      const auto draw = static_cast<double>(uniform_float(philox(kKey, number / 4, kCounter).v[number % 4]));
+      const auto draw =
+          static_cast<double>(uniform_float(philox(kKey, number / 4, kCounter).v[number % 4]));
       out[0][i] = draw >= p ? in[0][i] / (1.0 - p) : 0.0;
     }
   };
-  op.backward = [p, run](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [p, run](Backend& b, const Tensors&, const Tensors&, const Tensors&,
+                         const Tensor& dy, const Tensors& d) {
     b.dropout({.x = dy, .y = d[0], .p = p, .key = kKey, .counter = kCounter, .run = run});
   };
   return op;
@@ -114,7 +121,9 @@ Operation dropout(Index n, double p, Index run) {
 
 Operation cast(Index n, Role from, Role to) {
   Operation op;
-  const auto name = [](Role role) { return role == Role::kParameter ? "parameters" : "activations"; };
+  const auto name = [](Role role) {
+    return role == Role::kParameter ? "parameters" : "activations";
+  };
   op.exact = true;
   op.loose = {0, 1};
   op.name = fmt::format("cast of {} from the type of {} to that of {}", n, name(from), name(to));
@@ -122,11 +131,12 @@ Operation cast(Index n, Role from, Role to) {
   op.outputs = {{n}};
   op.input_roles = {from};
   op.output_roles = {to};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.cast({.x = in[0], .y = out[0]}); };
-  op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) { out[0] = in[0]; };
-  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
-    b.cast({.x = dy, .y = d[0]});
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.cast({.x = in[0], .y = out[0]});
   };
+  op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) { out[0] = in[0]; };
+  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                   const Tensors& d) { b.cast({.x = dy, .y = d[0]}); };
   return op;
 }
 

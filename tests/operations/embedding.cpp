@@ -20,7 +20,8 @@ Operation embedding(Index tokens, Index rows, Index columns) {
       out[0][at(i)] = in[1][at(static_cast<Index>(in[0][at(i / columns)]) * columns + i % columns)];
     }
   };
-  op.backward = [](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
+                   const Tensors& d) {
     b.embedding_backward({.tokens = in[0], .dy = dy, .dtable = d[1]});
   };
   return op;

@@ -17,7 +17,8 @@ namespace {
 /// The chance of i heads in size - 1 throws of a coin.
 double binomial(Index size, Index i) {
   const auto factorial = [](Index n) { return std::tgamma(static_cast<double>(n + 1)); };
-  return factorial(size - 1) / (factorial(i) * factorial(size - 1 - i)) / std::pow(2.0, static_cast<double>(size - 1));
+  return factorial(size - 1) / (factorial(i) * factorial(size - 1 - i)) /
+         std::pow(2.0, static_cast<double>(size - 1));
 }
 }  // namespace
 
@@ -43,7 +44,9 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s, Ties ties) {
     };
   }
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    const auto pool = [&](const Tensor& index) { b.pool2d_forward({.kind = kind, .x = in[0], .y = out[0], .index = index, .window = s}); };
+    const auto pool = [&](const Tensor& index) {
+      b.pool2d_forward({.kind = kind, .x = in[0], .y = out[0], .index = index, .window = s});
+    };
     pool(max ? out[1] : Tensor());
     if (ties == Ties::kMany) pool({});  // as in inference
   };
@@ -51,8 +54,8 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s, Ties ties) {
     std::fill(out[0].begin(), out[0].end(), max ? -std::numeric_limits<double>::infinity() : 0.0);
     for (Index n = 0; n < x.n; ++n) {
       for_taps(x, s, [&](Index p, Index q, Index i, Index j, Index h, Index w) {
-        const double share =
-            blur ? binomial(s.kernel[0], i) * binomial(s.kernel[1], j) : 1.0 / static_cast<double>(s.kernel[0] * s.kernel[1]);
+        const double share = blur ? binomial(s.kernel[0], i) * binomial(s.kernel[1], j)
+                                  : 1.0 / static_cast<double>(s.kernel[0] * s.kernel[1]);
         for (Index c = 0; c < x.c; ++c) {
           double& to = out[0][y.offset(n, p, q, c)];
           const double value = in[0][x.offset(n, h, w, c)];
@@ -67,8 +70,10 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s, Ties ties) {
     }
   };
   if (ties == Ties::kMany) return op;
-  op.backward = [=](Backend& b, const Tensors&, const Tensors& out, const Tensors&, const Tensor& dy, const Tensors& d) {
-    b.pool2d_backward({.kind = kind, .dy = dy, .index = max ? out[1] : Tensor(), .dx = d[0], .window = s});
+  op.backward = [=](Backend& b, const Tensors&, const Tensors& out, const Tensors&,
+                    const Tensor& dy, const Tensors& d) {
+    b.pool2d_backward(
+        {.kind = kind, .dy = dy, .index = max ? out[1] : Tensor(), .dx = d[0], .window = s});
   };
   return op;
 }
@@ -78,19 +83,21 @@ Operation global_pooling(const Image& x) {
   op.name = fmt::format("global average pooling of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c}};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.global_avg_pool_forward({.x = in[0], .y = out[0]}); };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.global_avg_pool_forward({.x = in[0], .y = out[0]});
+  };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
       for (Index p = 0; p < x.h * x.w; ++p) {
         for (Index c = 0; c < x.c; ++c) {
-          out[0][at(n * x.c + c)] += in[0][at((n * x.h * x.w + p) * x.c + c)] / static_cast<double>(x.h * x.w);
+          out[0][at(n * x.c + c)] +=
+              in[0][at((n * x.h * x.w + p) * x.c + c)] / static_cast<double>(x.h * x.w);
         }
       }
     }
   };
-  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
-    b.global_avg_pool_backward({.dy = dy, .dx = d[0]});
-  };
+  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                   const Tensors& d) { b.global_avg_pool_backward({.dy = dy, .dx = d[0]}); };
   return op;
 }
 
@@ -98,7 +105,8 @@ Operation subsample_pad(const Image& x, Index stride, Index channels, Index befo
   const Image y{x.n, (x.h + stride - 1) / stride, (x.w + stride - 1) / stride, channels};
   Operation op;
   op.exact = true;
-  op.name = fmt::format("subsample_pad of {} by {} to {} channels from {}", x.shape().text(), stride, channels, before);
+  op.name = fmt::format("subsample_pad of {} by {} to {} channels from {}", x.shape().text(),
+                        stride, channels, before);
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
@@ -108,12 +116,14 @@ Operation subsample_pad(const Image& x, Index stride, Index channels, Index befo
     for (Index n = 0; n < y.n; ++n) {
       for (Index h = 0; h < y.h; ++h) {
         for (Index w = 0; w < y.w; ++w) {
-          for (Index c = 0; c < x.c; ++c) out[0][y.offset(n, h, w, before + c)] = in[0][x.offset(n, h * stride, w * stride, c)];
+          for (Index c = 0; c < x.c; ++c)
+            out[0][y.offset(n, h, w, before + c)] = in[0][x.offset(n, h * stride, w * stride, c)];
         }
       }
     }
   };
-  op.backward = [=](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [=](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) {
     b.subsample_pad_backward({.dy = dy, .dx = d[0], .stride = stride, .pad_before = before});
   };
   return op;
@@ -125,15 +135,19 @@ Operation flatten(const Image& x) {
   op.name = fmt::format("flatten of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c * x.h * x.w}};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.flatten_channels_first({.x = in[0], .y = out[0]}); };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.flatten_channels_first({.x = in[0], .y = out[0]});
+  };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
       for (Index c = 0; c < x.c; ++c) {
-        for (Index p = 0; p < x.h * x.w; ++p) out[0][at((n * x.c + c) * x.h * x.w + p)] = in[0][at((n * x.h * x.w + p) * x.c + c)];
+        for (Index p = 0; p < x.h * x.w; ++p)
+          out[0][at((n * x.c + c) * x.h * x.w + p)] = in[0][at((n * x.h * x.w + p) * x.c + c)];
       }
     }
   };
-  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                   const Tensors& d) {
     b.flatten_channels_first({.x = dy, .y = d[0], .inverse = true});
   };
   return op;
@@ -142,8 +156,9 @@ Operation flatten(const Image& x) {
 Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix) {
   Operation op;
   op.exact = true;
-  op.name = fmt::format("augment_images {}, padding {}{}{}", x.shape().text(), crop_padding,
-                        boxes > 0 ? fmt::format(", {} erased boxes", boxes) : "", mix ? ", mixed" : "");
+  op.name =
+      fmt::format("augment_images {}, padding {}{}{}", x.shape().text(), crop_padding,
+                  boxes > 0 ? fmt::format(", {} erased boxes", boxes) : "", mix ? ", mixed" : "");
   op.inputs = {x.shape(), {x.n, 3}};
   op.outputs = {x.shape()};
   op.input_roles = {Role::kByte, Role::kIndex};
@@ -158,7 +173,8 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
       in[1][i] = std::min(in[1][i], i % 3 == 2 ? 1.0 : 2.0 * static_cast<double>(crop_padding));
     // Rectangles of every size, some of them empty or the whole image.
     const auto rectangle = [&](Numbers& numbers, std::size_t first, std::size_t number) {
-      const auto tall = static_cast<double>(x.h), wide = static_cast<double>(x.w), k = static_cast<double>(number % 7);
+      const auto tall = static_cast<double>(x.h), wide = static_cast<double>(x.w),
+                 k = static_cast<double>(number % 7);
       numbers[first] = std::floor(tall * k / 14.0);
       numbers[first + 1] = std::floor(wide * k / 21.0);
       numbers[first + 2] = std::floor(tall * (1.0 - k / 8.0));
@@ -172,10 +188,16 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
       rectangle(in.back(), 1, 4);
     }
   };
-  constexpr std::array<double, 4> kMean{0.5, 0.4, 0.3, 0.2}, kStd{0.25, 0.5, 0.2, 0.3}, kValues{0.0, -1.5, 0.25, 2.0};
+  constexpr std::array<double, 4> kMean{0.5, 0.4, 0.3, 0.2}, kStd{0.25, 0.5, 0.2, 0.3},
+      kValues{0.0, -1.5, 0.25, 2.0};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    AugmentImages args{
-        .x = in[0], .params = in[1], .y = out[0], .crop_padding = crop_padding, .mean = kMean, .std = kStd, .values = kValues};
+    AugmentImages args{.x = in[0],
+                       .params = in[1],
+                       .y = out[0],
+                       .crop_padding = crop_padding,
+                       .mean = kMean,
+                       .std = kStd,
+                       .values = kValues};
     if (boxes > 0) args.boxes = in[2];
     if (mix) args.mix = in.back();
     b.augment_images(args);
@@ -183,15 +205,18 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     const auto inside_of = [](const Numbers& numbers, Index first, Index h, Index w) {
       const auto y = static_cast<double>(h), z = static_cast<double>(w);
-      return y >= numbers[at(first)] && z >= numbers[at(first + 1)] && y < numbers[at(first + 2)] && z < numbers[at(first + 3)];
+      return y >= numbers[at(first)] && z >= numbers[at(first + 1)] && y < numbers[at(first + 2)] &&
+             z < numbers[at(first + 3)];
     };
     Numbers plain(out[0].size());
     for (Index n = 0; n < x.n; ++n) {
-      const auto top = static_cast<Index>(in[1][at(3 * n)]), left = static_cast<Index>(in[1][at(3 * n + 1)]);
+      const auto top = static_cast<Index>(in[1][at(3 * n)]),
+                 left = static_cast<Index>(in[1][at(3 * n + 1)]);
       const bool flip = in[1][at(3 * n + 2)] != 0.0;
       for (Index h = 0; h < x.h; ++h) {
         for (Index w = 0; w < x.w; ++w) {
-          const Index y = h + top - crop_padding, z = (flip ? x.w - 1 - w : w) + left - crop_padding;
+          const Index y = h + top - crop_padding,
+                      z = (flip ? x.w - 1 - w : w) + left - crop_padding;
           const bool inside = y >= 0 && y < x.h && z >= 0 && z < x.w;
           for (Index c = 0; c < x.c; ++c) {
             const double pixel = inside ? in[0][x.offset(n, y, z, c)] : 0.0;
@@ -207,9 +232,13 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
     for (Index n = 0; n < x.n; ++n) {
       for (Index h = 0; h < x.h; ++h) {
         for (Index w = 0; w < x.w; ++w) {
-          const double own = !mix ? 1.0 : inside_of(in.back(), 1, h, w) ? 0.0 : in.back()[0] / (1 << 24);
+          const double own = !mix                            ? 1.0
+                             : inside_of(in.back(), 1, h, w) ? 0.0
+                                                             : in.back()[0] / (1 << 24);
           for (Index c = 0; c < x.c; ++c) {
-            out[0][x.offset(n, h, w, c)] = own * plain[x.offset(n, h, w, c)] + (1.0 - own) * plain[x.offset((n + x.n - 1) % x.n, h, w, c)];
+            out[0][x.offset(n, h, w, c)] =
+                own * plain[x.offset(n, h, w, c)] +
+                (1.0 - own) * plain[x.offset((n + x.n - 1) % x.n, h, w, c)];
           }
         }
       }
@@ -219,16 +248,21 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
 }
 
 Operation changed_pixels(const Image& x, Index steps) {
-  // Steps whose plain form is a line; apps/augment and cuda/image compare all of them with the loader's own code and the originals.
+  // Steps whose plain form is a line; apps/augment and cuda/image compare all of them with the
+  // loader's own code and the originals.
   const auto number = [](Index image, Index step, Index which) {
-    const PixelChange changes[] = {PixelChange::kWindow, PixelChange::kScale, PixelChange::kInvert, PixelChange::kTransform};
+    const PixelChange changes[] = {PixelChange::kWindow, PixelChange::kScale, PixelChange::kInvert,
+                                   PixelChange::kTransform};
     const auto change = changes[(image + step) % 4];
     const auto i = static_cast<std::int32_t>(image);
     switch (change) {
-      case PixelChange::kWindow: return std::array<std::int32_t, 9>{1, 1 - i, i, i % 2, 0}[at(which)];
+      case PixelChange::kWindow:
+        return std::array<std::int32_t, 9>{1, 1 - i, i, i % 2, 0}[at(which)];
       case PixelChange::kScale: return std::array<std::int32_t, 9>{4, 20000 - 9000 * i}[at(which)];
-      case PixelChange::kInvert: return std::array<std::int32_t, 9>{9, 100 + 20 * i, 0xF0}[at(which)];
-      default: return std::array<std::int32_t, 9>{2, 0, 1 << 16, 1 << 16, 0, 0, 0, 0, 0}[at(which)];  // rows become columns
+      case PixelChange::kInvert:
+        return std::array<std::int32_t, 9>{9, 100 + 20 * i, 0xF0}[at(which)];
+      // rows become columns
+      default: return std::array<std::int32_t, 9>{2, 0, 1 << 16, 1 << 16, 0, 0, 0, 0, 0}[at(which)];
     }
   };
   Operation op;
@@ -242,7 +276,8 @@ Operation changed_pixels(const Image& x, Index steps) {
   op.fit = [=](std::vector<Numbers>& in) {
     for (Index n = 0; n < x.n; ++n) {
       for (Index k = 0; k < steps * kPixelStepNumbers; ++k) {
-        in[1][at(n * steps * kPixelStepNumbers + k)] = number(n, k / kPixelStepNumbers, k % kPixelStepNumbers);
+        in[1][at(n * steps * kPixelStepNumbers + k)] =
+            number(n, k / kPixelStepNumbers, k % kPixelStepNumbers);
       }
     }
   };
@@ -265,7 +300,8 @@ Operation changed_pixels(const Image& x, Index steps) {
             for (Index c = 0; c < x.c; ++c) {
               double v = inside ? before[x.offset(n, y, z, c)] : 0.0;
               if (step(0) == 4) v = std::clamp(std::floor(v * step(1) / 16384.0), 0.0, 255.0);
-              if (step(0) == 9) v = static_cast<double>(static_cast<int>(v >= step(1) ? 255.0 - v : v) & step(2));
+              if (step(0) == 9)
+                v = static_cast<double>(static_cast<int>(v >= step(1) ? 255.0 - v : v) & step(2));
               now[x.offset(n, h, w, c)] = v;
             }
           }
@@ -278,8 +314,9 @@ Operation changed_pixels(const Image& x, Index steps) {
 }
 
 Operation resized_pictures(const Image& y) {
-  // Pixels of twice the image's size, of which the nearest is taken; turned each time otherwise. Other filters are compared with the
-  // loader's own code, and that with Pillow (apps/pictures, cuda/loader).
+  // Pixels of twice the image's size, of which the nearest is taken; turned each time otherwise.
+  // Other filters are compared with the loader's own code, and that with Pillow (apps/pictures,
+  // cuda/loader).
   const auto turn_of = [](Index image) { return static_cast<std::int32_t>(image % 8); };
   const auto part_of = [=](Index image) {
     const bool transposed = (turn_of(image) & CutPicture::kTransposed) != 0;
@@ -317,8 +354,11 @@ Operation resized_pictures(const Image& y) {
           const Index seen_h = (cut.turn & CutPicture::kMirrorY) != 0 ? y.h - 1 - h : h;
           const Index seen_w = (cut.turn & CutPicture::kMirrorX) != 0 ? y.w - 1 - w : w;
           const bool transposed = (cut.turn & CutPicture::kTransposed) != 0;
-          const Index row = 2 * (transposed ? seen_w : seen_h) + 1, column = 2 * (transposed ? seen_h : seen_w) + 1;
-          for (Index c = 0; c < 3; ++c) out[0][y.offset(n, h, w, c)] = in[0][at(cut.place + (row * cut.width + column) * 3 + c)];
+          const Index row = 2 * (transposed ? seen_w : seen_h) + 1,
+                      column = 2 * (transposed ? seen_h : seen_w) + 1;
+          for (Index c = 0; c < 3; ++c)
+            out[0][y.offset(n, h, w, c)] =
+                in[0][at(cut.place + (row * cut.width + column) * 3 + c)];
         }
       }
     }

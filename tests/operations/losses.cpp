@@ -20,7 +20,11 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   op.output_roles = {Role::kParameter};
   const double scale = 1.0 / static_cast<double>(rows);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.softmax_cross_entropy({.logits = in[0], .labels = in[1], .loss = out[0], .label_smoothing = smoothing, .scale = scale});
+    b.softmax_cross_entropy({.logits = in[0],
+                             .labels = in[1],
+                             .loss = out[0],
+                             .label_smoothing = smoothing,
+                             .scale = scale});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index r = 0; r < rows; ++r) {
@@ -28,12 +32,14 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
       for (Index c = 0; c < classes; ++c) sum += std::exp(in[0][at(r * classes + c)]);
       for (Index c = 0; c < classes; ++c) {
         const double target =
-            (1 - smoothing) * (static_cast<double>(c) == in[1][at(r)] ? 1.0 : 0.0) + smoothing / static_cast<double>(classes);
+            (1 - smoothing) * (static_cast<double>(c) == in[1][at(r)] ? 1.0 : 0.0) +
+            smoothing / static_cast<double>(classes);
         out[0][0] -= scale * target * std::log(std::exp(in[0][at(r * classes + c)]) / sum);
       }
     }
   };
-  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) {
     // The seed is a scalar that the loss is multiplied by.
     b.softmax_cross_entropy({.logits = in[0],
                              .labels = in[1],
@@ -50,40 +56,54 @@ namespace {
 using Wide = long double;  // so that differences of its values keep enough digits
 
 /// The formulas as they are written down, with nothing done against overflow.
-Wide plain_loss(LossKind kind, const std::vector<Wide>& x, const double* t, double parameter, double smoothing) {
+Wide plain_loss(LossKind kind, const std::vector<Wide>& x, const double* t, double parameter,
+                double smoothing) {
   Wide sum = 0, loss = 0;
   for (const Wide score : x) sum += std::exp(score);
   for (std::size_t c = 0; c < x.size(); ++c) {
-    const Wide p = std::exp(x[c]) / sum, d = std::abs(x[c] - t[c]), sigmoid = 1 / (1 + std::exp(-x[c]));
+    const Wide p = std::exp(x[c]) / sum, d = std::abs(x[c] - t[c]),
+               sigmoid = 1 / (1 + std::exp(-x[c]));
     const Wide wanted = (1 - smoothing) * t[c] + smoothing / static_cast<double>(x.size());
     switch (kind) {
       case LossKind::kCrossEntropy: loss -= wanted * std::log(p); break;
-      case LossKind::kFocal: loss -= wanted * std::pow(1 - p, static_cast<Wide>(parameter)) * std::log(p); break;
-      case LossKind::kLogistic: loss -= t[c] * std::log(sigmoid) + (1 - t[c]) * std::log(1 - sigmoid); break;
+      case LossKind::kFocal:
+        loss -= wanted * std::pow(1 - p, static_cast<Wide>(parameter)) * std::log(p);
+        break;
+      case LossKind::kLogistic:
+        loss -= t[c] * std::log(sigmoid) + (1 - t[c]) * std::log(1 - sigmoid);
+        break;
       case LossKind::kSquared: loss += d * d; break;
       case LossKind::kAbsolute: loss += d; break;
-      case LossKind::kHuber: loss += d <= parameter ? d * d / 2 : parameter * (d - parameter / 2); break;
+      case LossKind::kHuber:
+        loss += d <= parameter ? d * d / 2 : parameter * (d - parameter / 2);
+        break;
     }
   }
   return loss;
 }
 
 std::string text_of(LossKind kind) {
-  constexpr const char* kNames[] = {"cross entropy", "focal", "logistic", "squared", "absolute", "huber"};
+  constexpr const char* kNames[] = {"cross entropy", "focal",    "logistic",
+                                    "squared",       "absolute", "huber"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace
 
-Operation target_loss(LossKind kind, Index rows, Index classes, double parameter, double smoothing) {
+Operation target_loss(LossKind kind, Index rows, Index classes, double parameter,
+                      double smoothing) {
   Operation op;
-  op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}", text_of(kind), rows, classes, parameter, smoothing);
+  op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}", text_of(kind), rows,
+                        classes, parameter, smoothing);
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};
   op.bounds = {0, classes};
   op.outputs = {{}};
   op.output_roles = {Role::kParameter};
-  const TargetLoss settings{.kind = kind, .parameter = parameter, .label_smoothing = smoothing, .scale = 1.0 / static_cast<double>(rows)};
+  const TargetLoss settings{.kind = kind,
+                            .parameter = parameter,
+                            .label_smoothing = smoothing,
+                            .scale = 1.0 / static_cast<double>(rows)};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     TargetLoss args = settings;
     args.x = in[0];
@@ -96,10 +116,12 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
       Numbers target(at(classes), 0.0);
       target[static_cast<std::size_t>(in[1][at(r)])] = 1.0;
       const std::vector<Wide> row(in[0].begin() + r * classes, in[0].begin() + (r + 1) * classes);
-      out[0][0] += settings.scale * static_cast<double>(plain_loss(kind, row, target.data(), parameter, smoothing));
+      out[0][0] += settings.scale *
+                   static_cast<double>(plain_loss(kind, row, target.data(), parameter, smoothing));
     }
   };
-  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) {
     TargetLoss args = settings;
     args.x = in[0];
     args.targets = in[1];
@@ -111,10 +133,12 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
   return op;
 }
 
-Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter, double smoothing) {
+Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter,
+                           double smoothing) {
   constexpr double kScale = 0.25, kGradientScale = 2.0;
   Operation op;
-  op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}, of numbers", text_of(kind), rows, classes, parameter, smoothing);
+  op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}, of numbers",
+                        text_of(kind), rows, classes, parameter, smoothing);
   op.inputs = {{rows, classes}, {rows, classes}};
   op.input_roles = {Role::kActivation, Role::kParameter};
   op.outputs = {{rows, classes}, {}};
@@ -197,7 +221,8 @@ Operation metrics(Index rows, Index classes) {
   op.outputs = {{4}};
   op.output_roles = {Role::kExact};
   op.fit = [](std::vector<Numbers>& in) {
-    for (std::size_t i = 0; i < in[0].size(); i += 2) in[0][i] = std::round(4 * in[0][i]);  // some are equal
+    // some are equal
+    for (std::size_t i = 0; i < in[0].size(); i += 2) in[0][i] = std::round(4 * in[0][i]);
   };
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[0], kBefore);
@@ -209,7 +234,9 @@ Operation metrics(Index rows, Index classes) {
       const double* row = in[0].data() + r * classes;
       const auto label = static_cast<Index>(in[1][at(r)]);
       double sum = 0;
-      Index before = 0;  // classes that come before the label's in order of size, NaN and the first of equal ones first
+      // classes that come before the label's in order of size, NaN and the first of equal ones
+      // first
+      Index before = 0;
       for (Index c = 0; c < classes; ++c) {
         sum += std::exp(row[c]);
         before += c != label && (!(row[c] <= row[label]) || (row[c] == row[label] && c < label));
@@ -238,7 +265,8 @@ Operation squared_distance(Index n, bool of_two) {
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     std::fill(out[0].begin(), out[0].end(), kBefore);
-    for (std::size_t i = 0; i < in[0].size(); ++i) out[0][1] += std::pow(in[0][i] - (of_two ? in[1][i] : 0.0), 2);
+    for (std::size_t i = 0; i < in[0].size(); ++i)
+      out[0][1] += std::pow(in[0][i] - (of_two ? in[1][i] : 0.0), 2);
   };
   return op;
 }
@@ -248,7 +276,8 @@ Operation gradient_control(Index totals, double clip, bool check_finite, Norms n
   Operation op;
   op.exact = true;
   op.loose = {0};
-  op.name = fmt::format("gradient_control of {} totals, clip {}{}{}", totals, clip, check_finite ? ", checked" : "",
+  op.name = fmt::format("gradient_control of {} totals, clip {}{}{}", totals, clip,
+                        check_finite ? ", checked" : "",
                         norms == Norms::kFinite     ? ""
                         : norms == Norms::kInfinite ? ", infinite"
                                                     : ", nan");
@@ -262,8 +291,13 @@ Operation gradient_control(Index totals, double clip, bool check_finite, Norms n
     if (norms == Norms::kNan) in[0][3] = std::numeric_limits<double>::quiet_NaN();
   };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.gradient_control(
-        {.totals = in[0], .first = 2, .count = totals, .scale = kScale, .clip = clip, .check_finite = check_finite, .control = out[0]});
+    b.gradient_control({.totals = in[0],
+                        .first = 2,
+                        .count = totals,
+                        .scale = kScale,
+                        .clip = clip,
+                        .check_finite = check_finite,
+                        .control = out[0]});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     double sum = 0;

@@ -18,7 +18,9 @@ void make_inv_std(Numbers& numbers) {
   for (double& v : numbers) v = 1.5 + v;
 }
 
-std::string text_of_ceiling(double ceiling) { return ceiling == kNoCeiling ? std::string() : fmt::format(", up to {}", ceiling); }
+std::string text_of_ceiling(double ceiling) {
+  return ceiling == kNoCeiling ? std::string() : fmt::format(", up to {}", ceiling);
+}
 
 }  // namespace
 
@@ -42,7 +44,8 @@ Operation channel_sums(Index rows, Index channels) {
 
 Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) {
   Operation op;
-  op.name = fmt::format("batch_norm_finish {} of {} values{}", channels, count_of_values, affine ? "" : ", plain");
+  op.name = fmt::format("batch_norm_finish {} of {} values{}", channels, count_of_values,
+                        affine ? "" : ", plain");
   op.inputs = {{channels}, {channels}};
   if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
   op.input_roles.assign(op.inputs.size(), Role::kParameter);
@@ -56,7 +59,8 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   if (!affine) op.loose.insert({last - 2, last - 1});
   const auto n = static_cast<double>(count_of_values);
   op.fit = [n](std::vector<Numbers>& in) {
-    for (std::size_t c = 0; c < in[0].size(); ++c) in[1][c] = in[0][c] * in[0][c] / n + n * (1.1 + in[1][c]);
+    for (std::size_t c = 0; c < in[0].size(); ++c)
+      in[1][c] = in[0][c] * in[0][c] / n + n * (1.1 + in[1][c]);
   };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[4], kOldMean);
@@ -82,13 +86,15 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t c = 0; c < at(channels); ++c) {
-      const double mean = in[0][c] / n, variance = in[1][c] / n - mean * mean, inv_std = 1.0 / std::sqrt(variance + kEps);
+      const double mean = in[0][c] / n, variance = in[1][c] / n - mean * mean,
+                   inv_std = 1.0 / std::sqrt(variance + kEps);
       out[0][c] = mean;
       out[1][c] = inv_std;
       out[2][c] = (affine ? in[2][c] : 1.0) * inv_std;
       out[3][c] = (affine ? in[3][c] : 0.0) - mean * out[2][c];
       out[4][c] = affine ? (1 - kMomentum) * kOldMean + kMomentum * mean : kOldMean;
-      out[5][c] = affine ? (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1) : kOldVariance;
+      out[5][c] = affine ? (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1)
+                         : kOldVariance;
     }
     out[6][0] = affine ? 8.0 : 7.0;
   };
@@ -97,8 +103,8 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
 
 Operation scale_shift(Index rows, Index channels, bool residual, bool relu, double ceiling) {
   Operation op;
-  op.name =
-      fmt::format("scale_shift {}x{}{}{}{}", rows, channels, residual ? ", residual" : "", relu ? ", relu" : "", text_of_ceiling(ceiling));
+  op.name = fmt::format("scale_shift {}x{}{}{}{}", rows, channels, residual ? ", residual" : "",
+                        relu ? ", relu" : "", text_of_ceiling(ceiling));
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   if (residual) {
@@ -107,7 +113,8 @@ Operation scale_shift(Index rows, Index channels, bool residual, bool relu, doub
   }
   op.outputs = {{rows, channels}};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    ScaleShift args{.x = in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
+    ScaleShift args{
+        .x = in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
     if (residual) args.residual = in[3];
     b.scale_shift(args);
   };
@@ -124,9 +131,11 @@ Operation scale_shift(Index rows, Index channels, bool residual, bool relu, doub
 
 Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling, bool affine) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_sums {}x{}{}{}", rows, channels, text_of_ceiling(ceiling), affine ? "" : ", plain");
+  op.name = fmt::format("batch_norm_backward_sums {}x{}{}{}", rows, channels,
+                        text_of_ceiling(ceiling), affine ? "" : ", plain");
   op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}};
-  op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter};
+  op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter,
+                    Role::kParameter,  Role::kParameter,  Role::kParameter};
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.tolerance = 3e-5;
@@ -159,8 +168,10 @@ Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling, b
 
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate, bool affine) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_apply {}x{}{}{}", rows, channels, accumulate ? ", accumulated" : "", affine ? "" : ", plain");
-  op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}, {channels}};
+  op.name = fmt::format("batch_norm_backward_apply {}x{}{}{}", rows, channels,
+                        accumulate ? ", accumulated" : "", affine ? "" : ", plain");
+  op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels},
+               {channels},       {channels},       {channels}};
   op.input_roles.assign(7, Role::kParameter);
   op.input_roles[0] = op.input_roles[1] = Role::kActivation;
   op.outputs = {{rows, channels}, {channels}, {channels}};
@@ -190,7 +201,8 @@ Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t c = i % at(channels);
       const double xhat = (in[0][i] - in[3][c]) * in[4][c];
-      out[0][i] = (affine ? in[2][c] : 1.0) * in[4][c] * (in[1][i] - in[5][c] / n - xhat * in[6][c] / n);
+      out[0][i] =
+          (affine ? in[2][c] : 1.0) * in[4][c] * (in[1][i] - in[5][c] / n - xhat * in[6][c] / n);
     }
     for (std::size_t c = 0; c < at(channels); ++c) {
       out[1][c] = in[6][c] + (accumulate ? 0.5 : 0.0);

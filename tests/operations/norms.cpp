@@ -22,9 +22,10 @@ constexpr double kBatchesBefore = 41;
 Operation batch_norm(Index rows, Index channels, const NormCase& how) {
   const bool affine = how.affine, residual = how.residual, relu = how.relu;
   Operation op;
-  op.name = fmt::format("batch norm {}x{}{}{}{}{}{}{}", rows, channels, affine ? "" : ", plain", residual ? ", residual" : "",
-                        relu ? ", relu" : "", how.mask == MaskFrom::kInput ? ", mask from x" : "", how.inference ? ", inference" : "",
-                        how.two_terms ? ", two terms" : "");
+  op.name = fmt::format("batch norm {}x{}{}{}{}{}{}{}", rows, channels, affine ? "" : ", plain",
+                        residual ? ", residual" : "", relu ? ", relu" : "",
+                        how.mask == MaskFrom::kInput ? ", mask from x" : "",
+                        how.inference ? ", inference" : "", how.two_terms ? ", two terms" : "");
   if (how.ceiling != kNoCeiling) op.name += fmt::format(", up to {}", how.ceiling);
   op.inputs = {{rows, channels}};
   if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
@@ -35,14 +36,16 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
   op.loose = {op.inputs.size() + 5};
   op.input_roles.assign(op.inputs.size(), Role::kActivation);
   if (affine) op.input_roles[1] = op.input_roles[2] = Role::kParameter;
-  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter, Role::kCounter};
-  // The rates here count y in both walks of the backward pass; what the operation says of itself lets the second one read dresidual
-  // instead.
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter,
+                     Role::kParameter,  Role::kParameter, Role::kCounter};
+  // The rates here count y in both walks of the backward pass; what the operation says of itself
+  // lets the second one read dresidual instead.
   if (residual && relu && how.mask == MaskFrom::kOutput) op.backward_again = count(op.inputs[0]);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     if (saved.empty()) {
       const DType statistics = parameter_dtype(in[0].dtype());
-      saved = {to_tensor(b, old_means(channels), {channels}, statistics), to_tensor(b, old_variances(channels), {channels}, statistics)};
+      saved = {to_tensor(b, old_means(channels), {channels}, statistics),
+               to_tensor(b, old_variances(channels), {channels}, statistics)};
       b.copy(saved[0], out[1]);
       b.copy(saved[1], out[2]);
       b.fill(out[5], kBatchesBefore);
@@ -65,13 +68,15 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
     for (Index c = 0; c < channels; ++c) {
       double mean = 0, variance = 0;
       for (Index i = 0; i < rows; ++i) mean += in[0][at(i * channels + c)] / n;
-      for (Index i = 0; i < rows; ++i) variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / n;
+      for (Index i = 0; i < rows; ++i)
+        variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / n;
       if (how.inference) {
         mean = out[1][at(c)] = means[at(c)];
         variance = out[2][at(c)] = variances[at(c)];
       } else {
         out[1][at(c)] = 0.9 * means[at(c)] + 0.1 * mean;
-        out[2][at(c)] = 0.9 * variances[at(c)] + 0.1 * (rows > 1 ? variance * n / (n - 1) : variance);
+        out[2][at(c)] =
+            0.9 * variances[at(c)] + 0.1 * (rows > 1 ? variance * n / (n - 1) : variance);
       }
       out[3][at(c)] = mean;
       out[4][at(c)] = 1 / std::sqrt(variance + 1e-5);
@@ -84,9 +89,17 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
     }
     out[5][0] = kBatchesBefore + (how.inference ? 0 : 1);
   };
-  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&, const Tensor& dy, const Tensors& d) {
-    BatchNormBackward args{.x = in[0], .y = out[0], .dy = dy, .saved_mean = out[3], .saved_inv_std = out[4], .dx = d[0], .relu = relu};
-    if (how.two_terms) {  // 2 dy and -dy, whose sum is exact: cuDNN rounds it to the type of tensors
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&,
+                    const Tensor& dy, const Tensors& d) {
+    BatchNormBackward args{.x = in[0],
+                           .y = out[0],
+                           .dy = dy,
+                           .saved_mean = out[3],
+                           .saved_inv_std = out[4],
+                           .dx = d[0],
+                           .relu = relu};
+    // 2 dy and -dy, whose sum is exact: cuDNN rounds it to the type of tensors
+    if (how.two_terms) {
       Numbers twice = to_numbers(dy), less = twice;
       for (double& v : twice) v *= 2.0;
       for (double& v : less) v *= -1.0;
@@ -129,8 +142,10 @@ Operation layer_norm(Index rows, Index channels, bool affine) {
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows; ++i) {
       double mean = 0, variance = 0;
-      for (Index c = 0; c < channels; ++c) mean += in[0][at(i * channels + c)] / static_cast<double>(channels);
-      for (Index c = 0; c < channels; ++c) variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / static_cast<double>(channels);
+      for (Index c = 0; c < channels; ++c)
+        mean += in[0][at(i * channels + c)] / static_cast<double>(channels);
+      for (Index c = 0; c < channels; ++c)
+        variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / static_cast<double>(channels);
       out[1][at(i)] = mean;
       out[2][at(i)] = 1 / std::sqrt(variance + 1e-3);
       for (Index c = 0; c < channels; ++c) {
@@ -139,8 +154,10 @@ Operation layer_norm(Index rows, Index channels, bool affine) {
       }
     }
   };
-  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&, const Tensor& dy, const Tensors& d) {
-    LayerNormBackward args{.x = in[0], .dy = dy, .saved_mean = out[1], .saved_inv_std = out[2], .dx = d[0]};
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&,
+                    const Tensor& dy, const Tensors& d) {
+    LayerNormBackward args{
+        .x = in[0], .dy = dy, .saved_mean = out[1], .saved_inv_std = out[2], .dx = d[0]};
     if (affine) {
       args.gamma = in[1];
       args.dgamma = d[1];

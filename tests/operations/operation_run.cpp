@@ -20,7 +20,8 @@ namespace starling::tests {
 
 Numbers random_numbers(std::int64_t n, std::uint64_t seed) {
   Numbers result(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < result.size(); ++i) result[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 77).v[0])) - 1.0;
+  for (std::size_t i = 0; i < result.size(); ++i)
+    result[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 77).v[0])) - 1.0;
   return result;
 }
 
@@ -49,7 +50,8 @@ double rounded(double v, DType dtype) {
 }
 
 double unit_of(DType dtype) {
-  // Half a unit in the last place where a number is rounded once; some numbers are made of one that was rounded before.
+  // Half a unit in the last place where a number is rounded once; some numbers are made of one that
+  // was rounded before.
   return dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
 }
 
@@ -61,7 +63,9 @@ constexpr std::int64_t kMargin = 40;
 
 }  // namespace
 
-DType Operation::input_dtype(std::size_t i, DType dtype) const { return dtype_of(input_role(i), dtype); }
+DType Operation::input_dtype(std::size_t i, DType dtype) const {
+  return dtype_of(input_role(i), dtype);
+}
 DType Operation::output_dtype(std::size_t i, DType dtype) const {
   return output_role(i) == Role::kWeight ? parameter_dtype(dtype) : dtype_of(output_role(i), dtype);
 }
@@ -87,13 +91,15 @@ std::vector<Numbers> random_inputs(const Operation& op, DType dtype) {
 
 std::vector<Numbers> special_inputs(const Operation& op, DType dtype) {
   std::vector<Numbers> inputs = random_inputs(op, dtype);
-  const auto gpus_nan = std::bit_cast<double>(~std::uint64_t{0} >> 1);  // all of its bits are set, in fp32 too
+  // all of its bits are set, in fp32 too
+  const auto gpus_nan = std::bit_cast<double>(~std::uint64_t{0} >> 1);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::size_t n = inputs[i].size();
     if (op.input_role(i) != Role::kActivation || n < 3) continue;
     inputs[i][n * (i + 1) / (inputs.size() + 2)] = gpus_nan;
-    const bool elementwise = inputs.size() == 1 && op.outputs.size() == 1 && op.outputs[0] == op.inputs[0];
+    const bool elementwise =
+        inputs.size() == 1 && op.outputs.size() == 1 && op.outputs[0] == op.inputs[0];
     if (!elementwise || n < 15) continue;
     inputs[i][0] = -kInfinity;
     inputs[i][n - 1] = kInfinity;
@@ -130,15 +136,19 @@ class Adding final : public ForwardingBackend {
 /// Both passes on shapes alone.
 PassWork trace(const Operation& op, DType dtype, Adding& backend) {
   std::vector<Tensor> in, out, saved, gradients;
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) in.emplace_back(backend, op.inputs[i], op.input_dtype(i, dtype));
-  for (std::size_t i = 0; i < op.outputs.size(); ++i) out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
+  for (std::size_t i = 0; i < op.inputs.size(); ++i)
+    in.emplace_back(backend, op.inputs[i], op.input_dtype(i, dtype));
+  for (std::size_t i = 0; i < op.outputs.size(); ++i)
+    out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
   PassWork work;
   op.forward(backend, in, out, saved);
   work.forward = backend.take();
   if (op.forward_bytes > 0.0) work.forward.bytes = op.forward_bytes;
   if (!op.backward) return work;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    gradients.push_back(op.differentiable(i) ? Tensor(backend, op.inputs[i], op.gradient_dtype(i, dtype)) : Tensor());
+    gradients.push_back(op.differentiable(i)
+                            ? Tensor(backend, op.inputs[i], op.gradient_dtype(i, dtype))
+                            : Tensor());
   }
   const Tensor dy(backend, op.outputs[0], op.output_dtype(0, dtype));
   op.backward(backend, in, out, saved, dy, gradients);
@@ -172,7 +182,9 @@ Pairs overlaps(Args&) {
 }
 Pairs overlaps(Add& args) { return {{&args.a, &args.y}, {&args.b, &args.y}}; }
 Pairs overlaps(ActivationForward& args) {
-  return args.kind == Activation::kRelu || args.kind == Activation::kRelu6 ? Pairs{{&args.x, &args.y}} : Pairs{};
+  return args.kind == Activation::kRelu || args.kind == Activation::kRelu6
+             ? Pairs{{&args.x, &args.y}}
+             : Pairs{};
 }
 Pairs overlaps(ActivationBackward& args) { return {{&args.dy, &args.dx}}; }
 Pairs overlaps(Dropout& args) { return {{&args.x, &args.y}}; }
@@ -185,7 +197,8 @@ Pairs overlaps(BatchNormBackwardSums& args) { return {{&args.dy, &args.masked}};
 Pairs overlaps(BatchNormBackwardApply& args) { return {{&args.dy, &args.dx}, {&args.x, &args.dx}}; }
 Pairs overlaps(WeightedSum& args) {
   Pairs result;
-  for (std::size_t k = 0; k < args.in.size() && !args.accumulate; ++k) result.emplace_back(&args.in[k], &args.out);
+  for (std::size_t k = 0; k < args.in.size() && !args.accumulate; ++k)
+    result.emplace_back(&args.in[k], &args.out);
   return result;
 }
 
@@ -209,16 +222,20 @@ class Varying final : public ForwardingBackend {
   void vary(Args& args) {
     if constexpr (requires { args.accumulate; }) {
       bool may = way_.accumulate && !args.accumulate;
-      if constexpr (requires { args.transpose_a; }) may = may && !args.relu;  // a product has one of the two
-      if constexpr (requires { args.divisor; }) may = false;                  // which divides what was there too
+      // a product has one of the two
+      if constexpr (requires { args.transpose_a; }) may = may && !args.relu;
+      // which divides what was there too
+      if constexpr (requires { args.divisor; }) may = false;
       if (may) args.accumulate = true, ++varied;
     }
     const Pairs all = overlaps(args);
     Pairs pairs = all;
     std::erase_if(pairs, [&](const auto& pair) {
-      return !*pair.first || !*pair.second || std::any_of(all.begin(), all.end(), [&](const auto& other) {
-        return other.second == pair.second && *other.first && other.first->storage() == other.second->storage();
-      });
+      return !*pair.first || !*pair.second ||
+             std::any_of(all.begin(), all.end(), [&](const auto& other) {
+               return other.second == pair.second && *other.first &&
+                      other.first->storage() == other.second->storage();
+             });
     });
     if (way_.over < 0 || way_.over >= static_cast<int>(pairs.size())) return;
     const auto [from, to] = pairs[static_cast<std::size_t>(way_.over)];
@@ -229,10 +246,12 @@ class Varying final : public ForwardingBackend {
   Way way_;
 };
 
-/// Makes a row's tensors as a Way says, and sees afterwards whether what lies around them is as it was.
+/// Makes a row's tensors as a Way says, and sees afterwards whether what lies around them is as it
+/// was.
 class Maker {
  public:
-  Maker(Backend& backend, const Way& way, DType other) : backend_(backend), way_(way), other_(other) {}
+  Maker(Backend& backend, const Way& way, DType other)
+      : backend_(backend), way_(way), other_(other) {}
 
   Tensor operator()(const Numbers& numbers, const Shape& shape, DType dtype) {
     if (made_++ == way_.wrong) return spoiled(shape, dtype);
@@ -245,7 +264,9 @@ class Maker {
     return (*this)(Numbers(static_cast<std::size_t>(shape.elements()), number), shape, dtype);
   }
   bool spilled() const {
-    return std::any_of(placed_.begin(), placed_.end(), [this](const auto& placed) { return has_spilled(placed.first, placed.second); });
+    return std::any_of(placed_.begin(), placed_.end(), [this](const auto& placed) {
+      return has_spilled(placed.first, placed.second);
+    });
   }
 
  private:
@@ -267,7 +288,8 @@ class Maker {
     bool result = false;
     dispatch(tensor.dtype(), [&](auto number) {
       using T = decltype(number);
-      const Tensor memory(tensor.storage(), 0, {offset + tensor.elements() + kMargin}, tensor.dtype());
+      const Tensor memory(tensor.storage(), 0, {offset + tensor.elements() + kMargin},
+                          tensor.dtype());
       std::vector<T> found(static_cast<std::size_t>(memory.elements()));
       backend_.copy_to_host(memory, found.data());
       for (std::int64_t i = 0; i < memory.elements(); ++i) {
@@ -287,22 +309,29 @@ class Maker {
 
 }  // namespace
 
-Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed, const Way& way) {
+Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs,
+            const Numbers& seed, const Way& way) {
   std::vector<Tensor> in, out, saved, gradients;
   const double before = way.accumulate ? 0.5 : 99.0;  // what is not written shows
   Maker make(backend, way, is_low_precision(dtype) ? dtype : DType::kFloat64);
   Varying varying(backend, way);
-  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(make(inputs[i], op.inputs[i], op.input_dtype(i, dtype)));
-  for (std::size_t i = 0; i < op.outputs.size(); ++i) out.push_back(make(before, op.outputs[i], op.output_dtype(i, dtype)));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    in.push_back(make(inputs[i], op.inputs[i], op.input_dtype(i, dtype)));
+  for (std::size_t i = 0; i < op.outputs.size(); ++i)
+    out.push_back(make(before, op.outputs[i], op.output_dtype(i, dtype)));
   op.forward(varying, in, out, saved);
   Results results;
   for (const Tensor& tensor : out) results.outputs.push_back(to_numbers(tensor));
   if (op.backward) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      gradients.push_back(op.differentiable(i) ? make(before, op.inputs[i], op.gradient_dtype(i, dtype)) : Tensor());
+      gradients.push_back(op.differentiable(i)
+                              ? make(before, op.inputs[i], op.gradient_dtype(i, dtype))
+                              : Tensor());
     }
-    op.backward(varying, in, out, saved, make(seed, op.outputs[0], op.output_dtype(0, dtype)), gradients);
-    for (const Tensor& tensor : gradients) results.gradients.push_back(tensor ? to_numbers(tensor) : Numbers{});
+    op.backward(varying, in, out, saved, make(seed, op.outputs[0], op.output_dtype(0, dtype)),
+                gradients);
+    for (const Tensor& tensor : gradients)
+      results.gradients.push_back(tensor ? to_numbers(tensor) : Numbers{});
   }
   results.spilled = make.spilled();
   results.varied = varying.varied;
@@ -337,12 +366,14 @@ std::string taken_wrongly(const Operation& op, Backend& backend, DType dtype) {
     }
   };
   for (std::size_t k = 0; k < op.inputs.size() + op.outputs.size(); ++k) {
-    const DType type = k < op.inputs.size() ? op.input_dtype(k, dtype) : op.output_dtype(k - op.inputs.size(), dtype);
+    const DType type = k < op.inputs.size() ? op.input_dtype(k, dtype)
+                                            : op.output_dtype(k - op.inputs.size(), dtype);
     if (op.loose.contains(k) || (is_low_precision(dtype) && type != DType::kFloat32)) continue;
     const auto i = static_cast<int>(k);
     if (!refuses(i, Way::Wrong::kFirst) && !refuses(i, Way::Wrong::kLast))
       result += fmt::format("{}: tensor {} of another shape\n", op.name, i);
-    if (!refuses(i, Way::Wrong::kType)) result += fmt::format("{}: tensor {} of another type\n", op.name, i);
+    if (!refuses(i, Way::Wrong::kType))
+      result += fmt::format("{}: tensor {} of another type\n", op.name, i);
   }
   return result;
 }
@@ -364,33 +395,40 @@ double distance(const Numbers& a, const Numbers& b) {
 }
 
 double tolerance(const Operation& op, DType dtype, DType type) {
-  return dtype == DType::kFloat64 ? 1e-11 : op.tolerance + unit_of(type) + op.carried * unit_of(dtype);
+  return dtype == DType::kFloat64 ? 1e-11
+                                  : op.tolerance + unit_of(type) + op.carried * unit_of(dtype);
 }
 
-std::string difference(const Operation& op, DType dtype, const Results& found, const Results& expected) {
+std::string difference(const Operation& op, DType dtype, const Results& found,
+                       const Results& expected) {
   std::string result;
   double worst = 1.0;
-  const auto compare = [&](const char* what, std::size_t i, const Numbers& a, const Numbers& b, double allowed, DType type) {
+  const auto compare = [&](const char* what, std::size_t i, const Numbers& a, const Numbers& b,
+                           double allowed, DType type) {
     const double d = distance(a, b);
     if (!(d / allowed >= worst)) return;
     worst = d / allowed;
-    result = fmt::format("{}: {} {} ({}) is off by {:.3g} of its largest number; {:.3g} is allowed", op.name, what, i, name_of(type), d,
-                         allowed);
+    result = fmt::format("{}: {} {} ({}) is off by {:.3g} of its largest number; {:.3g} is allowed",
+                         op.name, what, i, name_of(type), d, allowed);
   };
   if (found.spilled) return op.name + ": numbers beside a tensor have changed";
-  if (found.outputs.size() != expected.outputs.size() || found.gradients.size() != expected.gradients.size()) return "results are missing";
+  if (found.outputs.size() != expected.outputs.size() ||
+      found.gradients.size() != expected.gradients.size())
+    return "results are missing";
   for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
     const DType type = op.output_dtype(i, dtype);
     compare("output", i, found.outputs[i], expected.outputs[i], tolerance(op, dtype, type), type);
   }
   for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
     const DType type = op.gradient_dtype(i, dtype);
-    compare("gradient of input", i, found.gradients[i], expected.gradients[i], 3 * tolerance(op, dtype, type), type);
+    compare("gradient of input", i, found.gradients[i], expected.gradients[i],
+            3 * tolerance(op, dtype, type), type);
   }
   return result;
 }
 
-Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype, std::int64_t offset) {
+Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype,
+                 std::int64_t offset) {
   const std::int64_t elements = offset + shape.elements() + (offset > 0 ? kMargin : 0);
   const Tensor memory(backend, {elements}, dtype);
   dispatch(dtype, [&](auto number) {

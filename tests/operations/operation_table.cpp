@@ -82,17 +82,19 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
   }
   for (const double clip : {0.0, 0.1, 1e3}) {
     for (const Norms norms : {Norms::kFinite, Norms::kInfinite, Norms::kNan}) {
-      for (const bool check : {false, true}) table.push_back(gradient_control(5, clip, check, norms));
+      for (const bool check : {false, true})
+        table.push_back(gradient_control(5, clip, check, norms));
     }
   }
 }
 
-/// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR ResNet-20 with 128 images, and
-/// ResNet-50 with 256.
+/// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR
+/// ResNet-20 with 128 images, and ResNet-50 with 256.
 void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
   const Index small = std::max<Index>(batch / 16, 1), large = std::max<Index>(batch / 8, 1);
   for (const Index shrunk : {1, 2, 4}) {
-    table.push_back(batch_norm(small * 1024 / (shrunk * shrunk), 16 * shrunk, {.relu = true, .mask = MaskFrom::kInput}));
+    table.push_back(batch_norm(small * 1024 / (shrunk * shrunk), 16 * shrunk,
+                               {.relu = true, .mask = MaskFrom::kInput}));
   }
   table.push_back(batch_norm(large * 3136, 64, {.relu = true, .mask = MaskFrom::kInput}));
   table.push_back(batch_norm(large * 196, 1024, {.relu = true, .residual = true}));
@@ -244,16 +246,17 @@ std::vector<Operation> operation_table() {
     table.push_back(activation(Activation::kSilu, "silu", n));
     table.push_back(activation(Activation::kRelu6, "relu6", n));
   }
-  const NormCase norms[] = {{},
-                            {.relu = true},
-                            {.relu = true, .affine = false},
-                            {.relu = true, .mask = MaskFrom::kInput},
-                            {.relu = true, .mask = MaskFrom::kInput, .ceiling = 0.75},
-                            {.relu = true, .residual = true},
-                            {.relu = true, .residual = true, .two_terms = true},
-                            {.residual = true, .affine = false, .two_terms = true},
-                            {.relu = true, .mask = MaskFrom::kInput, .inference = true, .two_terms = true},
-                            {.residual = true, .affine = false, .inference = true}};
+  const NormCase norms[] = {
+      {},
+      {.relu = true},
+      {.relu = true, .affine = false},
+      {.relu = true, .mask = MaskFrom::kInput},
+      {.relu = true, .mask = MaskFrom::kInput, .ceiling = 0.75},
+      {.relu = true, .residual = true},
+      {.relu = true, .residual = true, .two_terms = true},
+      {.residual = true, .affine = false, .two_terms = true},
+      {.relu = true, .mask = MaskFrom::kInput, .inference = true, .two_terms = true},
+      {.residual = true, .affine = false, .inference = true}};
   for (const NormCase& how : norms) {
     // Tails, packs and single elements, one part of the rows and several with a shorter last one.
     table.push_back(batch_norm(37, 3, how));
@@ -261,14 +264,22 @@ std::vector<Operation> operation_table() {
     table.push_back(batch_norm(600, 16, how));
     table.push_back(batch_norm(5, 264, how));
   }
-  for (const Index channels : {1, 5, 64, 130}) table.push_back(batch_norm(50, channels, {.relu = true, .residual = true}));
-  for (const bool inference : {false, true}) {  // few numbers: one that low precision rounds to the ceiling has another mask
+  for (const Index channels : {1, 5, 64, 130})
+    table.push_back(batch_norm(50, channels, {.relu = true, .residual = true}));
+  // few numbers: one that low precision rounds to the ceiling has another mask
+  for (const bool inference : {false, true}) {
     table.push_back(batch_norm(37, 3, {.relu = true, .ceiling = 0.5, .inference = inference}));
-    table.push_back(batch_norm(7, 8, {.relu = true, .residual = true, .ceiling = 0.5, .inference = inference, .two_terms = true}));
+    table.push_back(batch_norm(7, 8,
+                               {.relu = true,
+                                .residual = true,
+                                .ceiling = 0.5,
+                                .inference = inference,
+                                .two_terms = true}));
   }
   table.push_back(batch_norm(2500, 1, {.relu = true}));
   table.push_back(batch_norm(2, 4, {}));
-  table.push_back(batch_norm(9, 4500, {.relu = true, .residual = true}));  // more than the CPU's kernels take at once
+  // more than the CPU's kernels take at once
+  table.push_back(batch_norm(9, 4500, {.relu = true, .residual = true}));
   add_rows_of_norm_steps(table);
   add_rows_without_gradient(table);
   return table;

@@ -12,39 +12,48 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
   const Image y{x.n, s.output(0, x.h), s.output(1, x.w), filters};
   const Index in_group = x.c / s.groups, out_group = filters / s.groups;
   Operation op;
-  op.name = fmt::format("conv2d {} to {} channels, {}{}", x.shape().text(), filters, text(s), bias ? ", bias" : "");
+  op.name = fmt::format("conv2d {} to {} channels, {}{}", x.shape().text(), filters, text(s),
+                        bias ? ", bias" : "");
   op.inputs = {x.shape(), {filters, s.kernel[0], s.kernel[1], in_group}};
   if (bias) op.inputs.push_back({filters});
   op.outputs = {y.shape()};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
-  if (bias) op.carried = 1;  // a library may round the product before the bias is added, as PyTorch does
+  // a library may round the product before the bias is added, as PyTorch does
+  if (bias) op.carried = 1;
   op.forward = [s, bias](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.conv2d_forward({.x = in[0], .weight = in[1], .bias = bias ? in[2] : Tensor(), .y = out[0], .window = s});
+    b.conv2d_forward(
+        {.x = in[0], .weight = in[1], .bias = bias ? in[2] : Tensor(), .y = out[0], .window = s});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
       for (Index o = 0; o < filters; ++o) {
-        for (Index p = 0; p < y.h * y.w; ++p) out[0][at((n * y.h * y.w + p) * filters + o)] = bias ? in[2][at(o)] : 0.0;
+        for (Index p = 0; p < y.h * y.w; ++p)
+          out[0][at((n * y.h * y.w + p) * filters + o)] = bias ? in[2][at(o)] : 0.0;
         for_taps(x, s, [&](Index p, Index q, Index i, Index j, Index h, Index w) {
           for (Index c = 0; c < in_group; ++c) {
-            out[0][y.offset(n, p, q, o)] += in[0][x.offset(n, h, w, o / out_group * in_group + c)] *
-                                            in[1][at(((o * s.kernel[0] + i) * s.kernel[1] + j) * in_group + c)];
+            out[0][y.offset(n, p, q, o)] +=
+                in[0][x.offset(n, h, w, o / out_group * in_group + c)] *
+                in[1][at(((o * s.kernel[0] + i) * s.kernel[1] + j) * in_group + c)];
           }
         });
       }
     }
   };
-  op.backward = [s, bias](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+  op.backward = [s, bias](Backend& b, const Tensors& in, const Tensors&, const Tensors&,
+                          const Tensor& dy, const Tensors& d) {
     b.conv2d_backward_data({.dy = dy, .weight = in[1], .dx = d[0], .window = s});
-    b.conv2d_backward_weights({.x = in[0], .dy = dy, .dweight = d[1], .dbias = bias ? d[2] : Tensor(), .window = s});
+    b.conv2d_backward_weights(
+        {.x = in[0], .dy = dy, .dweight = d[1], .dbias = bias ? d[2] : Tensor(), .window = s});
   };
   return op;
 }
 
-Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result, bool relu) {
+Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result,
+                         bool relu) {
   Operation op;
-  op.name = fmt::format("matmul {}x{}{} by {}x{}{}{}{}{}", m, k, ta ? " transposed" : "", k, n, tb ? " transposed" : "",
-                        bias ? ", bias" : "", relu ? ", relu" : "", result == Role::kParameter ? ", as a gradient of weights" : "");
+  op.name = fmt::format("matmul {}x{}{} by {}x{}{}{}{}{}", m, k, ta ? " transposed" : "", k, n,
+                        tb ? " transposed" : "", bias ? ", bias" : "", relu ? ", relu" : "",
+                        result == Role::kParameter ? ", as a gradient of weights" : "");
   op.inputs = {ta ? Shape{k, m} : Shape{m, k}, tb ? Shape{n, k} : Shape{k, n}};
   if (bias) op.inputs.push_back({n});
   op.outputs = {{m, n}};
@@ -52,13 +61,20 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
   op.output_roles = {result};
   if (result == Role::kParameter) op.loose = {2};  // of low precision it may be, too
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.matmul({.a = in[0], .b = in[1], .bias = bias ? in[2] : Tensor(), .c = out[0], .transpose_a = ta, .transpose_b = tb, .relu = relu});
+    b.matmul({.a = in[0],
+              .b = in[1],
+              .bias = bias ? in[2] : Tensor(),
+              .c = out[0],
+              .transpose_a = ta,
+              .transpose_b = tb,
+              .relu = relu});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < m; ++i) {
       for (Index j = 0; j < n; ++j) {
         double sum = bias ? in[2][at(j)] : 0.0;
-        for (Index l = 0; l < k; ++l) sum += in[0][at(ta ? l * m + i : i * k + l)] * in[1][at(tb ? j * k + l : l * n + j)];
+        for (Index l = 0; l < k; ++l)
+          sum += in[0][at(ta ? l * m + i : i * k + l)] * in[1][at(tb ? j * k + l : l * n + j)];
         out[0][at(i * n + j)] = relu ? std::max(sum, 0.0) : sum;
       }
     }

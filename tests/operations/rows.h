@@ -21,15 +21,18 @@ inline double count(const Shape& shape) { return static_cast<double>(shape.eleme
 struct Image {
   Index n, h, w, c;
   Shape shape() const { return {n, h, w, c}; }
-  std::size_t offset(Index i, Index y, Index x, Index channel) const { return at(((i * h + y) * w + x) * c + channel); }
+  std::size_t offset(Index i, Index y, Index x, Index channel) const {
+    return at(((i * h + y) * w + x) * c + channel);
+  }
 };
 
 inline Window2d window(Index k, Index stride, Index padding, Index dilation = 1, Index groups = 1) {
   return {{k, k}, {stride, stride}, {padding, padding}, {dilation, dilation}, groups};
 }
 inline std::string text(const Window2d& s) {
-  return fmt::format("window {}x{} stride {}x{} padding {}x{} dilation {}x{} groups {}", s.kernel[0], s.kernel[1], s.stride[0], s.stride[1],
-                     s.padding[0], s.padding[1], s.dilation[0], s.dilation[1], s.groups);
+  return fmt::format("window {}x{} stride {}x{} padding {}x{} dilation {}x{} groups {}",
+                     s.kernel[0], s.kernel[1], s.stride[0], s.stride[1], s.padding[0], s.padding[1],
+                     s.dilation[0], s.dilation[1], s.groups);
 }
 
 /// Calls f(output y, output x, kernel y, kernel x, input y, input x) for all that lie inside.
@@ -39,7 +42,8 @@ void for_taps(const Image& x, const Window2d& s, F f) {
     for (Index q = 0; q < s.output(1, x.w); ++q) {
       for (Index i = 0; i < s.kernel[0]; ++i) {
         for (Index j = 0; j < s.kernel[1]; ++j) {
-          const Index y = p * s.stride[0] - s.padding[0] + i * s.dilation[0], z = q * s.stride[1] - s.padding[1] + j * s.dilation[1];
+          const Index y = p * s.stride[0] - s.padding[0] + i * s.dilation[0],
+                      z = q * s.stride[1] - s.padding[1] + j * s.dilation[1];
           if (y >= 0 && y < x.h && z >= 0 && z < x.w) f(p, q, i, j, y, z);
         }
       }
@@ -50,7 +54,8 @@ void for_taps(const Image& x, const Window2d& s, F f) {
 // products.cpp
 Operation convolution(const Image& x, Index filters, const Window2d& s, bool bias);
 /// kParameter: as a gradient of weights.
-Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result = Role::kActivation, bool relu = false);
+Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
+                         Role result = Role::kActivation, bool relu = false);
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };
@@ -67,9 +72,12 @@ Operation layer_norm(Index rows, Index channels, bool affine = true);
 // norm_steps.cpp
 Operation channel_sums(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
-Operation scale_shift(Index rows, Index channels, bool residual, bool relu, double ceiling = kNoCeiling);
-Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling, bool affine = true);
-Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate, bool affine = true);
+Operation scale_shift(Index rows, Index channels, bool residual, bool relu,
+                      double ceiling = kNoCeiling);
+Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling,
+                                   bool affine = true);
+Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
+                                    bool affine = true);
 
 // images.cpp
 /// Whole numbers of which many are alike; without a gradient, which has no slope there.
@@ -101,9 +109,11 @@ Operation embedding(Index tokens, Index rows, Index columns);
 // losses.cpp
 Operation cross_entropy(Index rows, Index classes, double smoothing);
 /// Class numbers as targets.
-Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0, double smoothing = 0.0);
+Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
+                      double smoothing = 0.0);
 /// Numbers as targets: the loss and its gradient, both against plain loops.
-Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0, double smoothing = 0.0);
+Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
+                           double smoothing = 0.0);
 Operation confusion(Index rows, Index classes);
 Operation metrics(Index rows, Index classes);
 Operation squared_distance(Index n, bool of_two);
@@ -117,8 +127,9 @@ struct UpdateRow {
   Index n = 96;      ///< elements, a multiple of 32
   int terms = 1;     ///< neighbours
   Index step = 2;
-  bool skip = false;       ///< GradientControl says so
-  bool own_states = true;  ///< false: states are taken as the outputs hold them, so that a timing has no copies in it
+  bool skip = false;  ///< GradientControl says so
+  /// false: states are taken as the outputs hold them, so that a timing has no copies in it
+  bool own_states = true;
 };
 Operation fused_update(const UpdateRow& how);
 

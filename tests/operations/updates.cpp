@@ -16,7 +16,12 @@ double neighbour_weight(Index k) { return 0.6 / static_cast<double>(1 + k); }
 
 test::Reference plain_rule(const std::string& type) {
   if (type == "sgd") return {.type = type, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
-  return {.type = type, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1, .accum_iter = type == "accum_adamw" ? 3 : 1};
+  return {.type = type,
+          .beta1 = 0.8,
+          .beta2 = 0.95,
+          .eps = 1e-3,
+          .weight_decay = 0.1,
+          .accum_iter = type == "accum_adamw" ? 3 : 1};
 }
 
 }  // namespace
@@ -24,12 +29,14 @@ test::Reference plain_rule(const std::string& type) {
 Operation fused_update(const UpdateRow& how) {
   const test::Reference plain = plain_rule(how.rule);
   const std::shared_ptr<OptimizerRule> rule = test::make_rule(plain);
-  const std::size_t states = rule->state_names().size(), terms = static_cast<std::size_t>(how.terms);
-  // Inputs: x, gradient, control, decay, the states, what the neighbours sent. Outputs: x, the low-precision copy, the states.
+  const std::size_t states = rule->state_names().size(),
+                    terms = static_cast<std::size_t>(how.terms);
+  // Inputs: x, gradient, control, decay, the states, what the neighbours sent. Outputs: x, the
+  // low-precision copy, the states.
   constexpr std::size_t kFirstState = 4;
   Operation op;
-  op.name = fmt::format("update {} of {}, {} neighbour{}, step {}{}", how.rule, how.n, how.terms, how.terms == 1 ? "" : "s", how.step,
-                        how.skip ? ", skipped" : "");
+  op.name = fmt::format("update {} of {}, {} neighbour{}, step {}{}", how.rule, how.n, how.terms,
+                        how.terms == 1 ? "" : "s", how.step, how.skip ? ", skipped" : "");
   op.inputs = {{how.n}, {how.n}, {2}, {how.n / 32}};
   op.inputs.resize(kFirstState + states + terms, Shape{how.n});
   op.input_roles.assign(op.inputs.size(), Role::kParameter);
@@ -73,12 +80,16 @@ Operation fused_update(const UpdateRow& how) {
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       double p = terms > 0 ? kSelfWeight * in[0][i] : in[0][i];
-      for (std::size_t k = 0; k < terms; ++k) p += neighbour_weight(static_cast<Index>(k)) * in[kFirstState + states + k][i];
+      for (std::size_t k = 0; k < terms; ++k)
+        p += neighbour_weight(static_cast<Index>(k)) * in[kFirstState + states + k][i];
       test::Reference::State state;
       double* const own[] = {how.rule == "sgd" ? &state.u : &state.m, &state.v, &state.a};
       for (std::size_t k = 0; k < states; ++k) *own[k] = in[kFirstState + k][i];
-      if (!how.skip && how.step % plain.accum_iter == 1) state.a = 0;  // a group's first step does not read it
-      if (!how.skip) p = plain.step(p, kGradientScale * kClipFactor * in[1][i], state, in[3][i / 32] != 0.0, kLr, how.step);
+      // a group's first step does not read it
+      if (!how.skip && how.step % plain.accum_iter == 1) state.a = 0;
+      if (!how.skip)
+        p = plain.step(p, kGradientScale * kClipFactor * in[1][i], state, in[3][i / 32] != 0.0, kLr,
+                       how.step);
       out[0][i] = out[1][i] = p;
       for (std::size_t k = 0; k < states; ++k) out[2 + k][i] = *own[k];
     }

@@ -11,7 +11,8 @@
 #include "layers/functions.h"
 #include "layers/layer.h"
 
-// Models against PyTorch, in fp64: outputs, loss, every gradient and the running statistics. golden/make_models.py writes the files.
+// Models against PyTorch, in fp64: outputs, loss, every gradient and the running statistics.
+// golden/make_models.py writes the files.
 using namespace starling;
 
 namespace {
@@ -28,7 +29,8 @@ struct Golden {
   std::unique_ptr<Model> model;
   double label_smoothing = 0.0;
 
-  explicit Golden(const std::string& name) : file(read_safetensors("golden/models/" + name + ".safetensors")) {
+  explicit Golden(const std::string& name)
+      : file(read_safetensors("golden/models/" + name + ".safetensors")) {
     register_builtin_layers();
     register_builtin_models();
     ConfigSection section(parse_json(file.metadata.at("model"), name), name);
@@ -74,12 +76,13 @@ struct Golden {
   }
 };
 
-/// Numbers in the file's order into a tensor, and back. Images are laid out as convolution weights are: channels last in memory.
+/// Numbers in the file's order into a tensor, and back. Images are laid out as convolution weights
+/// are: channels last in memory.
 void load(const std::vector<double>& numbers, const Tensor& to, TensorLayout layout) {
   REQUIRE(static_cast<std::int64_t>(numbers.size()) == to.elements());
   std::vector<double> memory(numbers.size());
-  to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), to.shape(), layout, sizeof(double),
-                   reinterpret_cast<std::byte*>(memory.data()));
+  to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), to.shape(), layout,
+                   sizeof(double), reinterpret_cast<std::byte*>(memory.data()));
   cpu().copy_from_host(memory.data(), to);
 }
 
@@ -87,18 +90,21 @@ std::vector<double> stored(const Tensor& from, TensorLayout layout = TensorLayou
   REQUIRE(from.dtype() == DType::kFloat64);
   std::vector<double> memory(static_cast<std::size_t>(from.elements())), result(memory.size());
   cpu().copy_to_host(from, memory.data());
-  to_file_layout(reinterpret_cast<const std::byte*>(memory.data()), from.shape(), layout, sizeof(double),
-                 reinterpret_cast<std::byte*>(result.data()));
+  to_file_layout(reinterpret_cast<const std::byte*>(memory.data()), from.shape(), layout,
+                 sizeof(double), reinterpret_cast<std::byte*>(result.data()));
   return result;
 }
 
-void check_equal(const std::string& name, const std::vector<double>& found, const std::vector<double>& expected) {
+void check_equal(const std::string& name, const std::vector<double>& found,
+                 const std::vector<double>& expected) {
   CAPTURE(name);
   REQUIRE(found.size() == expected.size());
   double difference = 0.0, largest = 0.0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     largest = std::max(largest, std::abs(expected[i]));
-    if (!(std::abs(found[i] - expected[i]) <= difference)) difference = std::abs(found[i] - expected[i]);  // NaN stays
+    // NaN stays
+    if (!(std::abs(found[i] - expected[i]) <= difference))
+      difference = std::abs(found[i] - expected[i]);
   }
   CHECK(difference <= kTolerance * largest + 1e-13);
 }
@@ -109,7 +115,8 @@ std::int64_t count_of(const Tensor& tensor) {
   return count;
 }
 
-/// One training pass, then one in evaluation mode; compares all with the file through `check(name, found numbers)`.
+/// One training pass, then one in evaluation mode; compares all with the file through
+/// `check(name, found numbers)`.
 template <class Check>
 void compare(Golden& golden, const Tensor& image, const Check& check) {
   Tape tape(cpu());
@@ -117,7 +124,8 @@ void compare(Golden& golden, const Tensor& image, const Check& check) {
   {
     Pass pass{cpu(), &tape, true};
     const Variable logits = golden.model->forward(x, pass);
-    const Variable loss = functions::cross_entropy(logits, golden.labels(), golden.label_smoothing, 1.0, pass);
+    const Variable loss =
+        functions::cross_entropy(logits, golden.labels(), golden.label_smoothing, 1.0, pass);
     check_equal("output", stored(logits.value()), golden.numbers("output"));
     check_equal("loss", stored(loss.value()), golden.numbers("loss"));
     tape.backward(loss);
@@ -125,7 +133,8 @@ void compare(Golden& golden, const Tensor& image, const Check& check) {
   check("grad.input", stored(Tape::gradient(x), TensorLayout::kConvWeight));
   for (const Parameter* parameter : golden.model->parameters()) {
     CHECK(parameter->trainable == (golden.file.tensors.count("grad." + parameter->name) != 0));
-    if (parameter->trainable) check("grad." + parameter->name, stored(parameter->grad, parameter->layout));
+    if (parameter->trainable)
+      check("grad." + parameter->name, stored(parameter->grad, parameter->layout));
   }
   for (const ModelBuffer* buffer : golden.model->buffers()) {
     if (buffer->dtype == DType::kInt64) {
@@ -135,7 +144,8 @@ void compare(Golden& golden, const Tensor& image, const Check& check) {
     }
   }
   Pass pass{cpu()};
-  check_equal("output_eval", stored(golden.model->forward(Variable(image), pass).value()), golden.numbers("output_eval"));
+  check_equal("output_eval", stored(golden.model->forward(Variable(image), pass).value()),
+              golden.numbers("output_eval"));
 }
 
 /// Numbers in [0, 1) as the script's hashed() makes them.
@@ -161,12 +171,14 @@ void fill_hashed(const Model& model) {
       if (weight) {
         number = (2 * number - 1) * bound;
       } else {
-        number = name.ends_with("bias") || name.ends_with("mean") ? 0.2 * number - 0.1 : 0.5 + number;
+        number =
+            name.ends_with("bias") || name.ends_with("mean") ? 0.2 * number - 0.1 : 0.5 + number;
       }
     }
     load(u, value, layout);
   };
-  for (const Parameter* parameter : model.parameters()) fill(parameter->name, parameter->value, parameter->layout);
+  for (const Parameter* parameter : model.parameters())
+    fill(parameter->name, parameter->value, parameter->layout);
   for (const ModelBuffer* buffer : model.buffers()) {
     if (buffer->dtype == DType::kInt64) {
       cpu().fill(buffer->value, 0.0);
@@ -176,7 +188,8 @@ void fill_hashed(const Model& model) {
   }
 }
 
-void check_projections(const Golden& golden, const std::string& name, const std::vector<double>& found) {
+void check_projections(const Golden& golden, const std::string& name,
+                       const std::vector<double>& found) {
   CAPTURE(name);
   const std::vector<double> expected = golden.numbers(name);
   REQUIRE(expected.size() == 4);
@@ -195,11 +208,13 @@ void check_projections(const Golden& golden, const std::string& name, const std:
 }  // namespace
 
 TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
-  for (const char* name : {"convolutions", "norms", "poolings", "residuals", "mlp", "blurs", "rectified"}) {
+  for (const char* name :
+       {"convolutions", "norms", "poolings", "residuals", "mlp", "blurs", "rectified"}) {
     CAPTURE(name);
     Golden golden(name);
     for (const Parameter* parameter : golden.model->parameters()) {
-      CHECK(golden.raw("model." + parameter->name).shape == file_shape(parameter->shape, parameter->layout));
+      CHECK(golden.raw("model." + parameter->name).shape ==
+            file_shape(parameter->shape, parameter->layout));
       load(golden.numbers("model." + parameter->name), parameter->value, parameter->layout);
     }
     for (const ModelBuffer* buffer : golden.model->buffers()) {
@@ -210,18 +225,23 @@ TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
       }
     }
     std::size_t tensors = 0;
-    for (const auto& [key, tensor] : golden.file.tensors) tensors += key.starts_with("model.") ? 1 : 0;
+    for (const auto& [key, tensor] : golden.file.tensors)
+      tensors += key.starts_with("model.") ? 1 : 0;
     CHECK(tensors == golden.model->parameters().size() + golden.model->buffers().size());
 
     const Tensor image(cpu(), golden.image_shape(), DType::kFloat64);
     load(golden.numbers("input"), image, TensorLayout::kConvWeight);
-    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) { check_equal(key, found, golden.numbers(key)); });
+    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) {
+      check_equal(key, found, golden.numbers(key));
+    });
   }
 }
 
 TEST_CASE("parity/models: whole models give PyTorch's numbers") {
-  for (const char* name : {"resnet20", "resnet18_cifar", "resnet50", "resnet18_blur", "resnet50_blur", "wide_resnet", "wide_resnet_narrow",
-                           "vgg11_cifar", "vgg11_bn_cifar", "mobilenet_v2", "convnext_tiny", "airbench", "airbench96"}) {
+  for (const char* name :
+       {"resnet20", "resnet18_cifar", "resnet50", "resnet18_blur", "resnet50_blur", "wide_resnet",
+        "wide_resnet_narrow", "vgg11_cifar", "vgg11_bn_cifar", "mobilenet_v2", "convnext_tiny",
+        "airbench", "airbench96"}) {
     CAPTURE(name);
     Golden golden(name);
     fill_hashed(*golden.model);
@@ -229,6 +249,8 @@ TEST_CASE("parity/models: whole models give PyTorch's numbers") {
     std::vector<double> numbers = hashed(0, static_cast<std::size_t>(image.elements()));
     for (double& number : numbers) number = 2 * number - 1;
     load(numbers, image, TensorLayout::kConvWeight);
-    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) { check_projections(golden, key, found); });
+    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) {
+      check_projections(golden, key, found);
+    });
   }
 }

@@ -1,6 +1,7 @@
-// A second, plain implementation of a training run: every rank of it in one process, one sample at a time, in double precision, straight
-// from the formulas. It knows nothing of buckets' memory, schedulers, transports or kernels. `prepare` writes initial values; `check`
-// compares each rank's final checkpoint of a run of starling-train with what the formulas give.
+// A second, plain implementation of a training run: every rank of it in one process, one sample at
+// a time, in double precision, straight from the formulas. It knows nothing of buckets' memory,
+// schedulers, transports or kernels. `prepare` writes initial values; `check` compares each rank's
+// final checkpoint of a run of starling-train with what the formulas give.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,8 +45,10 @@ struct Network {
     }
   }
 
-  /// Adds scale · d(loss)/d(tensors) of one sample to `gradient`; the loss is softmax cross entropy with label smoothing.
-  void add_gradient(const Vector& x, int label, double smoothing, double scale, std::vector<Vector>& gradient) const {
+  /// Adds scale · d(loss)/d(tensors) of one sample to `gradient`; the loss is softmax cross entropy
+  /// with label smoothing.
+  void add_gradient(const Vector& x, int label, double smoothing, double scale,
+                    std::vector<Vector>& gradient) const {
     const std::size_t layers = widths.size() - 1;
     std::vector<Vector> values{x};
     for (std::size_t l = 0; l < layers; ++l) {
@@ -63,7 +66,8 @@ struct Network {
     for (double& v : d) sum += v = std::exp(v - largest);
     const auto classes = static_cast<double>(d.size());
     for (std::size_t c = 0; c < d.size(); ++c) {
-      const double target = (static_cast<int>(c) == label ? 1.0 - smoothing : 0.0) + smoothing / classes;
+      const double target =
+          (static_cast<int>(c) == label ? 1.0 - smoothing : 0.0) + smoothing / classes;
       d[c] = scale * (d[c] / sum - target);
     }
     for (std::size_t l = layers; l-- > 0;) {
@@ -101,14 +105,18 @@ double learning_rate(const Json& config, std::int64_t t, std::int64_t total) {
   const double base = config["optimizer"]["lr"];
   if (schedule["type"] == "constant" && schedule["warmup_steps"] == 0) return base;
   const double warmup = schedule["warmup_steps"], s = schedule["warmup_factor"];
-  if (static_cast<double>(t) < warmup) return base * (s + (1.0 - s) * static_cast<double>(t) / warmup);
+  if (static_cast<double>(t) < warmup)
+    return base * (s + (1.0 - s) * static_cast<double>(t) / warmup);
   if (schedule["type"] == "constant") return base;
   const double min_lr = schedule["min_lr"], T = static_cast<double>(total) - warmup;
-  return min_lr + (base - min_lr) * (1.0 + std::cos(M_PI * std::min((static_cast<double>(t) - warmup) / T, 1.0))) / 2.0;
+  return min_lr +
+         (base - min_lr) *
+             (1.0 + std::cos(M_PI * std::min((static_cast<double>(t) - warmup) / T, 1.0))) / 2.0;
 }
 
 /// Section 7: one parameter tensor's step. States are m, v, a, or u alone.
-void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p, const Vector& gradient, std::vector<Vector>& states) {
+void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p,
+            const Vector& gradient, std::vector<Vector>& states) {
   const double wd = weight || o["decay"] == "all" ? o.value("weight_decay", 0.0) : 0.0;
   for (Vector& state : states) state.resize(p.size(), 0.0);
   const auto s = static_cast<double>(step);
@@ -132,13 +140,15 @@ void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p,
     if (o["type"] == "adam" || o["type"] == "adamw") {
       m = b1 * m + (1.0 - b1) * g;
       v = b2 * v + (1.0 - b2) * g * g;
-      p[i] -= lr / (1.0 - std::pow(b1, s)) * m / (std::sqrt(v) / std::sqrt(1.0 - std::pow(b2, s)) + eps);
+      p[i] -= lr / (1.0 - std::pow(b1, s)) * m /
+              (std::sqrt(v) / std::sqrt(1.0 - std::pow(b2, s)) + eps);
       continue;
     }
     const double K = o["accum_iter"], q = std::ceil(s / K);
     a += g / K;
     const double m1 = m + (1.0 - b1) * g, v1 = v + (1.0 - b2) * g * g;
-    p[i] -= lr / (1.0 - std::pow(b1, q)) * m1 / (std::sqrt(v1) / std::sqrt(1.0 - std::pow(b2, q)) + eps);
+    p[i] -= lr / (1.0 - std::pow(b1, q)) * m1 /
+            (std::sqrt(v1) / std::sqrt(1.0 - std::pow(b2, q)) + eps);
     if (std::fmod(s, K) == 0.0) {
       m = b1 * (m + (1.0 - b1) * a);
       v = b2 * (v + (1.0 - b2) * a * a);
@@ -147,14 +157,16 @@ void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p,
   }
 }
 
-/// Section 1: tensors become ready last layer first, the weight with its bias. Which bucket each is in, and where in it.
+/// Section 1: tensors become ready last layer first, the weight with its bias. Which bucket each is
+/// in, and where in it.
 struct Places {
   std::vector<int> bucket;               ///< by tensor
   std::vector<std::size_t> first;        ///< by tensor
   std::vector<std::size_t> bucket_size;  ///< in elements, with padding
 };
 Places places_of(const Network& net, double bucket_bytes) {
-  Places places{std::vector<int>(net.tensors.size()), std::vector<std::size_t>(net.tensors.size()), {}};
+  Places places{
+      std::vector<int>(net.tensors.size()), std::vector<std::size_t>(net.tensors.size()), {}};
   bool open = false;
   for (std::size_t l = net.tensors.size() / 2; l-- > 0;) {
     for (std::size_t k : {2 * l, 2 * l + 1}) {
@@ -195,8 +207,8 @@ int prepare(const std::string& path, const Json& config, int inputs) {
   Network net(inputs, config["model"]);
   starling::SafetensorsFile file;
   for (std::size_t k = 0; k < net.tensors.size(); ++k) {
-    starling::fill_random(starling::Init::uniform(0.1), 99, static_cast<std::uint32_t>(k), static_cast<std::int64_t>(net.tensors[k].size()),
-                          net.tensors[k].data());
+    starling::fill_random(starling::Init::uniform(0.1), 99, static_cast<std::uint32_t>(k),
+                          static_cast<std::int64_t>(net.tensors[k].size()), net.tensors[k].data());
     starling::FileTensor tensor{starling::DType::kFloat64, {}, {}};
     const std::int64_t out = net.widths[k / 2 + 1], in = net.widths[k / 2];
     tensor.shape = k % 2 == 0 ? starling::Shape{out, in} : starling::Shape{out};
@@ -225,14 +237,17 @@ Network shaped(const Network& like, const Vector& all) {
 
 /// In an algorithm's steps before this one the optimizer gets means over the ranks' gradients.
 std::int64_t means_before(const Json& algorithm) {
-  const auto type = algorithm.is_string() ? algorithm.get<std::string>() : algorithm.value("type", "gossip");
+  const auto type =
+      algorithm.is_string() ? algorithm.get<std::string>() : algorithm.value("type", "gossip");
   if (type == "allreduce" || type == "bytegrad") return std::numeric_limits<std::int64_t>::max();
   if (type == "local_sgd") return algorithm.value("start", 0);
   return type == "qadam" ? algorithm.value("warmup", 100) : 0;
 }
 
-using GradientsAt = std::function<std::vector<std::vector<Vector>>(std::int64_t, const std::vector<Network>&)>;
-std::vector<Network> other_algorithm(const Json& config, const Network& start, std::size_t n, std::int64_t steps_per_epoch,
+using GradientsAt =
+    std::function<std::vector<std::vector<Vector>>(std::int64_t, const std::vector<Network>&)>;
+std::vector<Network> other_algorithm(const Json& config, const Network& start, std::size_t n,
+                                     std::int64_t steps_per_epoch,
                                      const GradientsAt& gradients_at) {
   const Json& sync = config["sync"];
   starling::test::Job job;
@@ -240,13 +255,15 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
   job.topology = sync.value("topology", Json::object());
   job.exchange = sync.value("exchange", "fp32");
   job.optimizer = config["optimizer"];
-  if (job.optimizer.value("noise_correction", Json()) == "ranks") job.optimizer["noise_correction"] = n;
+  if (job.optimizer.value("noise_correction", Json()) == "ranks")
+    job.optimizer["noise_correction"] = n;
   job.steps = config["steps"];
   job.clip.norm = config["clip_norm"];
   for (const Json& entry : sync.value("switch", Json::array())) {
     const int step = entry.contains("step") && !entry["step"].is_null()
                          ? entry["step"].get<int>()
-                         : static_cast<int>(std::ceil(entry.at("epoch").get<double>() * static_cast<double>(steps_per_epoch)));
+                         : static_cast<int>(std::ceil(entry.at("epoch").get<double>() *
+                                                      static_cast<double>(steps_per_epoch)));
     job.switches.push_back({step, entry.at("algorithm"), entry.value("topology", Json())});
   }
   const auto drop_text = [](Json& algorithm) {
@@ -255,7 +272,8 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
   drop_text(job.algorithm);
   for (starling::test::Switch& next : job.switches) drop_text(next.algorithm);
   const Json& given_scale = sync["lr_scale"];
-  const double scale = given_scale == "sqrt_ranks" ? std::sqrt(static_cast<double>(n)) : given_scale.get<double>();
+  const double scale =
+      given_scale == "sqrt_ranks" ? std::sqrt(static_cast<double>(n)) : given_scale.get<double>();
   job.lr_at = [&](int t) {
     const Json* algorithm = &job.algorithm;
     int first = 0;
@@ -264,7 +282,8 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
       algorithm = &next.algorithm;
       first = next.step;
     }
-    return learning_rate(config, t, config["steps"]) * (t - first < means_before(*algorithm) ? 1.0 : scale);
+    return learning_rate(config, t, config["steps"]) *
+           (t - first < means_before(*algorithm) ? 1.0 : scale);
   };
   starling::test::PlainProblem problem;
   problem.start.assign(n, flat(start.tensors));
@@ -272,8 +291,10 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
   problem.message_sizes = places.bucket_size;
   for (std::size_t k = 0; k < start.tensors.size(); ++k) {
     const std::size_t elements = start.tensors[k].size();
-    problem.decays.insert(problem.decays.end(), elements, k % 2 == 0 || config["optimizer"]["decay"] == "all");
-    problem.bucket_of.insert(problem.bucket_of.end(), elements, static_cast<std::size_t>(places.bucket[k]));
+    problem.decays.insert(problem.decays.end(), elements,
+                          k % 2 == 0 || config["optimizer"]["decay"] == "all");
+    problem.bucket_of.insert(problem.bucket_of.end(), elements,
+                             static_cast<std::size_t>(places.bucket[k]));
     for (std::size_t e = 0; e < elements; ++e) problem.place_of.push_back(places.first[k] + e);
   }
   const auto nets_of = [&](const std::vector<Vector>& x) {
@@ -283,18 +304,21 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
   };
   problem.gradients = [&](const std::vector<Vector>& x, int t) {
     std::vector<Vector> gradients;
-    for (const std::vector<Vector>& of_rank : gradients_at(t, nets_of(x))) gradients.push_back(flat(of_rank));
+    for (const std::vector<Vector>& of_rank : gradients_at(t, nets_of(x)))
+      gradients.push_back(flat(of_rank));
     return gradients;
   };
   return nets_of(starling::test::run_plain_family(job, static_cast<int>(n), &problem));
 }
 
-int check(const std::string& folder, const std::string& init, int ranks, const Json& config, const starling::ImageDataset& data) {
+int check(const std::string& folder, const std::string& init, int ranks, const Json& config,
+          const starling::ImageDataset& data) {
   const starling::ImageInfo info = data.images();
   const auto pixels = static_cast<std::size_t>(info.image.elements());
   const auto channels = static_cast<std::size_t>(info.image[2]);
   const auto n = static_cast<std::size_t>(ranks);
-  const std::int64_t total = config["steps"], K = config["accumulate"], batch = config["batch_size"];
+  const std::int64_t total = config["steps"], K = config["accumulate"],
+                     batch = config["batch_size"];
   const std::int64_t steps_per_epoch = info.train_samples / ranks / batch / K;
   const std::string type = config["sync"]["algorithm"]["type"];
   const bool allreduce = type == "allreduce";
@@ -309,28 +333,34 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   std::vector<Network> nets(n, start);
   const double limit = config["clip_norm"];
   std::vector<int> bucket_of(start.tensors.size(), 0);
-  if (config["clip"] == "bucket") bucket_of = places_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024).bucket;
-  std::vector<std::vector<std::vector<Vector>>> states(n, std::vector<std::vector<Vector>>(start.tensors.size(), std::vector<Vector>(3)));
+  if (config["clip"] == "bucket")
+    bucket_of = places_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024).bucket;
+  std::vector<std::vector<std::vector<Vector>>> states(
+      n, std::vector<std::vector<Vector>>(start.tensors.size(), std::vector<Vector>(3)));
   std::vector<std::uint8_t> image(pixels);
   const auto gradients_at = [&](std::int64_t t, const std::vector<Network>& at) {
     const std::int64_t epoch = t / steps_per_epoch;
-    const auto order = permutation(config["seed"], static_cast<std::uint32_t>(epoch), info.train_samples);
+    const auto order =
+        permutation(config["seed"], static_cast<std::uint32_t>(epoch), info.train_samples);
     std::vector<std::vector<Vector>> gradients;
     for (std::size_t rank = 0; rank < n; ++rank) {
       std::vector<Vector> gradient;
       for (const Vector& tensor : start.tensors) gradient.emplace_back(tensor.size(), 0.0);
       for (std::int64_t b = 0; b < K * batch; ++b) {
-        const std::int64_t position = (t % steps_per_epoch * K * batch + b) * ranks + static_cast<std::int64_t>(rank);
+        const std::int64_t position =
+            (t % steps_per_epoch * K * batch + b) * ranks + static_cast<std::int64_t>(rank);
         const std::int64_t sample = order[static_cast<std::size_t>(position)];
         data.image(starling::Dataset::Split::kTrain, sample, image.data());
         Vector x(pixels);  // PyTorch's order C, H, W from H, W, C
         for (std::size_t i = 0; i < pixels; ++i) {
           const std::size_t c = i % channels;
-          const double mean = config["data"]["normalize"]["mean"][c], std_dev = config["data"]["normalize"]["std"][c];
+          const double mean = config["data"]["normalize"]["mean"][c],
+                       std_dev = config["data"]["normalize"]["std"][c];
           x[c * (pixels / channels) + i / channels] = (image[i] / 255.0 - mean) / std_dev;
         }
-        at[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)), config["loss"]["label_smoothing"],
-                              1.0 / static_cast<double>(K * batch), gradient);
+        at[rank].add_gradient(
+            x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)),
+            config["loss"]["label_smoothing"], 1.0 / static_cast<double>(K * batch), gradient);
       }
       gradients.push_back(gradient);
     }
@@ -339,9 +369,12 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   // Every other algorithm has its rewriting in tests/comm/plain_families.cpp.
   Json usual_gossip;
   starling::algorithm_of("gossip", &usual_gossip);
-  const bool corrected = config["optimizer"].contains("noise_correction") && config["optimizer"]["noise_correction"] != 1.0;
-  const bool stays = config["sync"].value("exchange", "fp32") == "fp32" && config["sync"].value("switch", Json::array()).empty();
-  const bool plain = stays && (allreduce || (config["sync"]["algorithm"] == usual_gossip && !corrected));
+  const bool corrected = config["optimizer"].contains("noise_correction") &&
+                         config["optimizer"]["noise_correction"] != 1.0;
+  const bool stays = config["sync"].value("exchange", "fp32") == "fp32" &&
+                     config["sync"].value("switch", Json::array()).empty();
+  const bool plain =
+      stays && (allreduce || (config["sync"]["algorithm"] == usual_gossip && !corrected));
   if (!plain) nets = other_algorithm(config, start, n, steps_per_epoch, gradients_at);
   for (std::int64_t t = 0; plain && t < total; ++t) {
     std::vector<std::vector<Vector>> gradients = gradients_at(t, nets);
@@ -350,7 +383,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
         for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
           double sum = 0.0;
           for (std::size_t rank = 0; rank < n; ++rank) sum += gradients[rank][k][i];
-          for (std::size_t rank = 0; rank < n; ++rank) gradients[rank][k][i] = sum / static_cast<double>(n);
+          for (std::size_t rank = 0; rank < n; ++rank)
+            gradients[rank][k][i] = sum / static_cast<double>(n);
         }
       }
     }
@@ -370,8 +404,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
     for (std::size_t rank = 0; rank < n; ++rank) {
       if (limit > 0.0) clip(gradients[rank], limit, bucket_of);
       for (std::size_t k = 0; k < start.tensors.size(); ++k) {
-        update(config["optimizer"], learning_rate(config, t, total), t + 1, k % 2 == 0, mixed[rank].tensors[k], gradients[rank][k],
-               states[rank][k]);
+        update(config["optimizer"], learning_rate(config, t, total), t + 1, k % 2 == 0,
+               mixed[rank].tensors[k], gradients[rank][k], states[rank][k]);
       }
     }
     nets = mixed;
@@ -380,7 +414,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   double worst = 0.0, moved = 0.0;
   for (std::size_t rank = 0; rank < n; ++rank) {
     Network got = start;
-    load(fmt::format("{}/checkpoints/step-{}/rank-{}.safetensors", folder, total, rank), "model.", got);
+    load(fmt::format("{}/checkpoints/step-{}/rank-{}.safetensors", folder, total, rank), "model.",
+         got);
     for (std::size_t k = 0; k < start.tensors.size(); ++k) {
       for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
         worst = std::max(worst, std::abs(got.tensors[k][i] - nets[rank].tensors[k][i]));
@@ -388,23 +423,30 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
       }
     }
   }
-  fmt::print("{} ranks, {} steps: largest difference {:.3g}; training moved a parameter by up to {:.3g}\n", ranks, total, worst, moved);
+  fmt::print(
+      "{} ranks, {} steps: largest difference {:.3g}; training moved a parameter by up to {:.3g}\n",
+      ranks, total, worst, moved);
   return worst <= 1e-12 && moved >= 1e-3 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) return std::fprintf(stderr, "usage: plain_training prepare CONFIG INIT | check FOLDER INIT RANKS\n"), 2;
+  if (argc < 4)
+    return std::fprintf(stderr,
+                        "usage: plain_training prepare CONFIG INIT | check FOLDER INIT RANKS\n"),
+           2;
   const std::string mode = argv[1];
   starling::register_builtins();
-  const Json config = starling::read_json_file(mode == "prepare" ? argv[2] : std::string(argv[2]) + "/config.json");
+  const Json config =
+      starling::read_json_file(mode == "prepare" ? argv[2] : std::string(argv[2]) + "/config.json");
   ConfigSection root(config, argv[2]);
   ConfigSection section = root.section("data", "");
-  const auto data =
-      starling::datasets().make(section.required_text("type", ""), "data.type", section, config.value("seed", std::uint64_t{1}));
+  const auto data = starling::datasets().make(section.required_text("type", ""), "data.type",
+                                              section, config.value("seed", std::uint64_t{1}));
   const auto& images = dynamic_cast<const starling::ImageDataset&>(*data);
-  if (mode == "prepare") return prepare(argv[3], config, static_cast<int>(images.images().image.elements()));
+  if (mode == "prepare")
+    return prepare(argv[3], config, static_cast<int>(images.images().image.elements()));
   data->open();
   return check(argv[2], argv[3], std::stoi(argv[4]), config, images);
 }

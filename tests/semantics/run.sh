@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains with starling-train under mpirun in double precision and compares every rank's parameters with the plain implementation.
-# usage: run.sh BIN_DIR RANKS CONFIG [--set key=value]...
+# Trains with starling-train under mpirun in double precision and compares every rank's parameters
+# with the plain implementation. usage: run.sh BIN_DIR RANKS CONFIG [--set key=value]...
 set -euo pipefail
 bin=$1 ranks=$2 config=$3
 shift 3

@@ -11,7 +11,8 @@ namespace starling::test {
 /// What goes to a standard file goes to this one meanwhile.
 class Caught {
  public:
-  Caught(std::FILE* stream, const std::string& path) : stream_(stream), before_(::dup(::fileno(stream))) {
+  Caught(std::FILE* stream, const std::string& path)
+      : stream_(stream), before_(::dup(::fileno(stream))) {
     std::fflush(stream_);
     const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(file, ::fileno(stream_));

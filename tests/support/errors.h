@@ -9,7 +9,8 @@
 
 namespace starling::test {
 
-/// The text of the Error that `call` throws; "" if it throws none. For threads and ranks of which some may be spared.
+/// The text of the Error that `call` throws; "" if it throws none. For threads and ranks of which
+/// some may be spared.
 template <class Call>
 std::string error_text(const Call& call) {
   try {

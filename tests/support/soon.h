@@ -17,7 +17,8 @@ bool soon(const What& what) {
   return true;
 }
 
-/// How ranks meet that a transport's barrier() would not serve any more: one that never comes makes nobody hang.
+/// How ranks meet that a transport's barrier() would not serve any more: one that never comes makes
+/// nobody hang.
 inline void wait_for(const std::atomic<int>& count, int wanted) {
   soon([&] { return count >= wanted; });
 }

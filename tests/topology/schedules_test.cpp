@@ -1,4 +1,5 @@
-// The built-in topologies against their definitions, multiplied out in the tests' own rational numbers.
+// The built-in topologies against their definitions, multiplied out in the tests' own rational
+// numbers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -25,7 +26,8 @@ TEST_CASE("topology/schedules: every round is doubly stochastic, exactly, for n 
         CAPTURE(n);
         CAPTURE(per_node);
         const std::int64_t rounds = topology->period() > 0 ? topology->period() : 8;
-        for (std::int64_t k = 0; k < rounds; ++k) REQUIRE(doubly_stochastic(matrix_of(topology->round(k), n)));
+        for (std::int64_t k = 0; k < rounds; ++k)
+          REQUIRE(doubly_stochastic(matrix_of(topology->round(k), n)));
         const TopologyReport report = analyse(*topology);
         CHECK(report.row_stochastic);
         CHECK(report.column_stochastic);
@@ -45,18 +47,23 @@ TEST_CASE("topology/schedules: which numbers of ranks each type takes") {
     CAPTURE(n);
     const bool power = (n & (n - 1)) == 0;
     const auto take = [n](std::initializer_list<const char*> types, bool expected) {
-      for (const char* type : types) CHECK_MESSAGE((try_make(type, n) != nullptr) == expected, type);
+      for (const char* type : types)
+        CHECK_MESSAGE((try_make(type, n) != nullptr) == expected, type);
     };
-    take({"complete", "base-2", "random-matching", "torus", "static-exp", "static-ring", "star", "directed-exp"}, true);
+    take({"complete", "base-2", "random-matching", "torus", "static-exp", "static-ring", "star",
+          "directed-exp"},
+         true);
     take({"ring", "shift-one"}, n == 1 || n % 2 == 0);
     take({"one-peer-exp", "hypercube", "alternating-exp-ring"}, power);
-    CHECK((try_make("alternating-exp-ring", n, 3) != nullptr) == (n == 1 || n == 6 || n == 12 || n == 24));
+    CHECK((try_make("alternating-exp-ring", n, 3) != nullptr) ==
+          (n == 1 || n == 6 || n == 12 || n == 24));
   }
 }
 
 TEST_CASE("topology/schedules: one rank is the identity") {
-  for (const char* type : {"complete", "ring", "one-peer-exp", "alternating-exp-ring", "base-2", "random-matching", "hypercube", "torus",
-                           "static-exp", "static-ring", "star", "directed-exp", "shift-one"}) {
+  for (const char* type :
+       {"complete", "ring", "one-peer-exp", "alternating-exp-ring", "base-2", "random-matching",
+        "hypercube", "torus", "static-exp", "static-ring", "star", "directed-exp", "shift-one"}) {
     CAPTURE(type);
     const auto topology = make(type, 1);
     CHECK(topology->round(0).identity());
@@ -72,7 +79,8 @@ TEST_CASE("topology/schedules: ring pairs neighbours and leaves cos(2π/n) a rou
   for (int n = 4; n <= 32; n += 2) {
     CAPTURE(n);
     const TopologyReport report = analyse(*make("ring", n));
-    CHECK(report.spectral_gap == doctest::Approx(1.0 - std::cos(2.0 * std::numbers::pi / n)).epsilon(1e-10));
+    CHECK(report.spectral_gap ==
+          doctest::Approx(1.0 - std::cos(2.0 * std::numbers::pi / n)).epsilon(1e-10));
     CHECK(report.rounds_to_consensus.has_value() == (n == 4));
   }
   CHECK(analyse(*make("ring", 2)).rounds_to_consensus == 1);
@@ -100,9 +108,11 @@ TEST_CASE("topology/schedules: alternating-exp-ring's example, N = 4 and L = 2")
   CHECK(drawn(topology->round(1), 8) == "[0123][45][67]");
   CHECK(drawn(topology->round(2), 8) == "[01][2367][45]");
   CHECK(drawn(topology->round(3), 8) == "[0145][23][67]");
-  for (const Group& group : topology->round(0).groups) CHECK(group.self_weight == 1.0 / static_cast<double>(group.ranks.size()));
+  for (const Group& group : topology->round(0).groups)
+    CHECK(group.self_weight == 1.0 / static_cast<double>(group.ranks.size()));
   // ranks_per_node of the config counts before the site's.
-  CHECK(drawn(make("alternating-exp-ring", 8, 1, {{"ranks_per_node", 2}})->round(0), 8) == "[01][23][4567]");
+  CHECK(drawn(make("alternating-exp-ring", 8, 1, {{"ranks_per_node", 2}})->round(0), 8) ==
+        "[01][23][4567]");
 }
 
 TEST_CASE("topology/schedules: alternating-exp-ring is exact in 2 log2 N rounds from an even one") {
@@ -117,7 +127,8 @@ TEST_CASE("topology/schedules: alternating-exp-ring is exact in 2 log2 N rounds 
       CHECK(analyse(*topology).rounds_to_consensus == 2 * log);
       for (int start = 0; start < 2 * log; start += 2) {  // also from any other exponent
         FractionMatrix total = matrix_of(Round{}, n);
-        for (int k = start; k < start + 2 * log; ++k) total = product(matrix_of(topology->round(k), n), total);
+        for (int k = start; k < start + 2 * log; ++k)
+          total = product(matrix_of(topology->round(k), n), total);
         bool mean = true;
         for (const auto& row : total) {
           for (const Fraction& entry : row) mean = mean && entry == Fraction(1, n);
@@ -128,8 +139,10 @@ TEST_CASE("topology/schedules: alternating-exp-ring is exact in 2 log2 N rounds 
   }
 }
 
-TEST_CASE("topology/schedules: base-2 reaches the exact mean in at most 2 log2 n + 1 rounds, in pairs") {
-  const std::map<int, int> lengths{{3, 3}, {6, 4}, {12, 5}, {24, 6}, {25, 9}, {48, 7}, {2, 1}, {4, 2}, {8, 3}, {16, 4}, {32, 5}};
+TEST_CASE(
+    "topology/schedules: base-2 reaches the exact mean in at most 2 log2 n + 1 rounds, in pairs") {
+  const std::map<int, int> lengths{{3, 3}, {6, 4}, {12, 5}, {24, 6}, {25, 9}, {48, 7},
+                                   {2, 1}, {4, 2}, {8, 3},  {16, 4}, {32, 5}};
   for (int n = 2; n <= 48; ++n) {
     CAPTURE(n);
     const auto topology = make("base-2", n);
@@ -153,7 +166,8 @@ TEST_CASE("topology/schedules: base-2 for powers of two is one-peer-exp") {
   for (int n = 2; n <= 32; n *= 2) {
     const auto base = make("base-2", n), peer = make("one-peer-exp", n);
     REQUIRE(base->period() == peer->period());
-    for (std::int64_t k = 0; k < base->period(); ++k) CHECK(matrix_of(base->round(k), n) == matrix_of(peer->round(k), n));
+    for (std::int64_t k = 0; k < base->period(); ++k)
+      CHECK(matrix_of(base->round(k), n) == matrix_of(peer->round(k), n));
   }
 }
 
@@ -167,10 +181,13 @@ TEST_CASE("topology/schedules: base-2 of three ranks as published") {
   CHECK(topology->round(1).groups[0].self_weight == 1.0 / 3.0);
 }
 
-TEST_CASE("topology/schedules: random-matching is a function of seed and round, pairs nearly all, and has no period") {
+TEST_CASE(
+    "topology/schedules: random-matching is a function of seed and round, pairs nearly all, and "
+    "has no period") {
   for (const int n : {2, 5, 8, 33}) {
     CAPTURE(n);
-    const auto a = make("random-matching", n, 1, {{"seed", 7}}), b = make("random-matching", n, 1, {{"seed", 7}});
+    const auto a = make("random-matching", n, 1, {{"seed", 7}}),
+               b = make("random-matching", n, 1, {{"seed", 7}});
     const auto other = make("random-matching", n, 1, {{"seed", 8}});
     CHECK(a->period() == 0);
     int same_seed = 0, same_round = 0;
@@ -193,19 +210,24 @@ TEST_CASE("topology/schedules: random-matching is a function of seed and round, 
     if (n % 2 == 0) CHECK(left_out.empty());
   }
   // The seed is 0 where none is given.
-  CHECK(matrix_of(make("random-matching", 8)->round(3), 8) == matrix_of(make("random-matching", 8, 1, {{"seed", 0}})->round(3), 8));
+  CHECK(matrix_of(make("random-matching", 8)->round(3), 8) ==
+        matrix_of(make("random-matching", 8, 1, {{"seed", 0}})->round(3), 8));
 }
 
 TEST_CASE("topology/schedules: round k is round k mod period") {
-  for (const auto& [type, n] :
-       std::map<std::string, int>{{"complete", 5}, {"ring", 6}, {"one-peer-exp", 16}, {"alternating-exp-ring", 8}, {"base-2", 25}}) {
+  for (const auto& [type, n] : std::map<std::string, int>{{"complete", 5},
+                                                          {"ring", 6},
+                                                          {"one-peer-exp", 16},
+                                                          {"alternating-exp-ring", 8},
+                                                          {"base-2", 25}}) {
     CAPTURE(type);
     const auto topology = make(type, n);
     const std::int64_t period = topology->period();
     REQUIRE(period > 0);
     for (std::int64_t k = 0; k < period; ++k) {
       CHECK(matrix_of(topology->round(k), n) == matrix_of(topology->round(k + period), n));
-      CHECK(matrix_of(topology->round(k), n) == matrix_of(topology->round(k + 1000003 * period), n));
+      CHECK(matrix_of(topology->round(k), n) ==
+            matrix_of(topology->round(k + 1000003 * period), n));
     }
     CHECK_THROWS_AS(topology->round(-1), Error);
   }

@@ -33,7 +33,9 @@ inline std::unique_ptr<Topology> try_make(const std::string& type, int ranks, in
 }
 
 /// The text of the error that making it throws, with its exit code in front: "2 [topology] …".
-inline std::string error_of(const std::string& type, int ranks, const nlohmann::json& keys = nlohmann::json::object(), int per_node = 1) {
+inline std::string error_of(const std::string& type, int ranks,
+                            const nlohmann::json& keys = nlohmann::json::object(),
+                            int per_node = 1) {
   try {
     make(type, ranks, per_node, keys);
   } catch (const Error& error) {
@@ -77,10 +79,13 @@ struct Fraction {
     if (__builtin_mul_overflow(x, y, &result)) throw std::overflow_error("Fraction");
     return result;
   }
-  friend Fraction operator*(const Fraction& x, const Fraction& y) { return {times(x.a, y.a), times(x.b, y.b)}; }
+  friend Fraction operator*(const Fraction& x, const Fraction& y) {
+    return {times(x.a, y.a), times(x.b, y.b)};
+  }
   friend Fraction operator+(const Fraction& x, const Fraction& y) {
     Integer sum;
-    if (__builtin_add_overflow(times(x.a, y.b), times(y.a, x.b), &sum)) throw std::overflow_error("Fraction");
+    if (__builtin_add_overflow(times(x.a, y.b), times(y.a, x.b), &sum))
+      throw std::overflow_error("Fraction");
     return {sum, times(x.b, y.b)};
   }
   friend bool operator==(const Fraction& x, const Fraction& y) { return x.a == y.a && x.b == y.b; }
@@ -88,7 +93,8 @@ struct Fraction {
 
 using FractionMatrix = std::vector<std::vector<Fraction>>;
 
-/// A weight as the fraction with the smallest denominator ≤ 4096 that is the same double up to 1e-15; by trying them all.
+/// A weight as the fraction with the smallest denominator ≤ 4096 that is the same double up to
+/// 1e-15; by trying them all.
 inline Fraction fraction_of(double weight) {
   for (int q = 1; q <= 4096; ++q) {
     const double p = std::round(weight * q);

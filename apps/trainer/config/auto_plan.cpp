@@ -20,11 +20,14 @@ constexpr double kUsualBucket = 25.0;
 
 /// What is chosen where measurement does not say otherwise.
 nlohmann::json standard_algorithm(const TrainConfig& config) {
-  return config.auto_algorithm ? nlohmann::json{{"type", config.algorithm.name}} : config.resolved["sync"]["algorithm"];
+  return config.auto_algorithm ? nlohmann::json{{"type", config.algorithm.name}}
+                               : config.resolved["sync"]["algorithm"];
 }
 
-/// Makes what was chosen: `algorithm` and `topology` as a config has them, the latter unused by an algorithm that needs none.
-void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& algorithm, const nlohmann::json& topology, double bucket_mb) {
+/// Makes what was chosen: `algorithm` and `topology` as a config has them, the latter unused by an
+/// algorithm that needs none.
+void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& algorithm,
+           const nlohmann::json& topology, double bucket_mb) {
   nlohmann::json& sync = config.resolved["sync"];
   if (config.auto_topology) {
     config.algorithm = algorithm_of(algorithm, &sync["algorithm"]);
@@ -59,8 +62,8 @@ void agree(StepModel& step, World& world) {
 
 }  // namespace
 
-std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
-                                  Transport& transport) {
+std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
+                                  const ShapeTrace& trace, Backend& backend, Transport& transport) {
   if (!config.auto_topology && !config.auto_bucket) return {};
   if (transport.size() == 1) {
     apply(config, site, standard_algorithm(config), {{"type", "base-2"}}, kUsualBucket);
@@ -70,26 +73,37 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
   together(transport, [&] { step = time_passes(config, trace, backend); });
   agree(step, transport);
   MeasureSettings settings;
-  const int threads = config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.world().local_size()));
-  const auto host = open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
+  const int threads = config.threads > 0
+                          ? config.threads
+                          : std::max(1, cores_of_rank(transport.world().local_size()));
+  const auto host =
+      open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
   settings.spare_cores = cores_of_rank(transport.world().local_size()) >= threads + 1;
-  settings.direct = config.transport.reads_parameters && !config.mixer.encodes && backend.device() == DeviceType::kCpu;
+  settings.direct = config.transport.reads_parameters && !config.mixer.encodes &&
+                    backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);
-  if (const std::string warning = half_duplex_warning(network); transport.rank() == 0 && !warning.empty()) log::warning("{}", warning);
+  if (const std::string warning = half_duplex_warning(network);
+      transport.rank() == 0 && !warning.empty())
+    log::warning("{}", warning);
 
   std::string decision, text;
   if (transport.rank() == 0) {
-    const std::vector<double> sizes = config.auto_bucket ? usual_bucket_sizes() : std::vector<double>{config.bucket_bytes / kMebibyte};
+    const std::vector<double> sizes = config.auto_bucket
+                                          ? usual_bucket_sizes()
+                                          : std::vector<double>{config.bucket_bytes / kMebibyte};
     Advice advice;
     if (config.auto_topology) {
       advice = advise(network, step, sizes, &config.algorithm);
     } else {
-      advice = advise_for(config.algorithm, config.topology.get(), config.topology_name, network, step, sizes);
+      advice = advise_for(config.algorithm, config.topology.get(), config.topology_name, network,
+                          step, sizes);
     }
     const PlannedChoice& choice = advice.choices[advice.best];
-    text =
-        fmt::format("auto: {}, bucket_mb {:.4g}: predicted {:.4g} ms a step, {:.4g} ms of it waiting; computation alone {:.4g} ms\n",
-                    choice.label(), choice.bucket_mb, choice.prediction.step * 1e3, choice.prediction.exposed * 1e3, advice.compute * 1e3);
+    text = fmt::format(
+        "auto: {}, bucket_mb {:.4g}: predicted {:.4g} ms a step, {:.4g} ms of it waiting; "
+        "computation alone {:.4g} ms\n",
+        choice.label(), choice.bucket_mb, choice.prediction.step * 1e3,
+        choice.prediction.exposed * 1e3, advice.compute * 1e3);
     if (config.auto_topology) text += fmt::format("auto: {}\n", advice.reason);
     nlohmann::json figures{{"algorithm", choice.algorithm},
                            {"topology", choice.label()},
@@ -104,19 +118,23 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
   decision = transport.world().all_gather(decision).front();
   config.auto_figures = nlohmann::json::parse(decision);
   nlohmann::json algorithm = standard_algorithm(config);
-  if (config.auto_figures["algorithm"] != config.algorithm.name) algorithm = {{"type", config.auto_figures["algorithm"]}};
-  apply(config, site, algorithm, {{"type", config.auto_figures["topology"]}}, config.auto_figures["bucket_mb"].get<double>());
+  if (config.auto_figures["algorithm"] != config.algorithm.name)
+    algorithm = {{"type", config.auto_figures["algorithm"]}};
+  apply(config, site, algorithm, {{"type", config.auto_figures["topology"]}},
+        config.auto_figures["bucket_mb"].get<double>());
   return text;
 }
 
-void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config, const std::string& source) {
+void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config,
+                  const std::string& source) {
   if (!config.auto_topology && !config.auto_bucket) return;
   const auto sync = saved_config.find("sync");
   if (sync == saved_config.end() || !sync->is_object() || !sync->contains("bucket_mb")) {
-    fail(ExitCode::kUsage, "resume", {.file = source}, "the checkpoint does not say which topology and bucket size its run had");
+    fail(ExitCode::kUsage, "resume", {.file = source},
+         "the checkpoint does not say which topology and bucket size its run had");
   }
-  apply(config, site, sync->value("algorithm", nlohmann::json()), sync->value("topology", nlohmann::json()),
-        sync->value("bucket_mb", kUsualBucket));
+  apply(config, site, sync->value("algorithm", nlohmann::json()),
+        sync->value("topology", nlohmann::json()), sync->value("bucket_mb", kUsualBucket));
 }
 
 }  // namespace starling

@@ -17,22 +17,25 @@
 namespace starling {
 namespace {
 
-/// "--lr is no option but a key of the config; give it as --set optimizer.lr=VALUE" where an argument has a key's name, as other trainers'
-/// options do.
+/// "--lr is no option but a key of the config; give it as --set optimizer.lr=VALUE" where an
+/// argument has a key's name, as other trainers' options do.
 std::optional<std::string> key_hint(const CLI::App& app, int argc, const char* const* argv) {
   const std::vector<const CLI::Option*> known = app.get_options();
   for (int i = 1; i < argc; ++i) {
     const std::string argument = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
     if (!argument.starts_with("--") || argument.size() < 4) continue;
     const std::string name = argument.substr(2);
-    if (std::any_of(known.begin(), known.end(), [&](const CLI::Option* option) { return option->check_lname(name); })) continue;
+    if (std::any_of(known.begin(), known.end(),
+                    [&](const CLI::Option* option) { return option->check_lname(name); }))
+      continue;
     register_builtins();
     std::istringstream lines(describe_config());
     for (std::string line; std::getline(lines, line);) {  // "| `optimizer.lr` | number | …"
       if (!line.starts_with("| `")) continue;
       const std::string key = line.substr(3, line.find('`', 3) - 3);
       if (key == name || key.ends_with("." + name))
-        return fmt::format("{} is no option but a key of the config; give it as --set {}=VALUE", argument, key);
+        return fmt::format("{} is no option but a key of the config; give it as --set {}=VALUE",
+                           argument, key);
     }
     break;
   }
@@ -43,43 +46,59 @@ std::optional<std::string> key_hint(const CLI::App& app, int argc, const char* c
 
 TrainOptions parse_train_options(int argc, char** argv) {
   TrainOptions options;
-  CLI::App app{"Trains a model on this rank, or on all ranks that mpirun started, as a JSON config says."};
+  CLI::App app{
+      "Trains a model on this rank, or on all ranks that mpirun started, as a JSON config says."};
   app.name("starling-train");
   app.set_help_flag();
   app.add_flag("-h,--help", options.help, "print this text");
   app.add_flag("--version", options.version, "print version, commit and libraries");
   app.add_option("config", options.config, "the config, a JSON file");
-  app.add_option("--set", options.settings, "key.path=value: change a config key; the value is JSON or a plain string")
+  app.add_option("--set", options.settings,
+                 "key.path=value: change a config key; the value is JSON or a plain string")
       ->allow_extra_args(false);
-  app.add_option("--output", options.output, "folder for the run's files (default: runs/<config name>-<time>)");
-  app.add_option("--resume", options.resume, "a run's folder, or latest: the newest complete checkpoint under --output");
-  app.add_flag("--elastic", options.elastic, "with --resume: go on with another number of ranks, as the config's `elastic` says");
-  app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
-  app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
+  app.add_option("--output", options.output,
+                 "folder for the run's files (default: runs/<config name>-<time>)");
+  app.add_option("--resume", options.resume,
+                 "a run's folder, or latest: the newest complete checkpoint under --output");
+  app.add_flag("--elastic", options.elastic,
+               "with --resume: go on with another number of ranks, as the config's `elastic` says");
+  app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--trace", options.trace,
+                 "write a timeline of all ranks for Perfetto or chrome://tracing");
+  app.add_flag("--dry-run", options.dry_run,
+               "print the resolved config, parameters, buckets, topology and memory, and stop");
   app.add_flag("--check-gradients", options.check_gradients,
-               "compare the gradients of each layer and of the loss with central differences in fp64, and stop");
+               "compare the gradients of each layer and of the loss with central differences in "
+               "fp64, and stop");
   app.add_option("--list", options.list,
-                 "print the names of one kind: models, layers, topologies, algorithms, transports, optimizers, schedules, data, samplers, "
+                 "print the names of one kind: models, layers, topologies, algorithms, transports, "
+                 "optimizers, schedules, data, samplers, "
                  "augmentations, tasks, losses, metrics");
   app.add_option("--evaluate", options.evaluate,
-                 "test a model.safetensors, or that of a run's folder, without training; on its own data set, or on that of a config");
-  app.add_option("--confusion", options.confusion, "with --evaluate: write which classes are taken for which, as CSV");
+                 "test a model.safetensors, or that of a run's folder, without training; on its "
+                 "own data set, or on that of a config");
+  app.add_option("--confusion", options.confusion,
+                 "with --evaluate: write which classes are taken for which, as CSV");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   options.help_text = app.help();
   refuse_empty_arguments(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    fail(ExitCode::kUsage, "arguments", "{}", key_hint(app, argc, argv).value_or(argument_error(app, error, argc, argv)));
+    fail(ExitCode::kUsage, "arguments", "{}",
+         key_hint(app, argc, argv).value_or(argument_error(app, error, argc, argv)));
   }
   if (!options.confusion.empty() && options.evaluate.empty())
-    fail(ExitCode::kUsage, "arguments", "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");
+    fail(ExitCode::kUsage, "arguments",
+         "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");
   if (options.elastic && options.resume.empty())
-    fail(ExitCode::kUsage, "arguments", "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
-  const bool needs_config =
-      !options.help && !options.version && !options.describe_config && options.list.empty() && options.evaluate.empty();
-  if (needs_config && options.config.empty()) fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");
+    fail(ExitCode::kUsage, "arguments",
+         "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
+  const bool needs_config = !options.help && !options.version && !options.describe_config &&
+                            options.list.empty() && options.evaluate.empty();
+  if (needs_config && options.config.empty())
+    fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");
   return options;
 }
 

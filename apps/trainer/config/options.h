@@ -10,7 +10,8 @@ struct TrainOptions {
   std::string config, output, resume, device, trace, list, evaluate, confusion;
   std::vector<std::string> settings;
   bool elastic = false;  ///< --resume may go on with another number of ranks
-  bool dry_run = false, check_gradients = false, version = false, help = false, describe_config = false;
+  bool dry_run = false, check_gradients = false, version = false, help = false,
+       describe_config = false;
   std::string help_text;
 };
 

@@ -10,18 +10,25 @@
 namespace starling {
 
 std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch) {
-  return static_cast<std::int64_t>(std::ceil(epoch * static_cast<double>(steps_per_epoch) * (1.0 - 1e-12)));  // 1.1 of 10 is 11
+  // 1.1 of 10 is 11
+  return static_cast<std::int64_t>(
+      std::ceil(epoch * static_cast<double>(steps_per_epoch) * (1.0 - 1e-12)));
 }
 
-RunLength::RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::int64_t accumulate, double epochs, std::int64_t steps)
-    : stretches_(std::move(stretches)), samples_(samples), accumulate_(accumulate), by_epochs_(steps <= 0) {
-  require(!stretches_.empty() && stretches_.front().step == 0, "run length", "the first of {} stretches does not begin at step 0",
-          stretches_.size());
+RunLength::RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::int64_t accumulate,
+                     double epochs, std::int64_t steps)
+    : stretches_(std::move(stretches)),
+      samples_(samples),
+      accumulate_(accumulate),
+      by_epochs_(steps <= 0) {
+  require(!stretches_.empty() && stretches_.front().step == 0, "run length",
+          "the first of {} stretches does not begin at step 0", stretches_.size());
   for (const Stretch& stretch : stretches_) {
     Part part{.stretch = stretch};
     if (!parts_.empty()) {
       const Part& before = parts_.back();
-      require(stretch.step > before.stretch.step, "run length", "a stretch begins at step {}, the one before it at step {}", stretch.step,
+      require(stretch.step > before.stretch.step, "run length",
+              "a stretch begins at step {}, the one before it at step {}", stretch.step,
               before.stretch.step);
       const Place place = place_in(before, stretch.step);
       part.epoch = place.epoch;
@@ -29,7 +36,9 @@ RunLength::RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::
       if (place.epoch == before.epoch) part.seen += before.seen;
       part.planned = planned_in(before, stretch.step);
     }
-    const auto updates = [&](std::int64_t of) { return of / stretch.ranks / stretch.batch_size / accumulate; };
+    const auto updates = [&](std::int64_t of) {
+      return of / stretch.ranks / stretch.batch_size / accumulate;
+    };
     part.steps_per_epoch = updates(samples);
     part.rest = updates(samples - part.seen);
     parts_.push_back(part);
@@ -38,7 +47,8 @@ RunLength::RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::
   batches_per_epoch = samples / last.ranks / last.batch_size;
   steps_per_epoch = parts_.back().steps_per_epoch;
   total_steps = by_epochs_ ? step_of_epoch(epochs) : steps;
-  first_total_ = by_epochs_ ? starling::step_of_epoch(epochs, parts_.front().steps_per_epoch) : steps;
+  first_total_ =
+      by_epochs_ ? starling::step_of_epoch(epochs, parts_.front().steps_per_epoch) : steps;
 }
 
 const RunLength::Part& RunLength::part_at(std::int64_t step) const {
@@ -50,22 +60,27 @@ const RunLength::Part& RunLength::part_at(std::int64_t step) const {
 RunLength::Place RunLength::place_in(const Part& part, std::int64_t step) {
   const std::int64_t update = step - part.stretch.step;
   if (update < part.rest || part.steps_per_epoch == 0) return {part.epoch, update};
-  return {part.epoch + 1 + (update - part.rest) / part.steps_per_epoch, (update - part.rest) % part.steps_per_epoch};
+  return {part.epoch + 1 + (update - part.rest) / part.steps_per_epoch,
+          (update - part.rest) % part.steps_per_epoch};
 }
 
 RunLength::Place RunLength::place(std::int64_t step) const { return place_in(part_at(step), step); }
 
 double RunLength::begin_of(const Part& part) const {
-  return static_cast<double>(part.epoch) + static_cast<double>(part.seen) / static_cast<double>(samples_);
+  return static_cast<double>(part.epoch) +
+         static_cast<double>(part.seen) / static_cast<double>(samples_);
 }
 
 double RunLength::epochs_at(std::int64_t step) const {
   const Part& part = part_at(step);
-  if (part.stretch.step == 0) return static_cast<double>(step) / static_cast<double>(part.steps_per_epoch);
+  if (part.stretch.step == 0)
+    return static_cast<double>(step) / static_cast<double>(part.steps_per_epoch);
   const Place at = place_in(part, step);
   const double begin = begin_of(part), update = static_cast<double>(at.update);
-  if (at.epoch > part.epoch) return static_cast<double>(at.epoch) + update / static_cast<double>(part.steps_per_epoch);
-  return begin + (static_cast<double>(part.epoch + 1) - begin) * update / static_cast<double>(part.rest);
+  if (at.epoch > part.epoch)
+    return static_cast<double>(at.epoch) + update / static_cast<double>(part.steps_per_epoch);
+  return begin +
+         (static_cast<double>(part.epoch + 1) - begin) * update / static_cast<double>(part.rest);
 }
 
 std::int64_t RunLength::step_of_epoch(double epoch) const {
@@ -94,19 +109,25 @@ std::int64_t RunLength::whole_epochs(std::int64_t step) const {
 
 double RunLength::planned_in(const Part& part, std::int64_t step) const {
   const auto done = static_cast<double>(step - part.stretch.step);
-  // A run of so many steps has them, whatever they hold; of one of so many epochs the same share is over.
-  if (!by_epochs_ || part.stretch.step == 0 || part.steps_per_epoch == 0) return part.planned + done;
-  return part.planned + done * static_cast<double>(first_steps_per_epoch()) / static_cast<double>(part.steps_per_epoch);
+  // A run of so many steps has them, whatever they hold; of one of so many epochs the same share is
+  // over.
+  if (!by_epochs_ || part.stretch.step == 0 || part.steps_per_epoch == 0)
+    return part.planned + done;
+  return part.planned + done * static_cast<double>(first_steps_per_epoch()) /
+                            static_cast<double>(part.steps_per_epoch);
 }
 
 std::int64_t RunLength::planned_step(std::int64_t step) const {
   const Part& part = part_at(step);
   if (part.stretch.step == 0) return step;
-  return std::clamp<std::int64_t>(std::llround(planned_in(part, step)), 0, std::max<std::int64_t>(first_total_ - 1, 0));
+  return std::clamp<std::int64_t>(std::llround(planned_in(part, step)), 0,
+                                  std::max<std::int64_t>(first_total_ - 1, 0));
 }
 
 double RunLength::batch_ratio(std::int64_t step) const {
-  const auto samples = [](const Stretch& stretch) { return static_cast<double>(stretch.ranks * stretch.batch_size); };
+  const auto samples = [](const Stretch& stretch) {
+    return static_cast<double>(stretch.ranks * stretch.batch_size);
+  };
   return samples(part_at(step).stretch) / samples(stretches_.front());
 }
 
@@ -114,7 +135,8 @@ std::int64_t RunLength::samples_seen(std::int64_t step) const {
   std::int64_t seen = 0;
   for (std::size_t k = 0; k < parts_.size() && parts_[k].stretch.step < step; ++k) {
     const Stretch& stretch = parts_[k].stretch;
-    const std::int64_t end = k + 1 < parts_.size() ? std::min(step, parts_[k + 1].stretch.step) : step;
+    const std::int64_t end =
+        k + 1 < parts_.size() ? std::min(step, parts_[k + 1].stretch.step) : step;
     seen += (end - stretch.step) * accumulate_ * stretch.ranks * stretch.batch_size;
   }
   return seen;
@@ -124,11 +146,13 @@ std::vector<TakenBatches> RunLength::taken() const {
   std::vector<TakenBatches> taken;
   const std::int64_t epoch = parts_.back().epoch;
   for (std::size_t k = parts_.size() - 1; k > 0; --k) {
-    if (parts_[k].epoch != epoch) break;  // it began with a later one, so nothing before it was of this one
+    // it began with a later one, so nothing before it was of this one
+    if (parts_[k].epoch != epoch) break;
     const Stretch& before = parts_[k - 1].stretch;
     const Place end = place_in(parts_[k - 1], parts_[k].stretch.step);
     if (end.epoch != epoch) break;
-    if (end.update > 0) taken.push_back({before.ranks, before.batch_size, end.update * accumulate_});
+    if (end.update > 0)
+      taken.push_back({before.ranks, before.batch_size, end.update * accumulate_});
     if (parts_[k - 1].epoch != epoch) break;
   }
   std::reverse(taken.begin(), taken.end());
@@ -138,7 +162,8 @@ std::vector<TakenBatches> RunLength::taken() const {
 RunLength run_length(const TrainConfig& config, const RankLayout& site) {
   std::vector<Stretch> stretches = config.stretches;
   if (stretches.empty()) stretches = {{.ranks = site.ranks, .batch_size = config.batch_size}};
-  return {std::move(stretches), config.data.train_samples, config.accumulate, config.epochs, config.steps};
+  return {std::move(stretches), config.data.train_samples, config.accumulate, config.epochs,
+          config.steps};
 }
 
 }  // namespace starling

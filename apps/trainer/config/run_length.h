@@ -10,7 +10,8 @@ namespace starling {
 
 struct TrainConfig;
 
-/// A part of a run with one number of ranks: a run that never changed it has one, which begins at step 0.
+/// A part of a run with one number of ranks: a run that never changed it has one, which begins at
+/// step 0.
 struct Stretch {
   std::int64_t step = 0;  ///< the first
   int ranks = 1;
@@ -18,19 +19,23 @@ struct Stretch {
   friend bool operator==(const Stretch&, const Stretch&) = default;
 };
 
-/// Where the steps of a run lie in its epochs. Where ranks went, or came, in the midst of an epoch, those that go on with it share what is
-/// left of its samples; an epoch has as many updates as all ranks' batches allow then.
+/// Where the steps of a run lie in its epochs. Where ranks went, or came, in the midst of an epoch,
+/// those that go on with it share what is left of its samples; an epoch has as many updates as all
+/// ranks' batches allow then.
 class RunLength {
  public:
-  /// `samples`: of the training set. The length is `steps`, or `epochs` where that is 0. Stretches ascend in steps, from 0 on; the last
-  /// holds to the end.
-  RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::int64_t accumulate, double epochs, std::int64_t steps);
+  /// `samples`: of the training set. The length is `steps`, or `epochs` where that is 0. Stretches
+  /// ascend in steps, from 0 on; the last holds to the end.
+  RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::int64_t accumulate,
+            double epochs, std::int64_t steps);
 
-  std::int64_t batches_per_epoch = 0;  ///< micro-batches of one rank in a whole epoch, of the last stretch
-  std::int64_t steps_per_epoch = 0;    ///< updates, of the last stretch
+  /// Micro-batches of one rank in a whole epoch, of the last stretch
+  std::int64_t batches_per_epoch = 0;
+  std::int64_t steps_per_epoch = 0;  ///< updates, of the last stretch
   std::int64_t total_steps = 0;
 
-  /// An epoch, and updates of it before this step: in this stretch, where the epoch began in another.
+  /// An epoch, and updates of it before this step: in this stretch, where the epoch began in
+  /// another.
   struct Place {
     std::int64_t epoch = 0, update = 0;
     friend bool operator==(const Place&, const Place&) = default;
@@ -42,16 +47,16 @@ class RunLength {
   std::int64_t step_of_epoch(double epoch) const;
   /// The epochs done after `step` updates, where it is the last of an epoch; 0 elsewhere.
   std::int64_t whole_epochs(std::int64_t step) const;
-  /// What the schedule is asked for: where a step lies in the run's first plan, of first_total() steps, first_steps_per_epoch() to an
-  /// epoch.
+  /// What the schedule is asked for: where a step lies in the run's first plan, of first_total()
+  /// steps, first_steps_per_epoch() to an epoch.
   std::int64_t planned_step(std::int64_t step) const;
   std::int64_t first_total() const { return first_total_; }
   std::int64_t first_steps_per_epoch() const { return parts_.front().steps_per_epoch; }
   /// Samples that all ranks trained on in the first `step` steps.
   std::int64_t samples_seen(std::int64_t step) const;
 
-  /// The epoch that the last stretch goes on with; what earlier ones took of it, nothing where it begins with it; and how many
-  /// micro-batches each rank makes of its rest.
+  /// The epoch that the last stretch goes on with; what earlier ones took of it, nothing where it
+  /// begins with it; and how many micro-batches each rank makes of its rest.
   std::int64_t continued_epoch() const { return parts_.back().epoch; }
   std::vector<TakenBatches> taken() const;
   std::int64_t rest_batches() const { return parts_.back().rest * accumulate_; }
@@ -82,7 +87,8 @@ class RunLength {
 /// Of the run that a config describes, whose stretches are its own, or one on all of these ranks.
 RunLength run_length(const TrainConfig& config, const RankLayout& site);
 
-/// The step that an epoch begins with, of so many steps each; within an epoch the first at or after that point.
+/// The step that an epoch begins with, of so many steps each; within an epoch the first at or after
+/// that point.
 std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch);
 
 }  // namespace starling

@@ -47,13 +47,15 @@ struct Interval {
 /// "cuda_graphs": whole steps as graphs of the device; see step_graphs.h.
 enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
 
-/// A whole config, read and checked: plain settings as values, everything with a `type` as the object it names.
-/// Parameters that are updated otherwise than the rest, by their names: an item of `optimizer.groups`. The first that matches wins.
+/// A whole config, read and checked: plain settings as values, everything with a `type` as the
+/// object it names. Parameters that are updated otherwise than the rest, by their names: an item of
+/// `optimizer.groups`. The first that matches wins.
 struct ParameterGroup {
   std::regex match;
   double lr_scale = 1.0;
   double until_epoch = 0.0;  ///< from there on it stays as it is; 0: never
-  bool own_decay = false;    ///< it gives a weight decay, which then applies whatever a parameter's shape
+  /// It gives a weight decay, which then applies whatever a parameter's shape
+  bool own_decay = false;
   std::unique_ptr<OptimizerRule> rule;
 };
 
@@ -69,10 +71,12 @@ struct SyncPhase {
 
 /// `elastic`
 struct Elastic {
-  bool keep_global_batch = true;    ///< or each rank's
-  double lr_power = 0.0;            ///< the rate is multiplied by (new / old samples of an update) to this power
+  bool keep_global_batch = true;  ///< or each rank's
+  /// The rate is multiplied by (new / old samples of an update) to this power
+  double lr_power = 0.0;
   std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
-  bool survive = false;             ///< a lost rank: the others go on in the same processes, where MPI can do that
+  /// A lost rank: the others go on in the same processes, where MPI can do that
+  bool survive = false;
 };
 
 struct TrainConfig {
@@ -80,9 +84,10 @@ struct TrainConfig {
   std::string device, precision, trace;
   std::string flight_recorder;  ///< on, end or off
   InitialFile init;
-  DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
-  DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
-  LossScaleSettings loss_scale;     ///< used where compute is fp16
+  DType dtype = DType::kFloat32;  ///< of parameters, gradients, optimizer state and statistics
+  /// Of activations and products: dtype, bf16 or fp16; see choose_precision()
+  DType compute = DType::kFloat32;
+  LossScaleSettings loss_scale;  ///< used where compute is fp16
   int threads = 0;
   bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
   GraphChoice cuda_graphs = GraphChoice::kAuto;
@@ -97,17 +102,19 @@ struct TrainConfig {
   Augmenters augment;
   double dirichlet_alpha = 0.0;
   std::int64_t batch_size = 128, accumulate = 1;
-  double epochs = 0.0;             ///< a part of one too; 0: `steps`
-  std::int64_t steps = 0;          ///< 0: `epochs`
-  Elastic elastic;                 ///< how a run goes on with another number of ranks
-  std::vector<Stretch> stretches;  ///< of a run that did, with its numbers of ranks; empty: it did not
+  double epochs = 0.0;     ///< a part of one too; 0: `steps`
+  std::int64_t steps = 0;  ///< 0: `epochs`
+  Elastic elastic;         ///< how a run goes on with another number of ranks
+  /// Of a run that did, with its numbers of ranks; empty: it did not
+  std::vector<Stretch> stretches;
 
   std::unique_ptr<Task> task;
   std::unique_ptr<Model> model;
 
   std::string optimizer;  ///< its type
   std::unique_ptr<OptimizerRule> rule;
-  std::vector<ParameterGroup> groups;  ///< `optimizer.groups`; a parameter that none matches is updated by `rule`
+  /// `optimizer.groups`; a parameter that none matches is updated by `rule`
+  std::vector<ParameterGroup> groups;
   double lr = 0.1;
   bool decay_all = false;
   std::function<std::unique_ptr<Schedule>(const ScheduleInputs&)> make_schedule;
@@ -115,12 +122,15 @@ struct TrainConfig {
   AlgorithmPlan algorithm;
   double lr_scale = 1.0;  ///< on the rate in steps whose gradient is the rank's own
   std::string topology_name;
-  std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
-  nlohmann::json resolved_topology;                 ///< with every key
-  std::vector<SyncPhase> phases;                    ///< after the first, which the members above have
+  /// Null for an algorithm that needs none, and until choose_by_measurement()
+  std::unique_ptr<Topology> topology;
+  nlohmann::json resolved_topology;  ///< with every key
+  /// After the first, which the members above have
+  std::vector<SyncPhase> phases;
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
-  bool auto_algorithm = false;                      ///< the config's word; `algorithm` is gossip until it is chosen
-  nlohmann::json auto_figures;                      ///< of that choice, for summary.json
+  /// The config's word; `algorithm` is gossip until it is chosen
+  bool auto_algorithm = false;
+  nlohmann::json auto_figures;  ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0, heartbeat_s = 5.0;
   int max_ctas = 0;                 ///< see NcclSettings
   bool verify_checkpoints = false;  ///< sync.verify: before each checkpoint,
@@ -132,8 +142,9 @@ struct TrainConfig {
 
   std::optional<AverageSettings> ema;
   std::optional<LookaheadSettings> lookahead;
-  bool synchronized_norms = false;       ///< sync.batch_norm sync, with several ranks
-  std::int64_t recalibrate_batches = 0;  ///< sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
+  bool synchronized_norms = false;  ///< sync.batch_norm sync, with several ranks
+  /// Sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
+  std::int64_t recalibrate_batches = 0;
 
   Interval evaluate, checkpoint;
   std::vector<TestView> views;  ///< of a test image; evaluate.tta
@@ -153,9 +164,11 @@ struct TrainConfig {
   PassShape pass_shape() const { return {batch_size, dtype, compute, synchronized_norms}; }
 };
 
-/// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first. `check_size`: with the sizes
-/// that the data set declares; a run leaves that to check_data_size() once it is open.
-TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site, bool check_size = true);
+/// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it
+/// names first. `check_size`: with the sizes that the data set declares; a run leaves that to
+/// check_data_size() once it is open.
+TrainConfig read_train_config(const nlohmann::json& config, const std::string& source,
+                              const RankLayout& site, bool check_size = true);
 /// Checks what depends on the data set's size, such as the steps of an epoch.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
 

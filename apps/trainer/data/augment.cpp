@@ -32,8 +32,8 @@ class Crop final : public Augmenter {
   bool reflect_;
 };
 
-/// At random, or in every second epoch, beginning with the first or the second at random (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a
-/// Single GPU", 2024, section 3.6).
+/// At random, or in every second epoch, beginning with the first or the second at random (Jordan,
+/// "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, section 3.6).
 class Flip final : public Augmenter {
  public:
   explicit Flip(bool alternating) : alternating_(alternating) {}
@@ -51,24 +51,33 @@ class Flip final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_crop(ConfigSection& section, const Shape& image) {
   const std::int64_t padding =
-      section.integer("crop_padding", 0, Range::closed(0, 64), "widen by so many pixels on every side and crop at random");
-  const bool reflect = section.choice("padding_mode", "zero", {"zero", "reflect"},
-                                      "what `crop_padding` adds: zeros, or the image mirrored at its outermost pixels") == "reflect";
+      section.integer("crop_padding", 0, Range::closed(0, 64),
+                      "widen by so many pixels on every side and crop at random");
+  const bool reflect =
+      section.choice(
+          "padding_mode", "zero", {"zero", "reflect"},
+          "what `crop_padding` adds: zeros, or the image mirrored at its outermost pixels") ==
+      "reflect";
   for (int axis = 0; axis < std::min(2, image.rank()); ++axis) {
-    if (padding >= image[axis]) section.error("crop_padding", "is {}, allowed: less than the image's size {}", padding, image.text());
+    if (padding >= image[axis])
+      section.error("crop_padding", "is {}, allowed: less than the image's size {}", padding,
+                    image.text());
   }
   return padding > 0 ? std::make_unique<Crop>(padding, reflect) : nullptr;
 }
 
 std::unique_ptr<Augmenter> make_flip(ConfigSection& section, const Shape&) {
-  const nlohmann::json value =
-      section.raw("flip", "boolean or text", "true: mirror at random; \"alternating\": in every second epoch, a random half in even ones");
+  const nlohmann::json value = section.raw(
+      "flip", "boolean or text",
+      "true: mirror at random; \"alternating\": in every second epoch, a random half in even ones");
   const bool alternating = value.is_string() && value.get<std::string>() == "alternating";
   if (!value.is_null() && !value.is_boolean() && !alternating) {
     section.error("flip", "is {}; allowed: true, false, \"alternating\"", shown(value.dump(), 60));
   }
   if (value.is_null()) section.resolve("flip", false);
-  return alternating || (value.is_boolean() && value.get<bool>()) ? std::make_unique<Flip>(alternating) : nullptr;
+  return alternating || (value.is_boolean() && value.get<bool>())
+             ? std::make_unique<Flip>(alternating)
+             : nullptr;
 }
 
 }  // namespace
@@ -80,9 +89,12 @@ AugmenterRegistry& augmentations() {
 
 void register_builtin_augmentations() {
   static const bool once = [] {
-    augmentations().add("crop_padding", make_crop, "a window at random of the image with zeros, or itself mirrored, around it");
+    augmentations().add(
+        "crop_padding", make_crop,
+        "a window at random of the image with zeros, or itself mirrored, around it");
     register_random_resized_crop(augmentations());
-    augmentations().add("flip", make_flip, "every second image mirrored, or every image in every second epoch");
+    augmentations().add("flip", make_flip,
+                        "every second image mirrored, or every image in every second epoch");
     register_color_jitter(augmentations());
     register_auto_augment(augmentations());
     register_erasing(augmentations());
@@ -98,11 +110,15 @@ void check_color_channels(ConfigSection& section, const char* key, const Shape& 
   }
 }
 
-NumberRange read_range(ConfigSection& section, const char* key, NumberRange usual, Range allowed, const char* doc) {
+NumberRange read_range(ConfigSection& section, const char* key, NumberRange usual, Range allowed,
+                       const char* doc) {
   const std::vector<double> range = section.numbers(key, {usual.least, usual.most}, allowed, doc);
   if (section.describing()) return usual;
-  if (range.size() != 2) section.error(key, "has {} number{}; needed: [least, most]", range.size(), range.size() == 1 ? "" : "s");
-  if (range[0] > range[1]) section.error(key, "is [{}, {}]; needed: [least, most]", range[0], range[1]);
+  if (range.size() != 2)
+    section.error(key, "has {} number{}; needed: [least, most]", range.size(),
+                  range.size() == 1 ? "" : "s");
+  if (range[0] > range[1])
+    section.error(key, "is [{}, {}]; needed: [least, most]", range[0], range[1]);
   return {range[0], range[1]};
 }
 
@@ -113,10 +129,12 @@ Augmenters read_augmenters(ConfigSection& section, const Shape& image) {
       if (section.has(name)) section.error(name, "is for images, which this data set has none of");
       continue;
     }
-    if (auto augmenter = augmentations().make(name, section.path(name), section, image)) augmenters.push_back(std::move(augmenter));
+    if (auto augmenter = augmentations().make(name, section.path(name), section, image))
+      augmenters.push_back(std::move(augmenter));
   }
   section.finish();
-  std::stable_sort(augmenters.begin(), augmenters.end(), [](const auto& a, const auto& b) { return a->stage() < b->stage(); });
+  std::stable_sort(augmenters.begin(), augmenters.end(),
+                   [](const auto& a, const auto& b) { return a->stage() < b->stage(); });
   return augmenters;
 }
 
@@ -159,14 +177,16 @@ void AugmentedImage::change(const PixelStep& step) {
 
 void AugmentedImage::settle() {
   if (window == whole_) return;
-  change(pixel_steps::window(window.offset_y - whole_.offset_y, window.offset_x - whole_.offset_x, window.flip != 0));
+  change(pixel_steps::window(window.offset_y - whole_.offset_y, window.offset_x - whole_.offset_x,
+                             window.flip != 0));
   window = whole_;
 }
 
 std::span<std::uint8_t> AugmentedImage::bytes() {
   if (resize_) std::exchange(resize_, {})();
   const ImageBytes image{bytes_.data(), shape_[0], shape_[1], shape_[2]};
-  for (PixelStep& step : later_.first(std::exchange(waiting_, 0))) change_pixels(image, std::exchange(step, PixelStep{}));
+  for (PixelStep& step : later_.first(std::exchange(waiting_, 0)))
+    change_pixels(image, std::exchange(step, PixelStep{}));
   return bytes_;
 }
 
@@ -176,8 +196,10 @@ ImageChange::ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::
       epoch_(epoch),
       centre_(static_cast<std::int32_t>(padding_of(augmenters))) {}
 
-Augmentation ImageChange::operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut,
-                                     std::span<ErasedBox> boxes, std::span<PixelStep> later, std::function<void()> resize) const {
+Augmentation ImageChange::operator()(std::int64_t sample, std::span<std::uint8_t> bytes,
+                                     const Shape& shape, bool cut, std::span<ErasedBox> boxes,
+                                     std::span<PixelStep> later,
+                                     std::function<void()> resize) const {
   std::fill(boxes.begin(), boxes.end(), ErasedBox{});
   std::fill(later.begin(), later.end(), PixelStep{});
   AugmentedImage image(bytes, shape, {centre_, centre_, 0}, later, std::move(resize));
@@ -193,7 +215,8 @@ Augmentation ImageChange::operator()(std::int64_t sample, std::span<std::uint8_t
   return image.window;
 }
 
-std::optional<PicturePart> ImageChange::part(std::int64_t sample, const PictureSize& picture) const {
+std::optional<PicturePart> ImageChange::part(std::int64_t sample,
+                                             const PictureSize& picture) const {
   if (!augmenters_) return std::nullopt;
   for (const auto& augmenter : *augmenters_) {
     if (auto part = augmenter->part({seed_, epoch_, sample}, picture)) return part;
@@ -203,7 +226,8 @@ std::optional<PicturePart> ImageChange::part(std::int64_t sample, const PictureS
 
 BatchMix ImageChange::mix(std::int64_t first_sample, const Shape& image) const {
   if (!augmenters_) return {};
-  const auto ways = std::count_if(augmenters_->begin(), augmenters_->end(), [](const auto& a) { return !a->mixes().empty(); });
+  const auto ways = std::count_if(augmenters_->begin(), augmenters_->end(),
+                                  [](const auto& a) { return !a->mixes().empty(); });
   if (ways == 0) return {};
   const SampleRandom random{seed_, epoch_, first_sample};
   std::int64_t chosen = random_below(random.draw(kMixingDraw).v[0], ways);

@@ -20,20 +20,21 @@
 
 namespace starling {
 
-/// The window that a batch takes of a padded image, and whether it is mirrored. Costs nothing: it is taken where bytes become numbers.
+/// The window that a batch takes of a padded image, and whether it is mirrored. Costs nothing: it
+/// is taken where bytes become numbers.
 struct Augmentation {
   std::int32_t offset_y = 0, offset_x = 0, flip = 0;
   friend bool operator==(const Augmentation&, const Augmentation&) = default;
 };
 
-/// A rectangle of the image as the model sees it that one number takes the place of, after normalising. Empty: no change. A row of
-/// AugmentImages::boxes.
+/// A rectangle of the image as the model sees it that one number takes the place of, after
+/// normalising. Empty: no change. A row of AugmentImages::boxes.
 struct ErasedBox {
   std::int32_t top = 0, left = 0, bottom = 0, right = 0;
 };
 
-/// How much of each image of a batch stays its own, where the rest is its neighbour's: a row of AugmentImages::mix. Inside the rectangle
-/// nothing does.
+/// How much of each image of a batch stays its own, where the rest is its neighbour's: a row of
+/// AugmentImages::mix. Inside the rectangle nothing does.
 struct BatchMix {
   std::int32_t own = math::kWholeShare, top = 0, left = 0, bottom = 0, right = 0;
   /// Of a whole image, which is its class's share of the target.
@@ -44,12 +45,13 @@ struct BatchMix {
   }
 };
 
-/// The random numbers of one image in one epoch; they depend on (seed, epoch, sample) alone, so an image looks the same on any rank. Those
-/// of a batch are its first sample's.
+/// The random numbers of one image in one epoch; they depend on (seed, epoch, sample) alone, so an
+/// image looks the same on any rank. Those of a batch are its first sample's.
 struct SampleRandom {
   std::uint64_t seed = 1;
   std::int64_t epoch = 0, sample = 0;
-  /// Words 0 and 1 of draw 0 are the crop's, word 2 is the flip's; others take draws of their own, see AugmentDraw.
+  /// Words 0 and 1 of draw 0 are the crop's, word 2 is the flip's; others take draws of their own,
+  /// see AugmentDraw.
   Philox4x32 draw(std::uint32_t number = 0) const {
     return random_bits(seed, RandomStream::kAugment, static_cast<std::uint32_t>(epoch),
                        (std::uint64_t{number} << 40) | static_cast<std::uint64_t>(sample));
@@ -78,24 +80,34 @@ inline std::int64_t random_below(std::uint32_t word, std::int64_t bound) {
 /// A training image that is being changed: first its bytes, then the window on them.
 class AugmentedImage {
  public:
-  /// `whole`: the window that is the image as it is. `later`: room for steps that another than this image's owner carries out; the first
-  /// that is kNone ends them. `resize`: makes the bytes, which another resizes else.
-  AugmentedImage(std::span<std::uint8_t> bytes, const Shape& shape, const Augmentation& whole, std::span<PixelStep> later = {},
-                 std::function<void()> resize = {})
-      : window(whole), bytes_(bytes), shape_(shape), whole_(whole), later_(later), resize_(std::move(resize)) {}
+  /// `whole`: the window that is the image as it is. `later`: room for steps that another than this
+  /// image's owner carries out; the first that is kNone ends them. `resize`: makes the bytes, which
+  /// another resizes else.
+  AugmentedImage(std::span<std::uint8_t> bytes, const Shape& shape, const Augmentation& whole,
+                 std::span<PixelStep> later = {}, std::function<void()> resize = {})
+      : window(whole),
+        bytes_(bytes),
+        shape_(shape),
+        whole_(whole),
+        later_(later),
+        resize_(std::move(resize)) {}
 
   const Shape& shape() const { return shape_; }
   /// A change of the bytes: at once, or left to the device where its steps have room.
   void change(const PixelStep& step);
-  /// Takes the window now, for what depends on what is seen: the bytes are then the image as the model gets it.
+  /// Takes the window now, for what depends on what is seen: the bytes are then the image as the
+  /// model gets it.
   void settle();
-  /// H×W×C bytes to look at or change by oneself. Steps that were left to the device are carried out first; change() saves that.
+  /// H×W×C bytes to look at or change by oneself. Steps that were left to the device are carried
+  /// out first; change() saves that.
   std::span<std::uint8_t> bytes();
   ImageBytes pixels() { return {bytes().data(), shape_[0], shape_[1], shape_[2]}; }
 
   Augmentation window;
-  bool cut = false;                 ///< part() has been asked: the image is a part of a larger picture already
-  std::span<ErasedBox> boxes = {};  ///< the augmenter's own to set, after normalising; see Augmenter::erases()
+  /// part() has been asked: the image is a part of a larger picture already
+  bool cut = false;
+  /// The augmenter's own to set, after normalising; see Augmenter::erases()
+  std::span<ErasedBox> boxes = {};
 
  private:
   std::span<std::uint8_t> bytes_;
@@ -106,7 +118,8 @@ class AugmentedImage {
   std::function<void()> resize_;  ///< empty: the bytes are there
 };
 
-/// The order in which augmentations are applied: that of torchvision's reference scripts. Within a stage they go by name.
+/// The order in which augmentations are applied: that of torchvision's reference scripts. Within a
+/// stage they go by name.
 enum class AugmentStage : std::uint8_t { kCrop, kFlip, kColor, kErase, kMix };
 
 /// One random change of training images: a key of `data.augment`.
@@ -115,25 +128,30 @@ class Augmenter {
   virtual ~Augmenter() = default;
   virtual AugmentStage stage() const { return AugmentStage::kColor; }
   virtual void apply(const SampleRandom& random, AugmentedImage& image) const = 0;
-  /// Which part of a picture becomes the image, chosen before it is decoded: for data sets of pictures of any size. None: no wish.
-  virtual std::optional<PicturePart> part(const SampleRandom& random, const PictureSize& picture) const {
+  /// Which part of a picture becomes the image, chosen before it is decoded: for data sets of
+  /// pictures of any size. None: no wish.
+  virtual std::optional<PicturePart> part(const SampleRandom& random,
+                                          const PictureSize& picture) const {
     return (void)random, (void)picture, std::nullopt;
   }
-  /// Steps that apply() gives to AugmentedImage::change() at most, one for settle() among them, so that a device has room for them. `cut`:
-  /// of images that part() was asked about.
+  /// Steps that apply() gives to AugmentedImage::change() at most, one for settle() among them, so
+  /// that a device has room for them. `cut`: of images that part() was asked about.
   virtual std::int64_t steps(bool cut) const { return (void)cut, 0; }
   /// Zero pixels that the window's offsets count from, on every side.
   virtual std::int64_t padding() const { return 0; }
   /// Numbers that take the place of rectangles, one for each that apply() may set.
   virtual std::vector<double> erases() const { return {}; }
-  /// Mixes the images of a batch: mix() is asked once for each, and apply() does nothing. The key's name; empty: does not.
+  /// Mixes the images of a batch: mix() is asked once for each, and apply() does nothing. The key's
+  /// name; empty: does not.
   virtual std::string mixes() const { return {}; }
-  virtual BatchMix mix(const SampleRandom& random, const Shape& image) const { return (void)random, (void)image, BatchMix{}; }
+  virtual BatchMix mix(const SampleRandom& random, const Shape& image) const {
+    return (void)random, (void)image, BatchMix{};
+  }
 };
 using Augmenters = std::vector<std::shared_ptr<const Augmenter>>;  ///< applied in this order
 
-/// By their key: a maker reads the key of its name from `data.augment` and returns null where nothing is asked for. It gets the images'
-/// shape, of rank 0 while keys are only described.
+/// By their key: a maker reads the key of its name from `data.augment` and returns null where
+/// nothing is asked for. It gets the images' shape, of rank 0 while keys are only described.
 using AugmenterRegistry = Registry<std::unique_ptr<Augmenter>, ConfigSection&, const Shape&>;
 AugmenterRegistry& augmentations();
 void register_builtin_augmentations();
@@ -150,10 +168,11 @@ void check_color_channels(ConfigSection& section, const char* key, const Shape& 
 struct NumberRange {
   double least = 0, most = 0;
 };
-NumberRange read_range(ConfigSection& section, const char* key, NumberRange usual, Range allowed, const char* doc);
+NumberRange read_range(ConfigSection& section, const char* key, NumberRange usual, Range allowed,
+                       const char* doc);
 
-/// Reads all of `data.augment` but `interpolation`. `image` of rank 0: the data has none, so every key is an error; or keys are only
-/// described.
+/// Reads all of `data.augment` but `interpolation`. `image` of rank 0: the data has none, so every
+/// key is an error; or keys are only described.
 Augmenters read_augmenters(ConfigSection& section, const Shape& image);
 std::int64_t padding_of(const Augmenters& augmenters);
 /// The most steps of one image.
@@ -170,14 +189,17 @@ class ImageChange {
   ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch);
   /// Whether anything is asked for.
   explicit operator bool() const { return augmenters_ != nullptr; }
-  /// Changes one image's bytes, and returns the window to take of it. `cut`: see AugmentedImage. Writes all of `boxes`, of which there are
-  /// as many as erased_values(augmenters), and all of `later`: what is left to do to the bytes before the window is taken. `resize`: see
+  /// Changes one image's bytes, and returns the window to take of it. `cut`: see AugmentedImage.
+  /// Writes all of `boxes`, of which there are as many as erased_values(augmenters), and all of
+  /// `later`: what is left to do to the bytes before the window is taken. `resize`: see
   /// AugmentedImage.
-  Augmentation operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut = false,
-                          std::span<ErasedBox> boxes = {}, std::span<PixelStep> later = {}, std::function<void()> resize = {}) const;
+  Augmentation operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape,
+                          bool cut = false, std::span<ErasedBox> boxes = {},
+                          std::span<PixelStep> later = {}, std::function<void()> resize = {}) const;
   /// See Augmenter::part().
   std::optional<PicturePart> part(std::int64_t sample, const PictureSize& picture) const;
-  /// How the batch that begins with this sample is mixed. Of several ways one is chosen, each as likely.
+  /// How the batch that begins with this sample is mixed. Of several ways one is chosen, each as
+  /// likely.
   BatchMix mix(std::int64_t first_sample, const Shape& image) const;
 
  private:
@@ -186,6 +208,9 @@ class ImageChange {
   std::int64_t epoch_ = 0;
   std::int32_t centre_ = 0;
 };
-inline ImageChange image_change(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch) { return {augmenters, seed, epoch}; }
+inline ImageChange image_change(const Augmenters& augmenters, std::uint64_t seed,
+                                std::int64_t epoch) {
+  return {augmenters, seed, epoch};
+}
 
 }  // namespace starling

@@ -11,27 +11,35 @@ BuiltinDataset::BuiltinDataset(Shape image, std::int64_t classes) {
   info_.classes = classes;
 }
 
-void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<double>& mean, const std::vector<double>& deviation) {
+void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<double>& mean,
+                                    const std::vector<double>& deviation) {
   // The bounds keep the float quotient finite.
-  ConfigSection normalize = section.section("normalize", "mean and standard deviation of the pixels (scaled to 0-1), per channel");
-  const auto means = normalize.numbers("mean", mean, Range::closed(-1e6, 1e6), "subtracted from each channel");
-  const auto deviations = normalize.numbers("std", deviation, Range::closed(1e-6, 1e6), "each channel is divided by it");
+  ConfigSection normalize = section.section(
+      "normalize", "mean and standard deviation of the pixels (scaled to 0-1), per channel");
+  const auto means =
+      normalize.numbers("mean", mean, Range::closed(-1e6, 1e6), "subtracted from each channel");
+  const auto deviations = normalize.numbers("std", deviation, Range::closed(1e-6, 1e6),
+                                            "each channel is divided by it");
   const auto channels = static_cast<std::size_t>(info_.image[2]);
   const auto check = [&](const char* key, std::size_t found) {
     if (found != channels && !normalize.describing()) {
-      normalize.error(key, "has {} entries, the images have {} channel{}", found, channels, channels == 1 ? "" : "s");
+      normalize.error(key, "has {} entries, the images have {} channel{}", found, channels,
+                      channels == 1 ? "" : "s");
     }
   };
   check("mean", means.size());
   check("std", deviations.size());
   normalize.finish();
   for (std::size_t c = 0; c < std::min(channels, means.size()); ++c) info_.mean[c] = means[c];
-  for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c) info_.std[c] = deviations[c];
+  for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c)
+    info_.std[c] = deviations[c];
 }
 
 void BuiltinDataset::read_limits(ConfigSection& section, const std::string& which) {
-  limit_ = section.integer("limit", 0, Range::at_least(0), "use " + which + " of the training set (0: all)");
-  test_limit_ = section.integer("test_limit", 0, Range::at_least(0), "use " + which + " of the test set (0: all)");
+  limit_ = section.integer("limit", 0, Range::at_least(0),
+                           "use " + which + " of the training set (0: all)");
+  test_limit_ = section.integer("test_limit", 0, Range::at_least(0),
+                                "use " + which + " of the test set (0: all)");
 }
 
 void BuiltinDataset::set_samples(std::int64_t train, std::int64_t test) {

@@ -9,7 +9,8 @@
 
 namespace starling {
 
-/// What the built-in data sets share: the keys `limit`, `test_limit` and `normalize`, and sizes that follow what is found in files.
+/// What the built-in data sets share: the keys `limit`, `test_limit` and `normalize`, and sizes
+/// that follow what is found in files.
 class BuiltinDataset : public ImageDataset {
  public:
   ImageInfo images() const final { return info_; }
@@ -18,7 +19,8 @@ class BuiltinDataset : public ImageDataset {
   BuiltinDataset(Shape image, std::int64_t classes);
 
   /// Reads `normalize`; the defaults have one entry per channel.
-  void read_normalize(ConfigSection& section, const std::vector<double>& mean, const std::vector<double>& deviation);
+  void read_normalize(ConfigSection& section, const std::vector<double>& mean,
+                      const std::vector<double>& deviation);
   /// Reads `limit` and `test_limit`; 0 stands for all samples.
   /// `which`: what a limit takes.
   void read_limits(ConfigSection& section, const std::string& which = "only the first samples");
@@ -29,7 +31,8 @@ class BuiltinDataset : public ImageDataset {
   std::int64_t limit_ = 0, test_limit_ = 0;  ///< 0: all
 };
 
-// One function per file of this folder that holds data sets; register_builtin_datasets() calls them.
+// One function per file of this folder that holds data sets; register_builtin_datasets() calls
+// them.
 void register_synthetic(DatasetRegistry& registry);
 void register_cifar(DatasetRegistry& registry);
 void register_mnist(DatasetRegistry& registry);

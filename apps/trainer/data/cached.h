@@ -14,8 +14,8 @@
 
 namespace starling {
 
-/// What a cache of `limit_bytes` a host keeps. Nothing is ever thrown out: an epoch takes each sample once, so one sample is as good as
-/// another, and making room would only decode more.
+/// What a cache of `limit_bytes` a host keeps. Nothing is ever thrown out: an epoch takes each
+/// sample once, so one sample is as good as another, and making room would only decode more.
 struct CachePlan {
   std::size_t sample_bytes = 0;  ///< all tensors of a sample, as declared
   std::int64_t samples = 0;      ///< of the data set, training and test
@@ -27,26 +27,34 @@ struct CachePlan {
 /// For ranks that share what they keep, or one.
 CachePlan plan_cache(const DatasetInfo& info, double limit_bytes, int ranks_of_host);
 
-/// Another data set whose samples are kept, as read() gives them, before augmentation: `data.cache`. The bytes are the other's, whether
-/// they come from memory or not. The ranks of a host share: each writes what it has decoded into a block of its own and reads in the
-/// others'. Thread-safe as the other is. Two threads that read a sample at the same time for the first time both decode it.
+/// Another data set whose samples are kept, as read() gives them, before augmentation:
+/// `data.cache`. The bytes are the other's, whether they come from memory or not. The ranks of a
+/// host share: each writes what it has decoded into a block of its own and reads in the others'.
+/// Thread-safe as the other is. Two threads that read a sample at the same time for the first time
+/// both decode it.
 class CachedDataset final : public Dataset {
  public:
   /// `limit_bytes` of samples a host, divided between its ranks.
-  CachedDataset(std::unique_ptr<Dataset> inner, double limit_bytes) : inner_(std::move(inner)), limit_bytes_(limit_bytes) {}
+  CachedDataset(std::unique_ptr<Dataset> inner, double limit_bytes)
+      : inner_(std::move(inner)), limit_bytes_(limit_bytes) {}
 
   DatasetInfo info() const override { return inner_->info(); }
   void open() override { inner_->open(); }
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override;
-  std::int64_t label(Split split, std::int64_t index) const override { return inner_->label(split, index); }
-  double complexity(Split split, std::int64_t index) const override { return inner_->complexity(split, index); }
+  std::int64_t label(Split split, std::int64_t index) const override {
+    return inner_->label(split, index);
+  }
+  double complexity(Split split, std::int64_t index) const override {
+    return inner_->complexity(split, index);
+  }
   std::vector<std::int64_t> bad_samples() const override { return inner_->bad_samples(); }
   bool countable() const override { return inner_->countable(); }
   void use_test_share(const TestShare& share) override { inner_->use_test_share(share); }
   bool left_out(std::int64_t test_sample) const override { return inner_->left_out(test_sample); }
 
-  /// Takes the memory, once, after open() and before any read(); until then nothing is kept. Where ranks of a host cannot share, each keeps
-  /// its own, in its part of the limit, and rank 0 says why. Collective.
+  /// Takes the memory, once, after open() and before any read(); until then nothing is kept. Where
+  /// ranks of a host cannot share, each keeps its own, in its part of the limit, and rank 0 says
+  /// why. Collective.
   void allocate(World& world, MemorySharing& sharing);
 
   double limit_bytes() const { return limit_bytes_; }
@@ -62,10 +70,14 @@ class CachedDataset final : public Dataset {
   Counts counts() const;
 
  private:
-  /// Where samples are, at the begin of each block: a number for each, written by the block's owner alone.
-  std::atomic<std::uint32_t>* table(const SharedBlock& block) const { return reinterpret_cast<std::atomic<std::uint32_t>*>(block.data()); }
+  /// Where samples are, at the begin of each block: a number for each, written by the block's owner
+  /// alone.
+  std::atomic<std::uint32_t>* table(const SharedBlock& block) const {
+    return reinterpret_cast<std::atomic<std::uint32_t>*>(block.data());
+  }
   std::byte* place(const SharedBlock& block, std::uint32_t number) const {
-    return block.data() + plan_.first_place() + static_cast<std::size_t>(number) * plan_.sample_bytes;
+    return block.data() + plan_.first_place() +
+           static_cast<std::size_t>(number) * plan_.sample_bytes;
   }
   /// The sample's tensors in one of the host's blocks, or null.
   const std::byte* find(std::size_t sample) const;

@@ -20,23 +20,30 @@ std::vector<float> declared_complexities(const Dataset& dataset, World& world) {
   std::vector<float> cost(static_cast<std::size_t>(dataset.info().train_samples));
   together(world, [&] {
     for (std::size_t i = 0; i < cost.size(); ++i) {
-      const double complexity = dataset.complexity(Dataset::Split::kTrain, static_cast<std::int64_t>(i));
-      if (complexity >= 0.0 && complexity <= static_cast<double>(std::numeric_limits<float>::max())) {
+      const double complexity =
+          dataset.complexity(Dataset::Split::kTrain, static_cast<std::int64_t>(i));
+      if (complexity >= 0.0 &&
+          complexity <= static_cast<double>(std::numeric_limits<float>::max())) {
         cost[i] = static_cast<float>(complexity);
         continue;
       }
-      fail(ExitCode::kUsage, "data", "training sample {} has complexity {}; needed: a finite number >= 0", i, complexity);
+      fail(ExitCode::kUsage, "data",
+           "training sample {} has complexity {}; needed: a finite number >= 0", i, complexity);
     }
   });
   if (world.size() == 1) return cost;
   const std::string mine(reinterpret_cast<const char*>(cost.data()), cost.size() * sizeof(float));
   if (const auto found = find_disagreement(world, mine)) {
     const std::size_t common = std::min(found->first.size(), found->other.size());
-    const auto differs =
-        std::mismatch(found->first.begin(), found->first.begin() + static_cast<std::ptrdiff_t>(common), found->other.begin());
-    fail_on_all_ranks(ExitCode::kUsage, "data", {},
-                      "ranks 0 and {} find another complexity for training sample {}; needed: the same data on every host", found->rank,
-                      (differs.first - found->first.begin()) / static_cast<std::ptrdiff_t>(sizeof(float)));
+    const auto differs = std::mismatch(found->first.begin(),
+                                       found->first.begin() + static_cast<std::ptrdiff_t>(common),
+                                       found->other.begin());
+    fail_on_all_ranks(
+        ExitCode::kUsage, "data", {},
+        "ranks 0 and {} find another complexity for training sample {}; needed: the same data on "
+        "every host",
+        found->rank,
+        (differs.first - found->first.begin()) / static_cast<std::ptrdiff_t>(sizeof(float)));
   }
   return cost;
 }
@@ -47,7 +54,10 @@ std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
   std::vector<std::vector<std::byte>> memory;
   std::vector<std::byte*> places;
   for (const TensorInfo& tensor : info.tensors) {
-    places.push_back(memory.emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype)).data());
+    places.push_back(
+        memory
+            .emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype))
+            .data());
   }
   const auto begin = Clock::now();
   std::vector<double> milliseconds(static_cast<std::size_t>(info.train_samples), 0.0);
@@ -55,7 +65,8 @@ std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
     for (std::int64_t sample = world.rank(); sample < info.train_samples; sample += world.size()) {
       const auto before = Clock::now();
       dataset.read(Dataset::Split::kTrain, sample, places);
-      milliseconds[static_cast<std::size_t>(sample)] = std::chrono::duration<double, std::milli>(Clock::now() - before).count();
+      milliseconds[static_cast<std::size_t>(sample)] =
+          std::chrono::duration<double, std::milli>(Clock::now() - before).count();
     }
   });
   if (world.size() > 1) {  // each number is one rank's, and zero elsewhere
@@ -65,17 +76,22 @@ std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
   }
   const std::vector<float> cost(milliseconds.begin(), milliseconds.end());
   std::sort(milliseconds.begin(), milliseconds.end());
-  log::info("reading a training sample takes {:.3g} ms (median), {:.3g} ms at most; measured on {} samples in {:.1f} s",
-            milliseconds[milliseconds.size() / 2], milliseconds.back(), milliseconds.size(),
-            std::chrono::duration<double>(Clock::now() - begin).count());
+  log::info(
+      "reading a training sample takes {:.3g} ms (median), {:.3g} ms at most; measured on {} "
+      "samples in {:.1f} s",
+      milliseconds[milliseconds.size() / 2], milliseconds.back(), milliseconds.size(),
+      std::chrono::duration<double>(Clock::now() - begin).count());
   return cost;
 }
 
 }  // namespace
 
-std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source, World& world) {
-  require(source != Sampler::Complexity::kNone, "data", "complexities were asked for that nobody needs");
-  return source == Sampler::Complexity::kDeclared ? declared_complexities(dataset, world) : measured_complexities(dataset, world);
+std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source,
+                                         World& world) {
+  require(source != Sampler::Complexity::kNone, "data",
+          "complexities were asked for that nobody needs");
+  return source == Sampler::Complexity::kDeclared ? declared_complexities(dataset, world)
+                                                  : measured_complexities(dataset, world);
 }
 
 }  // namespace starling

@@ -8,11 +8,14 @@
 
 namespace starling {
 
-/// One number for each training sample, the same on all ranks; what is not a finite number >= 0, and what ranks disagree in, is an error
-/// that names the sample. Collective, with the data set open.
+/// One number for each training sample, the same on all ranks; what is not a finite number >= 0,
+/// and what ranks disagree in, is an error that names the sample. Collective, with the data set
+/// open.
 ///   kDeclared  Dataset::complexity()
-///   kMeasured  milliseconds that Dataset::read() takes. Rank i of n reads samples i, i+n, …, once each, all ranks at the same time as in
-///              training; all get all times. Two measurements differ, so whoever wants the same order again keeps them.
-std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source, World& world);
+///   kMeasured  milliseconds that Dataset::read() takes. Rank i of n reads samples i, i+n, …, once
+///              each, all ranks at the same time as in training; all get all times. Two
+///              measurements differ, so whoever wants the same order again keeps them.
+std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source,
+                                         World& world);
 
 }  // namespace starling

@@ -12,7 +12,8 @@
 namespace starling {
 
 const TensorInfo* DatasetInfo::find(std::string_view name) const {
-  const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) { return tensor.name == name; });
+  const auto it = std::find_if(tensors.begin(), tensors.end(),
+                               [&](const TensorInfo& tensor) { return tensor.name == name; });
   return it == tensors.end() ? nullptr : &*it;
 }
 
@@ -28,9 +29,11 @@ std::vector<std::string> DatasetInfo::names_of_classes(std::int64_t count) const
 std::int64_t ImageGrowth::side(std::int64_t epoch) const {
   if (epoch >= end_epoch) return to;
   if (epoch <= start_epoch) return from;
-  const double share = static_cast<double>(epoch - start_epoch) / static_cast<double>(end_epoch - start_epoch);
+  const double share =
+      static_cast<double>(epoch - start_epoch) / static_cast<double>(end_epoch - start_epoch);
   const double on_line = static_cast<double>(from) + share * static_cast<double>(to - from);
-  const std::int64_t rounded = multiple * static_cast<std::int64_t>(std::nearbyint(on_line / static_cast<double>(multiple)));
+  const std::int64_t rounded =
+      multiple * static_cast<std::int64_t>(std::nearbyint(on_line / static_cast<double>(multiple)));
   return std::clamp(rounded, from, to);
 }
 
@@ -71,7 +74,8 @@ FirstImages first_images(const Dataset& dataset, std::int64_t count) {
   const TensorInfo* image = info.find("image");
   if (count <= 0 || !image || !image->pixels) return {};
   FirstImages result{.image = image->shape, .numbers = {}};
-  const auto size = static_cast<std::size_t>(image->shape.elements()), channels = static_cast<std::size_t>(image->shape.back());
+  const auto size = static_cast<std::size_t>(image->shape.elements()),
+             channels = static_cast<std::size_t>(image->shape.back());
   std::vector<std::vector<std::byte>> sample;
   std::vector<std::byte*> out;
   for (const TensorInfo& tensor : info.tensors) {
@@ -83,37 +87,40 @@ FirstImages first_images(const Dataset& dataset, std::int64_t count) {
     dataset.read(Dataset::Split::kTrain, i, out);
     for (std::size_t k = 0; k < size; ++k) {
       const std::size_t c = k % channels;
-      result.numbers.push_back(
-          math::normalized_pixel<double>(static_cast<std::uint8_t>(pixels[k]), image->pixels->mean[c], image->pixels->std[c]));
+      result.numbers.push_back(math::normalized_pixel<double>(
+          static_cast<std::uint8_t>(pixels[k]), image->pixels->mean[c], image->pixels->std[c]));
     }
   }
   return result;
 }
 
 std::int64_t Dataset::label(Split, std::int64_t) const {
-  fail(ExitCode::kUsage, "data", "samples of this data set have no class; \"data.partition\" must be shared");
+  fail(ExitCode::kUsage, "data",
+       "samples of this data set have no class; \"data.partition\" must be shared");
 }
 
 double Dataset::complexity(Split, std::int64_t) const {
-  fail(ExitCode::kUsage, "data", "samples of this data set say no cost; \"data.sampler.complexity\" must be measured");
+  fail(ExitCode::kUsage, "data",
+       "samples of this data set say no cost; \"data.sampler.complexity\" must be measured");
 }
 
 DatasetInfo ImageDataset::info() const {
   const ImageInfo images = this->images();
-  return {.tensors = {{"image", images.image, DType::kUInt8, 0, PixelScale{images.mean, images.std}},
-                      {"label", Shape{}, DType::kInt32, images.classes}},
-          .task = "classification",
-          .classes = images.classes,
-          .train_samples = images.train_samples,
-          .test_samples = images.test_samples,
-          .complexity = images.complexity,
-          .class_names = images.class_names,
-          .test_image = images.test_image,
-          .pictures = images.pictures,
-          .growth = images.growth,
-          .checksums = images.checksums,
-          .test_share = images.test_share,
-          .contents = images.contents};
+  return {
+      .tensors = {{"image", images.image, DType::kUInt8, 0, PixelScale{images.mean, images.std}},
+                  {"label", Shape{}, DType::kInt32, images.classes}},
+      .task = "classification",
+      .classes = images.classes,
+      .train_samples = images.train_samples,
+      .test_samples = images.test_samples,
+      .complexity = images.complexity,
+      .class_names = images.class_names,
+      .test_image = images.test_image,
+      .pictures = images.pictures,
+      .growth = images.growth,
+      .checksums = images.checksums,
+      .test_share = images.test_share,
+      .contents = images.contents};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {
@@ -123,7 +130,8 @@ void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* co
 
 void ImageDataset::write_label(std::int64_t label, std::byte* out) {
   using Limits = std::numeric_limits<std::int32_t>;
-  const auto number = static_cast<std::int32_t>(std::clamp<std::int64_t>(label, Limits::min(), Limits::max()));
+  const auto number =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(label, Limits::min(), Limits::max()));
   std::memcpy(out, &number, sizeof number);
 }
 
@@ -138,13 +146,16 @@ const Tensor& Batch::operator[](std::string_view name) const {
   }
   std::string known;
   for (const Named& named : tensors) known += (known.empty() ? "" : ", ") + named.name;
-  fail(ExitCode::kUsage, "data", "a batch of this data set has no tensor '{}'; it has: {}", name, known);
+  fail(ExitCode::kUsage, "data", "a batch of this data set has no tensor '{}'; it has: {}", name,
+       known);
 }
 
-Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples, DType format) {
+Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples,
+                  DType format) {
   Batch batch{.samples = samples, .format = format};
   for (const TensorInfo& tensor : tensors) {
-    batch.tensors.push_back({tensor.name, Tensor(backend, tensor.shape.with_batch(samples), tensor.pixels ? format : tensor.dtype)});
+    batch.tensors.push_back({tensor.name, Tensor(backend, tensor.shape.with_batch(samples),
+                                                 tensor.pixels ? format : tensor.dtype)});
   }
   return batch;
 }

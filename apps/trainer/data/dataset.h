@@ -26,36 +26,44 @@ struct TensorInfo {
   std::string name;  ///< "image", "label", …: what tasks ask for
   Shape shape;       ///< of one sample; Shape{} is a single number
   DType dtype = DType::kFloat32;
-  std::int64_t classes = 0;  ///< int32: values are from 0 to classes - 1, which is checked; 0: any value
-  /// Of a uint8 {H, W, C}: batches hold numbers made of it in the run's format, cropped, flipped and normalised.
+  /// int32: values are from 0 to classes - 1, which is checked; 0: any value
+  std::int64_t classes = 0;
+  /// Of a uint8 {H, W, C}: batches hold numbers made of it in the run's format, cropped, flipped
+  /// and normalised.
   std::optional<PixelScale> pixels = std::nullopt;
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
-/// Which part of a picture becomes a test image: its shorter side is resized, and the centre is cut out.
+/// Which part of a picture becomes a test image: its shorter side is resized, and the centre is cut
+/// out.
 struct PictureRule {
   std::int64_t resize = 0;  ///< pixels
   Interpolation interpolation = Interpolation::kBilinear;
 };
 
-/// Training images that grow during a run, so that the first epochs cost less (progressive resizing; the formula is that of FFCV's
-/// ImageNet recipe, Leclerc et al. 2023). Sides in pixels, epochs from 0.
+/// Training images that grow during a run, so that the first epochs cost less (progressive
+/// resizing; the formula is that of FFCV's ImageNet recipe, Leclerc et al. 2023). Sides in pixels,
+/// epochs from 0.
 struct ImageGrowth {
   std::int64_t from = 0, to = 0, start_epoch = 0, end_epoch = 0, multiple = 1;
-  /// `from` until start_epoch, `to` from end_epoch on, between them on the line, rounded to a multiple.
+  /// `from` until start_epoch, `to` from end_epoch on, between them on the line, rounded to a
+  /// multiple.
   std::int64_t side(std::int64_t epoch) const;
   /// Every side that occurs, ascending.
   std::vector<std::int64_t> sides() const;
 };
 
-/// Which samples a data set has drawn from its training set for tests (data.val_fraction), so that later tests of the model take no other,
-/// whatever is added or removed meanwhile: of each class those whose draw, a number that the seed and the sample's name give, is at most
-/// the class's `most`; none of a class without it.
+/// Which samples a data set has drawn from its training set for tests (data.val_fraction), so that
+/// later tests of the model take no other, whatever is added or removed meanwhile: of each class
+/// those whose draw, a number that the seed and the sample's name give, is at most the class's
+/// `most`; none of a class without it.
 struct TestShare {
   std::uint64_t seed = 0;
   std::vector<std::optional<std::uint64_t>> most;  ///< by class
-  std::int64_t tests = 0;                          ///< how many samples these were; 0: that is not known
-  std::uint64_t digest = 0;                        ///< the sum of their draws, which tells whether they are the same
+  /// How many samples these were; 0: that is not known
+  std::int64_t tests = 0;
+  /// The sum of their draws, which tells whether they are the same
+  std::uint64_t digest = 0;
 };
 
 /// What a data set declares about itself without opening a file, so that a dry run needs none.
@@ -64,19 +72,23 @@ struct DatasetInfo {
   std::string task;                 ///< what `task.type` is where the config does not say
   std::int64_t classes = 0;         ///< of Dataset::label(); 0: samples have none
   std::int64_t train_samples = 0, test_samples = 0;
-  std::string complexity = {};                ///< what Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
+  /// What Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
+  std::string complexity = {};
   std::vector<std::string> class_names = {};  ///< of the classes, in their order; empty: not known
-  std::optional<Shape> test_image = {};       ///< of test images, where they have another height and width than training's
-  std::optional<PictureRule> pictures = {};   ///< where images are made of pictures of any size
-  std::optional<ImageGrowth> growth = {};     ///< of them: training images are smaller at first
-  /// Once it is open: checksums that tell its samples from as many others, each under what it is of ("names of pictures in train/").
-  /// All ranks, and a run that is resumed, must have the same.
+  /// Of test images, where they have another height and width than training's
+  std::optional<Shape> test_image = {};
+  std::optional<PictureRule> pictures = {};  ///< where images are made of pictures of any size
+  std::optional<ImageGrowth> growth = {};    ///< of them: training images are smaller at first
+  /// Once it is open: checksums that tell its samples from as many others, each under what it is of
+  /// ("names of pictures in train/"). All ranks, and a run that is resumed, must have the same.
   std::map<std::string, std::uint32_t> checksums = {};
   std::optional<TestShare> test_share = {};  ///< once it is open, where tests are drawn
-  std::string contents = {};                 ///< once it is open: lines on what it has and what it leaves out, for the user
+  /// Once it is open: lines on what it has and what it leaves out, for the user
+  std::string contents = {};
 
   const TensorInfo* find(std::string_view name) const;
-  /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a side where that is not 0.
+  /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a
+  /// side where that is not 0.
   std::vector<TensorInfo> tensors_of(bool test, std::int64_t side = 0) const;
   /// A name for each of so many classes: its number where the data set gives none.
   std::vector<std::string> names_of_classes(std::int64_t count) const;
@@ -89,23 +101,30 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual DatasetInfo info() const = 0;
-  /// Reads or maps the files (or makes the samples), once a process; info() then gives the sizes found. Errors are Error(kUsage) that name
-  /// file, record and what is wrong. Files that are mapped share their memory among the ranks of a host.
+  /// Reads or maps the files (or makes the samples), once a process; info() then gives the sizes
+  /// found. Errors are Error(kUsage) that name file, record and what is wrong. Files that are
+  /// mapped share their memory among the ranks of a host.
   virtual void open() = 0;
   enum class Split : std::uint8_t { kTrain, kTest };
-  /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i was declared with.
+  /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i
+  /// was declared with.
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
-  /// Where info().pictures says that images are parts of larger pictures: `choose` decides which, before a picture is decoded; none: the
-  /// test images' rule. A training image gets `side` pixels a side; 0: as declared. Where `later` is given the image may be left there, not
-  /// resized yet; then out's first is not written.
+  /// Where info().pictures says that images are parts of larger pictures: `choose` decides which,
+  /// before a picture is decoded; none: the test images' rule. A training image gets `side` pixels
+  /// a side; 0: as declared. Where `later` is given the image may be left there, not resized yet;
+  /// then out's first is not written.
   using PictureChoice = std::function<std::optional<PicturePart>(const PictureSize&)>;
-  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::span<std::byte* const> out,
+  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose,
+                         std::int64_t side, std::span<std::byte* const> out,
                          CutTarget* later = nullptr) const {
     (void)choose, (void)side, (void)later;
     read(split, index, out);
   }
-  /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any thread may call it.
-  virtual void will_read(Split split, std::span<const std::int64_t> indices) const { (void)split, (void)indices; }
+  /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any
+  /// thread may call it.
+  virtual void will_read(Split split, std::span<const std::int64_t> indices) const {
+    (void)split, (void)indices;
+  }
   /// Whether open() finds its files, and does no more than count them: then a dry run opens it too.
   virtual bool countable() const { return false; }
   /// Tests take this share, not a newly drawn one: before open().
@@ -114,13 +133,15 @@ class Dataset {
   virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
   virtual std::int64_t label(Split split, std::int64_t index) const;
-  /// What a sample costs to read and to train on, a finite number >= 0 in whatever unit info().complexity names: what the sampler
-  /// `balanced` goes by. Asked once for each training sample, after open(); so it decodes nothing. Error(kUsage) where info() names none.
+  /// What a sample costs to read and to train on, a finite number >= 0 in whatever unit
+  /// info().complexity names: what the sampler `balanced` goes by. Asked once for each training
+  /// sample, after open(); so it decodes nothing. Error(kUsage) where info() names none.
   virtual double complexity(Split split, std::int64_t index) const;
-  /// Samples that could not be read so far, where data.on_bad_image goes on: each once, as a number of the data set's own. In training
-  /// others stand in for them.
+  /// Samples that could not be read so far, where data.on_bad_image goes on: each once, as a number
+  /// of the data set's own. In training others stand in for them.
   virtual std::vector<std::int64_t> bad_samples() const { return {}; }
-  /// Whether that is so of a test sample, after it was read: what read() has written is no image, and tests go on without it.
+  /// Whether that is so of a test sample, after it was read: what read() has written is no image,
+  /// and tests go on without it.
   virtual bool left_out(std::int64_t test_sample) const { return (void)test_sample, false; }
 };
 
@@ -156,13 +177,13 @@ class ImageDataset : public Dataset {
 };
 
 using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::uint64_t>;
-/// Data sets by `data.type`; a maker reads all keys but `type`, `shuffle`, `sampler`, `cache`, `augment` and `partition`, and gets the
-/// config's seed.
+/// Data sets by `data.type`; a maker reads all keys but `type`, `shuffle`, `sampler`, `cache`,
+/// `augment` and `partition`, and gets the config's seed.
 DatasetRegistry& datasets();
 void register_builtin_datasets();
 
-/// Up to `count` of the first training images, normalised, not augmented and in whatever order the data set has them: for
-/// Model::initialise(). None where samples have no images.
+/// Up to `count` of the first training images, normalised, not augmented and in whatever order the
+/// data set has them: for Model::initialise(). None where samples have no images.
 FirstImages first_images(const Dataset& dataset, std::int64_t count);
 
 /// A micro-batch as a task takes it: every tensor of the data set with a batch dimension in front.
@@ -178,6 +199,7 @@ struct Batch {
   const Tensor& operator[](std::string_view name) const;
 };
 /// Memory for one, uninitialised.
-Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples, DType format);
+Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples,
+                  DType format);
 
 }  // namespace starling

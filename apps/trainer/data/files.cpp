@@ -44,12 +44,17 @@ std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t bef
 
 MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   const RegularFile file(path);
-  if (!file.fault().empty()) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());
+  if (!file.fault().empty())
+    fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());
   size_ = static_cast<std::size_t>(file.bytes());
-  // Populated at once: samples are read in random order, and a fault for each page would cost more than the image's work.
+  // Populated at once: samples are read in random order, and a fault for each page would cost more
+  // than the image's work.
   const int flags = MAP_SHARED | (pages == Pages::kAll ? MAP_POPULATE : 0);
-  void* memory = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, file.descriptor(), 0) : nullptr;
-  if (memory == MAP_FAILED) fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_, std::strerror(errno));
+  void* memory =
+      size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, file.descriptor(), 0) : nullptr;
+  if (memory == MAP_FAILED)
+    fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_,
+         std::strerror(errno));
   data_ = static_cast<const std::uint8_t*>(memory);
   if (data_) note_mapping(data_, size_, path_);
   // What lies around a named part is not wanted.
@@ -66,7 +71,8 @@ bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
   thread_local std::vector<unsigned char> pages;
   pages.resize((length + page_bytes() - 1) / page_bytes());
   if (::mincore(const_cast<std::uint8_t*>(data_) + first, length, pages.data()) != 0) return false;
-  return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+  return std::all_of(pages.begin(), pages.end(),
+                     [](unsigned char page) { return (page & 1) != 0; });
 }
 
 bool MappedFile::will_read(std::size_t begin, std::size_t count) const {
@@ -85,8 +91,9 @@ void MappedFile::bring(std::size_t begin, std::size_t count) const {
   while (::madvise(from, length, MADV_POPULATE_READ) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     if (errno == EINVAL) return;  // a system before Linux 5.14: touching brings them
-    fail(ExitCode::kUsage, "data", "{}: bytes {} to {} cannot be read ({}): the file was shortened, or its disk is failing", path_, begin,
-         begin + count, errno == EFAULT ? "bus error" : std::strerror(errno));
+    fail(ExitCode::kUsage, "data",
+         "{}: bytes {} to {} cannot be read ({}): the file was shortened, or its disk is failing",
+         path_, begin, begin + count, errno == EFAULT ? "bus error" : std::strerror(errno));
   }
 #endif
 }
@@ -113,7 +120,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 PlainOrGzipReader::PlainOrGzipReader(std::string path) : path_(std::move(path)) {
   RegularFile file(path_);
-  if (!file.fault().empty()) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path_, file.fault());
+  if (!file.fault().empty())
+    fail(ExitCode::kUsage, "data", "cannot open {}: {}", path_, file.fault());
   file_ = ::gzdopen(file.descriptor(), "rb");
   if (!file_) fail(ExitCode::kUsage, "data", "cannot open {}: out of memory", path_);
   file.release();
@@ -133,13 +141,15 @@ std::vector<std::uint8_t> PlainOrGzipReader::read(std::uint64_t count) {
     const int got = ::gzread(file, bytes.data() + done, static_cast<unsigned>(wanted));
     if (got >= 0) done += static_cast<std::uint64_t>(got);
     if (got < 0 || static_cast<std::uint64_t>(got) < wanted) {
-      // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or is damaged says so here.
+      // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or
+      // is damaged says so here.
       int code = Z_OK;
       const char* reason = ::gzerror(file, &code);
-      if (code == Z_ERRNO) fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
+      if (code == Z_ERRNO)
+        fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
       if (code != Z_OK && code != Z_STREAM_END) {
-        fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again", path_,
-             code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
+        fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again",
+             path_, code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
       }
       break;
     }

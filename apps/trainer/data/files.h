@@ -8,7 +8,8 @@
 
 namespace starling {
 
-/// A whole file mapped for reading: the ranks of one host share its pages. Errors are Error(kUsage) with the file and the system's reason.
+/// A whole file mapped for reading: the ranks of one host share its pages. Errors are Error(kUsage)
+/// with the file and the system's reason.
 class MappedFile {
  public:
   /// Which of its pages are brought into memory: all at once, or what will_read() and bring() name.
@@ -22,9 +23,11 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
-  /// Has the system begin to read a part of the file, and does not wait for it. True: it is in memory already.
+  /// Has the system begin to read a part of the file, and does not wait for it. True: it is in
+  /// memory already.
   bool will_read(std::size_t begin, std::size_t count) const;
-  /// Brings a part into memory. Error(kUsage) where that fails, as when another program has shortened the file meanwhile.
+  /// Brings a part into memory. Error(kUsage) where that fails, as when another program has
+  /// shortened the file meanwhile.
   void bring(std::size_t begin, std::size_t count) const;
 
  private:
@@ -35,8 +38,8 @@ class MappedFile {
   bool knows_memory_ = false;  ///< the system tells which of the file's pages are in memory
 };
 
-/// Reads a plain or gzip-compressed file front to back. Errors (a damaged or cut-off archive among them) are Error(kUsage) that name the
-/// file.
+/// Reads a plain or gzip-compressed file front to back. Errors (a damaged or cut-off archive among
+/// them) are Error(kUsage) that name the file.
 class PlainOrGzipReader {
  public:
   explicit PlainOrGzipReader(std::string path);
@@ -44,7 +47,8 @@ class PlainOrGzipReader {
   PlainOrGzipReader(const PlainOrGzipReader&) = delete;
   PlainOrGzipReader& operator=(const PlainOrGzipReader&) = delete;
 
-  /// Up to `count` bytes; fewer only at the end. Memory grows with what is read, not with `count`, which a damaged header may have made up.
+  /// Up to `count` bytes; fewer only at the end. Memory grows with what is read, not with `count`,
+  /// which a damaged header may have made up.
   std::vector<std::uint8_t> read(std::uint64_t count);
   const std::string& path() const { return path_; }
 

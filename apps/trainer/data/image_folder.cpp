@@ -26,10 +26,11 @@ class FolderPictures final : public PictureSource {
   std::map<std::string, std::int64_t> other_files() const override { return index_.others(); }
   std::map<std::string, std::uint32_t> checksums(const std::string& split) const override {
     const std::string& names = index_.names();
-    return {{"names of pictures in " + split + "/", checksum_of({reinterpret_cast<const std::uint8_t*>(names.data()), names.size()})}};
+    return {{"names of pictures in " + split + "/",
+             checksum_of({reinterpret_cast<const std::uint8_t*>(names.data()), names.size()})}};
   }
-  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,
-              CutTarget* later) const override {
+  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
+              std::int64_t side, std::uint8_t* out, CutTarget* later) const override {
     const std::string file = index_.path(index);
     const std::vector<std::uint8_t> bytes = read_picture_file(file);
     if (later) return decoder.decode(bytes, file, choose, side, side, *later);
@@ -43,7 +44,8 @@ class FolderPictures final : public PictureSource {
 class ImageFolder final : public PictureDataset {
  public:
   ImageFolder(ConfigSection& section, std::uint64_t seed)
-      : PictureDataset(section, seed, "image_folder", "build/data/imagenet", "folder that holds train/<class>/ and val/<class>/") {
+      : PictureDataset(section, seed, "image_folder", "build/data/imagenet",
+                       "folder that holds train/<class>/ and val/<class>/") {
     if (!section.describing()) know_classes(section, class_folders(path() + "/train"));
   }
 
@@ -51,11 +53,14 @@ class ImageFolder final : public PictureDataset {
   Sources open_sources() override {
     if (info_.class_names.empty()) {
       fail(ExitCode::kUsage, "data",
-           "image_folder: {0}/train has no class folders; needed: {0}/train/<class>/*.jpg and {0}/val/<class>/*.jpg", path());
+           "image_folder: {0}/train has no class folders; needed: {0}/train/<class>/*.jpg and "
+           "{0}/val/<class>/*.jpg",
+           path());
     }
     Sources sources;
     sources.train = std::make_unique<FolderPictures>(path() + "/train");
-    if (!class_folders(path() + "/val").empty()) sources.test = std::make_unique<FolderPictures>(path() + "/val");
+    if (!class_folders(path() + "/val").empty())
+      sources.test = std::make_unique<FolderPictures>(path() + "/val");
     return sources;
   }
 };
@@ -64,7 +69,10 @@ class ImageFolder final : public PictureDataset {
 
 void register_image_folder(DatasetRegistry& registry) {
   registry.add(
-      "image_folder", [](ConfigSection& section, std::uint64_t seed) { return std::make_unique<ImageFolder>(section, seed); },
+      "image_folder",
+      [](ConfigSection& section, std::uint64_t seed) {
+        return std::make_unique<ImageFolder>(section, seed);
+      },
       "folders of JPEG and PNG files, one per class");
 }
 

@@ -27,10 +27,12 @@ namespace {
 
 /// One batch in the training loop's hands, and two ahead of it.
 constexpr std::size_t kSlots = 3;
-/// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose default is half of this.
+/// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose
+/// default is half of this.
 constexpr std::chrono::seconds kUploadLimit{600};
 constexpr std::chrono::microseconds kUploadLook{100};
-constexpr std::chrono::seconds kLoaderLate{10};  // after which a loader is called late, at first; then after twice as long, and so on
+// after which a loader is called late, at first; then after twice as long, and so on
+constexpr std::chrono::seconds kLoaderLate{10};
 
 EpochInputs inputs_of(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
   return {.seed = settings.seed,
@@ -46,15 +48,16 @@ std::shared_ptr<const Sampler> sampler_of(const LoaderSettings& settings) {
   return settings.sampler ? settings.sampler : make_shuffle_sampler();
 }
 
-void check_apart(std::span<const std::int64_t> own, std::span<const std::int64_t> others, const EpochInputs& of_other, int rank,
-                 std::int64_t count) {
+void check_apart(std::span<const std::int64_t> own, std::span<const std::int64_t> others,
+                 const EpochInputs& of_other, int rank, std::int64_t count) {
   std::vector<char> taken(static_cast<std::size_t>(of_other.samples), 0);
-  for (const std::int64_t sample : own.first(static_cast<std::size_t>(count))) taken[static_cast<std::size_t>(sample)] = 1;
+  for (const std::int64_t sample : own.first(static_cast<std::size_t>(count)))
+    taken[static_cast<std::size_t>(sample)] = 1;
   for (const std::int64_t sample : others.first(static_cast<std::size_t>(count))) {
     if (taken[static_cast<std::size_t>(sample)] == 0) continue;
     fail(ExitCode::kUsage, "sampler", {.key = fmt::format("epoch {}", of_other.epoch)},
-         "ranks {} and {} both have sample {}; each is one rank's, by EpochInputs::rank", std::min(rank, of_other.rank),
-         std::max(rank, of_other.rank), sample);
+         "ranks {} and {} both have sample {}; each is one rank's, by EpochInputs::rank",
+         std::min(rank, of_other.rank), std::max(rank, of_other.rank), sample);
   }
 }
 
@@ -64,18 +67,19 @@ struct Loader::State {
   State(const Dataset& set, const LoaderSettings& loader_settings, Backend& device, DType dtype)
       : settings(loader_settings),
         samples(set.info().train_samples),
-        maker(make_batch_maker(set,
-                               {.batch_size = loader_settings.batch_size,
-                                .crop_padding = padding_of(loader_settings.augment),
-                                .erased = erased_values(loader_settings.augment),
-                                .steps = steps_of(loader_settings.augment, set.info().pictures.has_value()),
-                                .mix = !mixing_key(loader_settings.augment).empty(),
-                                .soft_target = loader_settings.soft_target,
-                                .dtype = dtype,
-                                .side = loader_settings.side,
-                                .fixed_place = loader_settings.fixed_place,
-                                .threads = loader_settings.threads},
-                               device)),
+        maker(make_batch_maker(
+            set,
+            {.batch_size = loader_settings.batch_size,
+             .crop_padding = padding_of(loader_settings.augment),
+             .erased = erased_values(loader_settings.augment),
+             .steps = steps_of(loader_settings.augment, set.info().pictures.has_value()),
+             .mix = !mixing_key(loader_settings.augment).empty(),
+             .soft_target = loader_settings.soft_target,
+             .dtype = dtype,
+             .side = loader_settings.side,
+             .fixed_place = loader_settings.fixed_place,
+             .threads = loader_settings.threads},
+            device)),
         tracer(Tracer::current()) {
     if (settings.dirichlet_alpha > 0.0) {
       auto shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
@@ -107,9 +111,12 @@ struct Loader::State {
     friend bool operator==(const Position&, const Position&) = default;
   };
 
-  std::int64_t batches_in(std::int64_t epoch) const { return epoch == settings.continued_epoch ? settings.rest_batches : batches; }
+  std::int64_t batches_in(std::int64_t epoch) const {
+    return epoch == settings.continued_epoch ? settings.rest_batches : batches;
+  }
   Position at(Position position) const {
-    while (position.batch >= batches_in(position.epoch)) position = {position.epoch + 1, position.batch - batches_in(position.epoch)};
+    while (position.batch >= batches_in(position.epoch))
+      position = {position.epoch + 1, position.batch - batches_in(position.epoch)};
     return position;
   }
   Position after(Position position) const { return at({position.epoch, position.batch + 1}); }
@@ -120,7 +127,8 @@ struct Loader::State {
     const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
     std::vector<std::int64_t> left;
     // Shares of ranks are dealt anew, so nothing of them is taken.
-    if (epoch == settings.continued_epoch && !settings.taken.empty() && share.empty() && sampler->takes_rest()) {
+    if (epoch == settings.continued_epoch && !settings.taken.empty() && share.empty() &&
+        sampler->takes_rest()) {
       left = left_of_epoch(*sampler, inputs, settings.taken);
       inputs.left = left;
     }
@@ -135,7 +143,8 @@ struct Loader::State {
     return order;
   }
 
-  /// Drops what was prepared and prepares from `position` on. What the thread is at right now carries an old generation and is dropped too.
+  /// Drops what was prepared and prepares from `position` on. What the thread is at right now
+  /// carries an old generation and is dropped too.
   void restart(Position position) {
     const std::lock_guard lock(mutex);
     ++generation;
@@ -147,8 +156,8 @@ struct Loader::State {
     changed.notify_all();
   }
 
-  /// Waits until the device has read what the slot held, without holding up the thread that issues its work. False where the loader ends
-  /// meanwhile.
+  /// Waits until the device has read what the slot held, without holding up the thread that issues
+  /// its work. False where the loader ends meanwhile.
   bool wait_until_writable(const BatchMaker::Slot& slot, const Position& position) {
     if (maker->writable(slot)) return true;
     const TraceSpan span("wait for the upload", {}, TraceLane::kLoader);
@@ -156,7 +165,8 @@ struct Loader::State {
     while (!maker->writable(slot)) {
       if (std::chrono::steady_clock::now() > limit) {
         fail(ExitCode::kLost, "loader",
-             "the device has not copied an earlier batch within {} s, whose host memory batch {} of epoch {} was to take; it is stuck in a "
+             "the device has not copied an earlier batch within {} s, whose host memory batch {} "
+             "of epoch {} was to take; it is stuck in a "
              "step before",
              kUploadLimit.count(), position.batch, position.epoch);
       }
@@ -190,7 +200,8 @@ struct Loader::State {
         }
         const std::span<const std::int64_t> own(order.data() + position.batch * settings.batch_size,
                                                 static_cast<std::size_t>(settings.batch_size));
-        maker->fill(slots[index], own, image_change(settings.augment, settings.seed, position.epoch));
+        maker->fill(slots[index], own,
+                    image_change(settings.augment, settings.seed, position.epoch));
       } catch (...) {
         caught = std::current_exception();
         order_epoch = -1;
@@ -232,14 +243,18 @@ struct Loader::State {
   std::thread thread;
 };
 
-Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend, DType dtype) {
-  require(settings.batch_size > 0 && settings.ranks > 0 && settings.rank >= 0 && settings.rank < settings.ranks, "loader",
-          "rank {} of {} with batch size {}", settings.rank, settings.ranks, settings.batch_size);
+Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend,
+               DType dtype) {
+  require(settings.batch_size > 0 && settings.ranks > 0 && settings.rank >= 0 &&
+              settings.rank < settings.ranks,
+          "loader", "rank {} of {} with batch size {}", settings.rank, settings.ranks,
+          settings.batch_size);
   const std::int64_t samples = dataset.info().train_samples;
   if (samples / settings.ranks < settings.batch_size) {
     fail(ExitCode::kUsage, "data",
-         "batch_size {} × {} rank{} is more than the {} training samples; use a smaller batch_size or fewer ranks", settings.batch_size,
-         settings.ranks, settings.ranks == 1 ? "" : "s", samples);
+         "batch_size {} × {} rank{} is more than the {} training samples; use a smaller batch_size "
+         "or fewer ranks",
+         settings.batch_size, settings.ranks, settings.ranks == 1 ? "" : "s", samples);
   }
   state_ = std::make_unique<State>(dataset, settings, backend, dtype);
 }
@@ -277,9 +292,12 @@ void Loader::advance() {
     for (auto limit = kLoaderLate; !state.changed.wait_for(lock, limit, ready); limit *= 2) {
       const int on_disk = process_state(::getpid()).on_disk;
       log::warning(
-          "the data loader is late: waited {:.0f} s for batch {} of epoch {}{}; look at the disk or the network that data.path is on",
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), state.next_to_give.batch,
-          state.next_to_give.epoch, on_disk == 0 ? "" : fmt::format(", {} of this process's threads wait for a disk", on_disk));
+          "the data loader is late: waited {:.0f} s for batch {} of epoch {}{}; look at the disk "
+          "or the network that data.path is on",
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+          state.next_to_give.batch, state.next_to_give.epoch,
+          on_disk == 0 ? ""
+                       : fmt::format(", {} of this process's threads wait for a disk", on_disk));
     }
     FlightRecorder::instance().note(FlightEvent::kLoaded);
     state.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -333,7 +351,8 @@ struct EvaluationLoader::State {
   BatchMaker::Slot slot;
   const Dataset* dataset = nullptr;
   std::vector<std::int64_t> samples;
-  std::int64_t batch_size = 1, position = 0, count = 0;  ///< count: samples of the batch, which ends at position
+  /// count: samples of the batch, which ends at position
+  std::int64_t batch_size = 1, position = 0, count = 0;
   std::int64_t left_out = 0;
   std::vector<TestView> views;
   std::vector<Augmenters> changes;  ///< by view
@@ -341,26 +360,32 @@ struct EvaluationLoader::State {
 
   const Batch& make(std::size_t view) {
     maker->release(slot);
-    maker->wait_until_writable(slot);  // for the copy of the batch before alone, not for the work on it
-    maker->fill(slot, {samples.data() + position - count, static_cast<std::size_t>(count)}, image_change(changes[view], 0, 0));
+    // for the copy of the batch before alone, not for the work on it
+    maker->wait_until_writable(slot);
+    maker->fill(slot, {samples.data() + position - count, static_cast<std::size_t>(count)},
+                image_change(changes[view], 0, 0));
     maker->send(slot);
     maker->make(slot);
     batch = slot.batch;
     if (count < batch_size) {
       for (Batch::Named& named : batch.tensors) {
-        named.tensor = named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
+        named.tensor =
+            named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
       }
     }
     return batch;
   }
 };
 
-EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype,
-                                   int threads, std::vector<TestView> views)
+EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank,
+                                   int ranks, Backend& backend, DType dtype, int threads,
+                                   std::vector<TestView> views)
     : state_(std::make_unique<State>()) {
-  require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader", "rank {} of {} with batch size {}", rank, ranks, batch_size);
+  require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader",
+          "rank {} of {} with batch size {}", rank, ranks, batch_size);
   state_->dataset = &dataset;
-  for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
+  for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks)
+    state_->samples.push_back(i);
   const auto own = static_cast<std::int64_t>(state_->samples.size());
   state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
   state_->maker = make_batch_maker(dataset,
@@ -374,7 +399,8 @@ EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_si
   state_->views = views.empty() ? std::vector<TestView>{TestView{}} : std::move(views);
   for (const TestView& view : state_->views) {
     Augmenters& change = state_->changes.emplace_back();
-    if (view.down != 0 || view.right != 0 || view.mirrored) change.push_back(std::make_shared<ShownView>(view));
+    if (view.down != 0 || view.right != 0 || view.mirrored)
+      change.push_back(std::make_shared<ShownView>(view));
   }
 }
 
@@ -382,12 +408,15 @@ EvaluationLoader::~EvaluationLoader() = default;
 
 const Batch* EvaluationLoader::next() {
   State& state = *state_;
-  while (const std::int64_t left = static_cast<std::int64_t>(state.samples.size()) - state.position) {
+  while (const std::int64_t left =
+             static_cast<std::int64_t>(state.samples.size()) - state.position) {
     state.count = std::min(left, state.batch_size);
     state.position += state.count;
     const Batch& batch = state.make(0);
     const auto end = state.samples.begin() + state.position;
-    const auto good = std::remove_if(end - state.count, end, [&](std::int64_t sample) { return state.dataset->left_out(sample); });
+    const auto good = std::remove_if(end - state.count, end, [&](std::int64_t sample) {
+      return state.dataset->left_out(sample);
+    });
     if (good == end) return &batch;
     state.left_out += end - good;
     state.samples.erase(good, end);
@@ -402,11 +431,13 @@ std::int64_t EvaluationLoader::left_out() const { return state_->left_out; }
 const std::vector<TestView>& EvaluationLoader::views() const { return state_->views; }
 
 const Batch& EvaluationLoader::shown(std::size_t view) {
-  require(state_->count > 0 && view < state_->views.size(), "loader", "view {} of {} was asked for", view, state_->views.size());
+  require(state_->count > 0 && view < state_->views.size(), "loader", "view {} of {} was asked for",
+          view, state_->views.size());
   return state_->make(view);
 }
 
-std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
+std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings,
+                                        std::int64_t epoch) {
   return sampler_of(settings)->epoch(inputs_of(samples, settings, epoch));
 }
 

@@ -1,5 +1,6 @@
-// Images of a batch that are mixed with their neighbours, and their targets with them. How much is drawn once for a batch from
-// Beta(alpha, alpha); the neighbour of an image is the one before it, of the first the last (torchvision's MixUp and CutMix).
+// Images of a batch that are mixed with their neighbours, and their targets with them. How much is
+// drawn once for a batch from Beta(alpha, alpha); the neighbour of an image is the one before it,
+// of the first the last (torchvision's MixUp and CutMix).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -21,7 +22,8 @@ class Mixing : public Augmenter {
   double share(const SampleRandom& random) const {
     std::uint32_t count = 0;
     const auto next = [&] { return random.draw(kMixingDraw + 2 + count++); };
-    const double own = log_gamma_number(alpha_, next), other = log_gamma_number(alpha_, next), most = std::max(own, other);
+    const double own = log_gamma_number(alpha_, next), other = log_gamma_number(alpha_, next),
+                 most = std::max(own, other);
     return std::exp(own - most) / (std::exp(own - most) + std::exp(other - most));
   }
 
@@ -39,7 +41,8 @@ class Mixup final : public Mixing {
   }
 };
 
-/// A rectangle of the neighbour (Yun et al., "CutMix", 2019), cut off at the image's edges, so that the share goes by what is left of it.
+/// A rectangle of the neighbour (Yun et al., "CutMix", 2019), cut off at the image's edges, so that
+/// the share goes by what is left of it.
 class CutMix final : public Mixing {
  public:
   using Mixing::Mixing;
@@ -48,7 +51,8 @@ class CutMix final : public Mixing {
     const Philox4x32 bits = random.draw(kMixingDraw + 1);
     const double half = 0.5 * std::sqrt(1.0 - share(random));
     const auto span = [&](std::uint32_t word, std::int64_t size) {
-      const std::int64_t centre = random_below(word, size), reach = static_cast<std::int64_t>(half * static_cast<double>(size));
+      const std::int64_t centre = random_below(word, size),
+                         reach = static_cast<std::int64_t>(half * static_cast<double>(size));
       return std::pair(static_cast<std::int32_t>(std::max<std::int64_t>(0, centre - reach)),
                        static_cast<std::int32_t>(std::min(size, centre + reach)));
     };
@@ -71,14 +75,16 @@ void register_mixing(AugmenterRegistry& registry) {
       "mixup",
       [](ConfigSection& section, const Shape&) {
         return make_mixing<Mixup>(section, "mixup",
-                                  "alpha of Beta(alpha, alpha), from which each batch draws how much of an image is its own; 0: off");
+                                  "alpha of Beta(alpha, alpha), from which each batch draws how "
+                                  "much of an image is its own; 0: off");
       },
       "images of a batch and their targets mixed with their neighbours'");
   registry.add(
       "cutmix",
       [](ConfigSection& section, const Shape&) {
         return make_mixing<CutMix>(section, "cutmix",
-                                   "alpha of Beta(alpha, alpha), from which each batch draws how much of its neighbour an image gets as a "
+                                   "alpha of Beta(alpha, alpha), from which each batch draws how "
+                                   "much of its neighbour an image gets as a "
                                    "rectangle; beside mixup, half of the batches; 0: off");
       },
       "a rectangle of each image is its neighbour's, and so is that share of the target");

@@ -20,34 +20,40 @@ namespace {
 
 constexpr std::size_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
 
-/// What decides whether a picture is for tests. It goes by the name, so that other pictures that come or go change nothing.
+/// What decides whether a picture is for tests. It goes by the name, so that other pictures that
+/// come or go change nothing.
 std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
-  const Philox4x32 bits = random_bits(seed, RandomStream::kPartition, 0, std::stoull(checksum(name), nullptr, 16));
+  const Philox4x32 bits =
+      random_bits(seed, RandomStream::kPartition, 0, std::stoull(checksum(name), nullptr, 16));
   return std::uint64_t{bits.v[0]} << 32 | bits.v[1];
 }
 
 /// Of pictures, numbers ascending, how many each class has.
-std::vector<std::int64_t> counts_of(const PictureSource& source, const std::vector<std::int64_t>& samples) {
+std::vector<std::int64_t> counts_of(const PictureSource& source,
+                                    const std::vector<std::int64_t>& samples) {
   std::vector<std::int64_t> counts;
   auto begin = samples.begin();
   for (std::size_t label = 0; label < source.classes().size(); ++label) {
-    const auto end = std::lower_bound(begin, samples.end(), source.first(static_cast<std::int64_t>(label) + 1));
+    const auto end =
+        std::lower_bound(begin, samples.end(), source.first(static_cast<std::int64_t>(label) + 1));
     counts.push_back(end - begin);
     begin = end;
   }
   return counts;
 }
 
-/// The first of each class, so many in all and of each class in proportion: what rounding down leaves goes to those with the largest rests
-/// (Hamilton's method).
-std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::int64_t> samples, std::int64_t limit) {
+/// The first of each class, so many in all and of each class in proportion: what rounding down
+/// leaves goes to those with the largest rests (Hamilton's method).
+std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::int64_t> samples,
+                                  std::int64_t limit) {
   const auto all = static_cast<std::int64_t>(samples.size());
   if (limit == 0 || limit >= all) return samples;
   const std::vector<std::int64_t> counts = counts_of(source, samples);
   std::vector<std::size_t> order(counts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return counts[a] * limit % all > counts[b] * limit % all; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return counts[a] * limit % all > counts[b] * limit % all;
+  });
   std::vector<std::int64_t> taken;
   std::int64_t left = limit;
   for (const std::int64_t count : counts) left -= taken.emplace_back(count * limit / all);
@@ -62,33 +68,41 @@ std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::
 
 }  // namespace
 
-PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name, const std::string& path,
-                               const std::string& where)
-    : BuiltinDataset(
-          Shape{section.integer("image_size", 224, Range::closed(1, 4096), "height and width of a training crop, in pixels"), 0, 3}, 1),
+PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name,
+                               const std::string& path, const std::string& where)
+    : BuiltinDataset(Shape{section.integer("image_size", 224, Range::closed(1, 4096),
+                                           "height and width of a training crop, in pixels"),
+                           0, 3},
+                     1),
       name_(std::move(name)),
       seed_(seed) {
   info_.image[1] = info_.image[0];
   path_ = section.text("path", path, where);
-  rule_.resize = section.integer("test_resize", 256, Range::closed(1, 8192), "shorter side of a test image after resizing");
-  const std::int64_t crop =
-      section.integer("test_crop", 224, Range::closed(1, 4096), "height and width of the centre crop of a test image");
-  if (crop > rule_.resize && !section.describing()) section.error("test_crop", "is larger than test_resize");
+  rule_.resize = section.integer("test_resize", 256, Range::closed(1, 8192),
+                                 "shorter side of a test image after resizing");
+  const std::int64_t crop = section.integer("test_crop", 224, Range::closed(1, 4096),
+                                            "height and width of the centre crop of a test image");
+  if (crop > rule_.resize && !section.describing())
+    section.error("test_crop", "is larger than test_resize");
   if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
   crop_ = crop;
   read_growth(section);
-  val_fraction_ = section.number(
-      "val_fraction", 0.0, Range::half_open(0.0, 1.0),
-      "share of each class in train/ that is for tests, where there is no val/; drawn by the config's seed and the pictures' names");
-  skip_ = section.choice(
-              "on_bad_image", "error", {"error", "skip"},
-              "a picture that cannot be decoded ends the run, or the next training picture of its class stands in for it; tests leave "
-              "theirs out") == "skip";
-  settings_.max_pixels = section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
-  const std::int64_t classes = section.integer("classes", 1000, Range::closed(1, 1 << 24),
-                                               "number of classes, for --dry-run where the folder is not there; else it decides");
-  const std::int64_t train = section.integer("train_samples", 1281167, Range::at_least(1), "training images, for --dry-run (ImageNet's)");
-  const std::int64_t test = section.integer("test_samples", 50000, Range::at_least(1), "test images, for --dry-run (ImageNet's)");
+  val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
+                                 "share of each class in train/ that is for tests, where there is "
+                                 "no val/; drawn by the config's seed and the pictures' names");
+  skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
+                         "a picture that cannot be decoded ends the run, or the next training "
+                         "picture of its class stands in for it; tests leave "
+                         "theirs out") == "skip";
+  settings_.max_pixels =
+      section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
+  const std::int64_t classes = section.integer(
+      "classes", 1000, Range::closed(1, 1 << 24),
+      "number of classes, for --dry-run where the folder is not there; else it decides");
+  const std::int64_t train = section.integer("train_samples", 1281167, Range::at_least(1),
+                                             "training images, for --dry-run (ImageNet's)");
+  const std::int64_t test = section.integer("test_samples", 50000, Range::at_least(1),
+                                            "test images, for --dry-run (ImageNet's)");
   read_limits(section, "so many samples, the first of each class in proportion,");
   read_normalize(section, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
   set_samples(train, test);
@@ -98,22 +112,30 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
 }
 
 void PictureDataset::read_growth(ConfigSection& section) {
-  const char* doc = "training images are smaller in the first epochs and grow to image_size; off where it is not given";
+  const char* doc =
+      "training images are smaller in the first epochs and grow to image_size; off where it is not "
+      "given";
   if (!section.has("progressive") && !section.describing()) {
     section.raw("progressive", "object", doc);
     return;
   }
   ConfigSection progressive = section.section("progressive", doc);
   ImageGrowth growth{.to = info_.image[0]};
-  growth.from = progressive.integer("from", 128, Range::closed(1, 4096), "side of the first epochs' images, in pixels");
-  growth.start_epoch = progressive.integer("start_epoch", 0, Range::closed(0, 1e6), "the last epoch of that size, counted from 0");
-  growth.end_epoch = progressive.integer("end_epoch", 10, Range::closed(1, 1e6), "the first epoch of image_size");
-  growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096), "sides between the two are multiples of it");
+  growth.from = progressive.integer("from", 128, Range::closed(1, 4096),
+                                    "side of the first epochs' images, in pixels");
+  growth.start_epoch = progressive.integer("start_epoch", 0, Range::closed(0, 1e6),
+                                           "the last epoch of that size, counted from 0");
+  growth.end_epoch =
+      progressive.integer("end_epoch", 10, Range::closed(1, 1e6), "the first epoch of image_size");
+  growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096),
+                                        "sides between the two are multiples of it");
   if (section.describing()) return;
   progressive.finish();
-  if (growth.from > growth.to) progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
+  if (growth.from > growth.to)
+    progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
   if (growth.start_epoch >= growth.end_epoch) {
-    progressive.error("end_epoch", "is {}, not after start_epoch {}; allowed: a later epoch", growth.end_epoch, growth.start_epoch);
+    progressive.error("end_epoch", "is {}, not after start_epoch {}; allowed: a later epoch",
+                      growth.end_epoch, growth.start_epoch);
   }
   info_.growth = growth;
 }
@@ -135,18 +157,22 @@ void PictureDataset::open() {
   Sources opened = open_sources();
   if (opened.test) {
     if (val_fraction_ > 0.0) {
-      fail(
-          ExitCode::kUsage, "data",
-          "{0}: data.val_fraction is {1}, but there is {2}/val; leave one of them out: with --set data.val_fraction=0 {2}/val is for tests",
-          name_, val_fraction_, path_);
+      fail(ExitCode::kUsage, "data",
+           "{0}: data.val_fraction is {1}, but there is {2}/val; leave one of them out: with --set "
+           "data.val_fraction=0 {2}/val is for tests",
+           name_, val_fraction_, path_);
     }
   } else if (val_fraction_ == 0.0) {
     fail(ExitCode::kUsage, "data",
-         "{}: there are no classes in {}/val; needed: these, or \"val_fraction\": 0.1 to set a part of train/ aside", name_, path_);
+         "{}: there are no classes in {}/val; needed: these, or \"val_fraction\": 0.1 to set a "
+         "part of train/ aside",
+         name_, path_);
   }
-  check_classes(name_, path_, opened.train->classes(), opened.test ? opened.test->classes() : std::vector<std::string>());
+  check_classes(name_, path_, opened.train->classes(),
+                opened.test ? opened.test->classes() : std::vector<std::string>());
   split(opened);
-  set_samples(static_cast<std::int64_t>(train_samples_.size()), static_cast<std::int64_t>(test_samples_.size()));
+  set_samples(static_cast<std::int64_t>(train_samples_.size()),
+              static_cast<std::int64_t>(test_samples_.size()));
   info_.contents = contents_text(opened);
   info_.checksums = opened.train->checksums("train");
   if (opened.test) info_.checksums.merge(opened.test->checksums("val"));
@@ -163,10 +189,13 @@ double PictureDataset::complexity(Split split, std::int64_t index) const {
   return static_cast<double>(source->bytes(number));
 }
 
-void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const { decode(split, index, {}, 0, out, nullptr); }
+void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const {
+  decode(split, index, {}, 0, out, nullptr);
+}
 
-void PictureDataset::read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
-                               std::span<std::byte* const> out, CutTarget* later) const {
+void PictureDataset::read_part(Split split, std::int64_t index, const PictureChoice& choose,
+                               std::int64_t side, std::span<std::byte* const> out,
+                               CutTarget* later) const {
   decode(split, index, choose, side, reinterpret_cast<std::uint8_t*>(out[0]), later);
   write_label(label(split, index), out[1]);
 }
@@ -186,11 +215,13 @@ void PictureDataset::will_read(Split split, std::span<const std::int64_t> indice
 PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) const {
   if (!sources_.train) fail(ExitCode::kInternal, "data", "{} was read without being open", name_);
   const bool from_train = split == Split::kTrain || !sources_.test;
-  return {(from_train ? sources_.train : sources_.test).get(),
-          (split == Split::kTrain ? train_samples_ : test_samples_)[static_cast<std::size_t>(index)]};
+  return {
+      (from_train ? sources_.train : sources_.test).get(),
+      (split == Split::kTrain ? train_samples_ : test_samples_)[static_cast<std::size_t>(index)]};
 }
 
-/// Which pictures are training's and which are for tests, numbers ascending: all of both folders, or parts of train/; then the limits.
+/// Which pictures are training's and which are for tests, numbers ascending: all of both folders,
+/// or parts of train/; then the limits.
 void PictureDataset::split(const Sources& sources) {
   const auto all = [](const PictureSource& source) {
     std::vector<std::int64_t> samples(static_cast<std::size_t>(source.size()));
@@ -204,7 +235,8 @@ void PictureDataset::split(const Sources& sources) {
     draw_tests(*sources.train);
   }
   train_samples_ = limited(*sources.train, train_samples_, limit_);
-  test_samples_ = limited(sources.test ? *sources.test : *sources.train, test_samples_, test_limit_);
+  test_samples_ =
+      limited(sources.test ? *sources.test : *sources.train, test_samples_, test_limit_);
 }
 
 void PictureDataset::draw_tests(const PictureSource& train) {
@@ -214,12 +246,15 @@ void PictureDataset::draw_tests(const PictureSource& train) {
   TestShare share = kept_share_ ? *kept_share_ : TestShare{.seed = seed_, .most = {}};
   share.most.resize(train.classes().size());
   for (std::size_t label = 0; label < share.most.size(); ++label) {
-    const std::int64_t begin = train.first(static_cast<std::int64_t>(label)), end = train.first(static_cast<std::int64_t>(label) + 1);
+    const std::int64_t begin = train.first(static_cast<std::int64_t>(label)),
+                       end = train.first(static_cast<std::int64_t>(label) + 1);
     std::vector<std::uint64_t> draws;
-    for (std::int64_t picture = begin; picture < end; ++picture) draws.push_back(draw_of(share.seed, train.name(picture)));
+    for (std::int64_t picture = begin; picture < end; ++picture)
+      draws.push_back(draw_of(share.seed, train.name(picture)));
     if (!kept_share_) {
       // A class keeps a picture to train on, however many are set aside.
-      const auto aside = std::min<std::int64_t>(std::llround(static_cast<double>(end - begin) * val_fraction_), end - begin - 1);
+      const auto aside = std::min<std::int64_t>(
+          std::llround(static_cast<double>(end - begin) * val_fraction_), end - begin - 1);
       std::vector<std::uint64_t> sorted = draws;
       std::sort(sorted.begin(), sorted.end());
       if (aside > 0) share.most[label] = sorted[static_cast<std::size_t>(aside) - 1];
@@ -232,19 +267,25 @@ void PictureDataset::draw_tests(const PictureSource& train) {
     }
   }
   if (test_samples_.empty() && kept_share_)
-    fail(ExitCode::kUsage, "data", "{}: {}/train has none of the pictures that the model file keeps for tests", name_, path_);
+    fail(ExitCode::kUsage, "data",
+         "{}: {}/train has none of the pictures that the model file keeps for tests", name_, path_);
   if (test_samples_.empty())
-    fail(ExitCode::kUsage, "data", "{}: data.val_fraction {} of no class in {}/train is a whole picture; use a larger one", name_,
-         val_fraction_, path_);
+    fail(ExitCode::kUsage, "data",
+         "{}: data.val_fraction {} of no class in {}/train is a whole picture; use a larger one",
+         name_, val_fraction_, path_);
   const auto tests = static_cast<std::int64_t>(test_samples_.size());
   if (!kept_share_) {
     share.tests = tests;
     share.digest = digest;
   } else {  // by the first rank alone
     const bool same = share.tests == 0 || (share.tests == tests && share.digest == digest);
-    const std::string all = fmt::format("the {} picture{} of {}/train that the model's run held out{}", tests, tests == 1 ? "" : "s", path_,
-                                        same ? "" : " or that came since: it held out " + std::to_string(share.tests));
-    log::info("data: tests take {}{}", test_limit_ > 0 && test_limit_ < tests ? fmt::format("{} of ", test_limit_) : "", all);
+    const std::string all =
+        fmt::format("the {} picture{} of {}/train that the model's run held out{}", tests,
+                    tests == 1 ? "" : "s", path_,
+                    same ? "" : " or that came since: it held out " + std::to_string(share.tests));
+    log::info("data: tests take {}{}",
+              test_limit_ > 0 && test_limit_ < tests ? fmt::format("{} of ", test_limit_) : "",
+              all);
   }
   info_.test_share = std::move(share);
 }
@@ -253,7 +294,8 @@ void PictureDataset::draw_tests(const PictureSource& train) {
 std::string PictureDataset::contents_text(const Sources& sources) const {
   const std::vector<std::string>& classes = sources.train->classes();
   const std::vector<std::int64_t> train = counts_of(*sources.train, train_samples_),
-                                  test = counts_of(sources.test ? *sources.test : *sources.train, test_samples_);
+                                  test = counts_of(sources.test ? *sources.test : *sources.train,
+                                                   test_samples_);
   constexpr std::size_t kNamed = 10;
   std::vector<std::string> parts, lacking;
   for (std::size_t c = 0; c < classes.size(); ++c) {
@@ -264,37 +306,46 @@ std::string PictureDataset::contents_text(const Sources& sources) const {
     const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
   };
-  const std::string each =
-      parts.size() > kNamed ? range(train) + " + " + range(test) + " of each" : fmt::format("{}", fmt::join(parts, ", "));
-  std::string text = fmt::format("pictures: {} for training + {} for tests: {}\n", train_samples_.size(), test_samples_.size(), each);
+  const std::string each = parts.size() > kNamed ? range(train) + " + " + range(test) + " of each"
+                                                 : fmt::format("{}", fmt::join(parts, ", "));
+  std::string text = fmt::format("pictures: {} for training + {} for tests: {}\n",
+                                 train_samples_.size(), test_samples_.size(), each);
   std::map<std::string, std::int64_t> others = sources.train->other_files();
   if (sources.test) {
     for (const auto& [ending, count] : sources.test->other_files()) others[ending] += count;
   }
   std::vector<std::string> kinds;
-  for (const auto& [ending, count] : others) kinds.push_back(fmt::format("{} {}", count, shown(ending)));
+  for (const auto& [ending, count] : others)
+    kinds.push_back(fmt::format("{} {}", count, shown(ending)));
   if (!kinds.empty())
-    text += fmt::format("files that are left out: {}; needed: .jpg, .jpeg or .png in a class folder\n", fmt::join(kinds, ", "));
+    text +=
+        fmt::format("files that are left out: {}; needed: .jpg, .jpeg or .png in a class folder\n",
+                    fmt::join(kinds, ", "));
   if (lacking.empty()) return text;
-  const std::string more = lacking.size() > kNamed ? fmt::format(" and {} more", lacking.size() - kNamed) : "";
+  const std::string more =
+      lacking.size() > kNamed ? fmt::format(" and {} more", lacking.size() - kNamed) : "";
   lacking.resize(std::min(lacking.size(), kNamed));
-  return text + fmt::format("classes without a test picture: {}{}\n", fmt::join(lacking, ", "), more);
+  return text +
+         fmt::format("classes without a test picture: {}{}\n", fmt::join(lacking, ", "), more);
 }
 
-void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t wanted, std::uint8_t* out,
-                            CutTarget* later) const {
+void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose,
+                            std::int64_t wanted, std::uint8_t* out, CutTarget* later) const {
   const auto [source, number] = place(split, index);
   const std::int64_t side = split == Split::kTest ? crop_ : wanted > 0 ? wanted : info_.image[0];
   const PartChoice part = [&](const PictureSize& size) {
     if (choose) {
       if (const auto chosen = choose(size)) return *chosen;
     }
-    // Training images without a random part are cut as test images are, in the proportion of their sizes.
-    return PicturePart::centre(size, side == crop_ ? rule_.resize : rule_.resize * side / crop_, side, side);
+    // Training images without a random part are cut as test images are, in the proportion of their
+    // sizes.
+    return PicturePart::centre(size, side == crop_ ? rule_.resize : rule_.resize * side / crop_,
+                               side, side);
   };
   thread_local PictureDecoder decoder;
   PictureSettings settings = settings_;
-  settings.scaled_decoding = split == Split::kTrain;  // tests measure the numbers that other programs get, too
+  // tests measure the numbers that other programs get, too
+  settings.scaled_decoding = split == Split::kTrain;
   decoder.use(settings);
   if (!skip_) return source->decode(number, decoder, part, side, out, later);
   const auto decodes = [&, source = source](std::int64_t picture) {
@@ -327,8 +378,11 @@ void PictureDataset::count_bad(Split split, const Place& place, const Error& err
     if (!bad_.insert(key_of(place)).second) return;
   }
   if (before < kBadPicturesNamed)
-    log::warning("data: {}; {}", error.message(), split == Split::kTest ? "tests leave it out" : "the next of its class stands in for it");
-  if (before + 1 == kBadPicturesNamed) log::warning("data: more pictures like these will be counted, but not named");
+    log::warning(
+        "data: {}; {}", error.message(),
+        split == Split::kTest ? "tests leave it out" : "the next of its class stands in for it");
+  if (before + 1 == kBadPicturesNamed)
+    log::warning("data: more pictures like these will be counted, but not named");
 }
 
 bool PictureDataset::left_out(std::int64_t test_sample) const {

@@ -17,7 +17,8 @@
 
 namespace starling {
 
-/// Labelled pictures of one split, by number: class after class, in an order that stays. Any thread may read.
+/// Labelled pictures of one split, by number: class after class, in an order that stays. Any thread
+/// may read.
 class PictureSource {
  public:
   virtual ~PictureSource() = default;
@@ -32,18 +33,22 @@ class PictureSource {
   virtual std::string name(std::int64_t index) const = 0;
   /// What lies among the pictures and is none by its name: how many files of each kind.
   virtual std::map<std::string, std::int64_t> other_files() const { return {}; }
-  /// What tells these pictures from as many others; see DatasetInfo. `split` is "train" or "val". Costs little for a million of them.
+  /// What tells these pictures from as many others; see DatasetInfo. `split` is "train" or "val".
+  /// Costs little for a million of them.
   virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
-  /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that is not null. Error(kUsage) names the
-  /// picture and what is wrong with it.
-  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,
-                      CutTarget* later) const = 0;
+  /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that
+  /// is not null. Error(kUsage) names the picture and what is wrong with it.
+  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
+                      std::int64_t side, std::uint8_t* out, CutTarget* later) const = 0;
   /// These will be asked for next, in whatever order.
-  virtual void will_decode(std::span<const std::int64_t> indices) const { static_cast<void>(indices); }
+  virtual void will_decode(std::span<const std::int64_t> indices) const {
+    static_cast<void>(indices);
+  }
 };
 
-/// What data sets of pictures of any size share: their keys, which pictures are for tests, crops, and what becomes of a bad picture: in
-/// training the next of its class stands in for it, which is training's too; tests leave it out.
+/// What data sets of pictures of any size share: their keys, which pictures are for tests, crops,
+/// and what becomes of a bad picture: in training the next of its class stands in for it, which is
+/// training's too; tests leave it out.
 class PictureDataset : public BuiltinDataset {
  public:
   bool countable() const final { return !info_.class_names.empty(); }
@@ -53,16 +58,18 @@ class PictureDataset : public BuiltinDataset {
   std::int64_t label(Split split, std::int64_t index) const final;
   double complexity(Split split, std::int64_t index) const final;
   void image(Split split, std::int64_t index, std::uint8_t* out) const final;
-  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::span<std::byte* const> out,
-                 CutTarget* later) const final;
+  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+                 std::span<std::byte* const> out, CutTarget* later) const final;
   void will_read(Split split, std::span<const std::int64_t> indices) const final;
   std::vector<std::int64_t> bad_samples() const final;
   bool left_out(std::int64_t test_sample) const final;
 
  protected:
   /// `name` is the data set's type, before its errors; `where` documents the key `path`.
-  PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name, const std::string& path, const std::string& where);
-  /// In the constructor, where the classes are known without opening much: then they need not be declared.
+  PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name,
+                 const std::string& path, const std::string& where);
+  /// In the constructor, where the classes are known without opening much: then they need not be
+  /// declared.
   void know_classes(ConfigSection& section, std::vector<std::string> names);
 
   struct Sources {
@@ -83,8 +90,11 @@ class PictureDataset : public BuiltinDataset {
   void draw_tests(const PictureSource& train);
   std::string contents_text(const Sources& sources) const;
   void read_growth(ConfigSection& section);
-  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out, CutTarget* later) const;
-  std::int64_t key_of(const Place& place) const { return 2 * place.number + (place.source == sources_.test.get() ? 1 : 0); }
+  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+              std::uint8_t* out, CutTarget* later) const;
+  std::int64_t key_of(const Place& place) const {
+    return 2 * place.number + (place.source == sources_.test.get() ? 1 : 0);
+  }
   void count_bad(Split split, const Place& place, const Error& error) const;
 
   std::string name_, path_;
@@ -96,7 +106,8 @@ class PictureDataset : public BuiltinDataset {
   PictureSettings settings_;
   Sources sources_;
   std::optional<TestShare> kept_share_;
-  std::vector<std::int64_t> train_samples_, test_samples_;  ///< numbers of pictures, ascending; the second of train/ where there is no val/
+  /// Numbers of pictures, ascending; the second of train/ where there is no val/
+  std::vector<std::int64_t> train_samples_, test_samples_;
   mutable std::mutex bad_mutex_;
   mutable std::set<std::int64_t> bad_;  ///< key_of() each: twice the number, and 1 of val/
 };

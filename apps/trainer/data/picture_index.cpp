@@ -29,7 +29,9 @@ bool is_picture_name(std::string_view name) {
   for (const std::string_view ending : {".jpg", ".jpeg", ".png"}) {
     if (name.size() <= ending.size()) continue;
     const std::string_view own = name.substr(name.size() - ending.size());
-    const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
+    const auto same = [](char a, char b) {
+      return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b;
+    };
     if (std::equal(own.begin(), own.end(), ending.begin(), same)) return true;
   }
   return false;
@@ -38,19 +40,26 @@ bool is_picture_name(std::string_view name) {
 /// ".webp", in small letters.
 std::string ending_of(const std::string& name) {
   std::string ending = fs::path(name).extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
   return ending.empty() ? "without an ending" : ending;
 }
 
-/// Adds the pictures below root/below to `names`, and counts others by ending. The system tells with the names which of them are folders;
-/// only links, and what it says nothing of, are looked at.
-void look(const std::string& root, const std::string& below, int depth, std::vector<std::string>& names,
-          std::map<std::string, std::int64_t>& others) {
+/// Adds the pictures below root/below to `names`, and counts others by ending. The system tells
+/// with the names which of them are folders; only links, and what it says nothing of, are looked
+/// at.
+void look(const std::string& root, const std::string& below, int depth,
+          std::vector<std::string>& names, std::map<std::string, std::int64_t>& others) {
   const std::string folder = root + "/" + below;
   if (depth > kMostDepth)
-    fail(ExitCode::kUsage, "data", "image_folder: {} is more than {} folders deep; is a link in it a circle?", folder, kMostDepth);
-  const auto cannot_be_read = [&] { fail(ExitCode::kUsage, "data", "image_folder: {} cannot be read: {}", folder, std::strerror(errno)); };
+    fail(ExitCode::kUsage, "data",
+         "image_folder: {} is more than {} folders deep; is a link in it a circle?", folder,
+         kMostDepth);
+  const auto cannot_be_read = [&] {
+    fail(ExitCode::kUsage, "data", "image_folder: {} cannot be read: {}", folder,
+         std::strerror(errno));
+  };
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), ::closedir);
   if (!stream) cannot_be_read();
   std::vector<std::string> inner;
@@ -72,7 +81,8 @@ void look(const std::string& root, const std::string& below, int depth, std::vec
     if (is_folder) {
       inner.push_back(std::move(path));
     } else if (is_picture_name(name)) {
-      // A link to nothing, a pipe or a device too: whoever reads it is told by name, and data.on_bad_image says what then.
+      // A link to nothing, a pipe or a device too: whoever reads it is told by name, and
+      // data.on_bad_image says what then.
       names.push_back(std::move(path));
     } else if (is_file) {
       ++others[ending_of(path)];
@@ -83,7 +93,8 @@ void look(const std::string& root, const std::string& below, int depth, std::vec
 
 }  // namespace
 
-std::vector<std::string> class_folders(const std::string& folder, std::map<std::string, std::int64_t>* others) {
+std::vector<std::string> class_folders(const std::string& folder,
+                                       std::map<std::string, std::int64_t>* others) {
   std::vector<std::string> names;
   std::error_code error;
   if (!fs::exists(folder, error)) return names;
@@ -94,54 +105,74 @@ std::vector<std::string> class_folders(const std::string& folder, std::map<std::
     if (it->is_directory(ignored)) {
       if (!is_utf8(name)) {
         fail(ExitCode::kUsage, "data",
-             "image_folder: the class folder {}/{} has a name that is not UTF-8, which model files cannot keep; rename it", folder,
-             shown(name));
+             "image_folder: the class folder {}/{} has a name that is not UTF-8, which model files "
+             "cannot keep; rename it",
+             folder, shown(name));
       }
       names.push_back(name);
     } else if (is_picture_name(name)) {
       if (others) ++(*others)[ending_of(name) + " beside the class folders"];
-    } else if (it->is_symlink(ignored) && !it->exists(ignored)) {  // a class, on a disk that is not mounted
-      fail(ExitCode::kUsage, "data", "image_folder: {}/{} is a link to nothing; mount what it leads to, or remove it", folder, name);
+    } else if (it->is_symlink(ignored) && !it->exists(ignored)) {
+      // A class, on a disk that is not mounted.
+      fail(ExitCode::kUsage, "data",
+           "image_folder: {}/{} is a link to nothing; mount what it leads to, or remove it", folder,
+           name);
     }
   }
-  if (error) fail(ExitCode::kUsage, "data", "image_folder: {} cannot be read: {}", folder, error.message());
+  if (error)
+    fail(ExitCode::kUsage, "data", "image_folder: {} cannot be read: {}", folder, error.message());
   std::sort(names.begin(), names.end());
   return names;
 }
 
-void check_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
-                   const std::vector<std::string>& val) {
-  // By the first rank alone. Names may look the same and be others, as when a file system has taken accents apart.
+void check_classes(const std::string& who, const std::string& folder,
+                   const std::vector<std::string>& train, const std::vector<std::string>& val) {
+  // By the first rank alone. Names may look the same and be others, as when a file system has taken
+  // accents apart.
   if (const auto two = lookalikes(train)) {
-    log::info("warning: data: {}: {}/train has the classes {} and {}, which look the same; put their pictures together if they are one",
-              who, folder, told_apart(two->first), told_apart(two->second));
+    log::info(
+        "warning: data: {}: {}/train has the classes {} and {}, which look the same; put their "
+        "pictures together if they are one",
+        who, folder, told_apart(two->first), told_apart(two->second));
   }
   if (train.size() == 1) {
-    log::info("warning: data: {}: {}/train has one class, {}: the model will say it of everything; add a folder for each other class", who,
-              folder, shown(train[0]));
+    log::info(
+        "warning: data: {}: {}/train has one class, {}: the model will say it of everything; add a "
+        "folder for each other class",
+        who, folder, shown(train[0]));
   }
   if (train == val || val.empty()) return;
   std::vector<std::string> lacking[2];
-  std::set_difference(train.begin(), train.end(), val.begin(), val.end(), std::back_inserter(lacking[0]));
-  std::set_difference(val.begin(), val.end(), train.begin(), train.end(), std::back_inserter(lacking[1]));
-  std::string only_train = lacking[0].empty() ? "" : lacking[0][0], only_val = lacking[1].empty() ? "" : lacking[1][0];
+  std::set_difference(train.begin(), train.end(), val.begin(), val.end(),
+                      std::back_inserter(lacking[0]));
+  std::set_difference(val.begin(), val.end(), train.begin(), train.end(),
+                      std::back_inserter(lacking[1]));
+  std::string only_train = lacking[0].empty() ? "" : lacking[0][0],
+              only_val = lacking[1].empty() ? "" : lacking[1][0];
   lacking[0].insert(lacking[0].end(), lacking[1].begin(), lacking[1].end());
-  if (const auto two = lookalikes(lacking[0]); two && std::binary_search(val.begin(), val.end(), two->second))
+  if (const auto two = lookalikes(lacking[0]);
+      two && std::binary_search(val.begin(), val.end(), two->second))
     std::tie(only_train, only_val) = *two;
-  const std::string both = only_train.empty() || only_val.empty() ? "" : fmt::format(", {} in val/", told_apart(only_val));
+  const std::string both = only_train.empty() || only_val.empty()
+                               ? ""
+                               : fmt::format(", {} in val/", told_apart(only_val));
   fail(ExitCode::kUsage, "data",
-       "{5}: {0}/train has {1} classes and {0}/val {2}: {3} is in {4}/ alone{6}; needed: the same folders in both", folder, train.size(),
-       val.size(), told_apart(only_train.empty() ? only_val : only_train), only_train.empty() ? "val" : "train", who, both);
+       "{5}: {0}/train has {1} classes and {0}/val {2}: {3} is in {4}/ alone{6}; needed: the same "
+       "folders in both",
+       folder, train.size(), val.size(), told_apart(only_train.empty() ? only_val : only_train),
+       only_train.empty() ? "val" : "train", who, both);
 }
 
-PictureIndex::PictureIndex(const std::string& folder) : folder_(folder), classes_(class_folders(folder, &others_)) {
+PictureIndex::PictureIndex(const std::string& folder)
+    : folder_(folder), classes_(class_folders(folder, &others_)) {
   for (const std::string& name : classes_) {
     std::vector<std::string> found;
     look(folder, name, 1, found, others_);
     if (found.empty()) {
       fail(ExitCode::kUsage, "data",
-           "image_folder: the class folder {}/{} has no pictures; needed: files that end in .jpg, .jpeg or .png, or no folder", folder,
-           name);
+           "image_folder: the class folder {}/{} has no pictures; needed: files that end in .jpg, "
+           ".jpeg or .png, or no folder",
+           folder, name);
     }
     std::sort(found.begin(), found.end());
     for (const std::string& file : found) {
@@ -163,7 +194,9 @@ std::string_view PictureIndex::name(std::int64_t index) const {
 
 std::int64_t PictureIndex::bytes(std::int64_t index) const {
   struct stat status {};
-  return ::stat(path(index).c_str(), &status) == 0 && S_ISREG(status.st_mode) ? std::int64_t{status.st_size} : 0;
+  return ::stat(path(index).c_str(), &status) == 0 && S_ISREG(status.st_mode)
+             ? std::int64_t{status.st_size}
+             : 0;
 }
 
 }  // namespace starling

@@ -13,10 +13,12 @@
 
 namespace starling {
 
-/// Where decoders leave the pixels of a batch's pictures, one behind the other. Several threads take of it.
+/// Where decoders leave the pixels of a batch's pictures, one behind the other. Several threads
+/// take of it.
 class PicturePool {
  public:
-  static constexpr double kRoom = 2.5;  ///< of the images' own size: photographs' random crops have twice as many pixels on average
+  /// Of the images' own size: photographs' random crops have twice as many pixels on average
+  static constexpr double kRoom = 2.5;
   PicturePool(std::int64_t image_bytes, std::int64_t images)
       : image_(whole_lines(image_bytes)),
         all_(images * image_),
@@ -27,7 +29,8 @@ class PicturePool {
     used_ = 0;
     left_ = more_;
   }
-  /// So many bytes, and an image's size at least, from `place` on. Null: what is left is for the images to come.
+  /// So many bytes, and an image's size at least, from `place` on. Null: what is left is for the
+  /// images to come.
   std::uint8_t* take(std::int64_t bytes, std::int64_t& place) {
     const std::int64_t wanted = std::max(whole_lines(bytes), image_), more = wanted - image_;
     std::int64_t left = left_;
@@ -49,10 +52,12 @@ class PicturePool {
 /// The pixels of one picture at a time, on their way to the device that resizes them.
 class PoolTarget final : public CutTarget {
  public:
-  PoolTarget(PicturePool& pool, const Shape& image) : pool_(pool), image_(image), made_(static_cast<std::size_t>(image.elements())) {}
+  PoolTarget(PicturePool& pool, const Shape& image)
+      : pool_(pool), image_(image), made_(static_cast<std::size_t>(image.elements())) {}
   void restart() { pixels_ = nullptr; }
   std::uint8_t* take(std::int64_t bytes) override {
-    require(!pixels_, "loader", "a data set took memory for a picture twice");  // it would be another's
+    // it would be another's
+    require(!pixels_, "loader", "a data set took memory for a picture twice");
     return pixels_ = pool_.take(bytes, place_);
   }
   std::uint8_t* pixels() const { return pixels_; }

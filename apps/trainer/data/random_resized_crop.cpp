@@ -1,5 +1,5 @@
-// A part of random area and shape, resized to the image (torchvision's RandomResizedCrop; Szegedy et al., "Going Deeper with Convolutions",
-// 2015).
+// A part of random area and shape, resized to the image (torchvision's RandomResizedCrop; Szegedy
+// et al., "Going Deeper with Convolutions", 2015).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -18,25 +18,31 @@ class RandomResizedCrop final : public Augmenter {
       : area_(area), ratio_(ratio), interpolation_(interpolation) {}
   AugmentStage stage() const override { return AugmentStage::kCrop; }
 
-  std::optional<PicturePart> part(const SampleRandom& random, const PictureSize& picture) const override {
-    const auto tall = static_cast<double>(picture.height), wide = static_cast<double>(picture.width);
+  std::optional<PicturePart> part(const SampleRandom& random,
+                                  const PictureSize& picture) const override {
+    const auto tall = static_cast<double>(picture.height),
+               wide = static_cast<double>(picture.width);
     for (std::uint32_t attempt = 0; attempt < kCropTries; ++attempt) {
       const Philox4x32 bits = random.draw(kResizedCropDraw + attempt);
       const double area = tall * wide * random_between(area_.least, area_.most, bits.v[0]);
-      const double ratio = std::exp(random_between(std::log(ratio_.least), std::log(ratio_.most), bits.v[1]));
+      const double ratio =
+          std::exp(random_between(std::log(ratio_.least), std::log(ratio_.most), bits.v[1]));
       const auto width = static_cast<std::int64_t>(std::nearbyint(std::sqrt(area * ratio)));
       const auto height = static_cast<std::int64_t>(std::nearbyint(std::sqrt(area / ratio)));
       if (width <= 0 || height <= 0 || width > picture.width || height > picture.height) continue;
-      return PicturePart::window(random_below(bits.v[2], picture.height - height + 1), random_below(bits.v[3], picture.width - width + 1),
-                                 height, width);
+      return PicturePart::window(random_below(bits.v[2], picture.height - height + 1),
+                                 random_below(bits.v[3], picture.width - width + 1), height, width);
     }
     std::int64_t height = picture.height, width = picture.width;
     if (wide / tall < ratio_.least) {
-      height = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::nearbyint(wide / ratio_.least)), 1, picture.height);
+      height = std::clamp<std::int64_t>(
+          static_cast<std::int64_t>(std::nearbyint(wide / ratio_.least)), 1, picture.height);
     } else if (wide / tall > ratio_.most) {
-      width = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::nearbyint(tall * ratio_.most)), 1, picture.width);
+      width = std::clamp<std::int64_t>(
+          static_cast<std::int64_t>(std::nearbyint(tall * ratio_.most)), 1, picture.width);
     }
-    return PicturePart::window((picture.height - height) / 2, (picture.width - width) / 2, height, width);
+    return PicturePart::window((picture.height - height) / 2, (picture.width - width) / 2, height,
+                               width);
   }
 
   /// Of a data set whose images have one size: cuts and resizes the bytes.
@@ -60,18 +66,21 @@ std::unique_ptr<Augmenter> make_random_resized_crop(ConfigSection& section, cons
     return nullptr;
   }
   ConfigSection crop = section.section("random_resized_crop", doc);
-  const NumberRange area =
-      read_range(crop, "scale", {0.08, 1.0}, Range{1e-4, 1.0}, "least and most of its area, as a share of the picture's");
-  const NumberRange ratio = read_range(crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, Range{1e-4, 1e4}, "least and most of width / height");
+  const NumberRange area = read_range(crop, "scale", {0.08, 1.0}, Range{1e-4, 1.0},
+                                      "least and most of its area, as a share of the picture's");
+  const NumberRange ratio = read_range(crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, Range{1e-4, 1e4},
+                                       "least and most of width / height");
   if (section.describing()) return nullptr;
   crop.finish();
-  return std::make_unique<RandomResizedCrop>(area, ratio, interpolation_of(section.resolved().value("interpolation", "bilinear")));
+  return std::make_unique<RandomResizedCrop>(
+      area, ratio, interpolation_of(section.resolved().value("interpolation", "bilinear")));
 }
 
 }  // namespace
 
 void register_random_resized_crop(AugmenterRegistry& registry) {
-  registry.add("random_resized_crop", make_random_resized_crop, "a part of random area and shape, resized");
+  registry.add("random_resized_crop", make_random_resized_crop,
+               "a part of random area and shape, resized");
 }
 
 }  // namespace starling

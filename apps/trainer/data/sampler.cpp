@@ -20,13 +20,15 @@ class ShuffleSampler final : public Sampler {
       EpochInputs of_share = inputs;
       of_share.samples = static_cast<std::int64_t>(inputs.share.size());
       std::vector<std::int64_t> order = epoch_order(of_share);
-      for (std::int64_t& position : order) position = inputs.share[static_cast<std::size_t>(position)];
+      for (std::int64_t& position : order)
+        position = inputs.share[static_cast<std::size_t>(position)];
       return order;
     }
     const std::vector<std::int64_t> order = epoch_order(inputs);
     std::vector<std::int64_t> own(order.size() / static_cast<std::size_t>(inputs.ranks));
     for (std::size_t k = 0; k < own.size(); ++k) {
-      own[k] = order[static_cast<std::size_t>(inputs.rank) + k * static_cast<std::size_t>(inputs.ranks)];
+      own[k] =
+          order[static_cast<std::size_t>(inputs.rank) + k * static_cast<std::size_t>(inputs.ranks)];
     }
     return own;
   }
@@ -37,37 +39,44 @@ class ShuffleSampler final : public Sampler {
 }  // namespace
 
 void Sampler::set_complexities(const std::vector<float>& complexities) {
-  fail(ExitCode::kInternal, "sampler", "the complexity of {} samples is given to one that does not go by it", complexities.size());
+  fail(ExitCode::kInternal, "sampler",
+       "the complexity of {} samples is given to one that does not go by it", complexities.size());
 }
 
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
   if (!inputs.left.empty()) return {inputs.left.begin(), inputs.left.end()};
   if (inputs.shuffle) {
-    return random_permutation(inputs.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(inputs.epoch), inputs.samples);
+    return random_permutation(inputs.seed, RandomStream::kPermutation,
+                              static_cast<std::uint32_t>(inputs.epoch), inputs.samples);
   }
   std::vector<std::int64_t> order(static_cast<std::size_t>(inputs.samples));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   return order;
 }
 
-std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs, std::int64_t needed) {
+std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs,
+                                std::int64_t needed) {
   const std::string where = fmt::format("epoch {} of rank {}", inputs.epoch, inputs.rank);
   std::vector<std::int64_t> own = named("sampler", where, [&] { return sampler.epoch(inputs); });
   if (static_cast<std::int64_t>(own.size()) < needed)
-    fail(ExitCode::kUsage, "sampler", {.key = where}, "{} samples; the batches need {}", own.size(), needed);
+    fail(ExitCode::kUsage, "sampler", {.key = where}, "{} samples; the batches need {}", own.size(),
+         needed);
   std::vector<char> seen(static_cast<std::size_t>(inputs.samples), 0);
   for (std::size_t k = 0; k < own.size(); ++k) {
     if (own[k] < 0 || own[k] >= inputs.samples) {
-      fail(ExitCode::kUsage, "sampler", {.key = where}, "place {} has sample {}; the training samples are 0 to {}", k, own[k],
+      fail(ExitCode::kUsage, "sampler", {.key = where},
+           "place {} has sample {}; the training samples are 0 to {}", k, own[k],
            inputs.samples - 1);
     }
     if (std::exchange(seen[static_cast<std::size_t>(own[k])], char{1}) != 0)
-      fail(ExitCode::kUsage, "sampler", {.key = where}, "place {} has sample {} again; each comes once in an epoch", k, own[k]);
+      fail(ExitCode::kUsage, "sampler", {.key = where},
+           "place {} has sample {} again; each comes once in an epoch", k, own[k]);
   }
   return own;
 }
 
-std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs, std::span<const TakenBatches> taken) {
+std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs,
+                                        std::span<const TakenBatches> taken) {
   inputs.left = {};
   std::vector<std::int64_t> left = epoch_order(inputs);
   std::vector<char> gone(left.size(), 0);
@@ -77,9 +86,11 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
     for (inputs.rank = 0; inputs.rank < inputs.ranks; ++inputs.rank) {
       const std::int64_t count = batches.batches * batches.batch_size;
       const std::vector<std::int64_t> own = dealt(sampler, inputs, count);
-      for (std::int64_t i = 0; i < count; ++i) gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])] = 1;
+      for (std::int64_t i = 0; i < count; ++i)
+        gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])] = 1;
     }
-    std::erase_if(left, [&](std::int64_t sample) { return gone[static_cast<std::size_t>(sample)] != 0; });
+    std::erase_if(left,
+                  [&](std::int64_t sample) { return gone[static_cast<std::size_t>(sample)] != 0; });
     inputs.left = left;
   }
   return left;

@@ -24,7 +24,9 @@ class ShardPictures final : public PictureSource {
         set_(folder, index, split) {}
   const std::vector<std::string>& classes() const override { return classes_; }
   std::int64_t size() const override { return set_.records(); }
-  std::int64_t first(std::int64_t label) const override { return first_[static_cast<std::size_t>(label)]; }
+  std::int64_t first(std::int64_t label) const override {
+    return first_[static_cast<std::size_t>(label)];
+  }
   std::int64_t label(std::int64_t index) const override {
     return std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1;
   }
@@ -38,12 +40,13 @@ class ShardPictures final : public PictureSource {
   }
   /// The shards' names need not be read for it: their index says of what they were made.
   std::map<std::string, std::uint32_t> checksums(const std::string& /*split*/) const override {
-    const std::array<std::uint32_t, 4> made{settings_.kind, settings_.size, settings_.quality, settings_.interpolation};
+    const std::array<std::uint32_t, 4> made{settings_.kind, settings_.size, settings_.quality,
+                                            settings_.interpolation};
     return {{"names and sizes of prepared pictures", settings_.source},
             {"pictures by settings of starling-prepare", checksum_of(bytes_of(made))}};
   }
-  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,
-              CutTarget* later) const override {
+  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
+              std::int64_t side, std::uint8_t* out, CutTarget* later) const override {
     const std::span<const std::uint8_t> bytes = set_.bytes(index);
     const auto [file, record] = set_.place(index);
     if (raw_) {
@@ -55,7 +58,9 @@ class ShardPictures final : public PictureSource {
     if (later) return decoder.decode(bytes, file->title(record), choose, side, side, *later);
     decoder.decode(bytes, file->title(record), choose, side, side, 3, out);
   }
-  void will_decode(std::span<const std::int64_t> indices) const override { set_.will_read(indices); }
+  void will_decode(std::span<const std::int64_t> indices) const override {
+    set_.will_read(indices);
+  }
 
  private:
   std::vector<std::string> classes_;
@@ -68,7 +73,8 @@ class ShardPictures final : public PictureSource {
 class Shards final : public PictureDataset {
  public:
   Shards(ConfigSection& section, std::uint64_t seed)
-      : PictureDataset(section, seed, "shards", "build/data/imagenet-shards", "folder that starling-prepare has made") {
+      : PictureDataset(section, seed, "shards", "build/data/imagenet-shards",
+                       "folder that starling-prepare has made") {
     if (section.describing() || !has_shard_index(path())) return;
     const ShardIndex index = read_shard_index(path());
     know_classes(section, index.classes);
@@ -89,7 +95,10 @@ class Shards final : public PictureDataset {
 
 void register_shards(DatasetRegistry& registry) {
   registry.add(
-      "shards", [](ConfigSection& section, std::uint64_t seed) { return std::make_unique<Shards>(section, seed); },
+      "shards",
+      [](ConfigSection& section, std::uint64_t seed) {
+        return std::make_unique<Shards>(section, seed);
+      },
       "pictures in shards, as starling-prepare writes them");
 }
 

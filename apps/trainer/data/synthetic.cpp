@@ -1,5 +1,6 @@
-// Images made in memory: each class has a pattern of a few long waves; an image is its class's pattern, shifted a little, under noise.
-// Everything follows from (seed, split, index), so nothing but the patterns is stored and any number of images costs nothing to open.
+// Images made in memory: each class has a pattern of a few long waves; an image is its class's
+// pattern, shifted a little, under noise. Everything follows from (seed, split, index), so nothing
+// but the patterns is stored and any number of images costs nothing to open.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,9 +18,11 @@ namespace {
 // "Epochs" of the stream kSynthetic: one for the patterns, one for each split.
 constexpr std::uint32_t kPatterns = 0, kTrainImages = 1, kTestImages = 2;
 constexpr int kWaves = 3;
-constexpr std::int64_t kMaxGrid = 32;  ///< patterns are stored at most this fine; larger images repeat pixels
+/// Patterns are stored at most this fine; larger images repeat pixels
+constexpr std::int64_t kMaxGrid = 32;
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): cheap noise from a Philox seed.
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014):
+/// cheap noise from a Philox seed.
 struct SplitMix64 {
   std::uint64_t state;
   std::uint64_t operator()() {
@@ -33,15 +36,20 @@ struct SplitMix64 {
 class Synthetic final : public BuiltinDataset {
  public:
   Synthetic(ConfigSection& section, std::uint64_t seed)
-      : BuiltinDataset(Shape{section.integer("image_size", 32, Range::closed(1, 4096), "height and width of an image, in pixels"), 0,
-                             section.integer("channels", 3, Range::closed(1, 4), "channels of an image")},
-                       section.integer("classes", 10, Range::closed(1, 65536), "number of classes")),
+      : BuiltinDataset(
+            Shape{section.integer("image_size", 32, Range::closed(1, 4096),
+                                  "height and width of an image, in pixels"),
+                  0, section.integer("channels", 3, Range::closed(1, 4), "channels of an image")},
+            section.integer("classes", 10, Range::closed(1, 65536), "number of classes")),
         seed_(seed) {
     info_.image[1] = info_.image[0];
     const auto channels = static_cast<std::size_t>(info_.image[2]);
-    info_.train_samples = section.integer("limit", 10000, Range::at_least(1), "number of training images");
-    info_.test_samples = section.integer("test_limit", 2000, Range::at_least(1), "number of test images");
-    read_normalize(section, std::vector<double>(channels, 0.5), std::vector<double>(channels, 0.25));
+    info_.train_samples =
+        section.integer("limit", 10000, Range::at_least(1), "number of training images");
+    info_.test_samples =
+        section.integer("test_limit", 2000, Range::at_least(1), "number of test images");
+    read_normalize(section, std::vector<double>(channels, 0.5),
+                   std::vector<double>(channels, 0.25));
   }
 
   void open() override {
@@ -49,7 +57,8 @@ class Synthetic final : public BuiltinDataset {
   }
 
   std::int64_t label(Split split, std::int64_t index) const override {
-    return static_cast<std::int64_t>((std::uint64_t{bits(split, index).v[0]} * static_cast<std::uint64_t>(info_.classes)) >> 32);
+    return static_cast<std::int64_t>(
+        (std::uint64_t{bits(split, index).v[0]} * static_cast<std::uint64_t>(info_.classes)) >> 32);
   }
 
   void image(Split split, std::int64_t index, std::uint8_t* out) const override {
@@ -61,8 +70,10 @@ class Synthetic final : public BuiltinDataset {
     SplitMix64 noise{(std::uint64_t{random.v[2]} << 32) | random.v[3]};
     const std::uint8_t* pattern = patterns_.data() + label(split, index) * grid * grid * channels;
 
-    std::vector<std::int64_t> columns(static_cast<std::size_t>(size));  // where in the pattern's row each pixel comes from
-    for (std::int64_t x = 0; x < size; ++x) columns[static_cast<std::size_t>(x)] = (x * grid / size + dx) % grid * channels;
+    // where in the pattern's row each pixel comes from
+    std::vector<std::int64_t> columns(static_cast<std::size_t>(size));
+    for (std::int64_t x = 0; x < size; ++x)
+      columns[static_cast<std::size_t>(x)] = (x * grid / size + dx) % grid * channels;
     const std::int64_t row_bytes = size * channels;
     const std::uint8_t* row_above = nullptr;
     for (std::int64_t y = 0; y < size; ++y) {
@@ -71,10 +82,12 @@ class Synthetic final : public BuiltinDataset {
       if (from == row_above) {
         std::memcpy(row, row - row_bytes, static_cast<std::size_t>(row_bytes));
       } else if (channels == 3) {
-        for (std::int64_t x = 0; x < size; ++x) std::memcpy(row + 3 * x, from + columns[static_cast<std::size_t>(x)], 3);
+        for (std::int64_t x = 0; x < size; ++x)
+          std::memcpy(row + 3 * x, from + columns[static_cast<std::size_t>(x)], 3);
       } else {
         for (std::int64_t x = 0; x < size; ++x) {
-          for (std::int64_t c = 0; c < channels; ++c) row[x * channels + c] = from[columns[static_cast<std::size_t>(x)] + c];
+          for (std::int64_t c = 0; c < channels; ++c)
+            row[x * channels + c] = from[columns[static_cast<std::size_t>(x)] + c];
         }
       }
       row_above = from;
@@ -95,7 +108,8 @@ class Synthetic final : public BuiltinDataset {
   std::int64_t grid_size() const { return std::min(info_.image[0], kMaxGrid); }
 
   Philox4x32 bits(Split split, std::int64_t index) const {
-    return random_bits(seed_, RandomStream::kSynthetic, split == Split::kTrain ? kTrainImages : kTestImages,
+    return random_bits(seed_, RandomStream::kSynthetic,
+                       split == Split::kTrain ? kTrainImages : kTestImages,
                        static_cast<std::uint64_t>(index));
   }
 
@@ -103,21 +117,27 @@ class Synthetic final : public BuiltinDataset {
     const std::int64_t grid = grid_size(), channels = info_.image[2];
     std::vector<double> sine(static_cast<std::size_t>(grid));
     for (std::int64_t i = 0; i < grid; ++i) {
-      sine[static_cast<std::size_t>(i)] = std::sin(2.0 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(grid));
+      sine[static_cast<std::size_t>(i)] =
+          std::sin(2.0 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(grid));
     }
-    std::vector<std::uint8_t> patterns(static_cast<std::size_t>(info_.classes * grid * grid * channels));
+    std::vector<std::uint8_t> patterns(
+        static_cast<std::size_t>(info_.classes * grid * grid * channels));
     for (std::int64_t k = 0; k < info_.classes; ++k) {
       for (std::int64_t c = 0; c < channels; ++c) {
-        std::array<std::array<std::int64_t, 3>, kWaves> waves{};  // periods down, periods across, phase
+        // periods down, periods across, phase
+        std::array<std::array<std::int64_t, 3>, kWaves> waves{};
         for (int w = 0; w < kWaves; ++w) {
           const Philox4x32 random =
-              random_bits(seed_, RandomStream::kSynthetic, kPatterns, static_cast<std::uint64_t>((k * channels + c) * kWaves + w));
-          waves[static_cast<std::size_t>(w)] = {random.v[0] % 4, random.v[1] % 4, random.v[2] % grid};
+              random_bits(seed_, RandomStream::kSynthetic, kPatterns,
+                          static_cast<std::uint64_t>((k * channels + c) * kWaves + w));
+          waves[static_cast<std::size_t>(w)] = {random.v[0] % 4, random.v[1] % 4,
+                                                random.v[2] % grid};
         }
         for (std::int64_t y = 0; y < grid; ++y) {
           for (std::int64_t x = 0; x < grid; ++x) {
             double sum = 0.0;
-            for (const auto& [down, across, phase] : waves) sum += sine[static_cast<std::size_t>((down * y + across * x + phase) % grid)];
+            for (const auto& [down, across, phase] : waves)
+              sum += sine[static_cast<std::size_t>((down * y + across * x + phase) % grid)];
             patterns[static_cast<std::size_t>(((k * grid + y) * grid + x) * channels + c)] =
                 static_cast<std::uint8_t>(63.5 + 63.0 * sum / kWaves);
           }
@@ -135,7 +155,10 @@ class Synthetic final : public BuiltinDataset {
 
 void register_synthetic(DatasetRegistry& registry) {
   registry.add(
-      "synthetic", [](ConfigSection& section, std::uint64_t seed) { return std::make_unique<Synthetic>(section, seed); },
+      "synthetic",
+      [](ConfigSection& section, std::uint64_t seed) {
+        return std::make_unique<Synthetic>(section, seed);
+      },
       "made in memory, learnable, no files");
 }
 

@@ -40,7 +40,8 @@ struct Workers::State {
         failure = caught;
         failed_item = item;
       }
-      count = std::min(count, next);  // items are taken in order: all before this one are done or being done
+      // items are taken in order: all before this one are done or being done
+      count = std::min(count, next);
     }
   }
 
@@ -60,7 +61,9 @@ struct Workers::State {
 
 Workers::Workers(int threads) : threads_(std::max(1, threads)), state_(std::make_unique<State>()) {
   for (int worker = 1; worker < threads_; ++worker) {
-    state_->threads.emplace_back([state = state_.get(), worker, tracer = Tracer::current()] { state->serve(worker, tracer); });
+    state_->threads.emplace_back([state = state_.get(), worker, tracer = Tracer::current()] {
+      state->serve(worker, tracer);
+    });
   }
 }
 

@@ -13,8 +13,9 @@ class Workers {
   explicit Workers(int threads);
   ~Workers();
   int threads() const { return threads_; }
-  /// Calls work(item, worker) for items 0 to count - 1, each once, worker being 0 to threads() - 1 and one call at a time. Returns when all
-  /// are done. Throws what the first item, in order, threw; items after one that threw may be left out.
+  /// Calls work(item, worker) for items 0 to count - 1, each once, worker being 0 to threads() - 1
+  /// and one call at a time. Returns when all are done. Throws what the first item, in order,
+  /// threw; items after one that threw may be left out.
   void run(std::int64_t count, const std::function<void(std::int64_t item, int worker)>& work);
 
  private:

@@ -18,8 +18,9 @@ namespace starling {
 
 namespace {
 
-/// Whether this host has NVIDIA's driver, and so, it seems, a GPU. Without it the plug-in with its large libraries need not be opened to
-/// know that there is none; with it a user may wonder why the GPU is not used.
+/// Whether this host has NVIDIA's driver, and so, it seems, a GPU. Without it the plug-in with its
+/// large libraries need not be opened to know that there is none; with it a user may wonder why the
+/// GPU is not used.
 bool has_gpu_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (library) dlclose(library);
@@ -28,8 +29,8 @@ bool has_gpu_driver() {
 
 bool has_gpu(const std::string& answer) { return answer[0] == '+'; }
 
-/// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank 0 says in one line why the CPU is taken
-/// where there are GPUs or drivers at all.
+/// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank
+/// 0 says in one line why the CPU is taken where there are GPUs or drivers at all.
 std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, World& world) {
   std::unique_ptr<Backend> backend;
   std::string mine = "-";  // "+": a GPU; "-": no driver; "!": a driver, but this error
@@ -41,14 +42,16 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Worl
       mine = "!" + std::string(error.what());
     }
   }
-  const std::vector<std::string> all = world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
+  const std::vector<std::string> all =
+      world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
   if (std::all_of(all.begin(), all.end(), has_gpu)) return backend;
   const std::string why = why_not_gpus(all);
   if (!why.empty() && world.rank() == 0) log::info("{}", why);
   return nullptr;
 }
 
-/// Hosts' configs may differ in the device. One that asks for a kind asks for all that leave it open, so that all ranks go the same way.
+/// Hosts' configs may differ in the device. One that asks for a kind asks for all that leave it
+/// open, so that all ranks go the same way.
 std::string device_of_all(const std::string& mine, World& world) {
   if (world.size() == 1) return mine;
   const std::vector<std::string> all = world.all_gather(mine);
@@ -62,11 +65,14 @@ std::string device_of_all(const std::string& mine, World& world) {
 
 std::string why_not_gpus(const std::vector<std::string>& answers) {
   const auto first = std::find_if_not(answers.begin(), answers.end(), has_gpu);
-  const bool none_anywhere = std::all_of(answers.begin(), answers.end(), [](const std::string& answer) { return answer[0] == '-'; });
+  const bool none_anywhere = std::all_of(
+      answers.begin(), answers.end(), [](const std::string& answer) { return answer[0] == '-'; });
   if (first == answers.end() || none_anywhere) return {};
   return fmt::format("device auto: the CPU, because {} of {} ranks cannot use a GPU; rank {}: {}",
-                     std::count_if(answers.begin(), answers.end(), [](const std::string& answer) { return !has_gpu(answer); }),
-                     answers.size(), first - answers.begin(), first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
+                     std::count_if(answers.begin(), answers.end(),
+                                   [](const std::string& answer) { return !has_gpu(answer); }),
+                     answers.size(), first - answers.begin(),
+                     first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
 int compute_threads(const TrainConfig& config, const World& world) {
@@ -95,17 +101,22 @@ std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world)
   }
   const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
   if (device == "auto" && unsupported) {
-    if (has_gpu_driver() && world.rank() == 0) log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
+    if (has_gpu_driver() && world.rank() == 0)
+      log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
   } else if (device == "auto" && runs_on_gpu(*config.rule)) {
     backend = gpu_on_every_rank(settings, world);
   } else if (device == "auto" && has_gpu_driver() && world.rank() == 0) {
-    log::info("device auto: the CPU, because the optimizer's plug-in has no GPU kernels (docs/extending.md)");
+    log::info(
+        "device auto: the CPU, because the optimizer's plug-in has no GPU kernels "
+        "(docs/extending.md)");
   }
   if (backend) return backend;
   together(world, [&] { backend = open_backend(DeviceType::kCpu, settings); });
   if (usable_cores() < settings.threads) {
-    log::warning("{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to none", settings.threads,
-                 usable_cores(), usable_cores() == 1 ? "" : "s");
+    log::warning(
+        "{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to "
+        "none",
+        settings.threads, usable_cores(), usable_cores() == 1 ? "" : "s");
   }
   return backend;
 }
@@ -125,7 +136,8 @@ bool choose_precision(TrainConfig& config, const Backend& backend, World& world)
     }
     if (config.compute == DType::kBFloat16 && !cpu::fast_bf16()) {
       fail(ExitCode::kUsage, "config",
-           "precision: bf16 needs a processor that multiplies it (AMX or AVX512_BF16), which {} does not; use fp32, auto, or a GPU",
+           "precision: bf16 needs a processor that multiplies it (AMX or AVX512_BF16), which {} "
+           "does not; use fp32, auto, or a GPU",
            cpu::processor_name());
     }
   });
@@ -140,6 +152,8 @@ DType expected_compute(const std::string& precision, const std::string& device) 
   return DType::kFloat32;
 }
 
-std::string fp16_needs_gpu() { return fmt::format("fp16 needs a GPU; use {}", cpu::fast_bf16() ? "bf16 or fp32" : "fp32"); }
+std::string fp16_needs_gpu() {
+  return fmt::format("fp16 needs a GPU; use {}", cpu::fast_bf16() ? "bf16 or fp32" : "fp32");
+}
 
 }  // namespace starling

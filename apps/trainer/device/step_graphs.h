@@ -28,9 +28,11 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site);
 /// The line of --dry-run.
 std::string graph_text(const TrainConfig& config, const RankLayout& site);
 
-/// Why steps cannot be graphs on this device and transport, the same on all ranks: the lowest rank's reason; empty where they can.
-/// Collective where there are several ranks with GPUs. With "cuda_graphs": true a reason is an error.
-std::string agree_on_graphs(const TrainConfig& config, const RankLayout& site, Backend& backend, Transport& transport);
+/// Why steps cannot be graphs on this device and transport, the same on all ranks: the lowest
+/// rank's reason; empty where they can. Collective where there are several ranks with GPUs. With
+/// "cuda_graphs": true a reason is an error.
+std::string agree_on_graphs(const TrainConfig& config, const RankLayout& site, Backend& backend,
+                            Transport& transport);
 
 /// A micro-batch's place in its step.
 struct MicroBatch {
@@ -38,37 +40,46 @@ struct MicroBatch {
   bool first = true, last = true;
 };
 
-/// Runs the device work of micro-batches: as it is issued in the first steps, and where there can be no graphs; later as graphs. A graph is
-/// one micro-batch: it is captured when the first of its kind comes, launched at once, and launched again for all others. Micro-batches are
-/// of one kind that do the same work on the same memory: the last one of a step, with its exchanges and updates, where the algorithm says
-/// that steps repeat (Algorithm::graph_period), the others wherever parameters lie in the same place.
+/// Runs the device work of micro-batches: as it is issued in the first steps, and where there can
+/// be no graphs; later as graphs. A graph is one micro-batch: it is captured when the first of its
+/// kind comes, launched at once, and launched again for all others. Micro-batches are of one kind
+/// that do the same work on the same memory: the last one of a step, with its exchanges and
+/// updates, where the algorithm says that steps repeat (Algorithm::graph_period), the others
+/// wherever parameters lie in the same place.
 ///
-/// All ranks do the same: it changes when gossip starts its exchanges (AlgorithmSite::start_at_begin), and NCCL wants an operation to be
-/// captured by all its ranks or by none. So they agree before training, and after each capture: should it fail on one, all go on without
-/// graphs, with the same exchanges in the same order.
+/// All ranks do the same: it changes when gossip starts its exchanges
+/// (AlgorithmSite::start_at_begin), and NCCL wants an operation to be captured by all its ranks or
+/// by none. So they agree before training, and after each capture: should it fail on one, all go on
+/// without graphs, with the same exchanges in the same order.
 class StepGraphs {
  public:
   /// Collective, before the algorithm is made. The rest outlives it.
-  StepGraphs(const TrainConfig& config, const RankLayout& site, Backend& backend, Transport& transport);
-  /// AlgorithmSite's, and whether the step's scalars must be known before its work is issued. Stays as it is when graphs are given up.
+  StepGraphs(const TrainConfig& config, const RankLayout& site, Backend& backend,
+             Transport& transport);
+  /// AlgorithmSite's, and whether the step's scalars must be known before its work is issued. Stays
+  /// as it is when graphs are given up.
   bool start_at_begin() const { return start_at_begin_; }
   /// Collective, once the algorithm is made.
   void attach(Algorithm& algorithm, Mixer& mixer, Tape& tape, std::vector<Bucket>& buckets);
 
-  /// Issues a micro-batch's work and returns its loss. The same work must come again when called again.
+  /// Issues a micro-batch's work and returns its loss. The same work must come again when called
+  /// again.
   using Work = std::function<Tensor()>;
   /// `dropout_counter`: the pass's. The loss is valid until the next call.
-  Tensor run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work);
+  Tensor run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter,
+             const Work& work);
 
   /// Empty while there are graphs, or where none were wanted.
   const std::string& why_not() const { return why_not_; }
-  /// So many steps are issued before the first capture: each round once, each kind of micro-batch twice, and one step more, since step 0
-  /// mixes nothing. Libraries choose their algorithms then, and buffers are made.
+  /// So many steps are issued before the first capture: each round once, each kind of micro-batch
+  /// twice, and one step more, since step 0 mixes nothing. Libraries choose their algorithms then,
+  /// and buffers are made.
   std::int64_t warm_up_steps() const;
   std::size_t graphs() const { return graphs_.size(); }
 
  private:
-  using Key = std::tuple<bool, bool, std::int64_t, std::int64_t>;  ///< first and last of its step; the step in its period; the rule's phase
+  /// First and last of its step; the step in its period; the rule's phase
+  using Key = std::tuple<bool, bool, std::int64_t, std::int64_t>;
   struct Captured {
     std::unique_ptr<Capture> capture;
     Tensor loss;
@@ -87,7 +98,8 @@ class StepGraphs {
   Mixer* mixer_ = nullptr;
   std::vector<Bucket>* buckets_ = nullptr;
   Tape* tape_ = nullptr;
-  std::int64_t accumulate_, rule_phases_;  ///< rule_phases_: where updates may be skipped, so that its steps are not training's
+  /// rule_phases_: where updates may be skipped, so that its steps are not training's
+  std::int64_t accumulate_, rule_phases_;
   std::int64_t period_ = 0;
   bool two_buffers_ = false;
   bool on_ = false, start_at_begin_ = false;

@@ -45,13 +45,15 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
 double matrix_flops(const TrainConfig& config, const Parameter& parameter) {
   OperationWork pass;
   double flops = 0.0;
-  for (const OperationWork& operation : count_matrices(config.rule_of(parameter), {layer_of(parameter)}, config.dtype, pass)) {
+  for (const OperationWork& operation :
+       count_matrices(config.rule_of(parameter), {layer_of(parameter)}, config.dtype, pass)) {
     flops += operation.flops;
   }
   return flops;
 }
 
-/// Flops a second that the work on the matrix with the most of them reaches, with all else that belongs to it; 0: no parameter has any.
+/// Flops a second that the work on the matrix with the most of them reaches, with all else that
+/// belongs to it; 0: no parameter has any.
 double matrix_rate(const TrainConfig& config, Backend& backend) {
   const OptimizerRule* rule = nullptr;
   LayerExtent layer;
@@ -66,12 +68,14 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
   if (!rule) return 0.0;
   const auto numbers = [&](std::int64_t count) {
     Tensor tensor(backend, Shape{count}, config.dtype);
-    backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));  // a norm below 1, as a direction has
+    // a norm below 1, as a direction has
+    backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));
     return tensor;
   };
   UpdateArgs args{.x = numbers(layer.elements), .gradient = numbers(layer.elements)};
   args.x_out = args.x;
-  for (std::size_t k = 0; k < rule->state_names().size(); ++k) args.states.push_back(numbers(layer.elements));
+  for (std::size_t k = 0; k < rule->state_names().size(); ++k)
+    args.states.push_back(numbers(layer.elements));
   args.decay = Tensor(backend, Shape{layer.elements / kDecayBlock}, DType::kUInt8);
   backend.fill(args.decay, 0.0);
   const Tensor workspace = numbers(rule->matrix_workspace(layer.rows, layer.columns));
@@ -93,12 +97,16 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
   const auto element = static_cast<double>(size_of(config.dtype));
   for (const Parameter* parameter : trace.ready_order) {
     const std::int64_t padded = (parameter->shape.elements() + 31) / 32 * 32;
-    const double ready = static_cast<double>(step.tensors.size() + 1) / static_cast<double>(trace.ready_order.size());
-    step.tensors.push_back({static_cast<double>(padded) * element, ready, matrix_flops(config, *parameter)});
+    const double ready = static_cast<double>(step.tensors.size() + 1) /
+                         static_cast<double>(trace.ready_order.size());
+    step.tensors.push_back(
+        {static_cast<double>(padded) * element, ready, matrix_flops(config, *parameter)});
   }
   step.exchange_by(config.mixer);
-  step.matrix_flops_per_second = config.device == "cuda" ? kCeilings[0].flops(config.dtype, config.tf32) : kAssumedFlops;
-  step.update_traffic = static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
+  step.matrix_flops_per_second =
+      config.device == "cuda" ? kCeilings[0].flops(config.dtype, config.tf32) : kAssumedFlops;
+  step.update_traffic =
+      static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
   return step;
 }
 
@@ -109,18 +117,22 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
   model.refresh_low();
   std::vector<PassTimes> passes;
   {
-    const Batch batch = empty_batch(config.task->tensors(), backend, config.batch_size, config.pass_shape().activations());
-    for (const Batch::Named& named : batch.tensors) backend.fill(named.tensor, is_floating(named.tensor.dtype()) ? 0.5 : 0.0);
+    const Batch batch = empty_batch(config.task->tensors(), backend, config.batch_size,
+                                    config.pass_shape().activations());
+    for (const Batch::Named& named : batch.tensors)
+      backend.fill(named.tensor, is_floating(named.tensor.dtype()) ? 0.5 : 0.0);
     PassTimes first = time_pass(config, batch, backend);
     if (first.forward + first.backward > kLongPass) passes.push_back(std::move(first));
-    while (passes.size() < kPasses && (passes.empty() || passes.front().forward + passes.front().backward <= kLongPass)) {
+    while (passes.size() < kPasses &&
+           (passes.empty() || passes.front().forward + passes.front().backward <= kLongPass)) {
       passes.push_back(time_pass(config, batch, backend));
     }
   }
   model.drop_memory();
 
-  std::sort(passes.begin(), passes.end(),
-            [](const PassTimes& a, const PassTimes& b) { return a.forward + a.backward < b.forward + b.backward; });
+  std::sort(passes.begin(), passes.end(), [](const PassTimes& a, const PassTimes& b) {
+    return a.forward + a.backward < b.forward + b.backward;
+  });
   const PassTimes& middle = passes[passes.size() / 2];
   const auto groups = static_cast<double>(config.accumulate);
   StepModel step = untimed_step(config, trace);

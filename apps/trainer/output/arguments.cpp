@@ -22,8 +22,10 @@
 namespace starling {
 namespace {
 
-/// "; did you mean '--resume'?" for the first argument that is no option of the program or the subcommand.
-std::string option_hint(const std::vector<const CLI::App*>& apps, int argc, const char* const* argv) {
+/// "; did you mean '--resume'?" for the first argument that is no option of the program or the
+/// subcommand.
+std::string option_hint(const std::vector<const CLI::App*>& apps, int argc,
+                        const char* const* argv) {
   std::vector<std::string> known;
   for (const CLI::App* app : apps) {
     for (const CLI::Option* option : app->get_options()) {
@@ -32,14 +34,17 @@ std::string option_hint(const std::vector<const CLI::App*>& apps, int argc, cons
   }
   for (int i = 1; i < argc; ++i) {
     const std::string argument = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
-    if (argument.starts_with("--") && std::find(known.begin(), known.end(), argument) == known.end()) return suggestion(argument, known);
+    if (argument.starts_with("--") &&
+        std::find(known.begin(), known.end(), argument) == known.end())
+      return suggestion(argument, known);
   }
   return {};
 }
 
 }  // namespace
 
-std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
+std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
+                           const char* const* argv) {
   std::string text = error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
   text = shown(text, 400);
@@ -57,11 +62,16 @@ void refuse_empty_arguments(int argc, const char* const* argv) {
     const std::string argument = argv[i], before = argv[i - 1];
     const bool glued = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
     if (!argument.empty() && !glued) continue;
-    const std::string option = glued                                                               ? argument.substr(0, argument.size() - 1)
-                               : before.starts_with("--") && before.find('=') == std::string::npos ? before
-                                                                                                   : "";
-    if (option.empty()) fail(ExitCode::kUsage, "arguments", "argument {} is empty; leave it out, or look whether a variable is", i);
-    fail(ExitCode::kUsage, "arguments", "{} is given without a value; leave it out, or look whether a variable is empty", shown(option));
+    const std::string option = glued ? argument.substr(0, argument.size() - 1)
+                               : before.starts_with("--") && before.find('=') == std::string::npos
+                                   ? before
+                                   : "";
+    if (option.empty())
+      fail(ExitCode::kUsage, "arguments",
+           "argument {} is empty; leave it out, or look whether a variable is", i);
+    fail(ExitCode::kUsage, "arguments",
+         "{} is given without a value; leave it out, or look whether a variable is empty",
+         shown(option));
   }
 }
 
@@ -105,7 +115,8 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
     known += (known.empty() ? "" : ", ") + command->get_name();
   }
   if (name.starts_with("-") || std::find(names.begin(), names.end(), name) != names.end()) return;
-  fail(ExitCode::kUsage, "arguments", "unknown subcommand '{}'{}; known: {}", name, suggestion(name, names), known);
+  fail(ExitCode::kUsage, "arguments", "unknown subcommand '{}'{}; known: {}", name,
+       suggestion(name, names), known);
 }
 
 namespace {
@@ -114,7 +125,8 @@ namespace {
 std::optional<double> usable_number(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || (number != 0.0 && !std::isnormal(number))) return std::nullopt;
+  if (end == text.c_str() || *end != '\0' || (number != 0.0 && !std::isnormal(number)))
+    return std::nullopt;
   return number;
 }
 
@@ -124,18 +136,23 @@ void refuse_odd(const CLI::App& app, const std::string& command) {
     if (!option->get_type_name().starts_with("FLOAT")) continue;
     for (const std::string& text : option->results()) {
       if (usable_number(text)) continue;
-      fail(ExitCode::kUsage, "arguments", "{}: expected a finite number, and none too small to compute with, found '{}'; see {} --help",
+      fail(ExitCode::kUsage, "arguments",
+           "{}: expected a finite number, and none too small to compute with, found '{}'; see {} "
+           "--help",
            option->get_name(), shown(text, 60), command);
     }
   }
-  for (const CLI::App* parsed : app.get_subcommands()) refuse_odd(*parsed, command + " " + parsed->get_name());
+  for (const CLI::App* parsed : app.get_subcommands())
+    refuse_odd(*parsed, command + " " + parsed->get_name());
 }
 
 }  // namespace
 
 std::string positive_number(const std::string& text) {
   const std::optional<double> number = usable_number(text);
-  return number && *number > 0.0 ? "" : fmt::format("expected a number above 0, found '{}'", shown(text, 60));
+  return number && *number > 0.0
+             ? ""
+             : fmt::format("expected a number above 0, found '{}'", shown(text, 60));
 }
 
 void refuse_odd_numbers(const CLI::App& app) { refuse_odd(app, app.get_name()); }

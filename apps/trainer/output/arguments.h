@@ -11,24 +11,30 @@ class ParseError;
 
 namespace starling {
 
-/// What is wrong with a program's arguments, in one line, with the nearest option that there is and where to read on:
-/// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
-std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
+/// What is wrong with a program's arguments, in one line, with the nearest option that there is and
+/// where to read on: "The following argument was not expected: --bandwith; did you mean
+/// '--bandwidth'?; see starling-topo plan --help".
+std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
+                           const char* const* argv);
 
-/// Error(kUsage) where an argument, or what follows an option's '=', is empty, as where a variable of the shell was: no option has a use
-/// for it, and CLI11 would take the next argument for the value.
+/// Error(kUsage) where an argument, or what follows an option's '=', is empty, as where a variable
+/// of the shell was: no option has a use for it, and CLI11 would take the next argument for the
+/// value.
 void refuse_empty_arguments(int argc, const char* const* argv);
-/// Parses a program's arguments. The exit status where they ask for help, which is printed then; Error(kUsage) where they are wrong,
-/// Error(kOutput) where the help cannot be printed.
+/// Parses a program's arguments. The exit status where they ask for help, which is printed then;
+/// Error(kUsage) where they are wrong, Error(kOutput) where the help cannot be printed.
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv);
-/// What a program's main() does: runs it, and tells of an error in one line, "NAME: [component] …". Returns the exit status.
+/// What a program's main() does: runs it, and tells of an error in one line, "NAME: [component] …".
+/// Returns the exit status.
 int run_program(const char* name, const std::function<int()>& program);
 
-/// Error(kUsage) where a program's first argument is no option and none of its subcommands; names those and the nearest.
+/// Error(kUsage) where a program's first argument is no option and none of its subcommands; names
+/// those and the nearest.
 void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv);
 /// A check of an option: what is wrong with its text, where that is no number above 0.
 std::string positive_number(const std::string& text);
-/// After parsing: Error(kUsage) where an option's number is nan, infinite or subnormal, which ranges let through.
+/// After parsing: Error(kUsage) where an option's number is nan, infinite or subnormal, which
+/// ranges let through.
 void refuse_odd_numbers(const CLI::App& app);
 
 }  // namespace starling

@@ -12,14 +12,16 @@ namespace starling {
 /// CRC-32C (Castagnoli; RFC 3720, appendix B.4) of `bytes`; "123456789" gives 0xE3069283.
 std::uint32_t crc32c(std::string_view bytes);
 
-/// One record of a TFRecord file: length, masked CRC of the length, payload, masked CRC of the payload (little endian).
+/// One record of a TFRecord file: length, masked CRC of the length, payload, masked CRC of the
+/// payload (little endian).
 std::string tfrecord(std::string_view payload);
 
-/// A file of scalars for TensorBoard, events.out.tfevents.TIME.HOST.PID: TFRecords of the protocol buffer message Event
-/// (github.com/tensorflow/tensorboard, tensorboard/compat/proto/event.proto).
+/// A file of scalars for TensorBoard, events.out.tfevents.TIME.HOST.PID: TFRecords of the protocol
+/// buffer message Event (github.com/tensorflow/tensorboard, tensorboard/compat/proto/event.proto).
 class EventFile {
  public:
-  /// Starts a new file in `folder`. TensorBoard then drops what older files of the folder hold from `first_step` on.
+  /// Starts a new file in `folder`. TensorBoard then drops what older files of the folder hold from
+  /// `first_step` on.
   EventFile(const std::string& folder, std::int64_t first_step);
   /// Adds a scalar to the batch that flush() writes.
   void scalar(std::string_view tag, std::int64_t step, double value);

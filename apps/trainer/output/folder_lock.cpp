@@ -32,8 +32,8 @@ std::string holder_of(int descriptor) {
 bool still_there(const std::string& path, int descriptor) {
   struct stat named {
   }, opened{};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 && named.st_ino == opened.st_ino &&
-         named.st_dev == opened.st_dev;
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 &&
+         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
 }  // namespace
@@ -51,13 +51,16 @@ std::unique_ptr<FolderLock> FolderLock::take(const std::string& folder) {
       fail(ExitCode::kUsage, "output", {.file = shown(folder, 200)},
            "{} is writing in this folder; wait for its end, or give another --output", holder);
     }
-    // Whoever held it may have removed the file between the two calls: then this is a lock of nothing.
+    // Whoever held it may have removed the file between the two calls: then this is a lock of
+    // nothing.
     if (!still_there(path, descriptor)) {
       ::close(descriptor);
       continue;
     }
     const std::string text = fmt::format("process {} on host {}", ::getpid(), host_name());
-    if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, text.data(), text.size(), 0) < 0) errno = 0;  // it is locked all the same
+    // it is locked all the same
+    if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, text.data(), text.size(), 0) < 0)
+      errno = 0;
     return std::unique_ptr<FolderLock>(new FolderLock(path, descriptor));
   }
 }

@@ -5,12 +5,13 @@
 
 namespace starling {
 
-/// One run at a time in an output folder: the file `.lock` in it, locked by the process that writes there, with its host and id as text.
-/// The kernel gives the lock back when the process ends, however it ends, so a file that a killed run left means nothing.
+/// One run at a time in an output folder: the file `.lock` in it, locked by the process that writes
+/// there, with its host and id as text. The kernel gives the lock back when the process ends,
+/// however it ends, so a file that a killed run left means nothing.
 class FolderLock {
  public:
-  /// Takes the lock of a folder that is there. Error(kUsage) that names the holder where another process has it. Null where the file cannot
-  /// be made, or where the file system knows no locks.
+  /// Takes the lock of a folder that is there. Error(kUsage) that names the holder where another
+  /// process has it. Null where the file cannot be made, or where the file system knows no locks.
   static std::unique_ptr<FolderLock> take(const std::string& folder);
   /// Removes the file.
   ~FolderLock();

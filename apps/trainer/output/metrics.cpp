@@ -20,7 +20,8 @@ bool keeps(std::string_view line, std::int64_t resume_step) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object()) return false;
   const auto step = json.find("step");
-  return step != json.end() && step->is_number_integer() && step->get<std::int64_t>() <= resume_step;
+  return step != json.end() && step->is_number_integer() &&
+         step->get<std::int64_t>() <= resume_step;
 }
 
 /// Drops the lines after `resume_step`, and what is not a whole line.
@@ -29,7 +30,8 @@ void cut_metrics(const std::string& path, std::int64_t resume_step) {
   if (!std::filesystem::is_regular_file(path, error)) return;
   std::ifstream in(path, std::ios::binary);
   const std::string before{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in && !in.eof()) fail(ExitCode::kUsage, "output", "cannot read {}, which the resumed run continues", path);
+  if (!in && !in.eof())
+    fail(ExitCode::kUsage, "output", "cannot read {}, which the resumed run continues", path);
   std::string after;
   for (std::size_t begin = 0; begin < before.size();) {
     const std::size_t end = before.find('\n', begin);
@@ -48,18 +50,21 @@ struct MetricsWriter::State {
   std::unique_ptr<EventFile> events;
 };
 
-MetricsWriter::MetricsWriter(const std::string& folder, bool tensorboard, std::int64_t resume_step) {
+MetricsWriter::MetricsWriter(const std::string& folder, bool tensorboard,
+                             std::int64_t resume_step) {
   make_folders(folder);
   const std::string path = folder + "/metrics.jsonl";
   cut_metrics(path, resume_step);
-  state_ = std::unique_ptr<State>(new State{{path, false}, nullptr});  // NOLINT(modernize-make-unique): an aggregate
+  // NOLINT(modernize-make-unique): an aggregate
+  state_ = std::unique_ptr<State>(new State{{path, false}, nullptr});
   if (tensorboard) state_->events = std::make_unique<EventFile>(folder, resume_step + 1);
 }
 
 MetricsWriter::~MetricsWriter() = default;
 
 void MetricsWriter::write(const MetricsLine& line) {
-  // Numbers are written with as many digits as give them back exactly; JSON has no NaN and no infinity, they become null.
+  // Numbers are written with as many digits as give them back exactly; JSON has no NaN and no
+  // infinity, they become null.
   nlohmann::ordered_json json{{"step", line.step}, {"epoch", line.epoch}};
   const auto put = [&](const char* key, const std::optional<double>& value, const char* tag) {
     if (!value) return;
@@ -75,7 +80,8 @@ void MetricsWriter::write(const MetricsLine& line) {
   if (line.slowest_rank) json["slowest_rank"] = *line.slowest_rank;
   put("slowest_rank_ms", line.slowest_rank_ms, "slowest_rank_ms");
   put("fastest_rank_ms", line.fastest_rank_ms, "fastest_rank_ms");
-  for (const MetricValue& metric : line.test) put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
+  for (const MetricValue& metric : line.test)
+    put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
   put("consensus_distance", line.consensus_distance, "consensus_distance");
   if (!line.bucket_consensus.empty()) json["consensus_distance_per_bucket"] = line.bucket_consensus;
   state_->lines.append(json.dump() + "\n");

@@ -15,15 +15,17 @@ struct MetricsLine {
   std::int64_t step = 0;
   double epoch = 0.0;
   std::optional<double> loss, lr, images_per_second, step_ms, wait_ms, data_wait_ms;
-  std::optional<std::int64_t> slowest_rank;  ///< of several: the one that worked longest, waits for others not counted
+  /// Of several: the one that worked longest, waits for others not counted
+  std::optional<std::int64_t> slowest_rank;
   std::optional<double> slowest_rank_ms, fastest_rank_ms;
   std::vector<MetricValue> test;  ///< an evaluation's
   std::optional<double> consensus_distance;
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation
 };
 
-/// Writes metrics.jsonl and, if asked, TensorBoard's event file (rank 0 only). On resume lines after `resume_step` are cut off first, and
-/// the file is continued. Every line is flushed. A write error is Error(kOutput) with file and remedy.
+/// Writes metrics.jsonl and, if asked, TensorBoard's event file (rank 0 only). On resume lines
+/// after `resume_step` are cut off first, and the file is continued. Every line is flushed. A write
+/// error is Error(kOutput) with file and remedy.
 class MetricsWriter {
  public:
   MetricsWriter(const std::string& folder, bool tensorboard, std::int64_t resume_step);

@@ -14,14 +14,18 @@
 namespace starling {
 
 void fail_output(std::string_view verb, const std::string& path, int reason) {
-  const char* remedy = reason == ENOSPC || reason == EDQUOT ? "free space there, or choose another --output"
-                       : reason == EFBIG                    ? "raise the limit on file sizes (ulimit -f), or choose another --output"
-                                                            : "choose another --output, or check its permissions";
-  fail(ExitCode::kOutput, "output", "cannot {} {}: {}; {}", verb, path, std::strerror(reason), remedy);
+  const char* remedy =
+      reason == ENOSPC || reason == EDQUOT ? "free space there, or choose another --output"
+      : reason == EFBIG ? "raise the limit on file sizes (ulimit -f), or choose another --output"
+                        : "choose another --output, or check its permissions";
+  fail(ExitCode::kOutput, "output", "cannot {} {}: {}; {}", verb, path, std::strerror(reason),
+       remedy);
 }
 
 OutputFile::OutputFile(std::string path, bool empty)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (empty ? O_TRUNC : 0), 0666)) {
+    : path_(std::move(path)),
+      descriptor_(::open(path_.c_str(),
+                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (empty ? O_TRUNC : 0), 0666)) {
   if (descriptor_ < 0) fail_output("open", path_, errno);
 }
 
@@ -36,7 +40,8 @@ void OutputFile::append(std::string_view bytes) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
       const int reason = errno;
-      if (known && ::ftruncate(descriptor_, before.st_size) != 0) errno = 0;  // a torn end is dropped on resume as well
+      // a torn end is dropped on resume as well
+      if (known && ::ftruncate(descriptor_, before.st_size) != 0) errno = 0;
       fail_output("write", path_, reason);
     }
   }
@@ -55,7 +60,8 @@ void sync_folder(const std::string& path) {
   const int reason = errno;
   ::close(descriptor);
   // Some network file systems cannot sync a folder; they keep its entries safe in their own way.
-  if (result != 0 && reason != EINVAL && reason != ENOTSUP) fail_output("sync the folder", path, reason);
+  if (result != 0 && reason != EINVAL && reason != ENOTSUP)
+    fail_output("sync the folder", path, reason);
 }
 
 }  // namespace starling

@@ -7,8 +7,9 @@
 
 namespace starling {
 
-/// A file that grows at its end. What append() was given is in the file (in the system's hands) when it returns; where it cannot be, as on
-/// a full disk, nothing of it stays, and Error(kOutput) names the file, the reason and the remedy.
+/// A file that grows at its end. What append() was given is in the file (in the system's hands)
+/// when it returns; where it cannot be, as on a full disk, nothing of it stays, and Error(kOutput)
+/// names the file, the reason and the remedy.
 class OutputFile {
  public:
   /// Opens or creates `path` and continues it, or empties it first.

@@ -24,19 +24,22 @@ namespace {
 
 std::string default_folder(const std::string& config) {
   const std::string name = fs::path(config).stem().string();
-  const std::string base = fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
+  const std::string base =
+      fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
   std::string folder = base;
   std::error_code error;
   fs::create_directories("runs", error);
   // Made here and now, so that of two runs that begin in the same second each has its own.
-  for (int i = 2; !fs::create_directory(folder, error) && !error; ++i) folder = fmt::format("{}-{}", base, i);
+  for (int i = 2; !fs::create_directory(folder, error) && !error; ++i)
+    folder = fmt::format("{}-{}", base, i);
   return folder;
 }
 
 /// Whether there is anything but the lock.
 bool holds_files(const std::string& folder) {
   std::error_code error;
-  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
     if (it->path().filename() != FolderLock::kName) return true;
   }
   return false;
@@ -45,7 +48,8 @@ bool holds_files(const std::string& folder) {
 /// What a run that was killed in the midst of writing has left; this one has the folder's lock.
 void remove_unfinished(const std::string& folder) {
   std::error_code error, ignored;
-  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
     if (is_temporary_name(it->path().filename().string())) fs::remove(it->path(), ignored);
   }
 }
@@ -54,7 +58,8 @@ void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error || !fs::is_directory(path)) {
-    fail(ExitCode::kOutput, "output", "cannot make the folder {}: {}; give a writable place by --output", path,
+    fail(ExitCode::kOutput, "output",
+         "cannot make the folder {}: {}; give a writable place by --output", path,
          error ? error.message() : "something else has that name");
   }
 }
@@ -67,23 +72,29 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
   folder.resume = !options.resume.empty();
   if (folder.resume && options.resume != "latest") {
     // --resume DIR goes on in DIR itself, unless another place was asked for explicitly.
-    if (!folder.path.empty() && fs::weakly_canonical(folder.path) != fs::weakly_canonical(options.resume)) {
+    if (!folder.path.empty() &&
+        fs::weakly_canonical(folder.path) != fs::weakly_canonical(options.resume)) {
       fail(ExitCode::kUsage, "arguments",
-           "--resume {} and --output {} name different folders; a run continues in its own folder: leave --output out", options.resume,
-           folder.path);
+           "--resume {} and --output {} name different folders; a run continues in its own folder: "
+           "leave --output out",
+           options.resume, folder.path);
     }
     folder.path = options.resume;
     if (!CheckpointFolder(folder.path).newest()) {
-      fail(ExitCode::kUsage, "resume", "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder of a run",
+      fail(ExitCode::kUsage, "resume",
+           "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder "
+           "of a run",
            folder.path);
     }
   }
   if (folder.resume && folder.path.empty())
-    fail(ExitCode::kUsage, "arguments", "--resume latest needs --output DIR, the folder to continue in");
+    fail(ExitCode::kUsage, "arguments",
+         "--resume latest needs --output DIR, the folder to continue in");
   if (folder.path.empty()) folder.path = default_folder(options.config);
   std::error_code error;
   if (fs::exists(folder.path, error) && !fs::is_directory(folder.path, error)) {
-    fail(ExitCode::kUsage, "output", "--output {} is a file; needed: a new or empty folder", folder.path);
+    fail(ExitCode::kUsage, "output", "--output {} is a file; needed: a new or empty folder",
+         folder.path);
   }
   const bool there = fs::exists(folder.path, error);
   if (!there) make_folder(folder.path);
@@ -98,11 +109,14 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
       say("no checkpoint in {} yet: starting afresh\n", folder.path);
     }
   } else if (there && holds_files(folder.path)) {
-    fail(ExitCode::kUsage, "output", "the folder {} is not empty; give another --output, or --resume latest to continue the run in it",
+    fail(ExitCode::kUsage, "output",
+         "the folder {} is not empty; give another --output, or --resume latest to continue the "
+         "run in it",
          folder.path);
   }
   make_folder(folder.path);
-  if (!folder.lock && ::access(folder.path.c_str(), W_OK) != 0) fail_output("write in", folder.path, errno);
+  if (!folder.lock && ::access(folder.path.c_str(), W_OK) != 0)
+    fail_output("write in", folder.path, errno);
   return folder;
 }
 

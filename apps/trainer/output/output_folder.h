@@ -17,9 +17,9 @@ struct RunFolder {
   std::shared_ptr<FolderLock> lock = {};  ///< on the rank that prepared it
 };
 
-/// Decides where a run's files go and whether it continues from a checkpoint, makes the folder and locks it. Runs on one rank. A non-empty
-/// folder without --resume, and one in which another run is writing, is Error(kUsage) and stays untouched; one that cannot be written is
-/// Error(kOutput).
+/// Decides where a run's files go and whether it continues from a checkpoint, makes the folder and
+/// locks it. Runs on one rank. A non-empty folder without --resume, and one in which another run is
+/// writing, is Error(kUsage) and stays untouched; one that cannot be written is Error(kOutput).
 RunFolder prepare_output_folder(const TrainOptions& options);
 
 /// A folder's config.json. Error(kOutput) if it cannot be written.

@@ -19,7 +19,9 @@ using Clock = std::chrono::steady_clock;
 constexpr double kTerminalSeconds = 0.1, kPlainSeconds = 5.0;
 constexpr int kBarWidth = 24, kLeastBar = 5;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 std::size_t terminal_width() {
   winsize size{};
@@ -52,7 +54,8 @@ struct Progress::State {
   void show() {
     if (line.empty()) return;
     if (terminal) {
-      // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap and could not be rewritten.
+      // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap and could
+      // not be rewritten.
       print("\r" + fitted(terminal_width() - 1) + "\x1b[K");
       on_screen = true;
     } else {
@@ -63,29 +66,38 @@ struct Progress::State {
   }
 };
 
-Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal, std::string unit)
+Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal,
+                   std::string unit)
     : state_(new State{total_steps, first_step, terminal, std::move(unit)}) {}
 
 Progress::~Progress() {
   if (state_->on_screen) print("\n");
 }
 
-void Progress::update(std::int64_t step, double epoch, double loss, double lr, double images_per_second) {
-  update(step, fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} img/s", epoch, loss, lr, images_per_second));
+void Progress::update(std::int64_t step, double epoch, double loss, double lr,
+                      double images_per_second) {
+  update(step, fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} img/s", epoch, loss, lr,
+                           images_per_second));
 }
 
 void Progress::update(std::int64_t done, std::string_view details) {
   State& s = *state_;
   const std::int64_t newly = done - s.first, left = std::max<std::int64_t>(0, s.total - done);
-  const double part = s.total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(s.total), 0.0, 1.0) : 1.0;
+  const double part =
+      s.total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(s.total), 0.0, 1.0)
+                  : 1.0;
   s.part = part;
-  s.line = fmt::format("{} {}/{} {:.0f}%  {}", s.unit, done, s.total, std::floor(100.0 * part), details);
+  s.line =
+      fmt::format("{} {}/{} {:.0f}%  {}", s.unit, done, s.total, std::floor(100.0 * part), details);
   if (left > 0 && newly > 0) {
-    s.line += fmt::format("  {} left", duration_text(seconds_since(s.start) / static_cast<double>(newly) * static_cast<double>(left)));
+    s.line +=
+        fmt::format("  {} left", duration_text(seconds_since(s.start) / static_cast<double>(newly) *
+                                               static_cast<double>(left)));
   }
   s.shown = false;
   const bool first = s.last_shown == Clock::time_point{};
-  if (first || seconds_since(s.last_shown) >= (s.terminal ? kTerminalSeconds : kPlainSeconds)) s.show();
+  if (first || seconds_since(s.last_shown) >= (s.terminal ? kTerminalSeconds : kPlainSeconds))
+    s.show();
 }
 
 void Progress::message(const std::string& line) {
@@ -110,7 +122,8 @@ std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds > 1e9) return "?";
   const auto total = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
   const std::int64_t hours = total / 3600, minutes = total / 60 % 60;
-  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60) : fmt::format("{}:{:02}", minutes, total % 60);
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60)
+                   : fmt::format("{}:{:02}", minutes, total % 60);
 }
 
 }  // namespace starling

@@ -7,12 +7,13 @@
 
 namespace starling {
 
-/// Progress on stdout, rank 0's of training: one line rewritten in place on a terminal, with bar, loss, rate and time left; a plain line
-/// every few seconds where stdout is not a terminal.
+/// Progress on stdout, rank 0's of training: one line rewritten in place on a terminal, with bar,
+/// loss, rate and time left; a plain line every few seconds where stdout is not a terminal.
 class Progress {
  public:
   /// `unit`: what is counted.
-  Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal, std::string unit = "step");
+  Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal,
+           std::string unit = "step");
   ~Progress();
   /// So many are done; `details` stand before the time left.
   void update(std::int64_t done, std::string_view details);

@@ -2,8 +2,8 @@
 
 namespace starling {
 
-/// Whether what this process prints on stdout ends up on a terminal. Under mpirun a rank's stdout is always a pseudo-terminal of
-/// mpirun's own, so there mpirun's stdout is asked.
+/// Whether what this process prints on stdout ends up on a terminal. Under mpirun a rank's stdout
+/// is always a pseudo-terminal of mpirun's own, so there mpirun's stdout is asked.
 bool stdout_is_terminal();
 
 }  // namespace starling

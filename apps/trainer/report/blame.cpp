@@ -27,7 +27,9 @@ std::string exchange_text(const FlightPlace& place) {
   return fmt::format("the exchange of step {}, bucket {}", place.step, place.bucket);
 }
 
-std::string call_text(const RecordedEvent& event) { return fmt::format("{} (call {})", event.what, event.place.round); }
+std::string call_text(const RecordedEvent& event) {
+  return fmt::format("{} (call {})", event.what, event.place.round);
+}
 
 std::string clock_text(std::int64_t us) {
   const std::time_t seconds = us / 1'000'000;
@@ -45,23 +47,29 @@ std::string names(const Ranks& ranks) {
   }
   return text;
 }
-const char* verb(const Ranks& ranks, const char* one, const char* several) { return ranks.size() == 1 ? one : several; }
+const char* verb(const Ranks& ranks, const char* one, const char* several) {
+  return ranks.size() == 1 ? one : several;
+}
 
 /// What one rank was at when its record was written.
 struct Standing {
-  const RecordedEvent* wait = nullptr;  ///< kWait, kReaders or kCall that did not end; null: it was not waiting for ranks
+  /// kWait, kReaders or kCall that did not end; null: it was not waiting for ranks
+  const RecordedEvent* wait = nullptr;
   const RecordedEvent* load = nullptr;  ///< the loader's, likewise
   const RecordedEvent* last = nullptr;
   const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
   std::int64_t step = -1;
   bool first_to_give_up = false;
-  Ranks timed_out, lost;                      ///< as it noted them
-  Ranks late;                                 ///< that it waited long for in the present wait, as it noted while all went on
-  std::map<int, const RecordedEvent*> found;  ///< by rank: what the kernel said of its process at last
+  Ranks timed_out, lost;  ///< as it noted them
+  /// That it waited long for in the present wait, as it noted while all went on
+  Ranks late;
+  /// By rank: what the kernel said of its process at last
+  std::map<int, const RecordedEvent*> found;
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
     if (wait->event == FlightEvent::kReaders)
-      return fmt::format("the readers of step {}, bucket {}", wait->place.step - 1, wait->place.bucket);
+      return fmt::format("the readers of step {}, bucket {}", wait->place.step - 1,
+                         wait->place.bucket);
     return exchange_text(wait->place);
   }
 };
@@ -74,12 +82,14 @@ std::int64_t gave_up_at(const FlightRecord& record) {
   return INT64_MAX;
 }
 
-/// Of what happened after `end` only what was noticed counts: a rank that is woken to be ended does a little more.
+/// Of what happened after `end` only what was noticed counts: a rank that is woken to be ended does
+/// a little more.
 Standing standing_of(const FlightRecord& record, std::int64_t end) {
   Standing now;
   now.step = record.step;
   for (const RecordedEvent& event : record.events) {
-    const bool noticed = event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost || event.event == FlightEvent::kFound;
+    const bool noticed = event.event == FlightEvent::kTimeout ||
+                         event.event == FlightEvent::kLost || event.event == FlightEvent::kFound;
     if (event.us > end && !noticed) continue;
     switch (event.event) {
       case FlightEvent::kStep: now.step = event.place.step; break;
@@ -101,9 +111,13 @@ Standing standing_of(const FlightRecord& record, std::int64_t end) {
         now.timed_out = event.ranks;
         now.first_to_give_up = event.us <= end;
         continue;
-      case FlightEvent::kLost: now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end()); continue;
+      case FlightEvent::kLost:
+        now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end());
+        continue;
       case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = &event; continue;
-      case FlightEvent::kLate: now.late.insert(now.late.end(), event.ranks.begin(), event.ranks.end()); continue;
+      case FlightEvent::kLate:
+        now.late.insert(now.late.end(), event.ranks.begin(), event.ranks.end());
+        continue;
       default: break;
     }
     now.last = &event;
@@ -146,8 +160,12 @@ class Blame {
     return of ? &*of : nullptr;
   }
   const Standing& at(int rank) const { return standing_[static_cast<std::size_t>(rank)]; }
-  double age(std::int64_t us) const { return 1e-6 * static_cast<double>(std::max<std::int64_t>(end_ - us, 0)); }
-  std::string since(std::int64_t us) const { return fmt::format("since {}, {:.3g} s before the last record", clock_text(us), age(us)); }
+  double age(std::int64_t us) const {
+    return 1e-6 * static_cast<double>(std::max<std::int64_t>(end_ - us, 0));
+  }
+  std::string since(std::int64_t us) const {
+    return fmt::format("since {}, {:.3g} s before the last record", clock_text(us), age(us));
+  }
 
   /// All that an event is about, also where the recorder kept some of them.
   Ranks partners(int rank, const RecordedEvent& event) const {
@@ -172,17 +190,22 @@ class Blame {
       if (event.us > gave_up_) break;
       switch (wait.event) {
         case FlightEvent::kCall:
-          if (event.event == FlightEvent::kCall && event.place.round >= wait.place.round) return true;
+          if (event.event == FlightEvent::kCall && event.place.round >= wait.place.round)
+            return true;
           break;
         case FlightEvent::kReaders:
-          if (event.event == FlightEvent::kPublished && event.place.bucket == wait.place.bucket && event.place.step >= wait.place.step - 1)
+          if (event.event == FlightEvent::kPublished && event.place.bucket == wait.place.bucket &&
+              event.place.step >= wait.place.step - 1)
             return true;
           break;
         default:
-          if (event.event == FlightEvent::kStart && same_exchange(event.place, wait.place) && is_partner(other, event, rank)) return true;
+          if (event.event == FlightEvent::kStart && same_exchange(event.place, wait.place) &&
+              is_partner(other, event, rank))
+            return true;
       }
     }
-    // Exchanges aside of steps begin in different steps: only a rank that waits for nobody can be behind.
+    // Exchanges aside of steps begin in different steps: only a rank that waits for nobody can be
+    // behind.
     return wait.place.lane != 0 && at(other).wait;
   }
 
@@ -192,20 +215,24 @@ class Blame {
     for (const int other : partners(rank, wait)) {
       if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
     }
-    // All have started it: then the rank itself knows best whose part has not come. One that was stopped gives up too, when it is woken,
-    // but it has called nobody late before.
+    // All have started it: then the rank itself knows best whose part has not come. One that was
+    // stopped gives up too, when it is woken, but it has called nobody late before.
     if (!found.empty()) return found;
     if (at(rank).first_to_give_up) return at(rank).timed_out;
     for (const int late : at(rank).late) {
-      if (is_partner(rank, wait, late) && std::find(found.begin(), found.end(), late) == found.end()) found.push_back(late);
+      if (is_partner(rank, wait, late) &&
+          std::find(found.begin(), found.end(), late) == found.end())
+        found.push_back(late);
     }
     return found;
   }
 
   std::string waits() const {
     std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
-    // Where all have started what one waits for, that is worth a word only if nothing else is wrong.
-    const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(), [](const auto& entry) { return !entry.second.empty(); });
+    // Where all have started what one waits for, that is worth a word only if nothing else is
+    // wrong.
+    const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(),
+                                           [](const auto& entry) { return !entry.second.empty(); });
     for (const auto& [rank, culprits] : culprits_) {
       if (some_to_blame && culprits.empty()) continue;
       const Ranks& for_whom = culprits.empty() ? partners(rank, *at(rank).wait) : culprits;
@@ -217,37 +244,43 @@ class Blame {
     std::vector<std::pair<std::int64_t, std::string>> lines;
     for (const auto& [key, group] : groups) {
       const auto& [for_whom, what] = key;
-      lines.emplace_back(group.second, fmt::format("{} {} for {} {} ({})", names(group.first), verb(group.first, "waits", "wait"),
+      lines.emplace_back(group.second, fmt::format("{} {} for {} {} ({})", names(group.first),
+                                                   verb(group.first, "waits", "wait"),
                                                    names(for_whom), since(group.second), what));
     }
     std::sort(lines.begin(), lines.end());
     std::string text = "waits: " + lines.front().second;
-    for (std::size_t i = 1; i < std::min<std::size_t>(lines.size(), 6); ++i) text += "; " + lines[i].second;
+    for (std::size_t i = 1; i < std::min<std::size_t>(lines.size(), 6); ++i)
+      text += "; " + lines[i].second;
     if (lines.size() > 6) text += fmt::format("; and {} more waits", lines.size() - 6);
     return text;
   }
 
-  /// Ranks that failed by themselves, the first one first: not those that noticed another's loss, or were ended.
+  /// Ranks that failed by themselves, the first one first: not those that noticed another's loss,
+  /// or were ended.
   Ranks failed_by_themselves() const {
     Ranks found;
     for (int i = 0; i < ranks(); ++i) {
       if (!record(i)) continue;
       const std::string& reason = record(i)->reason;
       if (reason == "crash" ||
-          (reason == "error" && at(i).timed_out.empty() && at(i).lost.empty() && record(i)->exit != static_cast<int>(ExitCode::kLost))) {
+          (reason == "error" && at(i).timed_out.empty() && at(i).lost.empty() &&
+           record(i)->exit != static_cast<int>(ExitCode::kLost))) {
         found.push_back(i);
       }
     }
-    std::sort(found.begin(), found.end(), [&](int a, int b) { return record(a)->us < record(b)->us; });
+    std::sort(found.begin(), found.end(),
+              [&](int a, int b) { return record(a)->us < record(b)->us; });
     return found;
   }
 
-  /// What others found of its process: "stopped, as rank 0 saw; ". Not once it had given up itself: the disk that it waits for then is
-  /// where its record goes.
+  /// What others found of its process: "stopped, as rank 0 saw; ". Not once it had given up itself:
+  /// the disk that it waits for then is where its record goes.
   std::string found_of(int rank) const {
     for (int i = 0; i < ranks(); ++i) {
       const auto it = at(i).found.find(rank);
-      if (it == at(i).found.end() || (record(rank) && it->second->us >= gave_up_at(*record(rank)))) continue;
+      if (it == at(i).found.end() || (record(rank) && it->second->us >= gave_up_at(*record(rank))))
+        continue;
       return fmt::format("{}, as rank {} saw; ", it->second->what, i);
     }
     return {};
@@ -265,23 +298,29 @@ class Blame {
   /// What a rank was doing that waits for nobody who is to blame.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
-    const std::string step = at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
-    if (now.load) return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
+    const std::string step =
+        at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
+    if (now.load)
+      return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
     if (now.wait)
       return fmt::format("{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
                          is_in_vain(rank) ? "" : ", in which all others have done their part");
     if (!now.last) return "it has recorded nothing";
     std::string what(event_name(now.last->event));
     if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
-    const char* aside = !now.aside ? "" : now.aside->event == FlightEvent::kTest ? ", in a test" : ", in a checkpoint";
-    return fmt::format("{}{} it waits for nobody; its last event is \"{}\" {}", step, aside, what, since(now.last->us));
+    const char* aside = !now.aside                               ? ""
+                        : now.aside->event == FlightEvent::kTest ? ", in a test"
+                                                                 : ", in a checkpoint";
+    return fmt::format("{}{} it waits for nobody; its last event is \"{}\" {}", step, aside, what,
+                       since(now.last->us));
   }
 
   std::string cause() const {
     if (const Ranks failed = failed_by_themselves(); !failed.empty()) {
       const FlightRecord& first = *record(failed.front());
-      return fmt::format("cause: rank {} on host {} {} at {}: {}", first.rank, first.host, first.reason == "crash" ? "crashed" : "failed",
-                         clock_text(first.us), first.text);
+      return fmt::format("cause: rank {} on host {} {} at {}: {}", first.rank, first.host,
+                         first.reason == "crash" ? "crashed" : "failed", clock_text(first.us),
+                         first.text);
     }
     std::set<int> lost, blamed;
     std::map<int, Ranks> seen_by;
@@ -295,62 +334,81 @@ class Blame {
     if (const std::string cut = cut_network(seen_by); !cut.empty()) return cut;
     if (!lost.empty()) {
       const int first = *lost.begin();
-      return fmt::format("cause: {} ended or went silent, as {} noticed, and {}", names({lost.begin(), lost.end()}), names(seen_by[first]),
-                         !record(first)     ? "left no record: killed, or out of memory, or its host is gone"
-                         : was_asked(first) ? "left no record of its end: killed, or out of memory, or its host is gone"
-                                            : "its record says: " + record(first)->text);
+      return fmt::format(
+          "cause: {} ended or went silent, as {} noticed, and {}",
+          names({lost.begin(), lost.end()}), names(seen_by[first]),
+          !record(first) ? "left no record: killed, or out of memory, or its host is gone"
+          : was_asked(first)
+              ? "left no record of its end: killed, or out of memory, or its host is gone"
+              : "its record says: " + record(first)->text);
     }
     Ranks gone;
     for (const int rank : missing_) {
       if (!is_broken(rank) && (blamed.count(rank) || blamed.empty())) gone.push_back(rank);
     }
     if (!gone.empty()) {
-      return fmt::format("cause: {} left no record: {}probably killed or stopped, or {} host is gone", names(gone), found_of(gone.front()),
-                         verb(gone, "its", "their"));
+      return fmt::format(
+          "cause: {} left no record: {}probably killed or stopped, or {} host is gone", names(gone),
+          found_of(gone.front()), verb(gone, "its", "their"));
     }
     Ranks unread;
     for (const int rank : missing_) {
       if (is_broken(rank) && (blamed.count(rank) || blamed.empty())) unread.push_back(rank);
     }
-    if (!unread.empty()) return fmt::format("cause: not known, as of {} the record is damaged", names(unread));
+    if (!unread.empty())
+      return fmt::format("cause: not known, as of {} the record is damaged", names(unread));
     Ranks roots, in_waits;
     for (const int rank : blamed) {
       if (!at(rank).wait) roots.push_back(rank);
       const auto it = culprits_.find(rank);
       if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
     }
-    const auto odd = std::find_if(blamed.begin(), blamed.end(), [&](int rank) { return !found_of(rank).empty(); });
-    if (odd != blamed.end()) return fmt::format("cause: rank {}: {}{}", *odd, found_of(*odd), doing(*odd));
-    if (!roots.empty()) return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()), doing(roots.front()));
+    const auto odd = std::find_if(blamed.begin(), blamed.end(),
+                                  [&](int rank) { return !found_of(rank).empty(); });
+    if (odd != blamed.end())
+      return fmt::format("cause: rank {}: {}{}", *odd, found_of(*odd), doing(*odd));
+    if (!roots.empty())
+      return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()),
+                         doing(roots.front()));
     if (const Ranks circle = a_circle(); circle.size() > 1)
       return fmt::format(
           "cause: {} wait for each other{}", names(circle),
-          divergence_ ? ", as they issued different things" : " for what they have started alike: look at the network between them");
+          divergence_ ? ", as they issued different things"
+                      : " for what they have started alike: look at the network between them");
     if (!in_waits.empty())
-      return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()), doing(in_waits.front()));
+      return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()),
+                         doing(in_waits.front()));
     if (!culprits_.empty() && divergence_)
-      return fmt::format("cause: {} wait for what was issued otherwise elsewhere", names(waiting_ranks()));
-    if (!culprits_.empty()) {
-      return fmt::format("cause: all of {} have started what they wait for: look at the network between them, and for slow ranks",
+      return fmt::format("cause: {} wait for what was issued otherwise elsewhere",
                          names(waiting_ranks()));
+    if (!culprits_.empty()) {
+      return fmt::format(
+          "cause: all of {} have started what they wait for: look at the network between them, and "
+          "for slow ranks",
+          names(waiting_ranks()));
     }
     for (int i = 0; i < ranks(); ++i) {
       if (record(i) && record(i)->reason == "error")
-        return fmt::format("cause: rank {} on host {} failed at {}: {}", i, record(i)->host, clock_text(record(i)->us), record(i)->text);
+        return fmt::format("cause: rank {} on host {} failed at {}: {}", i, record(i)->host,
+                           clock_text(record(i)->us), record(i)->text);
     }
     for (int i = 0; i < ranks(); ++i) {
       if (record(i) && at(i).load) return fmt::format("cause: rank {}: {}", i, doing(i));
     }
-    return missing_.empty() ? "cause: none, nothing went wrong" : fmt::format("cause: {} left no record that can be read", names(missing_));
+    return missing_.empty()
+               ? "cause: none, nothing went wrong"
+               : fmt::format("cause: {} left no record that can be read", names(missing_));
   }
-  /// The cause where all that are called lost went on, and called others lost or late themselves: then nothing between them and those that
-  /// miss them came through. Every such pair has the cut host, if there is one. Empty where one of them has ended. `lost`: who noticed it,
-  /// by rank.
+  /// The cause where all that are called lost went on, and called others lost or late themselves:
+  /// then nothing between them and those that miss them came through. Every such pair has the cut
+  /// host, if there is one. Empty where one of them has ended. `lost`: who noticed it, by rank.
   std::string cut_network(const std::map<int, Ranks>& lost) const {
     std::set<std::string> hosts;  // that are in every pair
     Ranks witnesses;
     for (const auto& [rank, seen_by] : lost) {
-      if (!record(rank) || was_asked(rank) || !found_of(rank).empty() || (at(rank).lost.empty() && at(rank).timed_out.empty())) return {};
+      if (!record(rank) || was_asked(rank) || !found_of(rank).empty() ||
+          (at(rank).lost.empty() && at(rank).timed_out.empty()))
+        return {};
       for (const int other : seen_by) {
         const std::set<std::string> pair{record(rank)->host, record(other)->host};
         if (pair.size() < 2) return {};
@@ -362,14 +420,19 @@ class Blame {
     if (witnesses.empty()) return {};
     std::sort(witnesses.begin(), witnesses.end());
     witnesses.erase(std::unique(witnesses.begin(), witnesses.end()), witnesses.end());
-    const std::string where = hosts.empty()       ? "between several hosts"
-                              : hosts.size() == 1 ? "between host " + *hosts.begin() + " and the others"
-                                                  : fmt::format("between hosts {}", fmt::join(hosts, " and "));
-    return fmt::format("cause: the network {}: {} missed others there, all of which went on; look at cables, switches and firewalls", where,
-                       names(witnesses));
+    const std::string where = hosts.empty() ? "between several hosts"
+                              : hosts.size() == 1
+                                  ? "between host " + *hosts.begin() + " and the others"
+                                  : fmt::format("between hosts {}", fmt::join(hosts, " and "));
+    return fmt::format(
+        "cause: the network {}: {} missed others there, all of which went on; look at cables, "
+        "switches and firewalls",
+        where, names(witnesses));
   }
   /// It has left a record, but nobody can read it.
-  bool is_broken(int rank) const { return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end(); }
+  bool is_broken(int rank) const {
+    return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end();
+  }
 
   Ranks waiting_ranks() const {
     Ranks all;
@@ -377,12 +440,13 @@ class Blame {
     return all;
   }
 
-  /// Ranks that wait for each other: two that do, or those on the way from the first that waits until one comes again; none where
-  /// that way ends.
+  /// Ranks that wait for each other: two that do, or those on the way from the first that waits
+  /// until one comes again; none where that way ends.
   Ranks a_circle() const {
     const auto waits_for = [&](int rank, int other) {
       const auto it = culprits_.find(rank);
-      return it != culprits_.end() && std::find(it->second.begin(), it->second.end(), other) != it->second.end();
+      return it != culprits_.end() &&
+             std::find(it->second.begin(), it->second.end(), other) != it->second.end();
     };
     Ranks path;
     for (const auto& [rank, culprits] : culprits_) {
@@ -408,13 +472,17 @@ class Blame {
   std::vector<const RecordedEvent*> exchanges_between(int rank, int other) const {
     std::vector<const RecordedEvent*> found;
     for (const RecordedEvent& event : record(rank)->events) {
-      if (event.event == FlightEvent::kStart && event.place.lane == 0 && is_partner(rank, event, other)) found.push_back(&event);
+      if (event.event == FlightEvent::kStart && event.place.lane == 0 &&
+          is_partner(rank, event, other))
+        found.push_back(&event);
     }
     // What a full ring begins with may be the second of several with one label.
     const bool cut = !record(rank)->events.empty() && record(rank)->events.front().number > 0;
     if (cut && !found.empty()) {
       const FlightPlace first = found.front()->place;
-      found.erase(found.begin(), std::find_if(found.begin(), found.end(), [&](const auto* e) { return !same_exchange(e->place, first); }));
+      found.erase(found.begin(), std::find_if(found.begin(), found.end(), [&](const auto* e) {
+                    return !same_exchange(e->place, first);
+                  }));
     }
     return found;
   }
@@ -424,14 +492,17 @@ class Blame {
     if (mine.empty() || theirs.empty()) return;
     const auto find = [](const auto& list, const RecordedEvent* like) {
       return static_cast<std::size_t>(
-          std::find_if(list.begin(), list.end(), [&](const auto* e) { return same_exchange(e->place, like->place); }) - list.begin());
+          std::find_if(list.begin(), list.end(),
+                       [&](const auto* e) { return same_exchange(e->place, like->place); }) -
+          list.begin());
     };
     std::size_t a = 0, b = find(theirs, mine.front());
     if (b == theirs.size()) {
       b = 0;
       a = find(mine, theirs.front());
     }
-    const bool from_the_start = record(i)->events.front().number == 0 && record(j)->events.front().number == 0;
+    const bool from_the_start =
+        record(i)->events.front().number == 0 && record(j)->events.front().number == 0;
     if (a == mine.size()) {
       if (!from_the_start) return;  // nothing in common: one is more than a record behind
       a = b = 0;
@@ -440,9 +511,10 @@ class Blame {
       if (same_exchange(mine[a]->place, theirs[b]->place)) continue;
       const std::int64_t us = std::max(mine[a]->us, theirs[b]->us);
       if (!first || us < first->us) {
-        first = {us, fmt::format("{}rank {} issued {} where rank {} issued {}",
-                                 a > 0 ? fmt::format("after {} ", exchange_text(mine[a - 1]->place)) : "", i, exchange_text(mine[a]->place),
-                                 j, exchange_text(theirs[b]->place))};
+        first = {us, fmt::format(
+                         "{}rank {} issued {} where rank {} issued {}",
+                         a > 0 ? fmt::format("after {} ", exchange_text(mine[a - 1]->place)) : "",
+                         i, exchange_text(mine[a]->place), j, exchange_text(theirs[b]->place))};
       }
       return;
     }
@@ -459,7 +531,8 @@ class Blame {
       if (it == calls.end() || it->second->what == event.what) continue;
       const std::int64_t us = std::max(event.us, it->second->us);
       if (!first || us < first->us)
-        first = {us, fmt::format("rank {} called {} where rank {} called {}", i, call_text(*it->second), j, call_text(event))};
+        first = {us, fmt::format("rank {} called {} where rank {} called {}", i,
+                                 call_text(*it->second), j, call_text(event))};
       return;
     }
   }
@@ -478,19 +551,28 @@ class Blame {
     for (const auto& [i, culprits] : culprits_) {
       for (const int j : culprits) {
         const auto back = culprits_.find(j);
-        if (back == culprits_.end() || std::find(back->second.begin(), back->second.end(), i) == back->second.end()) continue;
-        if (at(i).wait->event == at(j).wait->event && at(i).wait_text() == at(j).wait_text()) continue;
-        const auto verb_of = [&](int rank) { return at(rank).wait->event == FlightEvent::kCall ? "called" : "waits for"; };
-        return Divergence{at(i).wait->us, fmt::format("rank {} {} {} where rank {} {} {}", i, verb_of(i), at(i).wait_text(), j, verb_of(j),
-                                                      at(j).wait_text())};
+        if (back == culprits_.end() ||
+            std::find(back->second.begin(), back->second.end(), i) == back->second.end())
+          continue;
+        if (at(i).wait->event == at(j).wait->event && at(i).wait_text() == at(j).wait_text())
+          continue;
+        const auto verb_of = [&](int rank) {
+          return at(rank).wait->event == FlightEvent::kCall ? "called" : "waits for";
+        };
+        return Divergence{at(i).wait->us,
+                          fmt::format("rank {} {} {} where rank {} {} {}", i, verb_of(i),
+                                      at(i).wait_text(), j, verb_of(j), at(j).wait_text())};
       }
     }
     return first;
   }
 
   std::string order() const {
-    std::string note = missing_.empty() ? "" : fmt::format("; of {} nothing is known", names(missing_));
-    if (divergence_) return fmt::format("order: ranks part at {}: {}{}", clock_text(divergence_->us), divergence_->text, note);
+    std::string note =
+        missing_.empty() ? "" : fmt::format("; of {} nothing is known", names(missing_));
+    if (divergence_)
+      return fmt::format("order: ranks part at {}: {}{}", clock_text(divergence_->us),
+                         divergence_->text, note);
     std::int64_t least = INT64_MAX, most = -1;
     Ranks behind, ahead;
     for (int i = 0; i < ranks(); ++i) {
@@ -505,16 +587,19 @@ class Blame {
     }
     if (least == most)
       return fmt::format("order: all ranks issued the same, and {}{}",
-                         most < 0 ? "none has begun a step" : fmt::format("are in step {}", most), note);
-    return fmt::format("order: all ranks issued the same; {} {} in step {}, {} in step {}{}", names(behind), verb(behind, "is", "are"),
-                       least, names(ahead), most, note);
+                         most < 0 ? "none has begun a step" : fmt::format("are in step {}", most),
+                         note);
+    return fmt::format("order: all ranks issued the same; {} {} in step {}, {} in step {}{}",
+                       names(behind), verb(behind, "is", "are"), least, names(ahead), most, note);
   }
 
   const FlightRecords& records_;
   std::vector<Standing> standing_;
-  std::int64_t end_ = 0, gave_up_ = INT64_MAX;  ///< when the last record was written, and when the first rank gave up on others
+  /// When the last record was written, and when the first rank gave up on others
+  std::int64_t end_ = 0, gave_up_ = INT64_MAX;
   Ranks missing_;
-  std::map<int, Ranks> culprits_;  ///< by rank that waits: those that have not done what it waits for
+  /// By rank that waits: those that have not done what it waits for
+  std::map<int, Ranks> culprits_;
   std::optional<Divergence> divergence_;
 };
 

@@ -17,7 +17,8 @@ double least_seconds(Backend& backend, const std::function<void()>& work) {
     const auto begin = std::chrono::steady_clock::now();
     work();
     backend.synchronize();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (run > 0) least = run == 1 ? seconds : std::min(least, seconds);
   }
   return std::max(least, 1e-9);
@@ -52,7 +53,8 @@ std::optional<Ceilings> known_ceilings(std::string_view device) {
   return std::nullopt;
 }
 
-Ceilings measured_ceilings(Backend& backend, DType compute, std::int64_t copy_bytes, std::int64_t side) {
+Ceilings measured_ceilings(Backend& backend, DType compute, std::int64_t copy_bytes,
+                           std::int64_t side) {
   const auto filled = [&](const Shape& shape, DType dtype) {
     Tensor tensor(backend, shape, dtype);
     backend.fill(tensor, 0.5);
@@ -68,12 +70,14 @@ Ceilings measured_ceilings(Backend& backend, DType compute, std::int64_t copy_by
     });
     result.bytes_per_second = kCalls * 2.0 * static_cast<double>(from.bytes()) / seconds;
   }
-  const Tensor a = filled({side, side}, compute), b = filled({side, side}, compute), c = filled({side, side}, compute);
+  const Tensor a = filled({side, side}, compute), b = filled({side, side}, compute),
+               c = filled({side, side}, compute);
   const double seconds = least_seconds(backend, [&] {
     for (int i = 0; i < kCalls; ++i) backend.matmul({.a = a, .b = b, .c = c});
   });
   const auto n = static_cast<double>(side);
-  result.low_flops = result.fp32_flops = result.tf32_flops = result.fp64_flops = kCalls * 2.0 * n * n * n / seconds;
+  result.low_flops = result.fp32_flops = result.tf32_flops = result.fp64_flops =
+      kCalls * 2.0 * n * n * n / seconds;
   return result;
 }
 

@@ -8,7 +8,8 @@
 
 namespace starling {
 
-/// Rates that no program on a device exceeds: what a large copy and a large matrix product reach there.
+/// Rates that no program on a device exceeds: what a large copy and a large matrix product reach
+/// there.
 struct Ceilings {
   std::string_view device;        ///< a word of its name
   double bytes_per_second = 0.0;  ///< read and written
@@ -18,17 +19,21 @@ struct Ceilings {
   double flops(DType compute, bool tf32) const;
 };
 
-/// Copy and bf16 as measured; tf32 half of bf16, fp32 and fp64 from the public specifications. The first is taken where no device is asked.
+/// Copy and bf16 as measured; tf32 half of bf16, fp32 and fp64 from the public specifications. The
+/// first is taken where no device is asked.
 inline constexpr Ceilings kCeilings[] = {
     {"H200", 4.3e12, 790e12, 67e12, 395e12, 67e12},
     {"H100", 3.0e12, 798e12, 67e12, 399e12, 67e12},
 };
 
-/// Of the device of this name, or of a description that begins with it. Other boards of the same chip (PCIe, NVL) and parts of a GPU (MIG)
-/// are slower: they have none.
+/// Of the device of this name, or of a description that begins with it. Other boards of the same
+/// chip (PCIe, NVL) and parts of a GPU (MIG) are slower: they have none.
 std::optional<Ceilings> known_ceilings(std::string_view device);
 
-/// What a copy of so many bytes and a product of square matrices reach on this device now; the product stands for all types of numbers.
-Ceilings measured_ceilings(Backend& backend, DType compute, std::int64_t copy_bytes = std::int64_t{1} << 30, std::int64_t side = 8192);
+/// What a copy of so many bytes and a product of square matrices reach on this device now; the
+/// product stands for all types of numbers.
+Ceilings measured_ceilings(Backend& backend, DType compute,
+                           std::int64_t copy_bytes = std::int64_t{1} << 30,
+                           std::int64_t side = 8192);
 
 }  // namespace starling

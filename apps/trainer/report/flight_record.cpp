@@ -75,7 +75,8 @@ FlightRecord read_flight_record(const std::string& path) {
   std::int64_t number = 0;
   bool ended = false;
   const auto damaged = [&](const std::string& why) {
-    fail(ExitCode::kUsage, "doctor", {.file = path}, "line {}: {}; the file is damaged", number, why);
+    fail(ExitCode::kUsage, "doctor", {.file = path}, "line {}: {}; the file is damaged", number,
+         why);
   };
   while (std::getline(file, text)) {
     ++number;
@@ -93,11 +94,13 @@ FlightRecord read_flight_record(const std::string& path) {
         line.at("exit").get_to(record.exit);
         record.step = whole(line, "step");
         line.at("text").get_to(record.text);
-        if (record.ranks < 1 || record.ranks > 1'000'000 || record.rank < 0 || record.rank >= record.ranks)
+        if (record.ranks < 1 || record.ranks > 1'000'000 || record.rank < 0 ||
+            record.rank >= record.ranks)
           damaged(fmt::format("rank {} of {}", record.rank, record.ranks));
       } else if (line.contains("end")) {
         ended = true;
-        if (line.at("end").get<std::size_t>() != record.events.size()) damaged(fmt::format("{} events are here", record.events.size()));
+        if (line.at("end").get<std::size_t>() != record.events.size())
+          damaged(fmt::format("{} events are here", record.events.size()));
       } else {
         record.events.push_back(event_of(line));
       }
@@ -114,7 +117,8 @@ FlightRecord read_flight_record(const std::string& path) {
 FlightRecords read_flight_records(const std::string& run) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (!fs::is_directory(run, error)) fail(ExitCode::kUsage, "doctor", "{}: is no folder; give the output folder of a run", run);
+  if (!fs::is_directory(run, error))
+    fail(ExitCode::kUsage, "doctor", "{}: is no folder; give the output folder of a run", run);
   const fs::path inner = fs::path(run) / "flight";
   const fs::path folder = fs::is_directory(inner, error) ? inner : fs::path(run);
   FlightRecords records;
@@ -126,7 +130,8 @@ FlightRecords read_flight_records(const std::string& run) {
       whole.push_back(read_flight_record(entry.path().string()));
       if (whole.back().rank != rank) {
         whole.pop_back();
-        fail(ExitCode::kUsage, "doctor", {.file = entry.path().string()}, "holds another rank's record; put every file where it belongs");
+        fail(ExitCode::kUsage, "doctor", {.file = entry.path().string()},
+             "holds another rank's record; put every file where it belongs");
       }
     } catch (const Error& bad) {
       records.damaged.push_back(bad);
@@ -136,19 +141,24 @@ FlightRecords read_flight_records(const std::string& run) {
   if (whole.empty()) {
     if (!records.damaged.empty()) throw Error(records.damaged.front());
     fail(ExitCode::kUsage, "doctor",
-         "{}: no rank has left a flight record here; they are written when a run fails, and by a rank that gets SIGQUIT", run);
+         "{}: no rank has left a flight record here; they are written when a run fails, and by a "
+         "rank that gets SIGQUIT",
+         run);
   }
   const int ranks = whole.front().ranks;
   for (const FlightRecord& record : whole) {
     if (record.ranks != ranks) {
-      fail(ExitCode::kUsage, "doctor", "{}: rank {} is one of {}, rank {} one of {}; these records are not of one run", folder.string(),
-           whole.front().rank, ranks, record.rank, record.ranks);
+      fail(ExitCode::kUsage, "doctor",
+           "{}: rank {} is one of {}, rank {} one of {}; these records are not of one run",
+           folder.string(), whole.front().rank, ranks, record.rank, record.ranks);
     }
   }
-  std::sort(records.damaged.begin(), records.damaged.end(),
-            [](const Error& a, const Error& b) { return a.parts().where.file < b.parts().where.file; });
+  std::sort(records.damaged.begin(), records.damaged.end(), [](const Error& a, const Error& b) {
+    return a.parts().where.file < b.parts().where.file;
+  });
   records.of.resize(static_cast<std::size_t>(ranks));
-  for (FlightRecord& record : whole) records.of[static_cast<std::size_t>(record.rank)] = std::move(record);
+  for (FlightRecord& record : whole)
+    records.of[static_cast<std::size_t>(record.rank)] = std::move(record);
   return records;
 }
 

@@ -38,8 +38,8 @@ struct FlightRecords {
   std::vector<Error> damaged;
   std::vector<int> broken;  ///< the ranks whose records these are
 };
-/// `run`: the run's folder, or the folder with the records. Error(kUsage) where there is no record at all, or where they are of different
-/// runs.
+/// `run`: the run's folder, or the folder with the records. Error(kUsage) where there is no record
+/// at all, or where they are of different runs.
 FlightRecords read_flight_records(const std::string& run);
 
 /// Who waits for whom, what came first, and where ranks issued different things: three lines.

@@ -26,14 +26,16 @@ namespace fs = std::filesystem;
 constexpr std::time_t kYoung = 2;  // seconds
 
 bool numeric(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !name.empty() && std::all_of(name.begin(), name.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 /// The names in a folder; none where it cannot be read.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) names.push_back(at->path().filename());
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -45,7 +47,8 @@ std::set<std::string> mapped_files(const std::string& processes, const std::stri
     if (!numeric(process)) continue;
     std::ifstream maps(processes + "/" + process + "/maps");
     for (std::string line; std::getline(maps, line);) {
-      if (const std::size_t at = line.find(folder + "/"); at != std::string::npos) mapped.insert(line.substr(at));
+      if (const std::size_t at = line.find(folder + "/"); at != std::string::npos)
+        mapped.insert(line.substr(at));
     }
   }
   return mapped;
@@ -70,7 +73,8 @@ std::set<std::string> process_numbers(const std::string& processes) {
 /// "KIND.HOST.A.B": HOST, behind which so many parts stand.
 std::string host_in(const std::string& name, int parts) {
   std::size_t end = name.size();
-  for (; parts > 0 && end != std::string::npos; --parts) end = end == 0 ? std::string::npos : name.rfind('.', end - 1);
+  for (; parts > 0 && end != std::string::npos; --parts)
+    end = end == 0 ? std::string::npos : name.rfind('.', end - 1);
   const std::size_t begin = name.find('.') + 1;
   return end == std::string::npos || end < begin ? "" : name.substr(begin, end - begin);
 }
@@ -79,21 +83,24 @@ std::int64_t bytes_below(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return static_cast<std::int64_t>(fs::file_size(path, error));
   std::int64_t bytes = 0;
-  for (fs::recursive_directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+  for (fs::recursive_directory_iterator at(path, error), end; !error && at != end;
+       at.increment(error)) {
     std::error_code none;
-    if (const auto size = at->is_regular_file(none) ? at->file_size(none) : 0; !none) bytes += static_cast<std::int64_t>(size);
+    if (const auto size = at->is_regular_file(none) ? at->file_size(none) : 0; !none)
+      bytes += static_cast<std::int64_t>(size);
   }
   return bytes;
 }
 
 /// Adds `path` where it is there and old enough to be looked at. `host`: in its name.
-void add(const std::string& path, const std::string& host, const LeftoverPlaces& places, std::vector<Leftover>& found) {
+void add(const std::string& path, const std::string& host, const LeftoverPlaces& places,
+         std::vector<Leftover>& found) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || std::time(nullptr) - status.st_mtime < kYoung) return;
   std::string kept;
-  if (status.st_uid != ::getuid())
-    kept = fmt::format("it is of user {}", status.st_uid);
-  else if (host != places.host && host != places.host.substr(0, places.host.find('.')))  // Open MPI may leave the domain out
+  if (status.st_uid != ::getuid()) kept = fmt::format("it is of user {}", status.st_uid);
+  // Open MPI may leave the domain out
+  else if (host != places.host && host != places.host.substr(0, places.host.find('.')))
     kept = fmt::format("it is of host or container {}, and this is {}", host, places.host);
   found.push_back({path, bytes_below(path), kept});
 }
@@ -110,7 +117,8 @@ LeftoverPlaces leftover_places() {
 
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
   std::vector<Leftover> found;
-  // Files first, then who uses them: what was made and mapped in between is not taken for abandoned.
+  // Files first, then who uses them: what was made and mapped in between is not taken for
+  // abandoned.
   std::vector<Leftover> segments;
   for (const std::string& name : names_in(places.shared_memory)) {
     if (name.starts_with("vader_segment.") || name.starts_with("sm_segment."))
@@ -129,7 +137,8 @@ std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
     if (!host.starts_with("ompi.")) continue;
     for (const std::string& name : names_in(places.temporary + "/" + host)) {
       const std::string process = name.starts_with("pid.") ? name.substr(4) : "";
-      if (numeric(process)) sessions.push_back({process, places.temporary + "/" + host + "/" + name, host_in(host, 1)});
+      if (numeric(process))
+        sessions.push_back({process, places.temporary + "/" + host + "/" + name, host_in(host, 1)});
     }
   }
   const std::set<std::string> living = process_numbers(places.processes);

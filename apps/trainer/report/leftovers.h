@@ -6,7 +6,8 @@
 
 namespace starling {
 
-/// A file or folder that Open MPI 4 or 5 made for a job that has ended, and did not take away: where its launcher or its ranks were killed.
+/// A file or folder that Open MPI 4 or 5 made for a job that has ended, and did not take away:
+/// where its launcher or its ranks were killed.
 struct Leftover {
   std::string path;
   std::int64_t bytes = 0;
@@ -15,17 +16,21 @@ struct Leftover {
 
 /// Where Open MPI leaves them.
 struct LeftoverPlaces {
-  std::string shared_memory = "/dev/shm";  ///< segments between the ranks of a host: vader_segment.*, sm_segment.*
-  std::string temporary;                   ///< a launcher's folder, ompi.HOST.USER/pid.N
+  /// Segments between the ranks of a host: vader_segment.*, sm_segment.*
+  std::string shared_memory = "/dev/shm";
+  std::string temporary;  ///< a launcher's folder, ompi.HOST.USER/pid.N
   std::string processes = "/proc";
-  std::string host;  ///< as the kernel has it: what is named for another one is left, as folders may be shared by hosts and containers
+  /// As the kernel has it: what is named for another one is left, as folders may be shared by hosts
+  /// and containers
+  std::string host;
 };
 /// Of this host, with $TMPDIR, or /tmp.
 LeftoverPlaces leftover_places();
 
-/// What no living process uses, of this user and host, and of others (whose files stay). A segment counts that nobody has mapped, a folder
-/// whose launcher has ended, by its number in any PID namespace that is seen from here, such as a container's; both must be older than two
-/// seconds, since a job that starts makes its files before it uses them.
+/// What no living process uses, of this user and host, and of others (whose files stay). A segment
+/// counts that nobody has mapped, a folder whose launcher has ended, by its number in any PID
+/// namespace that is seen from here, such as a container's; both must be older than two seconds,
+/// since a job that starts makes its files before it uses them.
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places);
 
 /// Takes away what may be; notes in `kept` why where that fails.

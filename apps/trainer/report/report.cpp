@@ -26,18 +26,22 @@ struct RunPart {
 };
 std::vector<RunPart> parts_of(const TrainConfig& config) {
   std::vector<RunPart> parts{{config.algorithm, config.topology.get(), config.topology_name}};
-  for (const SyncPhase& phase : config.phases) parts.push_back({phase.algorithm, phase.topology.get(), phase.topology_name});
+  for (const SyncPhase& phase : config.phases)
+    parts.push_back({phase.algorithm, phase.topology.get(), phase.topology_name});
   return parts;
 }
 
 std::string topology_text(const TrainConfig& config, const RunPart& part, const RankLayout& site) {
   if (!part.topology) return fmt::format("none ({})", part.algorithm.label());
   const TopologyReport report = analyse(*part.topology);
-  std::string text = fmt::format("{}, {} rank{}, ", part.topology_name, site.ranks, site.ranks == 1 ? "" : "s");
-  text += part.topology->period() > 0 ? fmt::format("period {}, ", part.topology->period()) : "no period, ";
+  std::string text =
+      fmt::format("{}, {} rank{}, ", part.topology_name, site.ranks, site.ranks == 1 ? "" : "s");
+  text += part.topology->period() > 0 ? fmt::format("period {}, ", part.topology->period())
+                                      : "no period, ";
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
   text += report.rounds_to_consensus
-              ? fmt::format("consensus: exact after {} round{}", *report.rounds_to_consensus, *report.rounds_to_consensus == 1 ? "" : "s")
+              ? fmt::format("consensus: exact after {} round{}", *report.rounds_to_consensus,
+                            *report.rounds_to_consensus == 1 ? "" : "s")
               : "consensus: geometric";
   const double growth = growth_per_step(part.algorithm, *config.rule, *part.topology).per_step;
   if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
@@ -52,9 +56,11 @@ std::string topology_text(const TrainConfig& config, const RankLayout& site) {
 /// "gossip over ring, 4 ranks, …", or "all-reduce" where ranks exchange by no topology.
 std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankLayout& site) {
   const RunPart part = parts_of(config)[k];
-  if (k == 0 && config.auto_topology) return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
+  if (k == 0 && config.auto_topology)
+    return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
   if (!part.topology) return part.algorithm.label();
-  return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(), topology_text(config, part, site));
+  return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(),
+                     topology_text(config, part, site));
 }
 
 /// Receive buffers that a bucket needs: the most of any round and rank.
@@ -65,18 +71,22 @@ std::size_t receive_buffers(const Topology* topology, const RankLayout& site) {
   const std::int64_t rounds = topology->period() > 0 ? topology->period() : 16;
   for (std::int64_t k = 0; k < rounds; ++k) {
     const Round round = topology->round(k);
-    for (int rank = 0; rank < std::min(site.ranks, 64); ++rank) most = std::max(most, plan_exchange(round, rank).received());
+    for (int rank = 0; rank < std::min(site.ranks, 64); ++rank)
+      most = std::max(most, plan_exchange(round, rank).received());
   }
   return most;
 }
 
 std::string memory_text(const MemoryNeed& need) {
-  std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
-                                size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
+  std::string out = fmt::format(
+      "memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
+      size_text(need.parameters), size_text(need.gradients), size_text(need.states),
+      size_text(need.receive));
   if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
   if (need.average > 0.0) out += fmt::format(", {} moving averages", size_text(need.average));
   if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
-  out += fmt::format(", {} activations, {} batches", size_text(need.activations), size_text(need.batches));
+  out += fmt::format(", {} activations, {} batches", size_text(need.activations),
+                     size_text(need.batches));
   if (need.cache > 0.0) out += fmt::format(", {} cached samples", size_text(need.cache));
   return out + fmt::format("; {} in all\n", size_text(need.total()));
 }
@@ -88,15 +98,18 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
   const auto bytes = static_cast<double>(plan.bytes());
   return fmt::format("cache: {} of {} samples, {} each; {} of host memory a rank, {} a host\n",
                      std::min(plan.samples, plan.places * site.ranks_per_node), plan.samples,
-                     size_text(static_cast<double>(plan.sample_bytes)), size_text(bytes), size_text(bytes * site.ranks_per_node));
+                     size_text(static_cast<double>(plan.sample_bytes)), size_text(bytes),
+                     size_text(bytes * site.ranks_per_node));
 }
 
 /// What a floor is made of, in one line.
 std::string floor_text(const Floor& floor, double images) {
   return fmt::format(
-      "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic "
+      "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of "
+      "traffic an image ({:.2f} ms), arithmetic "
       "{:.2f} ms: bound by {}\n",
-      1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds,
+      1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images,
+      1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds,
       floor.memory_bound() ? "memory" : "arithmetic");
 }
 
@@ -105,7 +118,8 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
   if (site.ranks == 1 || !config.transport.counts_communicators) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
   if (config.topology) {
-    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.mixer.encodes)) {
+    for (const std::vector<int>& group :
+         summed_groups(*config.topology, false, config.mixer.encodes)) {
       if (static_cast<int>(group.size()) == site.ranks) continue;
       for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
     }
@@ -114,18 +128,22 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
   constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
   constexpr int kNeighbours = 2;       // of a ring
   const int channels = config.max_ctas > 0 ? config.max_ctas : 16;
-  const std::string of_groups = most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
+  const std::string of_groups =
+      most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
   return fmt::format(
-      "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} channels{}, 2 neighbours in a ring, "
+      "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} "
+      "channels{}, 2 neighbours in a ring, "
       "{} of NCCL_BUFFSIZE each): an estimate, not measured\n",
-      1 + most, most == 0 ? "" : "s", of_groups, size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
+      1 + most, most == 0 ? "" : "s", of_groups,
+      size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
       config.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
 }
 
 /// Which rank takes which GPU, and what a step takes there at least. Asks no device.
 std::string device_text(const TrainConfig& config, const RankLayout& site, double elements) {
   std::string out =
-      fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node, site.ranks_per_node == 1 ? "" : "s");
+      fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node,
+                  site.ranks_per_node == 1 ? "" : "s");
   constexpr int kShown = 8;
   for (int rank = 0; rank < std::min(site.ranks_per_node, kShown); ++rank)
     out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
@@ -136,21 +154,27 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
   const Ceilings& device = kCeilings[0];
   const double flops = device.flops(config.compute, config.tf32);
-  const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
+  const std::vector<OperationWork> pass =
+      count_pass(*config.task, *config.model, config.pass_shape());
   std::vector<OperationWork> work;
-  for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
-  const double received = config.topology ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
-  for (OperationWork& operation : count_step_update(config, elements, received, device)) work.push_back(std::move(operation));
+  for (std::int64_t i = 0; i < config.accumulate; ++i)
+    work.insert(work.end(), pass.begin(), pass.end());
+  const double received =
+      config.topology ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
+  for (OperationWork& operation : count_step_update(config, elements, received, device))
+    work.push_back(std::move(operation));
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
-  out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
-                     1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
+  out += fmt::format(
+      "floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n",
+      device.device, 1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
   return out + floor_text(floor_of(work, flops, device.bytes_per_second), images);
 }
 
 }  // namespace
 
 double MemoryNeed::total() const {
-  return parameters + gradients + states + low + average + receive + sync + activations + batches + cache;
+  return parameters + gradients + states + low + average + receive + sync + activations + batches +
+         cache;
 }
 
 std::string size_text(double bytes) {
@@ -160,59 +184,77 @@ std::string size_text(double bytes) {
     bytes /= 1024.0;
     unit = next;
   }
-  return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes)) : fmt::format("{:.1f} {}", bytes, unit);
+  return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes))
+                        : fmt::format("{:.1f} {}", bytes, unit);
 }
 
-std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
-  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
-  return fmt::format("{} parameters in {} bucket{}; {}", config.model->parameter_count(), plan.buckets.size(),
-                     plan.buckets.size() == 1 ? "" : "s", algorithm_text(config, 0, site));
+std::string run_headline(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+  return fmt::format("{} parameters in {} bucket{}; {}", config.model->parameter_count(),
+                     plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s",
+                     algorithm_text(config, 0, site));
 }
 
 std::string period_text(const TrainConfig& config, const RankLayout& site) {
   const RunLength length = run_length(config, site);
   const std::int64_t steps = length.total_steps;
   std::string text;
-  if (const auto warmup = config.resolved["schedule"].value<std::int64_t>("warmup_steps", 0); warmup >= steps)
-    text += fmt::format("schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to optimizer.lr\n", warmup, steps);
+  if (const auto warmup = config.resolved["schedule"].value<std::int64_t>("warmup_steps", 0);
+      warmup >= steps)
+    text += fmt::format(
+        "schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to "
+        "optimizer.lr\n",
+        warmup, steps);
   for (std::size_t k = 0; k <= config.phases.size(); ++k) {
     const std::int64_t first = k == 0 ? 0 : config.phases[k - 1].first_step(length);
-    const std::int64_t here = (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
-    for (const AlgorithmPlan::StepKey& key : (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).step_keys) {
+    const std::int64_t here =
+        (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
+    for (const AlgorithmPlan::StepKey& key :
+         (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).step_keys) {
       const std::int64_t left = here - key.after;
       if (!key.period || key.steps < 2 || left % key.steps == 0) continue;
-      text += fmt::format("{}.algorithm.{}: {} steps do not divide the {} {}{}: its last {} end without what comes after {}\n",
-                          k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), key.key, key.steps,
-                          config.phases.empty() ? "run's" : "part's", left, key.after > 0 ? fmt::format(" from step {} on", key.after) : "",
-                          left % key.steps, key.steps);
+      text += fmt::format(
+          "{}.algorithm.{}: {} steps do not divide the {} {}{}: its last {} end without what comes "
+          "after {}\n",
+          k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), key.key, key.steps,
+          config.phases.empty() ? "run's" : "part's", left,
+          key.after > 0 ? fmt::format(" from step {} on", key.after) : "", left % key.steps,
+          key.steps);
     }
   }
   return text;
 }
 
-std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
-  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   const RunLength length = run_length(config, site);
   const auto element = static_cast<double>(size_of(config.dtype));
-  std::string out =
-      fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_per_node, config.model->parameter_count());
-  out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples, config.data.test_samples,
-                     config.data.sample_text());
+  std::string out = fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks,
+                                site.ranks_per_node, config.model->parameter_count());
+  out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples,
+                     config.data.test_samples, config.data.sample_text());
   out += config.data.contents;
-  out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
+  out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch,
+                     length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
   for (std::size_t k = 1; k <= config.phases.size(); ++k) {
-    out += fmt::format("from step {}: {}\n", config.phases[k - 1].first_step(length), algorithm_text(config, k, site));
+    out += fmt::format("from step {}: {}\n", config.phases[k - 1].first_step(length),
+                       algorithm_text(config, k, site));
   }
   out += fmt::format("buckets: {}\n", plan.buckets.size());
   double elements = 0.0;
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
     const BucketLayout& bucket = plan.buckets[i];
     elements += static_cast<double>(bucket.elements);
-    out += fmt::format("  bucket {}: {} tensors, {} elements, {}: {} … {}\n", i, bucket.slots.size(), bucket.elements,
-                       size_text(static_cast<double>(bucket.elements) * element), bucket.slots.front().parameter->name,
-                       bucket.slots.back().parameter->name);
+    out +=
+        fmt::format("  bucket {}: {} tensors, {} elements, {}: {} … {}\n", i, bucket.slots.size(),
+                    bucket.elements, size_text(static_cast<double>(bucket.elements) * element),
+                    bucket.slots.front().parameter->name, bucket.slots.back().parameter->name);
   }
   out += memory_text(memory_need(config, site, trace));
   out += cache_text(config, site);
@@ -221,11 +263,13 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
 }
 
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
-  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   double elements = 0.0;
   for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
   const double flat = elements * static_cast<double>(size_of(config.dtype));
-  const auto compute = static_cast<double>(size_of(is_low_precision(config.compute) ? config.compute : config.dtype));
+  const auto compute = static_cast<double>(
+      size_of(is_low_precision(config.compute) ? config.compute : config.dtype));
   MemoryNeed need;
   need.parameters = need.gradients = flat;
   double states = 0.0, tables = 0.0;  // the states' bytes; what updates keep beside them
@@ -234,19 +278,23 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     std::vector<LayerExtent> layers;
     for (const BucketSlot& slot : bucket.slots) {
       layers.push_back(layer_of(slot));
-      states += static_cast<double>(state_elements_of(*config.rule, layers.back())) * static_cast<double>(size_of(config.dtype));
-      if (config.rule->measures_layers()) tables += static_cast<double>(update_layer_bytes(layers.back().elements));
+      states += static_cast<double>(state_elements_of(*config.rule, layers.back())) *
+                static_cast<double>(size_of(config.dtype));
+      if (config.rule->measures_layers())
+        tables += static_cast<double>(update_layer_bytes(layers.back().elements));
     }
     workspace = std::max(workspace, config.rule->workspace(layers));
   }
   states *= static_cast<double>(config.rule->state_names().size());
-  need.states = states + tables + static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
+  need.states =
+      states + tables + static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   for (int copy = (config.ema ? 1 : 0) + (config.lookahead ? 1 : 0); copy > 0; --copy) {
     need.average += flat;
     for (const ModelBuffer* buffer : config.model->buffers()) {
       if (is_floating(buffer->dtype))
-        need.average += static_cast<double>(buffer->shape.elements()) * static_cast<double>(size_of(config.dtype));
+        need.average += static_cast<double>(buffer->shape.elements()) *
+                        static_cast<double>(size_of(config.dtype));
     }
   }
   const double one = need.parameters;
@@ -261,7 +309,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double in_place = flat * static_cast<double>(receive_buffers(part.topology, site));
     const double tensors = algorithm.mixed + (algorithm.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;
-    if (part.topology && config.transport.reads_parameters && !algorithm.messages && site.ranks_per_node > 1) {
+    if (part.topology && config.transport.reads_parameters && !algorithm.messages &&
+        site.ranks_per_node > 1) {
       parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
       // On GPUs sums of groups still want a place.
       if (config.device != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
@@ -276,8 +325,9 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
     const auto numbers = static_cast<double>(config.batch_size * tensor.shape.elements());
     need.batches += 3.0 * numbers * element;
-    // A device makes them of bytes, in three slots and in the place that graphs take them from. Of pictures it makes a batch of images
-    // first. Where images are changed there are two batches more: the result, and what lies between two changes.
+    // A device makes them of bytes, in three slots and in the place that graphs take them from. Of
+    // pictures it makes a batch of images first. Where images are changed there are two batches
+    // more: the result, and what lies between two changes.
     if (tensor.pixels && config.device == "cuda") {
       const bool pictures = config.data.pictures.has_value();
       const double slots = config.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
@@ -286,7 +336,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     }
   }
   if (config.cache && config.device != "cuda")
-    need.cache = static_cast<double>(plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node).bytes());
+    need.cache = static_cast<double>(
+        plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node).bytes());
   return need;
 }
 

@@ -6,7 +6,8 @@
 
 namespace starling {
 
-/// Bytes that a rank takes on its device, as far as shapes tell: neither CUDA's own memory nor the libraries' workspaces.
+/// Bytes that a rank takes on its device, as far as shapes tell: neither CUDA's own memory nor the
+/// libraries' workspaces.
 struct MemoryNeed {
   double parameters = 0.0, gradients = 0.0, states = 0.0;
   double low = 0.0;      ///< bf16 or fp16 copies of the parameters
@@ -19,11 +20,14 @@ struct MemoryNeed {
 };
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
 
-/// What --dry-run prints after the resolved config: parameters, buckets, topology, data, length of the run, memory a rank; with
-/// `device` cuda also which rank takes which GPU, NCCL's communicators, and the floor of a step on kCeilings' first device.
-std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+/// What --dry-run prints after the resolved config: parameters, buckets, topology, data, length of
+/// the run, memory a rank; with `device` cuda also which rank takes which GPU, NCCL's
+/// communicators, and the floor of a step on kCeilings' first device.
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace);
 /// One or two lines for the start of a run: model, buckets, algorithm, topology.
-std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+std::string run_headline(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace);
 /// A line for each period of the algorithm that does not divide the run's steps; else empty.
 std::string period_text(const TrainConfig& config, const RankLayout& site);
 /// "1.5 MiB"

@@ -13,8 +13,9 @@ std::string version_text() { return STARLING_VERSION; }
 std::string commit_text() { return STARLING_COMMIT; }
 
 std::string version_report() {
-  return fmt::format("starling {} (commit {})\ncompiler: {}\n{}\n{}\n", version_text(), commit_text(), STARLING_COMPILER,
-                     mpi_library_version(), kernel_library_versions());
+  return fmt::format("starling {} (commit {})\ncompiler: {}\n{}\n{}\n", version_text(),
+                     commit_text(), STARLING_COMPILER, mpi_library_version(),
+                     kernel_library_versions());
 }
 
 std::string nccl_version_line() {

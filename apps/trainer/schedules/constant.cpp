@@ -7,7 +7,8 @@ namespace {
 
 class ConstantSchedule : public Schedule {
  public:
-  ConstantSchedule(ConfigSection& config, const ScheduleInputs& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {}
+  ConstantSchedule(ConfigSection& config, const ScheduleInputs& site)
+      : base_(site.base_lr), warmup_(Warmup::read(config)) {}
   double lr(std::int64_t t) const override { return base_ * warmup_.multiplier(t); }
 
  private:

@@ -10,7 +10,8 @@ namespace {
 /// base·sqrt(max(W, 1) / max(t, W, 1)) (Vaswani et al. 2017, arXiv 1706.03762).
 class InverseSqrtSchedule : public Schedule {
  public:
-  InverseSqrtSchedule(ConfigSection& config, const ScheduleInputs& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {}
+  InverseSqrtSchedule(ConfigSection& config, const ScheduleInputs& site)
+      : base_(site.base_lr), warmup_(Warmup::read(config)) {}
 
   double lr(std::int64_t t) const override {
     const std::int64_t start = std::max<std::int64_t>(warmup_.steps, 1);

@@ -5,10 +5,12 @@
 namespace starling {
 namespace {
 
-/// A straight line from the base rate at the first update after the warm-up to `final_lr` at the last update.
+/// A straight line from the base rate at the first update after the warm-up to `final_lr` at the
+/// last update.
 class LinearSchedule : public Schedule {
  public:
-  LinearSchedule(ConfigSection& config, const ScheduleInputs& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {
+  LinearSchedule(ConfigSection& config, const ScheduleInputs& site)
+      : base_(site.base_lr), warmup_(Warmup::read(config)) {
     final_lr_ = config.number("final_lr", 0.0, Range::at_least(0.0), "rate of the last update");
     last_ = site.total_steps - 1 - warmup_.steps;
   }

@@ -15,10 +15,12 @@ class MultistepSchedule : public Schedule {
  public:
   MultistepSchedule(ConfigSection& config, const ScheduleInputs& site)
       : base_(site.base_lr), steps_per_epoch_(site.steps_per_epoch), warmup_(Warmup::read(config)) {
-    milestones_ = config.numbers("milestones", {}, Range::positive(), "epochs at which the rate is reduced, ascending");
+    milestones_ = config.numbers("milestones", {}, Range::positive(),
+                                 "epochs at which the rate is reduced, ascending");
     for (std::size_t i = 1; i < milestones_.size(); ++i) {
       if (milestones_[i] <= milestones_[i - 1]) {
-        config.error("milestones", "found {} after {}, expected ascending epochs", milestones_[i], milestones_[i - 1]);
+        config.error("milestones", "found {} after {}, expected ascending epochs", milestones_[i],
+                     milestones_[i - 1]);
       }
     }
     gamma_ = config.number("gamma", 0.1, Range::positive(), "factor of a reduction");

@@ -27,8 +27,10 @@ void register_builtin_schedules() {
 
 Warmup Warmup::read(ConfigSection& config) {
   Warmup warmup;
-  warmup.steps = config.integer("warmup_steps", 0, Range::at_least(0.0), "updates over which the rate grows to its full value");
-  warmup.factor = config.number("warmup_factor", 0.01, Range::closed(0.0, 1.0), "share of the rate at the first update of the warm-up");
+  warmup.steps = config.integer("warmup_steps", 0, Range::at_least(0.0),
+                                "updates over which the rate grows to its full value");
+  warmup.factor = config.number("warmup_factor", 0.01, Range::closed(0.0, 1.0),
+                                "share of the rate at the first update of the warm-up");
   return warmup;
 }
 

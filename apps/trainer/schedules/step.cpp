@@ -11,7 +11,8 @@ class StepSchedule : public Schedule {
  public:
   StepSchedule(ConfigSection& config, const ScheduleInputs& site)
       : base_(site.base_lr), steps_per_epoch_(site.steps_per_epoch), warmup_(Warmup::read(config)) {
-    step_size_ = config.number("step_size", 30.0, Range::positive(), "epochs between two reductions");
+    step_size_ =
+        config.number("step_size", 30.0, Range::positive(), "epochs between two reductions");
     gamma_ = config.number("gamma", 0.1, Range::positive(), "factor of a reduction");
   }
 

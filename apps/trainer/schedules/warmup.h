@@ -17,7 +17,8 @@ struct Warmup {
   double multiplier(std::int64_t t) const;
 };
 
-/// floor((t / steps_per_epoch) / epochs), without falling one short where the quotient is whole but for rounding.
+/// floor((t / steps_per_epoch) / epochs), without falling one short where the quotient is whole but
+/// for rounding.
 std::int64_t whole_periods(std::int64_t t, double steps_per_epoch, double epochs);
 
 /// Each adds one schedule to schedules().

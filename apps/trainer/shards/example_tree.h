@@ -22,9 +22,11 @@ struct ExampleReport {
   bool stopped = false;
 };
 
-/// Draws pictures and writes them as destination/train/<class>/*.jpg and destination/val/<class>/*.jpg, to try a config or a machine where
-/// the real ones are not. A class is a shape, two colours and a grid behind it; place, size, light and noise are random, so that it can be
-/// learned, and not by heart. Pictures are the same for any number of threads. Error(kUsage) where the folder has something in it already.
+/// Draws pictures and writes them as destination/train/<class>/*.jpg and
+/// destination/val/<class>/*.jpg, to try a config or a machine where the real ones are not. A class
+/// is a shape, two colours and a grid behind it; place, size, light and noise are random, so that
+/// it can be learned, and not by heart. Pictures are the same for any number of threads.
+/// Error(kUsage) where the folder has something in it already.
 ExampleReport write_example_tree(const ExampleTree& tree, const PrepareWatch& watch);
 
 }  // namespace starling

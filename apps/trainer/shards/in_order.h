@@ -10,8 +10,9 @@
 
 namespace starling {
 
-/// Makes things on `threads` threads, and takes them in their order on the caller's: make(item), then take(item, thing), which returns
-/// whether to go on. At most a few things a thread wait for those before them. Throws what the first make() or take(), in order, threw.
+/// Makes things on `threads` threads, and takes them in their order on the caller's: make(item),
+/// then take(item, thing), which returns whether to go on. At most a few things a thread wait for
+/// those before them. Throws what the first make() or take(), in order, threw.
 template <class Thing, class Make, class Take>
 void in_order(int threads, std::int64_t count, const Make& make, const Take& take) {
   struct Slot {
@@ -25,7 +26,9 @@ void in_order(int threads, std::int64_t count, const Make& make, const Take& tak
   std::int64_t next = 0, taken = 0;
   bool stopping = false;
   std::condition_variable made, room;
-  const auto slot_of = [&](std::int64_t item) -> Slot& { return slots[static_cast<std::size_t>(item % window)]; };
+  const auto slot_of = [&](std::int64_t item) -> Slot& {
+    return slots[static_cast<std::size_t>(item % window)];
+  };
 
   const auto work = [&] {
     std::unique_lock lock(mutex);

@@ -13,7 +13,8 @@ static_assert(std::endian::native == std::endian::little, "shards are little end
 namespace starling {
 namespace {
 
-constexpr const char* kAnew = "delete the file and call starling-prepare images again, which makes it anew";
+constexpr const char* kAnew =
+    "delete the file and call starling-prepare images again, which makes it anew";
 
 std::size_t padding_after(std::uint64_t at) { return static_cast<std::size_t>((8 - at % 8) % 8); }
 
@@ -24,7 +25,9 @@ std::uint32_t footer_checksum(ShardFooter footer) {
 
 }  // namespace
 
-std::string shard_name(std::uint32_t split, std::uint32_t number) { return fmt::format("{}-{:05}.shard", kShardSplits[split], number); }
+std::string shard_name(std::uint32_t split, std::uint32_t number) {
+  return fmt::format("{}-{:05}.shard", kShardSplits[split], number);
+}
 
 ShardFile::ShardFile(const std::string& path) : map_(path, MappedFile::Pages::kNamed) {
   const std::span<const std::uint8_t> all = map_.bytes();
@@ -33,14 +36,18 @@ ShardFile::ShardFile(const std::string& path) : map_(path, MappedFile::Pages::kN
   if (all.size() < sizeof prefix || prefix.magic != ShardPrefix{}.magic)
     fail(ExitCode::kUsage, "shards", "{} is no shard by its first bytes; {}", path, kAnew);
   if (prefix.version != kShardVersion) {
-    fail(ExitCode::kUsage, "shards", "{} is of version {}, this program reads version {}; prepare the pictures again", path, prefix.version,
-         kShardVersion);
+    fail(ExitCode::kUsage, "shards",
+         "{} is of version {}, this program reads version {}; prepare the pictures again", path,
+         prefix.version, kShardVersion);
   }
-  if (all.size() < sizeof prefix + sizeof footer_) fail(ExitCode::kUsage, "shards", "{} is cut off; {}", path, kAnew);
+  if (all.size() < sizeof prefix + sizeof footer_)
+    fail(ExitCode::kUsage, "shards", "{} is cut off; {}", path, kAnew);
   std::memcpy(&footer_, all.data() + all.size() - sizeof footer_, sizeof footer_);
-  const bool whole = prefix == ShardPrefix{} && footer_.checksum == footer_checksum(footer_) && footer_.bytes == all.size();
+  const bool whole = prefix == ShardPrefix{} && footer_.checksum == footer_checksum(footer_) &&
+                     footer_.bytes == all.size();
   const std::uint64_t table_end = all.size() - sizeof footer_;
-  if (!whole || footer_.split > 1 || footer_.table_at < sizeof prefix || footer_.table_at > table_end ||
+  if (!whole || footer_.split > 1 || footer_.table_at < sizeof prefix ||
+      footer_.table_at > table_end ||
       (table_end - footer_.table_at) / sizeof(ShardEntry) < footer_.records) {
     fail(ExitCode::kUsage, "shards", "{} is cut off or damaged at its ends; {}", path, kAnew);
   }
@@ -53,7 +60,8 @@ ShardFile::ShardFile(const std::string& path) : map_(path, MappedFile::Pages::kN
 
 void ShardFile::check_table() const {
   if (table_checked_.load(std::memory_order_acquire)) return;
-  const auto begin = static_cast<std::size_t>(footer_.table_at), end = map_.bytes().size() - sizeof footer_;
+  const auto begin = static_cast<std::size_t>(footer_.table_at),
+             end = map_.bytes().size() - sizeof footer_;
   map_.will_read(begin, end - begin);
   map_.bring(begin, end - begin);
   bool right = checksum_of(map_.bytes().subspan(begin, end - begin)) == footer_.table_checksum;
@@ -64,21 +72,25 @@ void ShardFile::check_table() const {
     right = entry.at == at && entry.bytes <= footer_.table_at - at && entry.name_end >= name_end;
     if (right && footer_.settings.kind == static_cast<std::uint32_t>(ShardKind::kRaw)) {
       const std::uint64_t row = std::uint64_t{3} * entry.width;
-      right = row > 0 && entry.height > 0 && entry.bytes % row == 0 && entry.bytes / row == entry.height;
+      right = row > 0 && entry.height > 0 && entry.bytes % row == 0 &&
+              entry.bytes / row == entry.height;
     }
     at += entry.bytes;
     name_end = entry.name_end;
   }
-  const auto names = static_cast<std::size_t>(reinterpret_cast<const char*>(map_.bytes().data()) + end - names_);
+  const auto names =
+      static_cast<std::size_t>(reinterpret_cast<const char*>(map_.bytes().data()) + end - names_);
   if (!right || at != footer_.table_at || name_end != names) {
-    fail(ExitCode::kUsage, "shards", "{}: the table of its {} records is damaged, so none of them can be read; {}", path(), records(),
-         kAnew);
+    fail(ExitCode::kUsage, "shards",
+         "{}: the table of its {} records is damaged, so none of them can be read; {}", path(),
+         records(), kAnew);
   }
   table_checked_.store(true, std::memory_order_release);
 }
 
 void ShardFile::bring_table(const void* part, std::size_t bytes) const {
-  map_.bring(static_cast<std::size_t>(static_cast<const std::uint8_t*>(part) - map_.bytes().data()), bytes);
+  map_.bring(static_cast<std::size_t>(static_cast<const std::uint8_t*>(part) - map_.bytes().data()),
+             bytes);
 }
 
 const ShardEntry& ShardFile::entry(std::int64_t record) const {
@@ -116,11 +128,13 @@ bool ShardFile::will_read(std::int64_t record) const {
 
 void ShardFile::verify(std::int64_t record) const {
   if (checksum_of(bytes(record)) == entry(record).checksum) return;
-  fail(ExitCode::kUsage, "shards", "{}: is damaged: its {} bytes have another checksum than when they were written; {}", title(record),
-       entry(record).bytes, kAnew);
+  fail(ExitCode::kUsage, "shards",
+       "{}: is damaged: its {} bytes have another checksum than when they were written; {}",
+       title(record), entry(record).bytes, kAnew);
 }
 
-ShardWriter::ShardWriter(const std::string& folder, const ShardSettings& settings, std::uint32_t split, std::uint32_t number)
+ShardWriter::ShardWriter(const std::string& folder, const ShardSettings& settings,
+                         std::uint32_t split, std::uint32_t number)
     : file_(folder + "/" + shard_name(split, number)) {
   footer_.settings = settings;
   footer_.split = split;
@@ -147,9 +161,11 @@ void ShardWriter::commit() {
   footer_.records = static_cast<std::uint32_t>(entries_.size());
   footer_.table_at = at_;
   std::string table(padding_after(at_), '\0');
-  table.append(reinterpret_cast<const char*>(entries_.data()), entries_.size() * sizeof entries_[0]);
+  table.append(reinterpret_cast<const char*>(entries_.data()),
+               entries_.size() * sizeof entries_[0]);
   table += names_;
-  footer_.table_checksum = checksum_of({reinterpret_cast<const std::uint8_t*>(table.data()), table.size()});
+  footer_.table_checksum =
+      checksum_of({reinterpret_cast<const std::uint8_t*>(table.data()), table.size()});
   footer_.bytes = at_ + table.size() + sizeof footer_;
   footer_.checksum = footer_checksum(footer_);
   file_.write(table.data(), table.size());

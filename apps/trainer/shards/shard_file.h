@@ -13,12 +13,14 @@
 
 namespace starling {
 
-// A shard is one file of many pictures, which starling-prepare writes and the data set `shards` maps:
+// A shard is one file of many pictures, which starling-prepare writes and the data set `shards`
+// maps:
 //
-//   ShardPrefix | the pictures' bytes, one after another | zeros up to a multiple of 8, entries, names | ShardFooter
+//   ShardPrefix | the pictures' bytes, one after another | zeros up to a multiple of 8, entries,
+//   names | ShardFooter
 //
-// Each byte is covered by a checksum (zlib's crc32): the footer's own, the table's in the footer, each picture's in the table. Numbers
-// are little endian.
+// Each byte is covered by a checksum (zlib's crc32): the footer's own, the table's in the footer,
+// each picture's in the table. Numbers are little endian.
 
 constexpr std::uint32_t kShardVersion = 1;
 
@@ -34,8 +36,9 @@ struct ShardSettings {
   std::uint32_t size = 0;           ///< shorter side of larger pictures; 0: as it was
   std::uint32_t quality = 0;        ///< of JPEG; 0: of raw pixels
   std::uint32_t interpolation = 0;  ///< by which larger pictures were resized
-  std::uint32_t pictures = 0;       ///< of the source that a shard is made of, but for a split's last
-  std::uint32_t source = 0;         ///< checksum of the source's names and sizes of files
+  /// Of the source that a shard is made of, but for a split's last
+  std::uint32_t pictures = 0;
+  std::uint32_t source = 0;  ///< checksum of the source's names and sizes of files
   std::uint64_t max_pixels = 0;
   friend bool operator==(const ShardSettings&, const ShardSettings&) = default;
 };
@@ -70,10 +73,12 @@ constexpr std::array<const char*, 2> kShardSplits{"train", "val"};
 /// "train-00017.shard"
 std::string shard_name(std::uint32_t split, std::uint32_t number);
 
-/// One shard, mapped. Errors are Error(kUsage) that name the file, and the record with the picture's name where one is wrong.
+/// One shard, mapped. Errors are Error(kUsage) that name the file, and the record with the
+/// picture's name where one is wrong.
 class ShardFile {
  public:
-  /// Reads the two ends alone. Refuses another kind of file, another version and one that is cut off.
+  /// Reads the two ends alone. Refuses another kind of file, another version and one that is cut
+  /// off.
   explicit ShardFile(const std::string& path);
 
   const std::string& path() const { return map_.path(); }
@@ -106,7 +111,8 @@ class ShardFile {
 /// Writes a shard: under a temporary name until commit(). Errors are Error(kOutput).
 class ShardWriter {
  public:
-  ShardWriter(const std::string& folder, const ShardSettings& settings, std::uint32_t split, std::uint32_t number);
+  ShardWriter(const std::string& folder, const ShardSettings& settings, std::uint32_t split,
+              std::uint32_t number);
   struct Picture {
     std::span<const std::uint8_t> bytes;
     std::uint32_t checksum = 0;  ///< of these bytes

@@ -60,7 +60,8 @@ bool take_index(Taker& taker, const IndexFileHeader& header, ShardIndex& index) 
     if (!taker.take(first, std::uint64_t{header.classes} + 1)) return false;
     std::int64_t records = 0;
     for (const ShardIndex::Shard& shard : index.shards[split]) records += shard.records;
-    if (first[0] != 0 || first.back() != records || !std::is_sorted(first.begin(), first.end())) return false;
+    if (first[0] != 0 || first.back() != records || !std::is_sorted(first.begin(), first.end()))
+      return false;
   }
   for (std::uint32_t i = 0; i < header.classes; ++i) {
     std::uint32_t length = 0;
@@ -88,25 +89,35 @@ ShardIndex read_shard_index(const std::string& folder) {
   const std::string path = shard_index_path(folder);
   if (!file_exists(path)) {
     fail(ExitCode::kUsage, "shards",
-         "there is no {}; needed: a folder that starling-prepare images SRC DEST has made, and has brought to its end", path);
+         "there is no {}; needed: a folder that starling-prepare images SRC DEST has made, and has "
+         "brought to its end",
+         path);
   }
   const MappedFile file(path);
   IndexFileHeader header;
   Taker taker(file.bytes());
   if (!taker.take(&header, 1) || header.magic != IndexFileHeader{}.magic)
-    fail(ExitCode::kUsage, "shards", "{} is no index of shards by its first bytes; needed: a folder that starling-prepare has made", path);
+    fail(ExitCode::kUsage, "shards",
+         "{} is no index of shards by its first bytes; needed: a folder that starling-prepare has "
+         "made",
+         path);
   if (header.version != kShardVersion) {
-    fail(ExitCode::kUsage, "shards", "{} is of version {}, this program reads version {}; prepare the pictures again", path, header.version,
-         kShardVersion);
+    fail(ExitCode::kUsage, "shards",
+         "{} is of version {}, this program reads version {}; prepare the pictures again", path,
+         header.version, kShardVersion);
   }
   const std::uint32_t written = header.checksum;
   header.checksum = 0;
-  const std::uint32_t found = checksum_of(file.bytes().subspan(sizeof header), checksum_of(bytes_of(header)));
+  const std::uint32_t found =
+      checksum_of(file.bytes().subspan(sizeof header), checksum_of(bytes_of(header)));
   ShardIndex index;
   index.settings = header.settings;
-  if (header.bytes != file.bytes().size() || found != written || !take_index(taker, header, index)) {
+  if (header.bytes != file.bytes().size() || found != written ||
+      !take_index(taker, header, index)) {
     fail(ExitCode::kUsage, "shards",
-         "{} is cut off or damaged; delete the file and call starling-prepare images again, which makes it anew", path);
+         "{} is cut off or damaged; delete the file and call starling-prepare images again, which "
+         "makes it anew",
+         path);
   }
   return index;
 }
@@ -127,20 +138,24 @@ std::string shard_index_text(const ShardIndex& index) {
     rest += name;
   }
   header.bytes = sizeof header + rest.size();
-  header.checksum = checksum_of({reinterpret_cast<const std::uint8_t*>(rest.data()), rest.size()}, checksum_of(bytes_of(header)));
+  header.checksum = checksum_of({reinterpret_cast<const std::uint8_t*>(rest.data()), rest.size()},
+                                checksum_of(bytes_of(header)));
   std::string text;
   put(text, &header, 1);
   return text + rest;
 }
 
-void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t split, std::size_t number) {
+void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t split,
+                   std::size_t number) {
   const ShardFooter& footer = file.footer();
   const ShardIndex::Shard& meant = index.shards[split][number];
-  if (footer.checksum == meant.footer_checksum && footer.bytes == meant.bytes && footer.records == meant.records &&
-      footer.settings == index.settings && footer.split == split && footer.number == number)
+  if (footer.checksum == meant.footer_checksum && footer.bytes == meant.bytes &&
+      footer.records == meant.records && footer.settings == index.settings &&
+      footer.split == split && footer.number == number)
     return;
   fail(ExitCode::kUsage, "shards",
-       "{} is not the shard that the index beside it means, but one of another preparation; delete the file and call starling-prepare "
+       "{} is not the shard that the index beside it means, but one of another preparation; delete "
+       "the file and call starling-prepare "
        "images again, which makes it anew",
        file.path());
 }
@@ -149,15 +164,17 @@ ShardSet::ShardSet(const std::string& folder, const ShardIndex& index, std::size
     : starts_(1, 0), verified_(index.records(split)), there_(index.records(split)) {
   const auto& shards = index.shards[split];
   for (std::size_t number = 0; number < shards.size(); ++number) {
-    files_.push_back(
-        std::make_unique<ShardFile>(folder + "/" + shard_name(static_cast<std::uint32_t>(split), static_cast<std::uint32_t>(number))));
+    files_.push_back(std::make_unique<ShardFile>(
+        folder + "/" +
+        shard_name(static_cast<std::uint32_t>(split), static_cast<std::uint32_t>(number))));
     check_belongs(*files_.back(), index, split, number);
     starts_.push_back(starts_.back() + files_.back()->records());
   }
 }
 
 ShardSet::Place ShardSet::place(std::int64_t record) const {
-  require(record >= 0 && record < records(), "shards", "record {} was asked for, of {}", record, records());
+  require(record >= 0 && record < records(), "shards", "record {} was asked for, of {}", record,
+          records());
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), record);
   const auto file = static_cast<std::size_t>(after - starts_.begin()) - 1;
   return {files_[file].get(), record - starts_[file]};

@@ -12,7 +12,8 @@
 
 namespace starling {
 
-/// DEST/shards.index: which shards there are, and where classes begin. Small: what is known of single pictures stands in the shards.
+/// DEST/shards.index: which shards there are, and where classes begin. Small: what is known of
+/// single pictures stands in the shards.
 struct ShardIndex {
   struct Shard {
     std::uint64_t bytes = 0;
@@ -21,10 +22,14 @@ struct ShardIndex {
   };
   ShardSettings settings;
   std::vector<std::string> classes;
-  std::array<std::vector<Shard>, 2> shards;        ///< of train/ and val/; the second is empty where there is no val/
-  std::array<std::vector<std::int64_t>, 2> first;  ///< the first record of each class, and their number
+  /// Of train/ and val/; the second is empty where there is no val/
+  std::array<std::vector<Shard>, 2> shards;
+  /// The first record of each class, and their number
+  std::array<std::vector<std::int64_t>, 2> first;
 
-  std::int64_t records(std::size_t split) const { return first[split].empty() ? 0 : first[split].back(); }
+  std::int64_t records(std::size_t split) const {
+    return first[split].empty() ? 0 : first[split].back();
+  }
   std::int64_t skipped() const;
 };
 
@@ -36,9 +41,11 @@ ShardIndex read_shard_index(const std::string& folder);
 /// The file's bytes.
 std::string shard_index_text(const ShardIndex& index);
 /// Error(kUsage) where a shard is not the one that an index means.
-void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t split, std::size_t number);
+void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t split,
+                   std::size_t number);
 
-/// The shards of one split, mapped; any thread may read. Errors are Error(kUsage) that name file and record.
+/// The shards of one split, mapped; any thread may read. Errors are Error(kUsage) that name file
+/// and record.
 class ShardSet {
  public:
   /// Opens all files, which reads their two ends.
@@ -50,10 +57,11 @@ class ShardSet {
     std::int64_t record;  ///< in the file
   };
   Place place(std::int64_t record) const;
-  /// A picture's bytes, compared with their checksum when this process reads them for the first time.
+  /// A picture's bytes, compared with their checksum when this process reads them for the first
+  /// time.
   std::span<const std::uint8_t> bytes(std::int64_t record) const;
-  /// Has the system begin to read these, in the order in which they lie, so that a disk has all of them to choose from. What is wrong with
-  /// one is said when it is read.
+  /// Has the system begin to read these, in the order in which they lie, so that a disk has all of
+  /// them to choose from. What is wrong with one is said when it is read.
   void will_read(std::span<const std::int64_t> records) const;
 
  private:
@@ -63,17 +71,24 @@ class ShardSet {
   class Marks {
    public:
     explicit Marks(std::int64_t records) : words_(static_cast<std::size_t>(records / 64 + 1)) {}
-    bool has(std::int64_t record) const { return (word(record).load(std::memory_order_relaxed) & bit(record)) != 0; }
+    bool has(std::int64_t record) const {
+      return (word(record).load(std::memory_order_relaxed) & bit(record)) != 0;
+    }
     void set(std::int64_t record) { word(record).fetch_or(bit(record), std::memory_order_relaxed); }
     /// Whether it was set, and is no more.
     bool take(std::int64_t record) {
-      return has(record) && (word(record).fetch_and(~bit(record), std::memory_order_relaxed) & bit(record)) != 0;
+      return has(record) &&
+             (word(record).fetch_and(~bit(record), std::memory_order_relaxed) & bit(record)) != 0;
     }
 
    private:
     static std::uint64_t bit(std::int64_t record) { return std::uint64_t{1} << (record % 64); }
-    const std::atomic<std::uint64_t>& word(std::int64_t record) const { return words_[static_cast<std::size_t>(record / 64)]; }
-    std::atomic<std::uint64_t>& word(std::int64_t record) { return words_[static_cast<std::size_t>(record / 64)]; }
+    const std::atomic<std::uint64_t>& word(std::int64_t record) const {
+      return words_[static_cast<std::size_t>(record / 64)];
+    }
+    std::atomic<std::uint64_t>& word(std::int64_t record) {
+      return words_[static_cast<std::size_t>(record / 64)];
+    }
     std::vector<std::atomic<std::uint64_t>> words_;
   };
   mutable Marks verified_;

@@ -29,28 +29,34 @@ struct Entry {
   bool complete = false;
 };
 
-/// The step folders of a run, in ascending order of steps. Other names are none of ours and are left alone.
+/// The step folders of a run, in ascending order of steps. Other names are none of ours and are
+/// left alone.
 std::vector<Entry> step_folders(const std::string& checkpoints) {
   constexpr std::string_view kPrefix = "step-";
   std::vector<Entry> entries;
   std::error_code error;
-  for (auto it = fs::directory_iterator(checkpoints, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+  for (auto it = fs::directory_iterator(checkpoints, error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     Entry entry;
     const char* end = name.data() + name.size();
     const auto [stop, code] = std::from_chars(name.data() + kPrefix.size(), end, entry.step);
-    if (code != std::errc{} || stop != end || entry.step < 0 || name != fmt::format("step-{}", entry.step)) continue;
+    if (code != std::errc{} || stop != end || entry.step < 0 ||
+        name != fmt::format("step-{}", entry.step))
+      continue;
     std::error_code ignored;
     if (!it->is_directory(ignored)) continue;
     entry.complete = fs::is_regular_file(it->path() / "DONE", ignored);
     entries.push_back(entry);
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.step < b.step; });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.step < b.step; });
   return entries;
 }
 
-/// Removes DONE first, so that a removal that is interrupted leaves an incomplete checkpoint and never a damaged one.
+/// Removes DONE first, so that a removal that is interrupted leaves an incomplete checkpoint and
+/// never a damaged one.
 std::error_code remove_checkpoint(const std::string& folder) {
   std::error_code error;
   if (fs::remove(folder + "/DONE", error)) sync_folder(folder);
@@ -75,7 +81,8 @@ std::string name_of_rank(int rank) { return fmt::format("rank-{}.safetensors", r
 
 nlohmann::json json_of(const std::vector<FileDigest>& files) {
   nlohmann::json json = nlohmann::json::object();
-  for (std::size_t rank = 0; rank < files.size(); ++rank) json[name_of_rank(static_cast<int>(rank))] = json_of(files[rank]);
+  for (std::size_t rank = 0; rank < files.size(); ++rank)
+    json[name_of_rank(static_cast<int>(rank))] = json_of(files[rank]);
   return json;
 }
 
@@ -89,37 +96,48 @@ FileDigest digest_from(const nlohmann::json& json) {
 nlohmann::json read_files(const std::string& folder, std::int64_t step) {
   const std::string path = folder + "/DONE";
   const auto text = done_in(folder);
-  if (!text) fail(ExitCode::kUsage, "checkpoint", "{} holds no complete checkpoint (its file DONE is missing)", folder);
+  if (!text)
+    fail(ExitCode::kUsage, "checkpoint",
+         "{} holds no complete checkpoint (its file DONE is missing)", folder);
   if (*text == fmt::format("step {}\n", step)) return nullptr;
   nlohmann::json json = parse_done(path, *text);
-  if (json.value("step", nlohmann::json()) != step || !json.contains("files") || !json["files"].is_object()) {
-    fail(ExitCode::kUsage, "checkpoint", {.file = path}, "does not say what files belong to step {}; the file is damaged", step);
+  if (json.value("step", nlohmann::json()) != step || !json.contains("files") ||
+      !json["files"].is_object()) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = path},
+         "does not say what files belong to step {}; the file is damaged", step);
   }
   return json["files"];
 }
 
-/// What a best checkpoint's DONE says, and whether the files that it lists are there, in their lengths.
+/// What a best checkpoint's DONE says, and whether the files that it lists are there, in their
+/// lengths.
 CheckpointFolder::Best read_best(const std::string& folder) {
   const std::string path = folder + "/DONE";
   const auto text = done_in(folder);
-  if (!text) fail(ExitCode::kUsage, "checkpoint", {.file = path}, "is missing or cannot be read; the best checkpoint is damaged");
+  if (!text)
+    fail(ExitCode::kUsage, "checkpoint", {.file = path},
+         "is missing or cannot be read; the best checkpoint is damaged");
   const nlohmann::json json = parse_done(path, *text);
   CheckpointFolder::Best best;
   std::map<std::string, std::uint64_t> sizes;
   try {
-    best = {json.at("step").get<std::int64_t>(), json.at("metric").get<std::string>(), json.at("value").get<double>()};
+    best = {json.at("step").get<std::int64_t>(), json.at("metric").get<std::string>(),
+            json.at("value").get<double>()};
     if (const auto files = json.find("files"); files != json.end()) {
-      for (const auto& [name, digest] : files->items()) sizes[name] = digest.at("bytes").get<std::uint64_t>();
+      for (const auto& [name, digest] : files->items())
+        sizes[name] = digest.at("bytes").get<std::uint64_t>();
     }
   } catch (const nlohmann::json::exception&) {
-    fail(ExitCode::kUsage, "checkpoint", {.file = path}, "does not say what was best, and when; the file is damaged");
+    fail(ExitCode::kUsage, "checkpoint", {.file = path},
+         "does not say what was best, and when; the file is damaged");
   }
   for (const auto& [name, bytes] : sizes) {
     std::error_code error;
     const std::string file = folder + "/" + name;
     const std::uintmax_t found = fs::is_regular_file(file, error) ? fs::file_size(file, error) : 0;
     if (found != bytes || error) {
-      fail(ExitCode::kUsage, "checkpoint", {.file = file}, "has {} bytes, {} were written; the file is damaged",
+      fail(ExitCode::kUsage, "checkpoint", {.file = file},
+           "has {} bytes, {} were written; the file is damaged",
            error ? "no" : fmt::to_string(found), bytes);
     }
   }
@@ -142,14 +160,19 @@ void rename_folder(const std::string& from, const std::string& to) {
 }
 
 void remove_folder(const std::string& folder) {
-  if (const std::error_code error = remove_checkpoint(folder)) fail_output("empty the folder", folder, error.value());
+  if (const std::error_code error = remove_checkpoint(folder))
+    fail_output("empty the folder", folder, error.value());
 }
 
 }  // namespace
 
-std::string CheckpointFolder::step_folder(std::int64_t step) const { return fmt::format("{}/checkpoints/step-{}", folder_, step); }
+std::string CheckpointFolder::step_folder(std::int64_t step) const {
+  return fmt::format("{}/checkpoints/step-{}", folder_, step);
+}
 
-std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const { return step_folder(step) + "/" + name_of_rank(rank); }
+std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
+  return step_folder(step) + "/" + name_of_rank(rank);
+}
 
 void CheckpointFolder::begin(std::int64_t step) const {
   const std::string folder = step_folder(step);
@@ -163,9 +186,11 @@ FileDigest CheckpointFolder::write(std::int64_t step, int rank, const Safetensor
   return write_safetensors(rank_file(step, rank), file);
 }
 
-void CheckpointFolder::complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const {
+void CheckpointFolder::complete(std::int64_t step, int keep,
+                                const std::vector<FileDigest>& files) const {
   const std::string folder = step_folder(step), checkpoints = folder_ + "/checkpoints";
-  // A file's name is on the disk once it is written (AtomicFile): those of the ranks before DONE is, and DONE before anything older goes.
+  // A file's name is on the disk once it is written (AtomicFile): those of the ranks before DONE
+  // is, and DONE before anything older goes.
   const std::string done = done_text({{"step", step}, {"files", json_of(files)}});
   write_file_atomically(folder + "/DONE", done.data(), done.size());
   sync_folder(checkpoints);
@@ -176,15 +201,17 @@ void CheckpointFolder::complete(std::int64_t step, int keep, const std::vector<F
     if (entry->step == step || (!entry->complete && entry->step > step)) continue;
     if (entry->complete && left-- > 0) continue;
     if (const std::error_code error = remove_checkpoint(step_folder(entry->step))) {
-      log::warning("cannot remove the old checkpoint {}: {}", step_folder(entry->step), error.message());
+      log::warning("cannot remove the old checkpoint {}: {}", step_folder(entry->step),
+                   error.message());
     }
   }
 }
 
 std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const {
   const auto entries = step_folders(folder_ + "/checkpoints");
-  const auto found =
-      std::find_if(entries.rbegin(), entries.rend(), [&](const Entry& entry) { return entry.complete && entry.step < before; });
+  const auto found = std::find_if(entries.rbegin(), entries.rend(), [&](const Entry& entry) {
+    return entry.complete && entry.step < before;
+  });
   return found == entries.rend() ? std::nullopt : std::optional(found->step);
 }
 
@@ -197,7 +224,9 @@ int CheckpointFolder::ranks(std::int64_t step) const {
   return count;
 }
 
-std::string CheckpointFolder::set_aside(std::int64_t step) const { return rename_damaged(step_folder(step)); }
+std::string CheckpointFolder::set_aside(std::int64_t step) const {
+  return rename_damaged(step_folder(step));
+}
 
 void CheckpointFolder::begin_best() const {
   remove_folder(new_best_folder());
@@ -209,7 +238,10 @@ FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) c
 }
 
 void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
-  const std::string done = done_text({{"step", best.step}, {"metric", best.metric}, {"value", best.value}, {"files", json_of(files)}});
+  const std::string done = done_text({{"step", best.step},
+                                      {"metric", best.metric},
+                                      {"value", best.value},
+                                      {"files", json_of(files)}});
   write_file_atomically(new_best_folder() + "/DONE", done.data(), done.size());
   // At every moment one of the two has its DONE; best() looks at both.
   std::error_code error;
@@ -227,7 +259,8 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
   std::error_code error;
   // symlink_status: a link that leads nowhere is something, too.
   if (fs::exists(fs::symlink_status(best_folder(), error))) return read_best(best_folder());
-  // Of one that was being replaced, or removed, by a run that was killed. Without its DONE it is none.
+  // Of one that was being replaced, or removed, by a run that was killed. Without its DONE it is
+  // none.
   if (!fs::exists(old_best_folder() + "/DONE", error)) return std::nullopt;
   try {
     return read_best(old_best_folder());
@@ -245,8 +278,8 @@ SafetensorsFile CheckpointFolder::read(std::int64_t step, int rank) const {
   try {
     written = digest_from(files.at(name_of_rank(rank)));
   } catch (const nlohmann::json::exception&) {
-    fail(ExitCode::kUsage, "checkpoint", {.file = rank_file(step, rank)}, "{}/DONE has no digest of it; the checkpoint is damaged",
-         step_folder(step));
+    fail(ExitCode::kUsage, "checkpoint", {.file = rank_file(step, rank)},
+         "{}/DONE has no digest of it; the checkpoint is damaged", step_folder(step));
   }
   return read_safetensors(rank_file(step, rank), &written);
 }

@@ -9,10 +9,11 @@
 
 namespace starling {
 
-/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written last: a JSON object with its own checksum,
-/// the step and, per file, its digest, by which reading checks it. What is in a rank's file is the trainer's matter. Write errors are
-/// Error(kOutput); a missing or damaged checkpoint is Error(kUsage) that names file and tensor. Checkpoints of older versions have the line
-/// "step N" as their DONE, and are read unchecked.
+/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written
+/// last: a JSON object with its own checksum, the step and, per file, its digest, by which reading
+/// checks it. What is in a rank's file is the trainer's matter. Write errors are Error(kOutput); a
+/// missing or damaged checkpoint is Error(kUsage) that names file and tensor. Checkpoints of older
+/// versions have the line "step N" as their DONE, and are read unchecked.
 class CheckpointFolder {
  public:
   /// Which checkpoint lies in `checkpoints/best`, and what it was chosen by.
@@ -26,28 +27,32 @@ class CheckpointFolder {
 
   std::string step_folder(std::int64_t step) const;
   std::string rank_file(std::int64_t step, int rank) const;
-  /// Before the ranks write (rank 0): makes an empty step folder; a left-over incomplete one of the same step is emptied.
+  /// Before the ranks write (rank 0): makes an empty step folder; a left-over incomplete one of the
+  /// same step is emptied.
   void begin(std::int64_t step) const;
   FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const;
-  /// After all ranks have written, which gave `files`, by rank (rank 0): writes DONE (fsync), then removes all but the newest `keep`
-  /// complete checkpoints, and incomplete older ones.
+  /// After all ranks have written, which gave `files`, by rank (rank 0): writes DONE (fsync), then
+  /// removes all but the newest `keep` complete checkpoints, and incomplete older ones.
   void complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const;
   /// The newest complete checkpoint's step; or the newest one's before a step.
   std::optional<std::int64_t> newest(std::int64_t before = INT64_MAX) const;
   /// By how many ranks it was made.
   int ranks(std::int64_t step) const;
   SafetensorsFile read(std::int64_t step, int rank) const;
-  /// Renames a damaged one, so that it is none any more but still there: step-N.damaged. Says why where that cannot be done.
+  /// Renames a damaged one, so that it is none any more but still there: step-N.damaged. Says why
+  /// where that cannot be done.
   std::string set_aside(std::int64_t step) const;
 
-  /// `checkpoints/best`, which --resume does not look at. It is written beside the one that is there, and takes its place when it is
-  /// complete: rank 0 makes the folder, all ranks (and whoever has more to add) write into it, rank 0 completes it.
+  /// `checkpoints/best`, which --resume does not look at. It is written beside the one that is
+  /// there, and takes its place when it is complete: rank 0 makes the folder, all ranks (and
+  /// whoever has more to add) write into it, rank 0 completes it.
   std::string new_best_folder() const { return folder_ + "/checkpoints/best.new"; }
   void begin_best() const;
   FileDigest write_best(int rank, const SafetensorsFile& file) const;
   void complete_best(const Best& best, const std::vector<FileDigest>& files) const;
-  /// None where there is none. Error(kUsage) where it is damaged: where DONE is not what was written, or a file that it lists is missing or
-  /// of another length. Their bytes are checked where somebody reads them.
+  /// None where there is none. Error(kUsage) where it is damaged: where DONE is not what was
+  /// written, or a file that it lists is missing or of another length. Their bytes are checked
+  /// where somebody reads them.
   std::optional<Best> best() const;
   /// Renames a damaged one to best.damaged; says why where that cannot be done.
   std::string set_best_aside() const;

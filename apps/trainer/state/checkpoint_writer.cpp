@@ -17,7 +17,8 @@ constexpr int kNiceness = 5;
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(World& world, CheckpointFolder folder, int keep, std::function<void(std::int64_t)> done)
+CheckpointWriter::CheckpointWriter(World& world, CheckpointFolder folder, int keep,
+                                   std::function<void(std::int64_t)> done)
     : world_(world), folder_(std::move(folder)), keep_(keep), done_(std::move(done)) {}
 
 CheckpointWriter::~CheckpointWriter() {
@@ -27,7 +28,8 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::run(const std::function<void()>& work) {
   try {
     work_ = std::async(std::launch::async, [work] {
-      // Training computes on all cores: a thread of this niceness takes a quarter of one, or what is idle. Linux keeps it per thread.
+      // Training computes on all cores: a thread of this niceness takes a quarter of one, or what
+      // is idle. Linux keeps it per thread.
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
       work();
     });
@@ -55,7 +57,9 @@ void CheckpointWriter::start(std::int64_t step, SafetensorsFile state) {
   run([this] { digest_ = folder_.write(step_, world_.rank(), state_); });
 }
 
-bool CheckpointWriter::busy() const { return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready; }
+bool CheckpointWriter::busy() const {
+  return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
 
 void CheckpointWriter::advance() {
   const Part ended = std::exchange(part_, Part::kNone);
@@ -68,7 +72,8 @@ void CheckpointWriter::advance() {
     return;
   }
   if (ended != Part::kFiles) return;
-  const std::vector<std::string> texts = world_.size() > 1 ? world_.all_gather(text_of(digest_)) : std::vector{text_of(digest_)};
+  const std::vector<std::string> texts =
+      world_.size() > 1 ? world_.all_gather(text_of(digest_)) : std::vector{text_of(digest_)};
   part_ = Part::kCompletion;
   if (world_.rank() != 0) return;
   digests_.clear();
@@ -76,7 +81,9 @@ void CheckpointWriter::advance() {
   run([this] { folder_.complete(step_, keep_, digests_); });
 }
 
-SafetensorsFile CheckpointWriter::take_used() { return part_ == Part::kFiles ? SafetensorsFile() : std::exchange(state_, {}); }
+SafetensorsFile CheckpointWriter::take_used() {
+  return part_ == Part::kFiles ? SafetensorsFile() : std::exchange(state_, {});
+}
 
 void CheckpointWriter::finish() {
   while (pending()) advance();

@@ -11,13 +11,15 @@
 
 namespace starling {
 
-/// Writes checkpoints beside training: what is saved has been copied, and a thread of each rank writes it. A checkpoint has two parts, each
-/// of which all ranks begin at the same step: every rank writes its file; then rank 0, which has all their digests, completes it. At most
-/// one is under way. Whatever goes wrong is thrown on all ranks by the call that follows it.
+/// Writes checkpoints beside training: what is saved has been copied, and a thread of each rank
+/// writes it. A checkpoint has two parts, each of which all ranks begin at the same step: every
+/// rank writes its file; then rank 0, which has all their digests, completes it. At most one is
+/// under way. Whatever goes wrong is thrown on all ranks by the call that follows it.
 class CheckpointWriter {
  public:
   /// done(step) is called where a checkpoint has become complete.
-  CheckpointWriter(World& world, CheckpointFolder folder, int keep, std::function<void(std::int64_t)> done);
+  CheckpointWriter(World& world, CheckpointFolder folder, int keep,
+                   std::function<void(std::int64_t)> done);
   /// Waits for this rank's thread. What is not complete by then stays incomplete.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -29,7 +31,8 @@ class CheckpointWriter {
   bool pending() const { return part_ != Part::kNone; }
   /// Whether this rank's thread is at work.
   bool busy() const;
-  /// Counts parts, the same on all ranks: an answer to "is anybody busy?" is one about the part that it was asked in.
+  /// Counts parts, the same on all ranks: an answer to "is anybody busy?" is one about the part
+  /// that it was asked in.
   std::int64_t part_number() const { return number_; }
   /// Ends the part under way, waiting for all ranks, and begins the next. Collective.
   void advance();

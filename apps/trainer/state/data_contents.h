@@ -7,8 +7,9 @@
 #include "apps/trainer/data/dataset.h"
 #include "core/safetensors.h"
 
-// What a data set holds, in short. `data.path` may name another place on another host and at another time; what lies there must be the
-// same, lest ranks train on different samples, or a resumed run on those that it was tested on.
+// What a data set holds, in short. `data.path` may name another place on another host and at
+// another time; what lies there must be the same, lest ranks train on different samples, or a
+// resumed run on those that it was tested on.
 
 namespace starling {
 
@@ -22,14 +23,18 @@ std::string data_path_of(const nlohmann::json& resolved);
 struct ContentsDifference {
   std::string mine, other;
 };
-/// None also where only one of them says it: older versions say less. Error(kUsage) that names `source` where `other` is none of these.
-std::optional<ContentsDifference> difference_of(const std::string& mine, const std::string& other, const std::string& source);
+/// None also where only one of them says it: older versions say less. Error(kUsage) that names
+/// `source` where `other` is none of these.
+std::optional<ContentsDifference> difference_of(const std::string& mine, const std::string& other,
+                                                const std::string& source);
 
 /// This rank's part of a checkpoint.
 void save_contents(const DatasetInfo& data, SafetensorsFile& file);
 /// Whether the checkpoint says what its data held; those of older versions do not.
 bool has_contents(const SafetensorsFile& file);
-/// Error(kUsage) that says in what `data`, found at `path`, are not those that the checkpoint was made with, if it says so.
-void check_same_contents(const SafetensorsFile& file, const std::string& source, const DatasetInfo& data, const std::string& path);
+/// Error(kUsage) that says in what `data`, found at `path`, are not those that the checkpoint was
+/// made with, if it says so.
+void check_same_contents(const SafetensorsFile& file, const std::string& source,
+                         const DatasetInfo& data, const std::string& path);
 
 }  // namespace starling

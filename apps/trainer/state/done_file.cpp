@@ -46,7 +46,8 @@ nlohmann::json parse_done(const std::string& path, const std::string& text) {
   if (!written.empty()) {
     const std::string found = checksum(rest);
     if (found != written) {
-      refuse(fmt::format("its bytes are not those that were written (checksum {}, was {})", found, shown(written, kDigits)));
+      refuse(fmt::format("its bytes are not those that were written (checksum {}, was {})", found,
+                         shown(written, kDigits)));
     }
   }
   // The parser takes a zero byte for the text's end.

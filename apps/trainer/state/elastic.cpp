@@ -63,7 +63,8 @@ nlohmann::json form_of(const FileTensor& tensor) {
   return {static_cast<int>(tensor.dtype), std::vector<std::int64_t>(sizes.begin(), sizes.end())};
 }
 
-/// Names, formats and shapes of the tensors that have a mean, and the other entries: rank 0's file, which says what all have.
+/// Names, formats and shapes of the tensors that have a mean, and the other entries: rank 0's file,
+/// which says what all have.
 std::string outline(const SafetensorsFile& file) {
   nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, tensor] : file.tensors) {
@@ -72,23 +73,28 @@ std::string outline(const SafetensorsFile& file) {
   return nlohmann::json{{"tensors", tensors}, {"metadata", file.metadata}}.dump();
 }
 
-void check_outline(const nlohmann::json& tensors, const std::string& source, const SafetensorsFile& file) {
+void check_outline(const nlohmann::json& tensors, const std::string& source,
+                   const SafetensorsFile& file) {
   for (const auto& [name, tensor] : file.tensors) {
     if (belongs_to_rank(name)) continue;
     const auto known = tensors.find(name);
     if (known == tensors.end())
-      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is in no file of rank 0; needed: files of one checkpoint", name);
+      fail(ExitCode::kUsage, "resume", {.file = source},
+           "tensor {} is in no file of rank 0; needed: files of one checkpoint", name);
     if (*known != form_of(tensor))
-      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} has another shape or format than rank 0's", name);
+      fail(ExitCode::kUsage, "resume", {.file = source},
+           "tensor {} has another shape or format than rank 0's", name);
   }
   for (const auto& [name, known] : tensors.items()) {
-    if (file.tensors.count(name) == 0) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
+    if (file.tensors.count(name) == 0)
+      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
   }
 }
 
 }  // namespace
 
-SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted, bool needs_weights, World& world) {
+SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted,
+                              bool needs_weights, World& world) {
   const bool several = world.size() > 1;
   const std::string mine = world.rank() == 0 ? outline(files.front().second) : std::string();
   const auto of_first = nlohmann::json::parse(several ? world.all_gather(mine).front() : mine);
@@ -99,7 +105,9 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
       check_outline(of_first["tensors"], source, file);
       if (needs_weights && file.metadata.count("mean_weight") == 0) {
         fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
-             "the checkpoint does not say what weight each rank has in the mean model; go on with {} ranks as before", made);
+             "the checkpoint does not say what weight each rank has in the mean model; go on with "
+             "{} ranks as before",
+             made);
       }
     }
   });
@@ -109,7 +117,8 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
     const auto sizes = known[1].get<std::vector<std::int64_t>>();
     tensor = {static_cast<DType>(known[0].get<int>()), Shape(std::span(sizes)), {}};
     const bool by_mean = averaged(tensor.dtype);
-    // Sums in fp64 are exact where ranks are equal, so that all-reduce goes on with the very numbers that it had.
+    // Sums in fp64 are exact where ranks are equal, so that all-reduce goes on with the very
+    // numbers that it had.
     std::vector<double> values(static_cast<std::size_t>(tensor.shape.elements()), 0.0);
     const bool by_weight = is_weighted(name, weighted);
     for (auto& [source, file] : files) {
@@ -123,9 +132,11 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
     if (by_mean) {
       if (several) world.sum(values.data(), values.size());
       for (double& value : values) value /= made;
-      tensor.dtype == DType::kFloat32 ? put_as<float>(values, tensor) : put_as<double>(values, tensor);
+      tensor.dtype == DType::kFloat32 ? put_as<float>(values, tensor)
+                                      : put_as<double>(values, tensor);
     } else if (several) {  // counts, such as num_batches_tracked, which are equal on all ranks
-      tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+      tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) *
+                          size_of(tensor.dtype));
       world.broadcast(tensor.bytes.data(), tensor.bytes.size(), 0);
     }
   }
@@ -133,7 +144,8 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
   // Losses are added up over ranks when they are told; so each rank takes those of its own files.
   double loss_sum = 0.0, losses = 0.0;
   constexpr double kNone = -std::numeric_limits<double>::infinity();
-  double most[] = {kNone, kNone, kNone};  // seconds, minus the smallest loss scale, the optimizer's step
+  // seconds, minus the smallest loss scale, the optimizer's step
+  double most[] = {kNone, kNone, kNone};
   for (const auto& [source, file] : files) {
     loss_sum += number_in(file, "loss_sum", 0.0);
     losses += number_in(file, "loss_count", 0.0);
@@ -162,7 +174,8 @@ void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file
   if (stretches.empty()) return;
   nlohmann::json json = nlohmann::json::array();
   for (const Stretch& stretch : stretches)
-    json.push_back({{"step", stretch.step}, {"ranks", stretch.ranks}, {"batch_size", stretch.batch_size}});
+    json.push_back(
+        {{"step", stretch.step}, {"ranks", stretch.ranks}, {"batch_size", stretch.batch_size}});
   file.metadata[kStretches] = json.dump();
 }
 
@@ -171,46 +184,58 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
   std::vector<Stretch> stretches;
   if (entry == file.metadata.end()) return stretches;
   const auto damaged = [&] {
-    fail(ExitCode::kUsage, "resume", {.file = source}, "the entry '{}' is damaged: {}", kStretches, entry->second);
+    fail(ExitCode::kUsage, "resume", {.file = source}, "the entry '{}' is damaged: {}", kStretches,
+         entry->second);
   };
   const auto json = nlohmann::json::parse(entry->second, nullptr, false);
   if (!json.is_array() || json.empty()) damaged();
   try {
-    for (const auto& item : json) stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size")});
+    for (const auto& item : json)
+      stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size")});
   } catch (const nlohmann::json::exception&) {
     damaged();
   }
   std::int64_t next = 0;
   for (const Stretch& stretch : stretches) {
     const bool first = &stretch == &stretches.front();
-    if ((first ? stretch.step != 0 : stretch.step < next) || stretch.ranks < 1 || stretch.batch_size < 1) damaged();
+    if ((first ? stretch.step != 0 : stretch.step < next) || stretch.ranks < 1 ||
+        stretch.batch_size < 1)
+      damaged();
     next = stretch.step + 1;
   }
   return stretches;
 }
 
-std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks, const Elastic& elastic) {
+std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
+                               const Elastic& elastic) {
   Stretch next{.step = step, .ranks = ranks, .batch_size = stretches.back().batch_size};
   if (elastic.keep_global_batch) {
-    const double wanted = static_cast<double>(stretches.front().ranks * stretches.front().batch_size);
+    const double wanted =
+        static_cast<double>(stretches.front().ranks * stretches.front().batch_size);
     next.batch_size = std::max<std::int64_t>(1, std::llround(wanted / ranks));
   }
-  while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();  // nobody took a step in it
+  // nobody took a step in it
+  while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();
   if (step == 0) stretches.clear();
   stretches.push_back(next);
   return stretches;
 }
 
-std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length, const TrainConfig& config) {
+std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
+                    const TrainConfig& config) {
   const Stretch& now = stretches.back();
   const Stretch& before = stretches.size() > 1 ? stretches[stretches.size() - 2] : now;
-  const auto update = [&](const Stretch& stretch) { return stretch.ranks * stretch.batch_size * config.accumulate; };
-  std::string text =
-      fmt::format("elastic: from step {} on {} rank{} in place of {}, ", now.step, now.ranks, now.ranks == 1 ? "" : "s", before.ranks);
-  text += now.batch_size == before.batch_size ? fmt::format("batch_size {} as before, ", now.batch_size)
-                                              : fmt::format("batch_size {} in place of {}, ", now.batch_size, before.batch_size);
-  text += update(now) == update(before) ? fmt::format("{} samples an update as before", update(now))
-                                        : fmt::format("{} samples an update in place of {}", update(now), update(before));
+  const auto update = [&](const Stretch& stretch) {
+    return stretch.ranks * stretch.batch_size * config.accumulate;
+  };
+  std::string text = fmt::format("elastic: from step {} on {} rank{} in place of {}, ", now.step,
+                                 now.ranks, now.ranks == 1 ? "" : "s", before.ranks);
+  text += now.batch_size == before.batch_size
+              ? fmt::format("batch_size {} as before, ", now.batch_size)
+              : fmt::format("batch_size {} in place of {}, ", now.batch_size, before.batch_size);
+  text += update(now) == update(before)
+              ? fmt::format("{} samples an update as before", update(now))
+              : fmt::format("{} samples an update in place of {}", update(now), update(before));
   const double rate = std::pow(length.batch_ratio(now.step), config.elastic.lr_power);
   if (rate != 1.0) text += fmt::format(", the rate {:.4g} times the schedule's", rate);
   return text + fmt::format(", {} updates an epoch\n", length.steps_per_epoch);

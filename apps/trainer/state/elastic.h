@@ -10,19 +10,23 @@
 #include "comm/world.h"
 #include "core/safetensors.h"
 
-// A run that goes on with another number of ranks: `--resume … --elastic`. The ranks that made the checkpoint become one, as they do where
-// sync.switch changes the algorithm: parameters, optimizer states and buffers are their mean. What an algorithm kept of each rank goes.
+// A run that goes on with another number of ranks: `--resume … --elastic`. The ranks that made the
+// checkpoint become one, as they do where sync.switch changes the algorithm: parameters, optimizer
+// states and buffers are their mean. What an algorithm kept of each rank goes.
 
 namespace starling {
 
-/// A checkpoint's files, of the ranks i with i % size == rank for this rank of the world, in that order, with their paths.
+/// A checkpoint's files, of the ranks i with i % size == rank for this rank of the world, in that
+/// order, with their paths.
 using RankFiles = std::vector<std::pair<std::string, SafetensorsFile>>;
 
-/// What a rank of a run of `made` ranks would have saved if all had been equal to their mean; the same on every rank but for the losses,
-/// which are of its own files. `weighted`: the names of parameters, whose mean goes by each rank's weight (Algorithm::mean_weight).
-/// A file that has other tensors than rank 0's, or is of a program that saved no weights where they are needed (`needs_weights`), is
-/// Error(kUsage). Collective.
-SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted, bool needs_weights, World& world);
+/// What a rank of a run of `made` ranks would have saved if all had been equal to their mean; the
+/// same on every rank but for the losses, which are of its own files. `weighted`: the names of
+/// parameters, whose mean goes by each rank's weight (Algorithm::mean_weight). A file that has
+/// other tensors than rank 0's, or is of a program that saved no weights where they are needed
+/// (`needs_weights`), is Error(kUsage). Collective.
+SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted,
+                              bool needs_weights, World& world);
 /// Whether a state is such a mean, in which no rank's own part of an algorithm is.
 bool is_mean_of_ranks(const SafetensorsFile& file);
 
@@ -30,8 +34,11 @@ bool is_mean_of_ranks(const SafetensorsFile& file);
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);
 void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file);
 /// The same run from `step` on with so many ranks, and the batch of each that `elastic` wants.
-std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks, const Elastic& elastic);
-/// "going on from step 6 with 3 ranks in place of 4: batch_size 43 in place of 32, 129 samples an update in place of 128"
-std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length, const TrainConfig& config);
+std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
+                               const Elastic& elastic);
+/// "going on from step 6 with 3 ranks in place of 4: batch_size 43 in place of 32, 129 samples an
+/// update in place of 128"
+std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
+                    const TrainConfig& config);
 
 }  // namespace starling

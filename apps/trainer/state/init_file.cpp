@@ -20,17 +20,22 @@
 namespace starling {
 namespace {
 
-bool matches(const std::string& pattern, const std::string& name) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+bool matches(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
 
 bool skipped(const InitialFile& init, const std::string& name) {
-  return std::any_of(init.skip.begin(), init.skip.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+  return std::any_of(init.skip.begin(), init.skip.end(),
+                     [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
 /// Calls visit(name, tensor, layout) for each tensor of the model.
 template <class Visit>
 void each_tensor(Model& model, const Visit& visit) {
-  for (const Parameter* parameter : model.parameters()) visit(parameter->name, parameter->value, parameter->layout);
-  for (const ModelBuffer* buffer : model.buffers()) visit(buffer->name, buffer->value, TensorLayout::kPlain);
+  for (const Parameter* parameter : model.parameters())
+    visit(parameter->name, parameter->value, parameter->layout);
+  for (const ModelBuffer* buffer : model.buffers())
+    visit(buffer->name, buffer->value, TensorLayout::kPlain);
 }
 
 /// What other tools put before every name: PyTorch's DataParallel, torch.compile, Lightning.
@@ -41,32 +46,44 @@ void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model)
   std::string taken;
   const auto wanted = [&](std::string_view prefix) {
     bool of_model = false;
-    each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) { of_model = of_model || name.starts_with(prefix); });
-    const auto has = [&](const auto& entry) { return entry.first.starts_with(prefix) && entry.first.size() > prefix.size(); };
-    return !of_model && !file.tensors.empty() && std::all_of(file.tensors.begin(), file.tensors.end(), has);
+    each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) {
+      of_model = of_model || name.starts_with(prefix);
+    });
+    const auto has = [&](const auto& entry) {
+      return entry.first.starts_with(prefix) && entry.first.size() > prefix.size();
+    };
+    return !of_model && !file.tensors.empty() &&
+           std::all_of(file.tensors.begin(), file.tensors.end(), has);
   };
   for (bool more = true; more;) {
     more = false;
     for (const std::string_view prefix : kPrefixes) {
       if (!wanted(prefix)) continue;
       std::map<std::string, FileTensor> renamed;
-      for (auto& [name, tensor] : file.tensors) renamed[name.substr(prefix.size())] = std::move(tensor);
+      for (auto& [name, tensor] : file.tensors)
+        renamed[name.substr(prefix.size())] = std::move(tensor);
       file.tensors = std::move(renamed);
       taken += prefix;
       more = true;
     }
   }
-  const bool told = !model.parameters().empty() && model.parameters().front()->value.backend().device() == DeviceType::kMeta;
-  if (!taken.empty() && !told) log::info("init: {}: the prefix '{}' of all its names is taken off", init.file, taken);
+  const bool told = !model.parameters().empty() &&
+                    model.parameters().front()->value.backend().device() == DeviceType::kMeta;
+  if (!taken.empty() && !told)
+    log::info("init: {}: the prefix '{}' of all its names is taken off", init.file, taken);
 }
 
 void check_patterns(const InitialFile& init, std::set<std::string> names, Model& model) {
-  each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
+  each_tensor(model,
+              [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
   for (const std::string& pattern : init.skip) {
-    if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) continue;
+    if (std::any_of(names.begin(), names.end(),
+                    [&](const std::string& name) { return matches(pattern, name); }))
+      continue;
     const std::string near = suggestion(pattern, {names.begin(), names.end()});
-    fail(ExitCode::kUsage, "config", "init.skip: '{}' is the name of no tensor of the model or of {}{}; e.g. \"{}\"", pattern, init.file,
-         near, names.empty() ? "fc.*" : *names.rbegin());
+    fail(ExitCode::kUsage, "config",
+         "init.skip: '{}' is the name of no tensor of the model or of {}{}; e.g. \"{}\"", pattern,
+         init.file, near, names.empty() ? "fc.*" : *names.rbegin());
   }
 }
 
@@ -77,17 +94,21 @@ void check_shapes(const InitialFile& init, const SafetensorsFile& file, Model& m
     const auto it = file.tensors.find(name);
     const Shape wanted = file_shape(tensor.shape(), layout);
     if (it == file.tensors.end() || it->second.shape == wanted) return;
-    differing.push_back(fmt::format("{} has shape {}, needed: {}", name, it->second.shape.text(), wanted.text()));
+    differing.push_back(
+        fmt::format("{} has shape {}, needed: {}", name, it->second.shape.text(), wanted.text()));
     const std::size_t dot = name.rfind('.');
-    patterns.insert(dot == std::string::npos ? "\"" + name + "\"" : "\"" + name.substr(0, dot) + ".*\"");
+    patterns.insert(dot == std::string::npos ? "\"" + name + "\""
+                                             : "\"" + name.substr(0, dot) + ".*\"");
   });
   if (differing.empty()) return;
   constexpr std::size_t kMostNamed = 4;
   const std::size_t more = differing.size() > kMostNamed ? differing.size() - kMostNamed : 0;
   differing.resize(differing.size() - more);
   fail(ExitCode::kUsage, "model file",
-       "{}: tensor {}{}; to keep the model's own initialisation there: \"init\": {{\"file\": …, \"skip\": [{}]}}", init.file,
-       fmt::join(differing, "; tensor "), more > 0 ? fmt::format(" (and {} more)", more) : "", fmt::join(patterns, ", "));
+       "{}: tensor {}{}; to keep the model's own initialisation there: \"init\": {{\"file\": …, "
+       "\"skip\": [{}]}}",
+       init.file, fmt::join(differing, "; tensor "),
+       more > 0 ? fmt::format(" (and {} more)", more) : "", fmt::join(patterns, ", "));
 }
 
 }  // namespace
@@ -108,13 +129,15 @@ void load_initial_file(const InitialFile& init, Model& model) {
   take_prefixes(init, file, model);
   for (const auto& [name, tensor] : file.tensors) names.insert(name);
   check_patterns(init, std::move(names), model);
-  for (auto it = file.tensors.begin(); it != file.tensors.end();) it = skipped(init, it->first) ? file.tensors.erase(it) : std::next(it);
+  for (auto it = file.tensors.begin(); it != file.tensors.end();)
+    it = skipped(init, it->first) ? file.tensors.erase(it) : std::next(it);
   check_shapes(init, file, model);
   // In the place of what is skipped stands what the model has; on shapes alone that is no numbers.
   each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
     if (!skipped(init, name)) return;
     file.tensors[name] = tensor.backend().device() == DeviceType::kMeta
-                             ? FileTensor{tensor.dtype(), file_shape(tensor.shape(), layout), std::vector<std::byte>(tensor.bytes())}
+                             ? FileTensor{tensor.dtype(), file_shape(tensor.shape(), layout),
+                                          std::vector<std::byte>(tensor.bytes())}
                              : to_file_tensor(tensor, layout);
   });
   load_model_tensors(file, init.file, "", model);

@@ -9,15 +9,19 @@ namespace starling {
 
 /// `init`: where initial values come from.
 struct InitialFile {
-  std::string file;               ///< .safetensors; empty: all values are the model's own initialisation
-  std::vector<std::string> skip;  ///< patterns of tensors that keep that, as a shell's: `*` any text, `?` a character
+  /// .safetensors; empty: all values are the model's own initialisation
+  std::string file;
+  /// Patterns of tensors that keep that, as a shell's: `*` any text, `?` a character
+  std::vector<std::string> skip;
 };
 
-/// Loads the model's tensors from the file, but for those that a pattern skips; what the file has under such a name is left alone. The
-/// model's tensors hold their own initialisation already. Error(kUsage) in one line: a tensor that is missing, or none of the model's; all
-/// that differ in shape, with the patterns that would skip them; a pattern that matches nothing.
+/// Loads the model's tensors from the file, but for those that a pattern skips; what the file has
+/// under such a name is left alone. The model's tensors hold their own initialisation already.
+/// Error(kUsage) in one line: a tensor that is missing, or none of the model's; all that differ in
+/// shape, with the patterns that would skip them; a pattern that matches nothing.
 void load_initial_file(const InitialFile& init, Model& model);
-/// The same on shapes alone: before a run makes its output folder. The model has no memory afterwards.
+/// The same on shapes alone: before a run makes its output folder. The model has no memory
+/// afterwards.
 void check_initial_file(const InitialFile& init, Model& model);
 
 }  // namespace starling

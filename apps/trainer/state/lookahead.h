@@ -16,13 +16,16 @@ struct LookaheadSettings {
   double share(std::int64_t step, std::int64_t total) const;
 };
 
-/// Lookahead (Zhang et al. 2019, arXiv 1907.08610): after every k-th step slow numbers go a part of the way to the model's, and the model
-/// goes on from there: slow ← share·slow + (1 - share)·x, x ← slow. The paper's α is 1 - share. With a power the share grows as
-/// decay·(step / total)^power (Jordan 2024, arXiv 2404.00498). After the last step the model takes the slow numbers, too. Parameters change
-/// right behind their update, before anybody is sent them; buffers at the step's end.
+/// Lookahead (Zhang et al. 2019, arXiv 1907.08610): after every k-th step slow numbers go a part of
+/// the way to the model's, and the model goes on from there: slow ← share·slow + (1 - share)·x, x ←
+/// slow. The paper's α is 1 - share. With a power the share grows as decay·(step / total)^power
+/// (Jordan 2024, arXiv 2404.00498). After the last step the model takes the slow numbers, too.
+/// Parameters change right behind their update, before anybody is sent them; buffers at the step's
+/// end.
 class Lookahead {
  public:
-  Lookahead(const LookaheadSettings& settings, Backend& backend, const std::vector<Bucket>& buckets, Model& model);
+  Lookahead(const LookaheadSettings& settings, Backend& backend, const std::vector<Bucket>& buckets,
+            Model& model);
 
   /// The slow numbers become the model's, as it begins.
   void begin();
@@ -33,7 +36,9 @@ class Lookahead {
 
   /// This rank's part of a checkpoint: "lookahead.<name>".
   void save(SafetensorsFile& file) const { slow_.save("lookahead", file); }
-  void load(const SafetensorsFile& file, const std::string& source) { slow_.load("lookahead", file, source); }
+  void load(const SafetensorsFile& file, const std::string& source) {
+    slow_.load("lookahead", file, source);
+  }
 
  private:
   /// Whether anything changed.

@@ -8,13 +8,15 @@
 
 namespace starling {
 
-/// The losses of the steps since the last line of metrics. They stay on the device until somebody asks, so that no step waits for it.
+/// The losses of the steps since the last line of metrics. They stay on the device until somebody
+/// asks, so that no step waits for it.
 class LossRecord {
  public:
   LossRecord(Backend& backend, DType dtype, std::int64_t capacity)
       : ring_(backend, Shape{capacity}, dtype), host_(static_cast<std::size_t>(capacity)) {}
 
-  /// Adds a micro-batch's share (a scalar on the device) to the loss of the step that is `step` updates in.
+  /// Adds a micro-batch's share (a scalar on the device) to the loss of the step that is `step`
+  /// updates in.
   void add(const Tensor& loss, std::int64_t step, bool first_micro_batch) {
     if (first_micro_batch && used_ == ring_.elements()) drain();
     if (first_micro_batch) {
@@ -34,11 +36,14 @@ class LossRecord {
   void drain() {
     if (used_ == 0) return;
     const Tensor used = ring_.slice(0, Shape{used_});
-    std::vector<float> narrow(ring_.dtype() == DType::kFloat32 ? static_cast<std::size_t>(used_) : 0);
-    ring_.backend().copy_to_host(used, narrow.empty() ? static_cast<void*>(host_.data()) : narrow.data());
+    std::vector<float> narrow(ring_.dtype() == DType::kFloat32 ? static_cast<std::size_t>(used_)
+                                                               : 0);
+    ring_.backend().copy_to_host(used,
+                                 narrow.empty() ? static_cast<void*>(host_.data()) : narrow.data());
     for (std::size_t i = 0; i < static_cast<std::size_t>(used_); ++i) {
       const double loss = narrow.empty() ? host_[i] : static_cast<double>(narrow[i]);
-      if (!std::isfinite(loss) && diverged_step_ < 0) diverged_step_ = first_step_ + static_cast<std::int64_t>(i) + 1;
+      if (!std::isfinite(loss) && diverged_step_ < 0)
+        diverged_step_ = first_step_ + static_cast<std::int64_t>(i) + 1;
       sum_ += loss;
       ++count_;
     }

@@ -20,7 +20,9 @@ void LossScaler::posted(const Tensor& control, std::int64_t step) {
   require(!pending_, "loss scale", "step {} was posted before the one before it was settled", step);
   if (!control || control.dtype() != DType::kFloat64 || control.elements() != 2) {
     fail(ExitCode::kUsage, "loss scale",
-         "sync.algorithm does not say whether step {} overflowed, which fp16 needs to know (Algorithm::control()); use bf16 or fp32", step);
+         "sync.algorithm does not say whether step {} overflowed, which fp16 needs to know "
+         "(Algorithm::control()); use bf16 or fp32",
+         step);
   }
   pending_ = &control.backend();
   step_ = step;
@@ -32,7 +34,8 @@ const LossScaleState& LossScaler::settle() {
   pending_->synchronize(arrival_);
   pending_ = nullptr;
   if (answer_[1] != 0.0) {
-    // Not below least / 2, which says as much as less would: the row may go on for long before somebody looks, and 0 has no inverse.
+    // Not below least / 2, which says as much as less would: the row may go on for long before
+    // somebody looks, and 0 has no inverse.
     state_.scale = std::max(state_.scale / 2.0, settings_.least / 2.0);
     state_.clean_steps = 0;
     if (state_.scale < settings_.least && diverged_step_ < 0) diverged_step_ = step_;

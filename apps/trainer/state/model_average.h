@@ -14,17 +14,19 @@ struct AverageSettings {
   std::int64_t every = 1;  ///< steps
 };
 
-/// A moving average of this rank's parameters and floating-point buffers: after every k-th step a ← decay·a + (1 - decay)·x; the first time
-/// a ← x, as torch.optim.swa_utils.AveragedModel (with use_buffers) starts. Other buffers are the model's. All of it is issued to the
-/// device behind the updates, and nothing waits for it.
+/// A moving average of this rank's parameters and floating-point buffers: after every k-th step a ←
+/// decay·a + (1 - decay)·x; the first time a ← x, as torch.optim.swa_utils.AveragedModel (with
+/// use_buffers) starts. Other buffers are the model's. All of it is issued to the device behind the
+/// updates, and nothing waits for it.
 class ModelAverage {
  public:
-  ModelAverage(const AverageSettings& settings, Backend& backend, const std::vector<Bucket>& buckets, Model& model);
+  ModelAverage(const AverageSettings& settings, Backend& backend,
+               const std::vector<Bucket>& buckets, Model& model);
 
   /// After `steps` updates in all.
   void after_step(std::int64_t steps);
-  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers. Before its first update the average is what
-  /// the model is.
+  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers.
+  /// Before its first update the average is what the model is.
   std::vector<Tensor> parameters() const;
   std::vector<Tensor> buffers() const;
 

@@ -5,7 +5,8 @@
 
 namespace starling {
 
-ModelCopy::ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model) : bucket_list_(buckets), model_(model) {
+ModelCopy::ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model)
+    : bucket_list_(buckets), model_(model) {
   for (const Bucket& bucket : buckets) {
     parameters.emplace_back(backend, bucket.parameters.shape(), bucket.parameters.dtype());
     backend.fill(parameters.back(), 0.0);  // the padding too
@@ -22,10 +23,12 @@ template <class Visit>
 void ModelCopy::each_tensor(const std::string& prefix, const Visit& visit) const {
   for (std::size_t b = 0; b < parameters.size(); ++b) {
     for (const BucketSlot& slot : bucket_list_[b].layout->slots)
-      visit(prefix + "." + slot.parameter->name, parameters[b].slice(slot.offset, slot.parameter->shape), slot.parameter->layout);
+      visit(prefix + "." + slot.parameter->name,
+            parameters[b].slice(slot.offset, slot.parameter->shape), slot.parameter->layout);
   }
   for (std::size_t k = 0; k < buffers.size(); ++k) {
-    if (buffers[k]) visit(prefix + "." + model_.buffers()[k]->name, buffers[k], TensorLayout::kPlain);
+    if (buffers[k])
+      visit(prefix + "." + model_.buffers()[k]->name, buffers[k], TensorLayout::kPlain);
   }
 }
 
@@ -35,10 +38,12 @@ void ModelCopy::save(const std::string& prefix, SafetensorsFile& file) const {
   });
 }
 
-void ModelCopy::load(const std::string& prefix, const SafetensorsFile& file, const std::string& source) {
+void ModelCopy::load(const std::string& prefix, const SafetensorsFile& file,
+                     const std::string& source) {
   each_tensor(prefix, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
     const auto it = file.tensors.find(name);
-    if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
+    if (it == file.tensors.end())
+      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
     from_file_tensor(it->second, tensor, layout, source + ": tensor " + name);
   });
 }

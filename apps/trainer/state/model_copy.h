@@ -9,14 +9,15 @@
 
 namespace starling {
 
-/// Memory for another copy of this rank's model, on its device: of the parameters, and of what else it has in floating point.
+/// Memory for another copy of this rank's model, on its device: of the parameters, and of what else
+/// it has in floating point.
 class ModelCopy {
  public:
   /// All zeros. Buckets and model outlive it.
   ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model);
 
-  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers, empty where that is no floating-point
-  /// tensor.
+  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers,
+  /// empty where that is no floating-point tensor.
   std::vector<Tensor> parameters, buffers;
 
   /// This rank's part of a checkpoint: "<prefix>.<name>" of each tensor.

@@ -16,11 +16,13 @@ constexpr const char* kTestShare = "starling.test_share";
 ModelDescription description_of(const TrainConfig& config) {
   ModelDescription description;
   description.config = config.resolved.dump();
-  if (config.data.classes > 0) description.classes = config.data.names_of_classes(config.data.classes);
+  if (config.data.classes > 0)
+    description.classes = config.data.names_of_classes(config.data.classes);
   description.image = config.model->input_shape();
   if (const auto& rule = config.data.pictures) {
     description.resize = rule->resize;
-    description.interpolation = interpolation_names()[static_cast<std::size_t>(rule->interpolation)];
+    description.interpolation =
+        interpolation_names()[static_cast<std::size_t>(rule->interpolation)];
     if (config.data.test_image) description.image = *config.data.test_image;
   }
   for (const TensorInfo& tensor : config.data.tensors) {
@@ -38,9 +40,13 @@ void describe_model(const TrainConfig& config, SafetensorsFile& file) {
   describe(description_of(config), file);
   if (const auto& share = config.data.test_share) {
     nlohmann::json most = nlohmann::json::array();
-    for (const auto& draw : share->most) most.push_back(draw ? nlohmann::json(*draw) : nlohmann::json());
-    file.metadata[kTestShare] =
-        nlohmann::json{{"seed", share->seed}, {"most", std::move(most)}, {"tests", share->tests}, {"digest", share->digest}}.dump();
+    for (const auto& draw : share->most)
+      most.push_back(draw ? nlohmann::json(*draw) : nlohmann::json());
+    file.metadata[kTestShare] = nlohmann::json{
+        {"seed", share->seed},
+        {"most", std::move(most)},
+        {"tests", share->tests},
+        {"digest", share->digest}}.dump();
   }
 }
 
@@ -48,10 +54,13 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
   const auto entry = file.metadata.find(kTestShare), config = file.metadata.find(kConfigMetadata);
   if (entry == file.metadata.end()) {
     const auto fraction = nlohmann::json::json_pointer("/data/val_fraction");
-    const nlohmann::json trained = config == file.metadata.end() ? nlohmann::json() : parse_json(config->second, source);
-    if (trained.is_object() && trained.contains(fraction) && trained[fraction].is_number() && trained[fraction] > 0.0) {
+    const nlohmann::json trained =
+        config == file.metadata.end() ? nlohmann::json() : parse_json(config->second, source);
+    if (trained.is_object() && trained.contains(fraction) && trained[fraction].is_number() &&
+        trained[fraction] > 0.0) {
       log::info(
-          "warning: {} does not say which pictures its run set aside, as files of this version do: some that it was trained on may be "
+          "warning: {} does not say which pictures its run set aside, as files of this version do: "
+          "some that it was trained on may be "
           "tested",
           source);
     }
@@ -59,17 +68,19 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
   }
   const nlohmann::json json = parse_json(entry->second, source + ": metadata " + kTestShare);
   TestShare share;
-  bool right =
-      json.is_object() && json.value("seed", nlohmann::json()).is_number_unsigned() && json.value("most", nlohmann::json()).is_array();
+  bool right = json.is_object() && json.value("seed", nlohmann::json()).is_number_unsigned() &&
+               json.value("most", nlohmann::json()).is_array();
   if (right && json.contains("tests"))
-    right = json["tests"].is_number_unsigned() && json.value("digest", nlohmann::json()).is_number_unsigned();
+    right = json["tests"].is_number_unsigned() &&
+            json.value("digest", nlohmann::json()).is_number_unsigned();
   if (right) {
     share.seed = json["seed"].get<std::uint64_t>();
     share.tests = json.value("tests", share.tests);
     share.digest = json.value("digest", share.digest);
     for (const auto& most : json["most"]) {
       right = right && (most.is_null() || most.is_number_unsigned());
-      share.most.emplace_back(most.is_number_unsigned() ? std::optional(most.get<std::uint64_t>()) : std::nullopt);
+      share.most.emplace_back(most.is_number_unsigned() ? std::optional(most.get<std::uint64_t>())
+                                                        : std::nullopt);
     }
   }
   if (!right) {
@@ -92,20 +103,26 @@ nlohmann::json config_of_model(const SafetensorsFile& file, const std::string& s
   const auto entry = file.metadata.find(kConfigMetadata);
   if (entry == file.metadata.end()) {
     fail(ExitCode::kUsage, "model file",
-         "{} does not say by what config it was trained (its metadata have no {}); give one: starling-train CONFIG.json --evaluate {}",
+         "{} does not say by what config it was trained (its metadata have no {}); give one: "
+         "starling-train CONFIG.json --evaluate {}",
          source, kConfigMetadata, source);
   }
   const std::string place = source + ", " + kConfigMetadata;
   const nlohmann::json whole = parse_json(entry->second, place);
   if (!whole.is_object() || !whole.contains("model") || !whole.contains("data")) {
-    fail(ExitCode::kUsage, "model file", "{} holds no config of a model and its data; needed: the resolved config of a run", place);
+    fail(ExitCode::kUsage, "model file",
+         "{} holds no config of a model and its data; needed: the resolved config of a run", place);
   }
-  if (whole.contains("plugins") && !whole["plugins"].empty()) {  // a data file does not say what code is to be run
-    fail(ExitCode::kUsage, "model file", "{} was trained with the plug-ins {}; give its config: starling-train CONFIG.json --evaluate {}",
+  // a data file does not say what code is to be run
+  if (whole.contains("plugins") && !whole["plugins"].empty()) {
+    fail(ExitCode::kUsage, "model file",
+         "{} was trained with the plug-ins {}; give its config: starling-train CONFIG.json "
+         "--evaluate {}",
          source, whole["plugins"].dump(), source);
   }
   nlohmann::json config = nlohmann::json::object();
-  for (const char* key : {"seed", "precision", "deterministic", "tf32", "cudnn_benchmark", "model", "data", "task", "loss", "batch_size"}) {
+  for (const char* key : {"seed", "precision", "deterministic", "tf32", "cudnn_benchmark", "model",
+                          "data", "task", "loss", "batch_size"}) {
     if (whole.contains(key)) config[key] = whole[key];
   }
   // How training samples were drawn and changed says nothing of a test.

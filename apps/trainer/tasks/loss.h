@@ -12,10 +12,13 @@ namespace starling {
 class Loss {
  public:
   virtual ~Loss() = default;
-  /// The mean over the batch times `scale`: a scalar with a gradient, in fp32 where `outputs` is in low precision. Targets that do not suit
-  /// are Error(kUsage); a trace on shapes finds them before training.
-  virtual Variable value(const Variable& outputs, const Tensor& targets, double scale, Pass& pass) const = 0;
-  /// Whether the targets of rows of scores may be a share of each class, [rows, classes], as of images that are mixed.
+  /// The mean over the batch times `scale`: a scalar with a gradient, in fp32 where `outputs` is in
+  /// low precision. Targets that do not suit are Error(kUsage); a trace on shapes finds them before
+  /// training.
+  virtual Variable value(const Variable& outputs, const Tensor& targets, double scale,
+                         Pass& pass) const = 0;
+  /// Whether the targets of rows of scores may be a share of each class, [rows, classes], as of
+  /// images that are mixed.
   virtual bool takes_shares() const { return false; }
 };
 

@@ -18,15 +18,18 @@ struct MetricValue {
   bool share = false;  ///< between 0 and 1, shown in percent
 };
 
-/// Something that is measured on test samples. Sums stay on the device until the last batch, so that no batch waits for the host.
+/// Something that is measured on test samples. Sums stay on the device until the last batch, so
+/// that no batch waits for the host.
 class Metric {
  public:
   virtual ~Metric() = default;
   /// How many sums it keeps.
   virtual std::int64_t sums() const = 0;
   /// Adds a batch to `totals`, fp64 [sums()].
-  virtual void add(const Task& task, const TaskOutput& output, const Tensor& totals, Pass& pass) const = 0;
-  /// What the sums over all ranks come to; so many rows of outputs went into them, 0 where there are no test samples.
+  virtual void add(const Task& task, const TaskOutput& output, const Tensor& totals,
+                   Pass& pass) const = 0;
+  /// What the sums over all ranks come to; so many rows of outputs went into them, 0 where there
+  /// are no test samples.
   virtual std::vector<MetricValue> values(std::span<const double> sums, double rows) const = 0;
 };
 

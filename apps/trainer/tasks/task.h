@@ -22,8 +22,9 @@ struct TaskOutput {
   Tensor targets;
 };
 
-/// What the trainer trains: a batch's named tensors in, loss and metrics out. A task says which tensors it wants and how the model is run
-/// on them; the loss and the metrics are chosen by the config.
+/// What the trainer trains: a batch's named tensors in, loss and metrics out. A task says which
+/// tensors it wants and how the model is run on them; the loss and the metrics are chosen by the
+/// config.
 class Task {
  public:
   explicit Task(const DatasetInfo& data);
@@ -41,12 +42,14 @@ class Task {
   virtual std::string usual_loss() const = 0;
   virtual std::vector<std::string> usual_metrics() const = 0;
   virtual TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const = 0;
-  /// The tensor of one class number a sample that may be a share of each class instead, [outputs], where images are mixed; empty: none may.
+  /// The tensor of one class number a sample that may be a share of each class instead, [outputs],
+  /// where images are mixed; empty: none may.
   virtual std::string_view shared_target() const { return {}; }
   /// The mean over the batch times `share`.
   virtual Variable loss(const TaskOutput& output, double share, Pass& pass) const;
 
-  /// Of a sample in training: the data's, but for the shared target once share_targets() has been called.
+  /// Of a sample in training: the data's, but for the shared target once share_targets() has been
+  /// called.
   const std::vector<TensorInfo>& tensors() const { return data_.tensors; }
   const std::vector<std::unique_ptr<Metric>>& metrics() const { return metrics_; }
   void set_loss(std::unique_ptr<Loss> loss) { loss_ = std::move(loss); }
@@ -56,7 +59,8 @@ class Task {
   void set_metrics(std::vector<std::unique_ptr<Metric>> metrics);
 
  protected:
-  /// The declaration of a tensor that the task needs; Error(kUsage) naming task and tensor where the data has none.
+  /// The declaration of a tensor that the task needs; Error(kUsage) naming task and tensor where
+  /// the data has none.
   const TensorInfo& needed(std::string_view task, std::string_view tensor) const;
   const DatasetInfo& data() const { return data_; }
 
@@ -72,6 +76,7 @@ TaskRegistry& tasks();
 void register_builtin_tasks();
 
 /// Image classification with a loss, for benchmarks and tests that have no config.
-std::unique_ptr<Task> classification_task(const Shape& image, std::int64_t classes, double label_smoothing = 0.0);
+std::unique_ptr<Task> classification_task(const Shape& image, std::int64_t classes,
+                                          double label_smoothing = 0.0);
 
 }  // namespace starling

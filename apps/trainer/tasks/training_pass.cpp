@@ -26,15 +26,18 @@ struct PassSpan {
 
 }  // namespace
 
-Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass, const PassSteps& steps) {
+Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass,
+                     const PassSteps& steps) {
   Variable loss;
   std::optional<PassSpan> span;
-  const bool timed = pass.backend.device() != DeviceType::kMeta;  // shapes alone take no part in a timeline
+  // shapes alone take no part in a timeline
+  const bool timed = pass.backend.device() != DeviceType::kMeta;
   {
     if (timed) span.emplace("forward");
     // The outputs go at the end of this block: in the backward pass their memory may serve again.
     const TaskOutput output = named("task", "", [&] { return task.predict(model, batch, pass); });
-    if (!output.outputs.has_value() || !output.targets) fail(ExitCode::kUsage, "task", "predict() gives no outputs or no targets");
+    if (!output.outputs.has_value() || !output.targets)
+      fail(ExitCode::kUsage, "task", "predict() gives no outputs or no targets");
     if (steps.before_loss) steps.before_loss();
     loss = task.loss(output, steps.share, pass);
   }
@@ -51,7 +54,8 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
 }
 
 ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, bool allow_unused) {
-  if (const auto error = model.unsupported(shape.activations(), DeviceType::kMeta)) throw Error(*error);
+  if (const auto error = model.unsupported(shape.activations(), DeviceType::kMeta))
+    throw Error(*error);
   const auto meta = make_meta_backend();
   ShapeTrace trace;
   std::string stopped_at;
@@ -61,24 +65,32 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     Tape tape(*meta);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
     ShapeSums sums;
-    Pass pass{.backend = *meta, .tape = &tape, .training = true, .norms_over = shape.synchronized_norms ? &sums : nullptr};
+    Pass pass{.backend = *meta,
+              .tape = &tape,
+              .training = true,
+              .norms_over = shape.synchronized_norms ? &sums : nullptr};
     const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
-    training_pass(task, model, batch, pass, {.before_backward = [](const Variable& loss) {
-                    if (!loss.requires_grad())
-                      fail(ExitCode::kUsage, "model", "no trainable parameter takes part in the loss, so there is nothing to train");
-                  }});
+    training_pass(
+        task, model, batch, pass, {.before_backward = [](const Variable& loss) {
+          if (!loss.requires_grad())
+            fail(ExitCode::kUsage, "model",
+                 "no trainable parameter takes part in the loss, so there is nothing to train");
+        }});
     stopped_at = tape.stopped_at();
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
   for (Parameter* parameter : model.parameters()) {
-    if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(), parameter) == trace.ready_order.end()) {
+    if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(),
+                                          parameter) == trace.ready_order.end()) {
       trace.unused.push_back(parameter);
     }
   }
   model.drop_memory();
   if (!trace.unused.empty() && !allow_unused) {
-    fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient{}; remove it, or set \"unused_parameters\": \"allow\"",
-         trace.unused.front()->name, trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "",
+    fail(ExitCode::kUsage, "model",
+         "parameter {}{} gets no gradient{}; remove it, or set \"unused_parameters\": \"allow\"",
+         trace.unused.front()->name,
+         trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "",
          stopped_at.empty() ? "" : ", and layer " + stopped_at + " hands none on to its input");
   }
   return trace;

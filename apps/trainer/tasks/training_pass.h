@@ -13,14 +13,18 @@ namespace starling {
 
 /// What a training pass is besides its three parts. Empty functions do nothing.
 struct PassSteps {
-  double share = 1.0;              ///< factor of the loss: 1 / micro-batches of an update
-  bool first = true, last = true;  ///< micro-batch of its update: the first overwrites gradients, the last reports them ready
+  double share = 1.0;  ///< factor of the loss: 1 / micro-batches of an update
+  /// Micro-batch of its update: the first overwrites gradients, the last reports them ready
+  bool first = true, last = true;
   std::function<void()> before_loss;
   std::function<void(const Variable& loss)> before_backward;
-  std::function<void(const std::function<void()>& run)> backward;  ///< runs the backward pass, where something goes around it
+  /// Runs the backward pass, where something goes around it
+  std::function<void(const std::function<void()>& run)> backward;
 };
-/// Forward pass, loss and backward pass of one micro-batch on pass.tape: the one place where they are put together. Returns the loss.
-Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass, const PassSteps& steps = {});
+/// Forward pass, loss and backward pass of one micro-batch on pass.tape: the one place where they
+/// are put together. Returns the loss.
+Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass,
+                     const PassSteps& steps = {});
 
 /// The size and the number formats of a micro-batch.
 struct PassShape {
@@ -38,8 +42,10 @@ struct ShapeTrace {
   std::vector<Parameter*> unused;       ///< trainable, but without gradient
   std::size_t activation_bytes = 0;     ///< peak of activations and their gradients in a pass
 };
-/// Runs one on the meta backend. The model's tensors have no memory afterwards. An unused parameter is Error(kUsage) with its name unless
-/// `allow_unused`, and so is a layer that does not compute in that format.
-ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, bool allow_unused = false);
+/// Runs one on the meta backend. The model's tensors have no memory afterwards. An unused parameter
+/// is Error(kUsage) with its name unless `allow_unused`, and so is a layer that does not compute in
+/// that format.
+ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape,
+                        bool allow_unused = false);
 
 }  // namespace starling

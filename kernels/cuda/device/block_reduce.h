@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/device/device.h"
 
-// Sums and maxima over a warp's or a block's threads, in a fixed order. Every thread of the warp (of the block) must call them; blocks are
-// one-dimensional.
+// Sums and maxima over a warp's or a block's threads, in a fixed order. Every thread of the warp
+// (of the block) must call them; blocks are one-dimensional.
 namespace starling::cuda {
 
 constexpr unsigned kFullWarp = 0xffffffffu;
@@ -26,7 +26,8 @@ struct Larger {
 template <class T, class F>
 __device__ inline T warp_reduce(T value, F combine) {
 #pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) value = combine(value, __shfl_xor_sync(kFullWarp, value, distance));
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    value = combine(value, __shfl_xor_sync(kFullWarp, value, distance));
   return value;
 }
 template <class T>
@@ -34,8 +35,8 @@ __device__ inline T warp_sum(T value) {
   return warp_reduce(value, Plus{});
 }
 
-/// Over a block of kThreads (a multiple of 32) threads; every thread gets the result. `shared` has kThreads / 32 elements and may be the
-/// one of an earlier call.
+/// Over a block of kThreads (a multiple of 32) threads; every thread gets the result. `shared` has
+/// kThreads / 32 elements and may be the one of an earlier call.
 template <int kThreads, class T, class F>
 __device__ inline T block_reduce(T value, T* shared, F combine) {
   static_assert(kThreads % kWarp == 0 && kThreads <= 1024);

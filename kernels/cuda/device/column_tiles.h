@@ -10,19 +10,22 @@
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// How kernels that work per channel cover a matrix [rows, channels]: a block takes a tile of columns and one part of the rows; a thread
-// takes one group of neighbouring channels and every n-th row, so that what belongs to a channel stays in its registers and a warp reads
-// whole lines of 128 bytes. Sums over rows go from threads to the block (sum_over_rows), and over the parts in the tile's block that
-// arrives last (sum_over_parts), both in a fixed order.
+// How kernels that work per channel cover a matrix [rows, channels]: a block takes a tile of
+// columns and one part of the rows; a thread takes one group of neighbouring channels and every
+// n-th row, so that what belongs to a channel stays in its registers and a warp reads whole lines
+// of 128 bytes. Sums over rows go from threads to the block (sum_over_rows), and over the parts in
+// the tile's block that arrives last (sum_over_parts), both in a fixed order.
 namespace starling::cuda {
 
-/// One block of so many threads, or two, fill a multiprocessor: few parts, so that there is little to combine.
+/// One block of so many threads, or two, fill a multiprocessor: few parts, so that there is little
+/// to combine.
 constexpr int kColumnThreads = 512;
 
 struct ColumnTiles {
   Index rows = 0, channels = 0;
   Index part_rows = 0;  ///< rows of a part; the last may have fewer
-  int width = 1;        ///< threads side by side, a power of two up to 32; the others take other rows
+  /// Threads side by side, a power of two up to 32; the others take other rows
+  int width = 1;
   unsigned tiles = 1, parts = 1;
 
   Dim3 grid() const { return {tiles, parts, 1}; }
@@ -32,16 +35,20 @@ struct ColumnTiles {
   }
 };
 
-/// Tiles for groups of `group` channels, with as many blocks as the device holds at once (`blocks`, at most 2 · arrivals, the counters that
-/// there are for tiles) and at least two rows per thread where there are as many.
-inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blocks, Index arrivals) {
+/// Tiles for groups of `group` channels, with as many blocks as the device holds at once (`blocks`,
+/// at most 2 · arrivals, the counters that there are for tiles) and at least two rows per thread
+/// where there are as many.
+inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blocks,
+                                Index arrivals) {
   constexpr Index kRowsPerThread = 2, kMostCombined = 20000;
   ColumnTiles t{.rows = rows, .channels = channels};
-  const Index groups = (channels + group - 1) / group, most_blocks = std::clamp<Index>(blocks, 1, 2 * arrivals);
+  const Index groups = (channels + group - 1) / group,
+              most_blocks = std::clamp<Index>(blocks, 1, 2 * arrivals);
   while (t.width < kWarp && t.width < groups) t.width *= 2;
   const auto cut = [&] {
     t.tiles = static_cast<unsigned>((groups + t.width - 1) / t.width);
-    const Index step = kColumnThreads / t.width * kRowsPerThread, most = std::max<Index>(1, most_blocks / t.tiles);
+    const Index step = kColumnThreads / t.width * kRowsPerThread,
+                most = std::max<Index>(1, most_blocks / t.tiles);
     t.part_rows = std::max<Index>(1, ((rows + most - 1) / most + step - 1) / step) * step;
     t.parts = static_cast<unsigned>(std::max<Index>(1, (rows + t.part_rows - 1) / t.part_rows));
   };
@@ -72,7 +79,8 @@ __device__ __forceinline__ void store_group(T* to, const Group<T, kSize>& group)
   }
 }
 
-/// A group on its way from memory. As whole words: of 16-bit numbers nvcc would keep each in a register of its own.
+/// A group on its way from memory. As whole words: of 16-bit numbers nvcc would keep each in a
+/// register of its own.
 template <class T, int kSize>
 struct Coming {
 #if defined(__CUDA_ARCH__)
@@ -81,15 +89,18 @@ struct Coming {
   using Words = Group<T, kSize>;
 #endif
   Words words;
-  __device__ __forceinline__ Group<T, kSize> group() const { return std::bit_cast<Group<T, kSize>>(words); }
+  __device__ __forceinline__ Group<T, kSize> group() const {
+    return std::bit_cast<Group<T, kSize>>(words);
+  }
 };
 template <int kSize, class T>
 __device__ __forceinline__ Coming<T, kSize> ask_for(const T* from) {
   return {*reinterpret_cast<const typename Coming<T, kSize>::Words*>(from)};
 }
 
-/// Where a thread works: at the channels from `channel` on of `count` rows. Its row 0 is the first one of its part; or, where kBack, the
-/// last one, and the parts too go from the last to the first: whatever has gone over the rows before has left these in the cache.
+/// Where a thread works: at the channels from `channel` on of `count` rows. Its row 0 is the first
+/// one of its part; or, where kBack, the last one, and the parts too go from the last to the first:
+/// whatever has gone over the rows before has left these in the cache.
 template <bool kBack>
 struct ColumnPlace {
   Index channel = 0, count = 0;
@@ -98,9 +109,12 @@ struct ColumnPlace {
   Index stride = 0;  ///< elements from each row to the next one
   Index part = 0;
   int step = 1;
-  bool inside = false;  ///< false for threads past the last channel: they only take part in barriers
+  /// False for threads past the last channel: they only take part in barriers
+  bool inside = false;
 
-  STARLING_HD Index at(Index row) const { return kBack ? start - row * stride : start + row * stride; }
+  STARLING_HD Index at(Index row) const {
+    return kBack ? start - row * stride : start + row * stride;
+  }
 };
 template <int kSize, bool kBack = false>
 __device__ __forceinline__ ColumnPlace<kBack> column_place(const ColumnTiles& t) {
@@ -114,18 +128,21 @@ __device__ __forceinline__ ColumnPlace<kBack> column_place(const ColumnTiles& t)
   const Index rows = t.rows_of(place.part);
   place.count = place.inside && rows > row ? (rows - row + place.step - 1) / place.step : 0;
   place.stride = place.step * t.channels;
-  place.start = (kBack ? place.first + (place.count - 1) * place.step : place.first) * t.channels + place.channel;
+  place.start = (kBack ? place.first + (place.count - 1) * place.step : place.first) * t.channels +
+                place.channel;
   return place;
 }
 /// True for one thread of all for each group of channels.
 template <bool kBack>
-__device__ __forceinline__ bool is_for_channels(const ColumnPlace<kBack>& place, const ColumnTiles& t) {
+__device__ __forceinline__ bool is_for_channels(const ColumnPlace<kBack>& place,
+                                                const ColumnTiles& t) {
   return place.part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width;
 }
 
-/// Goes over `count` rows, kRows at a time. load.template operator()<kAll>(first, n) asks for rows first … first + n - 1, and
-/// work.template operator()<kAll>(what load gave, first, n) takes them; n is kRows where kAll. The next rows are asked for before these
-/// are worked on: memory always has something to do. A thread must not write what it reads in another row.
+/// Goes over `count` rows, kRows at a time. load.template operator()<kAll>(first, n) asks for rows
+/// first … first + n - 1, and work.template operator()<kAll>(what load gave, first, n) takes them;
+/// n is kRows where kAll. The next rows are asked for before these are worked on: memory always has
+/// something to do. A thread must not write what it reads in another row.
 template <int kRows, class Load, class Work>
 __device__ __forceinline__ void in_flight(Index count, const Load& load, const Work& work) {
   const int rest = static_cast<int>(count % kRows);
@@ -147,7 +164,8 @@ __device__ __forceinline__ void in_flight(Index count, const Load& load, const W
       work.template operator()<false>(next, whole, rest);
     }
   } else if (rest > 0) {
-    work.template operator()<false>(load.template operator()<false>(Index{0}, rest), Index{0}, rest);
+    work.template operator()<false>(load.template operator()<false>(Index{0}, rest), Index{0},
+                                    rest);
   }
 }
 
@@ -175,8 +193,8 @@ __device__ __forceinline__ void for_rows(Index count, const Load& load, const Ta
       });
 }
 
-/// Sums each value over the threads that work on the same channels, `width` threads apart; the first `width` threads get the result.
-/// `shared` has kValues * kThreads elements.
+/// Sums each value over the threads that work on the same channels, `width` threads apart; the
+/// first `width` threads get the result. `shared` has kValues * kThreads elements.
 template <int kThreads, int kValues, class C>
 __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -194,22 +212,29 @@ __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) 
   }
 }
 
-/// Shared memory of a kernel that has sum_over_rows() of 2·kSize values of type C and then sum_over_parts<kSize>(): one after the other, so
-/// in one place.
+/// Shared memory of a kernel that has sum_over_rows() of 2·kSize values of type C and then
+/// sum_over_parts<kSize>(): one after the other, so in one place.
 template <class C, int kSize>
 struct ColumnSums {
-  static constexpr int kGroup = kSize == 1 ? 1 : 16 / static_cast<int>(sizeof(C));  ///< partial sums that a thread loads at once
-  static constexpr int kBytes = kColumnThreads * std::max(2 * kSize * static_cast<int>(sizeof(C)), 2 * kGroup * 8);
+  /// Partial sums that a thread loads at once
+  static constexpr int kGroup = kSize == 1 ? 1 : 16 / static_cast<int>(sizeof(C));
+  static constexpr int kBytes =
+      kColumnThreads * std::max(2 * kSize * static_cast<int>(sizeof(C)), 2 * kGroup * 8);
   static_assert(kSize % kGroup == 0 && kBytes <= 48 << 10);
 };
 
-/// From the two sums of each channel of a group, kSize first ones and then kSize second ones, of the threads that have them after
-/// sum_over_rows(), to those over all parts: in the tile's last block add(part, origin, a part's first number, its second, sum, other sum)
-/// for each part and channel, then take(channel, part 0's first number, sum, other sum) for each channel. `shared` may be what
-/// sum_over_rows() had; arrivals: last_block.h. partial is [parts][2][channels]; no __restrict__, as other blocks have written it.
+/// From the two sums of each channel of a group, kSize first ones and then kSize second ones, of
+/// the threads that have them after sum_over_rows(), to those over all parts: in the tile's last
+/// block add(part, origin, a part's first number, its second, sum, other sum) for each part and
+/// channel, then take(channel, part 0's first number, sum, other sum) for each channel. `shared`
+/// may be what sum_over_rows() had; arrivals: last_block.h. partial is [parts][2][channels]; no
+/// __restrict__, as other blocks have written it.
 template <int kSize, class C, class Add, class Take>
-__device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* partial, unsigned* arrivals, const ColumnTiles& t,
-                                               const ColumnPlace<false>& place, unsigned char* shared, const Add& add, const Take& take) {
+__device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* partial,
+                                               unsigned* arrivals, const ColumnTiles& t,
+                                               const ColumnPlace<false>& place,
+                                               unsigned char* shared, const Add& add,
+                                               const Take& take) {
   const int thread = static_cast<int>(threadIdx.x);
   if (place.inside && thread < t.width) {
     C* out = partial + 2 * place.part * t.channels + place.channel;
@@ -234,7 +259,8 @@ __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* pa
       const auto first = load_group<C, kGroup>(from + 2 * part * t.channels);
       const auto second = load_group<C, kGroup>(from + (2 * part + 1) * t.channels);
 #pragma unroll
-      for (int j = 0; j < kGroup; ++j) add(part, origin.v[j], first.v[j], second.v[j], sum[j], sum[kGroup + j]);
+      for (int j = 0; j < kGroup; ++j)
+        add(part, origin.v[j], first.v[j], second.v[j], sum[j], sum[kGroup + j]);
     }
   }
   sum_over_rows<kColumnThreads>(sum, totals, groups);
@@ -245,10 +271,12 @@ __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* pa
   take(own, partial[own], totals[at], totals[kGroup * kColumnThreads + at]);
 }
 
-/// sum_over_rows() and sum_over_parts() of sums that only have to be added, for to.take(channel, sum, other sum).
+/// sum_over_rows() and sum_over_parts() of sums that only have to be added, for to.take(channel,
+/// sum, other sum).
 template <int kSize, class C, class To>
-__device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, unsigned* arrivals, const ColumnTiles& t,
-                                            const ColumnPlace<false>& place, unsigned char* shared, const To& to) {
+__device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, unsigned* arrivals,
+                                            const ColumnTiles& t, const ColumnPlace<false>& place,
+                                            unsigned char* shared, const To& to) {
   sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
   sum_over_parts<kSize>(
       sums, partial, arrivals, t, place, shared,
@@ -265,18 +293,23 @@ struct RowsAndChannels {
   Index elements() const { return rows * channels; }
 };
 inline RowsAndChannels rows_and_channels(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: x must have two or more dimensions", operation);
+  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
+          "{}: x must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
-/// Tiles for all kernels of an operation: where they are cut the same way the second one finds in the cache what the first one has read
-/// last.
+/// Tiles for all kernels of an operation: where they are cut the same way the second one finds in
+/// the cache what the first one has read last.
 template <class... Kernels>
-ColumnTiles column_tiles(const CudaBackend& backend, RowsAndChannels x, int group, Kernels... kernels) {
+ColumnTiles column_tiles(const CudaBackend& backend, RowsAndChannels x, int group,
+                         Kernels... kernels) {
   const int each = std::min({resident_blocks(kernels, kColumnThreads)...});
-  return column_tiles(x.rows, x.channels, group, Index{std::max(backend.info().multiprocessors, 1)} * each, CudaBackend::kArrivals);
+  return column_tiles(x.rows, x.channels, group,
+                      Index{std::max(backend.info().multiprocessors, 1)} * each,
+                      CudaBackend::kArrivals);
 }
-inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t, std::source_location where = std::source_location::current()) {
+inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t,
+                           std::source_location where = std::source_location::current()) {
   return {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle(), .where = where};
 }
 /// What sum_over_parts() needs of type C, and `more` behind it.

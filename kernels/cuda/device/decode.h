@@ -9,15 +9,18 @@
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/math/codec.h"
 
-// What messages hold (core/operations.h, Code), a few numbers at a time: for decoding by itself and within the fused update. A message is
-// its n codes one after another, then each block's few floats.
+// What messages hold (core/operations.h, Code), a few numbers at a time: for decoding by itself and
+// within the fused update. A message is its n codes one after another, then each block's few
+// floats.
 namespace starling::cuda::detail {
 
 /// An unsigned integer of so many bytes: the compiler would move a struct of bytes one by one.
 template <int kBytes>
-using Word = std::conditional_t<kBytes == 2, std::uint16_t, std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>;
+using Word = std::conditional_t<kBytes == 2, std::uint16_t,
+                                std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>;
 
-/// 2 or 4 codes of 8 or 16 bits, as one word, the first of them lowest; both addresses are multiples of its size.
+/// 2 or 4 codes of 8 or 16 bits, as one word, the first of them lowest; both addresses are
+/// multiples of its size.
 template <int kCount, class Bits>
 __device__ __forceinline__ void load_codes(const Bits* from, Bits (&to)[kCount]) {
   const auto word = *reinterpret_cast<const Word<kCount * sizeof(Bits)>*>(from);
@@ -29,16 +32,20 @@ __device__ __forceinline__ void store_codes(const Bits (&from)[kCount], Bits* to
   using W = Word<kCount * sizeof(Bits)>;
   W word = 0;
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) word = static_cast<W>(word | static_cast<W>(from[k]) << (8 * sizeof(Bits) * k));
+  for (int k = 0; k < kCount; ++k)
+    word = static_cast<W>(word | static_cast<W>(from[k]) << (8 * sizeof(Bits) * k));
   *reinterpret_cast<W*>(to) = word;
 }
 
-/// sum += weight · the numbers from i on, which lie in one block, number `block`; i is a multiple of kCount.
+/// sum += weight · the numbers from i on, which lie in one block, number `block`; i is a multiple
+/// of kCount.
 template <class Code8>
 struct ByteMessage {
   template <class T, int kCount>
-  __device__ static void add(const std::uint8_t* message, std::int64_t n, std::int64_t i, std::int64_t block, T weight, T (&sum)[kCount]) {
-    const Code8 code = Code8::from(reinterpret_cast<const float*>(message + n) + block * Code8::kHead);
+  __device__ static void add(const std::uint8_t* message, std::int64_t n, std::int64_t i,
+                             std::int64_t block, T weight, T (&sum)[kCount]) {
+    const Code8 code =
+        Code8::from(reinterpret_cast<const float*>(message + n) + block * Code8::kHead);
     std::uint8_t codes[kCount];
     load_codes(message + i, codes);
 #pragma unroll
@@ -47,16 +54,19 @@ struct ByteMessage {
 };
 struct HalfMessage {
   template <class T, int kCount>
-  __device__ static void add(const std::uint8_t* message, std::int64_t, std::int64_t i, std::int64_t, T weight, T (&sum)[kCount]) {
+  __device__ static void add(const std::uint8_t* message, std::int64_t, std::int64_t i,
+                             std::int64_t, T weight, T (&sum)[kCount]) {
     std::uint16_t bits[kCount];
     load_codes(reinterpret_cast<const std::uint16_t*>(message) + i, bits);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) sum[k] += weight * static_cast<T>(widen(std::bit_cast<BFloat16>(bits[k])));
+    for (int k = 0; k < kCount; ++k)
+      sum[k] += weight * static_cast<T>(widen(std::bit_cast<BFloat16>(bits[k])));
   }
 };
 struct WholeMessage {
   template <class T, int kCount>
-  __device__ static void add(const std::uint8_t* message, std::int64_t, std::int64_t i, std::int64_t, T weight, T (&sum)[kCount]) {
+  __device__ static void add(const std::uint8_t* message, std::int64_t, std::int64_t i,
+                             std::int64_t, T weight, T (&sum)[kCount]) {
     T value[kCount];
     load<kCount>(reinterpret_cast<const T*>(message) + i, value);
 #pragma unroll

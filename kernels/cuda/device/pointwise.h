@@ -7,21 +7,24 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Elementwise kernels from functors. A functor says how many inputs it has and what happens to N elements in the type that arithmetic runs
-// in:
+// Elementwise kernels from functors. A functor says how many inputs it has and what happens to N
+// elements in the type that arithmetic runs in:
 //
 //     template <class T> struct Sum {
 //       static constexpr int kInputs = 2;
-//       template <int N> STARLING_HD void operator()(Index first, const T (&x)[2][N], T (&y)[N]) const {
+//       template <int N>
+//       STARLING_HD void operator()(Index first, const T (&x)[2][N], T (&y)[N]) const {
 //         for (int i = 0; i < N; ++i) y[i] = x[0][i] + x[1][i];
 //       }
 //     };
 //     pointwise<T, T>(stream, n, {a, b}, y, Sum<Compute<T>>{});
 //
-// `first` is the index of element 0 of the N. The output may be an input: every element is read before it is written, by the same thread.
+// `first` is the index of element 0 of the N. The output may be an input: every element is read
+// before it is written, by the same thread.
 namespace starling::cuda {
 
-/// kCount consecutive numbers from an address that is a multiple of 16 (where they fill packs), 16 bytes at once.
+/// kCount consecutive numbers from an address that is a multiple of 16 (where they fill packs), 16
+/// bytes at once.
 template <int kCount, class T>
 STARLING_HD void load(const T* from, T (&to)[kCount]) {
   if constexpr (kCount % Pack<T>::kSize == 0) {
@@ -79,16 +82,19 @@ struct PointwiseArguments {
 };
 
 template <class From, class To>
-constexpr int kPointwiseGroup = Pack<From>::kSize > Pack<To>::kSize ? Pack<From>::kSize : Pack<To>::kSize;
+constexpr int kPointwiseGroup =
+    Pack<From>::kSize > Pack<To>::kSize ? Pack<From>::kSize : Pack<To>::kSize;
 template <int kInputs>
-constexpr int kPointwiseUnroll = kInputs > 2 ? 1 : 2;  ///< groups that a thread loads before it computes
+/// Groups that a thread loads before it computes
+constexpr int kPointwiseUnroll = kInputs > 2 ? 1 : 2;
 constexpr int kPointwiseThreads = 256;
 
 template <class F, class From, class To, int kInputs>
 __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
   constexpr int kGroup = kPointwiseGroup<From, To>, kUnroll = kPointwiseUnroll<kInputs>;
   const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index base = Index{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x; base < a.groups; base += threads * kUnroll) {
+  for (Index base = Index{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x; base < a.groups;
+       base += threads * kUnroll) {
     From x[kUnroll][kInputs][kGroup];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -97,7 +103,8 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
 #pragma unroll
       for (int k = 0; k < kInputs; ++k) {
         // Few inputs are all there; of many the last may be missing.
-        if (kInputs <= 3 || a.in[k] != nullptr) load<kGroup>(a.in[k] + a.head + group * kGroup, x[u][k]);
+        if (kInputs <= 3 || a.in[k] != nullptr)
+          load<kGroup>(a.in[k] + a.head + group * kGroup, x[u][k]);
       }
     }
 #pragma unroll
@@ -115,7 +122,8 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
       store_narrow<kGroup>(y, a.out + a.head + group * kGroup);
     }
   }
-  // What is left, before and after the groups; all of it where the tensors are misaligned against each other.
+  // What is left, before and after the groups; all of it where the tensors are misaligned against
+  // each other.
   const Index whole = a.groups * kGroup;
   for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < a.n - whole; i += threads) {
     const Index at = i < a.head ? i : i + whole;
@@ -134,8 +142,9 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
 
 /// out[i] = f(in_0[i], in_1[i], …) for i < n on `stream`.
 template <class From, class To, class F>
-void pointwise(StreamHandle stream, Index n, const std::array<const From*, static_cast<std::size_t>(F::kInputs)>& in, To* out, const F& f,
-               std::source_location where = std::source_location::current()) {
+void pointwise(StreamHandle stream, Index n,
+               const std::array<const From*, static_cast<std::size_t>(F::kInputs)>& in, To* out,
+               const F& f, std::source_location where = std::source_location::current()) {
   constexpr int kInputs = F::kInputs, kGroup = detail::kPointwiseGroup<From, To>;
   if (n <= 0) return;
   detail::PointwiseArguments<From, To, kInputs> a{};
@@ -144,17 +153,24 @@ void pointwise(StreamHandle stream, Index n, const std::array<const From*, stati
   a.n = n;
   for (Index head = 0; head < kGroup && head + kGroup <= n; ++head) {
     bool aligned = packable(out + head);
-    for (const From* pointer : in) aligned = aligned && (pointer == nullptr || packable(pointer + head));
+    for (const From* pointer : in)
+      aligned = aligned && (pointer == nullptr || packable(pointer + head));
     if (!aligned) continue;
     a.head = head;
     a.groups = (n - head) / kGroup;
     break;
   }
   const Index rest = n - a.groups * kGroup;
-  const unsigned for_groups = blocks_for(a.groups, detail::kPointwiseThreads, detail::kPointwiseUnroll<kInputs>);
+  const unsigned for_groups =
+      blocks_for(a.groups, detail::kPointwiseThreads, detail::kPointwiseUnroll<kInputs>);
   const unsigned for_rest = blocks_for(rest, detail::kPointwiseThreads, 4);
   launch(detail::pointwise_kernel<F, From, To, kInputs>,
-         {{for_groups > for_rest ? for_groups : for_rest}, {detail::kPointwiseThreads}, stream, 0, where}, f, a);
+         {{for_groups > for_rest ? for_groups : for_rest},
+          {detail::kPointwiseThreads},
+          stream,
+          0,
+          where},
+         f, a);
 }
 
 }  // namespace starling::cuda

@@ -5,31 +5,38 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Threads over rows of items: an image's lines of pixels, say, each with some packs of channels. Neighbouring threads take neighbouring
-// items.
+// Threads over rows of items: an image's lines of pixels, say, each with some packs of channels.
+// Neighbouring threads take neighbouring items.
 namespace starling::cuda {
 
-inline Launch over_rows(Index rows, Index items, StreamHandle stream, std::source_location where = std::source_location::current()) {
+inline Launch over_rows(Index rows, Index items, StreamHandle stream,
+                        std::source_location where = std::source_location::current()) {
   constexpr unsigned kMost = 65535;
   unsigned x = 1;
   while (x < unsigned{kThreads} && static_cast<Index>(x) < items) x *= 2;
   const unsigned y = kThreads / x;
-  const unsigned columns = blocks_for(items, static_cast<int>(x), 1, kMost), lines = blocks_for(rows, static_cast<int>(y), 1, kMost);
+  const unsigned columns = blocks_for(items, static_cast<int>(x), 1, kMost),
+                 lines = blocks_for(rows, static_cast<int>(y), 1, kMost);
   return {{columns, lines}, {x, y}, stream, 0, where};
 }
 
-/// In a kernel that was started with over_rows(rows, items, …): calls f(row, item) for each, over all threads.
+/// In a kernel that was started with over_rows(rows, items, …): calls f(row, item) for each, over
+/// all threads.
 template <class F>
 __device__ void for_items(Index rows, Index items, F f) {
-  for (Index row = Index{blockIdx.y} * blockDim.y + threadIdx.y; row < rows; row += Index{gridDim.y} * blockDim.y) {
-    for (Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x; item < items; item += Index{gridDim.x} * blockDim.x) f(row, item);
+  for (Index row = Index{blockIdx.y} * blockDim.y + threadIdx.y; row < rows;
+       row += Index{gridDim.y} * blockDim.y) {
+    for (Index item = Index{blockIdx.x} * blockDim.x + threadIdx.x; item < items;
+         item += Index{gridDim.x} * blockDim.x)
+      f(row, item);
   }
 }
 
 struct Quotient {
   Index whole, rest;
 };
-/// a divided by b, of numbers that are not negative; in 32 bits where that is enough, which is several times faster.
+/// a divided by b, of numbers that are not negative; in 32 bits where that is enough, which is
+/// several times faster.
 STARLING_HD Quotient divide(Index a, Index b) {
   if (((a | b) >> 32) == 0) {
     const auto n = static_cast<std::uint32_t>(a), d = static_cast<std::uint32_t>(b), q = n / d;

@@ -6,13 +6,15 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
 
-// The tiled product behind the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N], where `A` and `B` say how to load an
-// element. A block makes 64×64 elements of c in steps of 16 along K through shared memory; a thread 4×4 of them. Where M and N are small
-// and K is long, K is split over blocks whose partial sums a second kernel adds in a fixed order.
+// The tiled product behind the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N],
+// where `A` and `B` say how to load an element. A block makes 64×64 elements of c in steps of 16
+// along K through shared memory; a thread 4×4 of them. Where M and N are small and K is long, K is
+// split over blocks whose partial sums a second kernel adds in a fixed order.
 namespace starling::cuda {
 
 constexpr int kTile = 64, kStep = 16, kProductThreads = 256, kPerThread = 4;
-constexpr int kTileLine = kTile + 4;  ///< a tile's line in shared memory: still aligned, and fewer conflicts
+/// A tile's line in shared memory: still aligned, and fewer conflicts
+constexpr int kTileLine = kTile + 4;
 
 struct ProductSizes {
   Index m = 0, n = 0, k = 0;
@@ -20,7 +22,8 @@ struct ProductSizes {
   int splits = 1, groups = 1;
 };
 
-/// Where one thread's four elements of a tile lie: along K or across it, whichever way memory is contiguous.
+/// Where one thread's four elements of a tile lie: along K or across it, whichever way memory is
+/// contiguous.
 struct TilePlace {
   int across = 0, k = 0;            ///< of the first
   int across_step = 0, k_step = 0;  ///< from each to the next
@@ -30,7 +33,8 @@ STARLING_HD TilePlace tile_place(int thread, bool along_k) {
   return {thread % kTile, thread / kTile, 0, kProductThreads / kTile};
 }
 
-/// Where results go: c[group][row * line + column], with the bias of its column added, or to what is there; `relu` keeps NaN.
+/// Where results go: c[group][row * line + column], with the bias of its column added, or to what
+/// is there; `relu` keeps NaN.
 template <class C, class Out>
 struct ProductResult {
   Out* c;
@@ -51,7 +55,8 @@ struct ProductResult {
 template <class C, class Out, class A, class B>
 __global__ void __launch_bounds__(kProductThreads, sizeof(C) == 8 ? 1 : 2)
     tiled_product(A a, B b, ProductSizes s, ProductResult<C, Out> result, C* __restrict__ partial) {
-  __shared__ Pack<C> tile_a[kStep * kTileLine / Pack<C>::kSize], tile_b[kStep * kTileLine / Pack<C>::kSize];
+  __shared__ Pack<C> tile_a[kStep * kTileLine / Pack<C>::kSize],
+      tile_b[kStep * kTileLine / Pack<C>::kSize];
   C* lines_a = tile_a[0].v;
   C* lines_b = tile_b[0].v;
   const int thread = static_cast<int>(threadIdx.x), tx = thread % 16, ty = thread / 16;
@@ -60,7 +65,8 @@ __global__ void __launch_bounds__(kProductThreads, sizeof(C) == 8 ? 1 : 2)
   const Index first_k = part * s.split, end_k = min(s.k, first_k + s.split);
   for (Index tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Index row = tile % tiles_m * kTile, column = tile / tiles_m * kTile;
-    const TilePlace place_a = tile_place(thread, a.along_k()), place_b = tile_place(thread, b.along_k());
+    const TilePlace place_a = tile_place(thread, a.along_k()),
+                    place_b = tile_place(thread, b.along_k());
     typename A::State state_a(a, group, row, place_a, s.m);
     typename B::State state_b(b, group, column, place_b, s.n);
     C sums[kPerThread][kPerThread] = {};
@@ -70,8 +76,10 @@ __global__ void __launch_bounds__(kProductThreads, sizeof(C) == 8 ? 1 : 2)
     for (Index k = first_k; k < end_k; k += kStep) {
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        lines_a[(place_a.k + i * place_a.k_step) * kTileLine + place_a.across + i * place_a.across_step] = next_a[i];
-        lines_b[(place_b.k + i * place_b.k_step) * kTileLine + place_b.across + i * place_b.across_step] = next_b[i];
+        lines_a[(place_a.k + i * place_a.k_step) * kTileLine + place_a.across +
+                i * place_a.across_step] = next_a[i];
+        lines_b[(place_b.k + i * place_b.k_step) * kTileLine + place_b.across +
+                i * place_b.across_step] = next_b[i];
       }
       __syncthreads();
       if (k + kStep < end_k) {  // in flight while this step is computed
@@ -91,7 +99,8 @@ __global__ void __launch_bounds__(kProductThreads, sizeof(C) == 8 ? 1 : 2)
         for (int i = 0; i < kPerThread; ++i) {
 #pragma unroll
           for (int j = 0; j < kPerThread; ++j) {
-            sums[i][j] += left[i / Pack<C>::kSize].v[i % Pack<C>::kSize] * right[j / Pack<C>::kSize].v[j % Pack<C>::kSize];
+            sums[i][j] += left[i / Pack<C>::kSize].v[i % Pack<C>::kSize] *
+                          right[j / Pack<C>::kSize].v[j % Pack<C>::kSize];
           }
         }
       }
@@ -118,7 +127,8 @@ template <class C, class Out>
 __global__ void __launch_bounds__(kProductThreads, 4)
     add_parts(const C* __restrict__ partial, ProductSizes s, ProductResult<C, Out> result) {
   const Index area = s.m * s.n, all = area * s.groups;
-  for (Index i = Index{blockIdx.x} * kProductThreads + threadIdx.x; i < all; i += Index{gridDim.x} * kProductThreads) {
+  for (Index i = Index{blockIdx.x} * kProductThreads + threadIdx.x; i < all;
+       i += Index{gridDim.x} * kProductThreads) {
     C sum = C(0);
 #pragma unroll 4
     for (int part = 0; part < s.splits; ++part) sum += partial[part * all + i];
@@ -127,9 +137,11 @@ __global__ void __launch_bounds__(kProductThreads, 4)
   }
 }
 
-/// Launches the product. A and B are structs of pointers and sizes that a kernel can take, with along_k() and a State: see PlainMatrix.
+/// Launches the product. A and B are structs of pointers and sizes that a kernel can take, with
+/// along_k() and a State: see PlainMatrix.
 template <class C, class Out, class A, class B>
-void launch_product(CudaBackend& backend, const A& a, const B& b, ProductSizes s, const ProductResult<C, Out>& result) {
+void launch_product(CudaBackend& backend, const A& a, const B& b, ProductSizes s,
+                    const ProductResult<C, Out>& result) {
   if (s.m == 0 || s.n == 0 || s.groups == 0) return;
   const Index tiles = ((s.m + kTile - 1) / kTile) * ((s.n + kTile - 1) / kTile);
   // Blocks for every multiprocessor, each with some steps of work.
@@ -138,15 +150,20 @@ void launch_product(CudaBackend& backend, const A& a, const B& b, ProductSizes s
   const Index splits = std::clamp<Index>(std::min(wanted, s.k / kLeast), 1, kMostSplits);
   s.split = std::max<Index>(1, ((s.k + splits - 1) / splits + kStep - 1) / kStep) * kStep;
   s.splits = static_cast<int>(std::max<Index>(1, (s.k + s.split - 1) / s.split));
-  require(s.groups <= 65535, "cuda", "a convolution of {} groups; at most 65535 are supported", s.groups);
+  require(s.groups <= 65535, "cuda", "a convolution of {} groups; at most 65535 are supported",
+          s.groups);
   Tensor partial;
   if (s.splits > 1) partial = backend.scratch(s.splits * s.m * s.n * s.groups, DTypeOf<C>::value);
-  const Dim3 grid{blocks_for(tiles, 1), static_cast<unsigned>(s.splits), static_cast<unsigned>(s.groups)};
-  launch(tiled_product<C, Out, A, B>, {.grid = grid, .block = {kProductThreads}, .stream = backend.handle()}, a, b, s, result,
+  const Dim3 grid{blocks_for(tiles, 1), static_cast<unsigned>(s.splits),
+                  static_cast<unsigned>(s.groups)};
+  launch(tiled_product<C, Out, A, B>,
+         {.grid = grid, .block = {kProductThreads}, .stream = backend.handle()}, a, b, s, result,
          partial ? partial.data<C>() : nullptr);
   if (partial) {
     launch(add_parts<C, Out>,
-           {.grid = {blocks_for(s.m * s.n * s.groups, kProductThreads)}, .block = {kProductThreads}, .stream = backend.handle()},
+           {.grid = {blocks_for(s.m * s.n * s.groups, kProductThreads)},
+            .block = {kProductThreads},
+            .stream = backend.handle()},
            partial.data<C>(), s, result);
   }
 }

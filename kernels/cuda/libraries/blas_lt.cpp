@@ -16,8 +16,9 @@
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Matrices here are row-major, cuBLASLt's column-major. A row-major matrix is the transpose of the column-major one in the same memory, so
-// c = op(a)·op(b) is asked for as cᵀ = op(b)ᵀ·op(a)ᵀ: b is cuBLASLt's A, a its B, and a vector over c's columns is its bias over rows.
+// Matrices here are row-major, cuBLASLt's column-major. A row-major matrix is the transpose of the
+// column-major one in the same memory, so c = op(a)·op(b) is asked for as cᵀ = op(b)ᵀ·op(a)ᵀ: b is
+// cuBLASLt's A, a its B, and a vector over c's columns is its bias over rows.
 namespace starling::cuda {
 
 namespace {
@@ -27,8 +28,8 @@ constexpr std::size_t kWorkspaceAlignment = 256;
 
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ExitCode::kMemory : ExitCode::kInternal, "cublas", "{}: {} ({})", call,
-       cublasLtGetStatusName(status), cublasLtGetStatusString(status));
+  fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ExitCode::kMemory : ExitCode::kInternal, "cublas",
+       "{}: {} ({})", call, cublasLtGetStatusName(status), cublasLtGetStatusString(status));
 }
 
 cudaDataType_t data_type(DType dtype) {
@@ -44,7 +45,8 @@ cudaDataType_t data_type(DType dtype) {
 
 /// What kernels may assume of an address; cuBLASLt looks at 256 bytes at most.
 std::uint32_t alignment_of(const void* address) {
-  const auto bits = static_cast<unsigned>(std::countr_zero(reinterpret_cast<std::uintptr_t>(address)));
+  const auto bits =
+      static_cast<unsigned>(std::countr_zero(reinterpret_cast<std::uintptr_t>(address)));
   return std::uint32_t{1} << std::min(bits, 8u);
 }
 
@@ -68,7 +70,8 @@ class Description {
   ~Description() { cublasLtMatmulDescDestroy(handle_); }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(handle_, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+    check(cublasLtMatmulDescSetAttribute(handle_, attribute, &value, sizeof(value)),
+          "cublasLtMatmulDescSetAttribute");
   }
   cublasLtMatmulDesc_t get() const { return handle_; }
 
@@ -79,7 +82,8 @@ class Description {
 class Layout {
  public:
   Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
-    check(cublasLtMatrixLayoutCreate(&handle_, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
+    check(cublasLtMatrixLayoutCreate(&handle_, type, static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(columns), rows),
           "cublasLtMatrixLayoutCreate");
   }
   Layout(const Layout&) = delete;
@@ -93,13 +97,16 @@ class Layout {
 
 class Preference {
  public:
-  Preference() { check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate"); }
+  Preference() {
+    check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate");
+  }
   Preference(const Preference&) = delete;
   Preference& operator=(const Preference&) = delete;
   ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
+    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
   }
   cublasLtMatmulPreference_t get() const { return handle_; }
 
@@ -121,28 +128,39 @@ struct Plan {
  private:
   static cublasComputeType_t compute_type(const Problem& problem, bool tf32) {
     if (problem.input == DType::kFloat64) return CUBLAS_COMPUTE_64F;
-    return problem.input == DType::kFloat32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    return problem.input == DType::kFloat32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                    : CUBLAS_COMPUTE_32F;
   }
 };
 
 Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
-    : description(compute_type(problem, tf32), problem.input == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
-      a(data_type(problem.input), problem.transpose_b ? problem.k : problem.n, problem.transpose_b ? problem.n : problem.k),
-      b(data_type(problem.input), problem.transpose_a ? problem.m : problem.k, problem.transpose_a ? problem.k : problem.m),
+    : description(compute_type(problem, tf32),
+                  problem.input == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
+      a(data_type(problem.input), problem.transpose_b ? problem.k : problem.n,
+        problem.transpose_b ? problem.n : problem.k),
+      b(data_type(problem.input), problem.transpose_a ? problem.m : problem.k,
+        problem.transpose_a ? problem.k : problem.m),
       c(data_type(problem.output), problem.n, problem.m) {
-  const auto operation = [](bool transpose) { return static_cast<std::int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  const auto operation = [](bool transpose) {
+    return static_cast<std::int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N);
+  };
   description.set(CUBLASLT_MATMUL_DESC_TRANSA, operation(problem.transpose_b));
   description.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
   // Documented for a bias of the output's type alone: another might be read as one.
   if (problem.bias && problem.bias_type != problem.output) return;
-  if (problem.relu && problem.input == DType::kFloat64) return;  // epilogues of activations are not documented for it
-  const cublasLtEpilogue_t epilogue = problem.bias ? (problem.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
-                                                   : (problem.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
-  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT) description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
+  // epilogues of activations are not documented for it
+  if (problem.relu && problem.input == DType::kFloat64) return;
+  const cublasLtEpilogue_t epilogue =
+      problem.bias ? (problem.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                   : (problem.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
   if (problem.bias) {
-    description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(problem.bias_type)));
+    description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                    static_cast<std::int32_t>(data_type(problem.bias_type)));
     // The heuristic looks at the address for its alignment; the real one comes with each call.
-    description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[3]}));
+    description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                    reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[3]}));
   }
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceLimit});
@@ -150,15 +168,18 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.alignment[0]);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.alignment[2]);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.alignment[2]);
-  // Partial sums of a split k in bf16 or fp16 would round, and overflow, where the caller may count on fp32.
+  // Partial sums of a split k in bf16 or fp16 would round, and overflow, where the caller may count
+  // on fp32.
   if (is_low_precision(problem.output)) {
-    preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                   static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   }
 
   cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, description.get(), a.get(), b.get(), c.get(), c.get(), preference.get(), 1, &best, &count);
+      cublasLtMatmulAlgoGetHeuristic(handle, description.get(), a.get(), b.get(), c.get(), c.get(),
+                                     preference.get(), 1, &best, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || best.state != CUBLAS_STATUS_SUCCESS) return;
@@ -169,7 +190,8 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
 
 class BlasLt final : public Blas {
  public:
-  BlasLt(const LibrarySettings& settings, WorkspaceSource& workspaces) : tf32_(settings.tf32), workspaces_(workspaces) {
+  BlasLt(const LibrarySettings& settings, WorkspaceSource& workspaces)
+      : tf32_(settings.tf32), workspaces_(workspaces) {
     check(cublasLtCreate(&handle_), "cublasLtCreate");
   }
   ~BlasLt() override {
@@ -190,7 +212,8 @@ class BlasLt final : public Blas {
     if (place != plans_.end()) return *place->second;
     return *plans_.emplace(problem, std::make_unique<Plan>(handle_, problem, tf32_)).first->second;
   }
-  void run(Plan& plan, const Problem& problem, const Matmul& args, const void* b, StreamHandle stream);
+  void run(Plan& plan, const Problem& problem, const Matmul& args, const void* b,
+           StreamHandle stream);
   bool keeps_nan(Plan& plan, const Problem& problem, const Matmul& args, StreamHandle stream);
 
   bool tf32_;
@@ -203,14 +226,15 @@ class BlasLt final : public Blas {
 void* aligned(const Storage& storage, std::size_t bytes) {
   void* place = storage.data();
   std::size_t space = storage.bytes();
-  require(std::align(kWorkspaceAlignment, bytes, place, space) != nullptr, "cublas", "a workspace of {} bytes for {}", storage.bytes(),
-          bytes);
+  require(std::align(kWorkspaceAlignment, bytes, place, space) != nullptr, "cublas",
+          "a workspace of {} bytes for {}", storage.bytes(), bytes);
   return place;
 }
 
 Problem problem_of(const Matmul& args) {
   const auto matrix = [](const Tensor& x, const char* name) {
-    require(static_cast<bool>(x) && x.shape().rank() == 2, "cublas", "matmul: {} is no matrix", name);
+    require(static_cast<bool>(x) && x.shape().rank() == 2, "cublas", "matmul: {} is no matrix",
+            name);
   };
   matrix(args.a, "a");
   matrix(args.b, "b");
@@ -219,11 +243,14 @@ Problem problem_of(const Matmul& args) {
   problem.m = args.c.shape()[0];
   problem.n = args.c.shape()[1];
   problem.k = args.a.shape()[args.transpose_a ? 0 : 1];
-  require(args.a.shape()[args.transpose_a ? 1 : 0] == problem.m && args.b.shape()[args.transpose_b ? 0 : 1] == problem.n &&
+  require(args.a.shape()[args.transpose_a ? 1 : 0] == problem.m &&
+              args.b.shape()[args.transpose_b ? 0 : 1] == problem.n &&
               args.b.shape()[args.transpose_b ? 1 : 0] == problem.k,
-          "cublas", "matmul: a {}{} times b {}{} does not give c {}", args.a.shape().text(), args.transpose_a ? " transposed" : "",
-          args.b.shape().text(), args.transpose_b ? " transposed" : "", args.c.shape().text());
-  require(args.a.dtype() == args.b.dtype(), "cublas", "matmul: a is {}, but b is {}", name_of(args.a.dtype()), name_of(args.b.dtype()));
+          "cublas", "matmul: a {}{} times b {}{} does not give c {}", args.a.shape().text(),
+          args.transpose_a ? " transposed" : "", args.b.shape().text(),
+          args.transpose_b ? " transposed" : "", args.c.shape().text());
+  require(args.a.dtype() == args.b.dtype(), "cublas", "matmul: a is {}, but b is {}",
+          name_of(args.a.dtype()), name_of(args.b.dtype()));
   problem.input = args.a.dtype();
   problem.output = args.c.dtype();
   problem.transpose_a = args.transpose_a;
@@ -232,18 +259,20 @@ Problem problem_of(const Matmul& args) {
   problem.bias = static_cast<bool>(args.bias);
   problem.relu = args.relu;
   require(!args.relu || !args.accumulate, "cublas", "matmul: ReLU of a sum that is added to");
-  problem.alignment = {alignment_of(args.a.raw()), alignment_of(args.b.raw()), alignment_of(args.c.raw()), 1};
+  problem.alignment = {alignment_of(args.a.raw()), alignment_of(args.b.raw()),
+                       alignment_of(args.c.raw()), 1};
   if (problem.bias) {
-    require(args.bias.elements() == problem.n, "cublas", "matmul: a bias of {} numbers for {} columns", args.bias.elements(), problem.n);
+    require(args.bias.elements() == problem.n, "cublas",
+            "matmul: a bias of {} numbers for {} columns", args.bias.elements(), problem.n);
     problem.bias_type = args.bias.dtype();
     problem.alignment[3] = alignment_of(args.bias.raw());
   }
   return problem;
 }
 
-// The epilogue takes a bias of c's type; an fp32 bias for a bf16 or fp16 c is asked for all the same, and where this cuBLASLt has no
-// algorithm for it the answer is false: rounding the bias first would change the result, so the backend makes the product in fp32 and
-// rounds once.
+// The epilogue takes a bias of c's type; an fp32 bias for a bf16 or fp16 c is asked for all the
+// same, and where this cuBLASLt has no algorithm for it the answer is false: rounding the bias
+// first would change the result, so the backend makes the product in fp32 and rounds once.
 bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   const Problem problem = problem_of(args);
   if (problem.m == 0 || problem.n == 0) return true;
@@ -251,15 +280,19 @@ bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   const auto known = plans_.find(problem);
   Plan& chosen = known != plans_.end() ? *known->second : plan(problem);
   if (!chosen.found) return false;
-  if (problem.relu && known == plans_.end()) chosen.keeps_nan = keeps_nan(chosen, problem, args, stream);
+  if (problem.relu && known == plans_.end())
+    chosen.keeps_nan = keeps_nan(chosen, problem, args, stream);
   if (problem.relu && !chosen.keeps_nan) return false;
   run(chosen, problem, args, args.b.raw(), stream);
   return true;
 }
 
 /// The product into args.c; `b` in place of args.b's numbers.
-void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const void* b, StreamHandle stream) {
-  if (problem.bias) plan.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const void* b,
+                 StreamHandle stream) {
+  if (problem.bias)
+    plan.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                         static_cast<const void*>(args.bias.raw()));
   std::shared_ptr<Storage> storage;
   void* workspace = nullptr;
   if (plan.workspace > 0) {
@@ -267,8 +300,9 @@ void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const v
     workspace = aligned(*storage, plan.workspace);
   }
   const auto product = [&](const auto& one, const auto& beta) {
-    check(cublasLtMatmul(handle_, plan.description.get(), &one, b, plan.a.get(), args.a.raw(), plan.b.get(), &beta, args.c.raw(),
-                         plan.c.get(), args.c.raw(), plan.c.get(), &plan.algorithm, workspace, plan.workspace,
+    check(cublasLtMatmul(handle_, plan.description.get(), &one, b, plan.a.get(), args.a.raw(),
+                         plan.b.get(), &beta, args.c.raw(), plan.c.get(), args.c.raw(),
+                         plan.c.get(), &plan.algorithm, workspace, plan.workspace,
                          static_cast<cudaStream_t>(stream)),
           "cublasLtMatmul");
   };
@@ -279,10 +313,12 @@ void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const v
   }
 }
 
-// NVIDIA does not say what the ReLU of an epilogue makes of NaN, and it may differ between algorithms. So each plan shows it once, before
-// its first use: b is all NaN, hence every sum, and the first of them are read back. c is about to be overwritten anyway. One wait of the
-// host per plan, at its first use.
-bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args, StreamHandle stream) {
+// NVIDIA does not say what the ReLU of an epilogue makes of NaN, and it may differ between
+// algorithms. So each plan shows it once, before its first use: b is all NaN, hence every sum, and
+// the first of them are read back. c is about to be overwritten anyway. One wait of the host per
+// plan, at its first use.
+bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args,
+                       StreamHandle stream) {
   constexpr std::size_t kLook = 4096;
   std::shared_ptr<Storage> storage;
   try {

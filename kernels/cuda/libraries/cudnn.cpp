@@ -34,12 +34,15 @@ bool aligned(const Bindings& bindings) {
 
 class CudnnLibrary final : public Cudnn {
  public:
-  CudnnLibrary(const LibrarySettings& settings, WorkspaceSource& workspaces, std::unique_ptr<GraphMaker> maker)
+  CudnnLibrary(const LibrarySettings& settings, WorkspaceSource& workspaces,
+               std::unique_ptr<GraphMaker> maker)
       : workspaces_(workspaces), plans_(settings, workspaces, std::move(maker)) {}
 
   bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) override {
-    const Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kWeight, args.weight), bind(GraphTensor::kY, args.y)};
-    // cuDNN would compile the sum with a bias at run time, 0.6 s and more a shape: a pass of our own does it.
+    const Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kWeight, args.weight),
+                            bind(GraphTensor::kY, args.y)};
+    // cuDNN would compile the sum with a bias at run time, 0.6 s and more a shape: a pass of our
+    // own does it.
     if (args.bias) check_per_channel(args.bias, args.y, "conv2d: the bias");
     Plan* plan = find(args, bindings);
     if (!plan) return false;
@@ -49,7 +52,9 @@ class CudnnLibrary final : public Cudnn {
   }
 
   bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) override {
-    const Bindings bindings{bind(GraphTensor::kDy, args.dy), bind(GraphTensor::kWeight, args.weight), bind(GraphTensor::kDx, args.dx)};
+    const Bindings bindings{bind(GraphTensor::kDy, args.dy),
+                            bind(GraphTensor::kWeight, args.weight),
+                            bind(GraphTensor::kDx, args.dx)};
     Plan* plan = find(args, bindings);
     if (!plan) return false;
     plans_.run(*plan, bindings, stream);
@@ -80,13 +85,16 @@ class CudnnLibrary final : public Cudnn {
  private:
   using Plan = CudnnPlans::Entry;
 
-  /// The plan for a call on these tensors, those that the library adds left out. What cannot run is not planned.
+  /// The plan for a call on these tensors, those that the library adds left out. What cannot run is
+  /// not planned.
   template <class Args>
   Plan* find(const Args& args, const Bindings& bindings) {
     std::string why;
     const std::optional<GraphSpec> spec = spec_of(args, why);
     if (!spec) {
-      if (refused_.insert(why).second) log::write(log::Level::kDebug, fmt::format("[cudnn] conv2d is not one graph of cuDNN's: {}", why));
+      if (refused_.insert(why).second)
+        log::write(log::Level::kDebug,
+                   fmt::format("[cudnn] conv2d is not one graph of cuDNN's: {}", why));
       return nullptr;
     }
     check_bindings(*spec, bindings);
@@ -94,7 +102,8 @@ class CudnnLibrary final : public Cudnn {
   }
 
   Tensor scratch(const Shape& shape, DType dtype) {
-    return {workspaces_.workspace(static_cast<std::size_t>(shape.elements()) * size_of(dtype)), 0, shape, dtype};
+    return {workspaces_.workspace(static_cast<std::size_t>(shape.elements()) * size_of(dtype)), 0,
+            shape, dtype};
   }
 
   WorkspaceSource& workspaces_;
@@ -104,7 +113,8 @@ class CudnnLibrary final : public Cudnn {
 
 }  // namespace
 
-std::unique_ptr<Cudnn> make_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces, std::unique_ptr<GraphMaker> maker) {
+std::unique_ptr<Cudnn> make_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces,
+                                  std::unique_ptr<GraphMaker> maker) {
   return std::make_unique<CudnnLibrary>(settings, workspaces, std::move(maker));
 }
 

@@ -7,7 +7,9 @@
 
 namespace starling::cuda {
 
-/// The backend's cuDNN over any maker of graphs: plans are kept by spec, a spec without an engine is remembered and reported once.
-std::unique_ptr<Cudnn> make_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces, std::unique_ptr<GraphMaker> maker);
+/// The backend's cuDNN over any maker of graphs: plans are kept by spec, a spec without an engine
+/// is remembered and reported once.
+std::unique_ptr<Cudnn> make_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces,
+                                  std::unique_ptr<GraphMaker> maker);
 
 }  // namespace starling::cuda

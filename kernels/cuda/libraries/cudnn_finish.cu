@@ -9,11 +9,14 @@ namespace starling::cuda {
 
 namespace {
 
-constexpr int kFinishGroup = 8;  ///< elements a thread takes at once: two packs of fp32, one of low precision
+/// Elements a thread takes at once: two packs of fp32, one of low precision
+constexpr int kFinishGroup = 8;
 
 template <class T, class B>
-__global__ void add_channel_bias_kernel(T* y, const B* bias, Index rows, Index channels, bool packs) {
-  const Index threads = Index{gridDim.x} * blockDim.x, first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+__global__ void add_channel_bias_kernel(T* y, const B* bias, Index rows, Index channels,
+                                        bool packs) {
+  const Index threads = Index{gridDim.x} * blockDim.x,
+              first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   const Index n = rows * channels;
   if (packs) {  // channels are a multiple of the group
     for (Index i = first * kFinishGroup; i < n; i += threads * kFinishGroup) {
@@ -26,12 +29,15 @@ __global__ void add_channel_bias_kernel(T* y, const B* bias, Index rows, Index c
     }
     return;
   }
-  for (Index i = first; i < n; i += threads) y[i] = narrow<T>(widen(y[i]) + static_cast<Compute<T>>(widen(bias[i % channels])));
+  for (Index i = first; i < n; i += threads)
+    y[i] = narrow<T>(widen(y[i]) + static_cast<Compute<T>>(widen(bias[i % channels])));
 }
 
 template <class T>
-__global__ void take_gradient_kernel(const T* from, float* to, Index n, bool accumulate, bool packs) {
-  const Index threads = Index{gridDim.x} * blockDim.x, first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+__global__ void take_gradient_kernel(const T* from, float* to, Index n, bool accumulate,
+                                     bool packs) {
+  const Index threads = Index{gridDim.x} * blockDim.x,
+              first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   const Index whole = packs ? n / kFinishGroup * kFinishGroup : 0;
   for (Index i = first * kFinishGroup; i < whole; i += threads * kFinishGroup) {
     float value[kFinishGroup], before[kFinishGroup];
@@ -42,7 +48,8 @@ __global__ void take_gradient_kernel(const T* from, float* to, Index n, bool acc
     }
     store<kFinishGroup>(value, to + i);
   }
-  for (Index i = whole + first; i < n; i += threads) to[i] = (accumulate ? to[i] : 0.0f) + widen(from[i]);
+  for (Index i = whole + first; i < n; i += threads)
+    to[i] = (accumulate ? to[i] : 0.0f) + widen(from[i]);
 }
 
 template <class F>
@@ -62,8 +69,10 @@ void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream) 
   const Index channels = bias.elements(), rows = y.elements() / channels;
   const auto add = [&](auto* to, const auto* from) {
     const bool packs = channels % kFinishGroup == 0 && packable(to, from);
-    launch(add_channel_bias_kernel<std::remove_pointer_t<decltype(to)>, std::remove_const_t<std::remove_pointer_t<decltype(from)>>>,
-           {{blocks_for(y.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, to, from, rows, channels, packs);
+    launch(add_channel_bias_kernel<std::remove_pointer_t<decltype(to)>,
+                                   std::remove_const_t<std::remove_pointer_t<decltype(from)>>>,
+           {{blocks_for(y.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, to, from, rows,
+           channels, packs);
   };
   type_of(y, [&](auto type) {
     using T = decltype(type);
@@ -77,13 +86,15 @@ void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream) 
 }
 
 void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream) {
-  require(from.elements() == to.elements(), "cudnn", "a gradient of {} elements for {}", from.elements(), to.elements());
+  require(from.elements() == to.elements(), "cudnn", "a gradient of {} elements for {}",
+          from.elements(), to.elements());
   type_of(from, [&](auto type) {
     using T = decltype(type);
     const T* source = from.data<T>();
     float* target = to.data<float>();
-    launch(take_gradient_kernel<T>, {{blocks_for(from.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, source, target,
-           from.elements(), accumulate, packable(source, target));
+    launch(take_gradient_kernel<T>,
+           {{blocks_for(from.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, source,
+           target, from.elements(), accumulate, packable(source, target));
   });
 }
 

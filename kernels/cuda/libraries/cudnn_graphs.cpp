@@ -28,10 +28,12 @@ std::string message_of(fe::error_t status) {
 }
 
 void check(cudnnStatus_t status, const char* what) {
-  if (status != CUDNN_STATUS_SUCCESS) fail(ExitCode::kInternal, "cudnn", "{}: {}", what, cudnnGetErrorString(status));
+  if (status != CUDNN_STATUS_SUCCESS)
+    fail(ExitCode::kInternal, "cudnn", "{}: {}", what, cudnnGetErrorString(status));
 }
 void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) fail(ExitCode::kInternal, "cudnn", "{}: {}", what, cudaGetErrorString(status));
+  if (status != cudaSuccess)
+    fail(ExitCode::kInternal, "cudnn", "{}: {}", what, cudaGetErrorString(status));
 }
 
 fe::DataType_t type_of(DType dtype) {
@@ -84,32 +86,48 @@ class GraphBuilder {
     return {{n, c, h, w}, {h * w * c, 1, w * c, c}};
   }
   /// O×kH×kW×I memory.
-  Layout weight() const { return channels_last({spec_.y[3], spec_.kernel[0], spec_.kernel[1], spec_.x[3] / spec_.groups}); }
+  Layout weight() const {
+    return channels_last({spec_.y[3], spec_.kernel[0], spec_.kernel[1], spec_.x[3] / spec_.groups});
+  }
 
   Attributes input(GraphTensor id, const Layout& layout) {
-    return graph_.tensor(Tensor_attributes().set_uid(static_cast<std::int64_t>(id)).set_dim(layout.dim).set_stride(layout.stride));
+    return graph_.tensor(Tensor_attributes()
+                             .set_uid(static_cast<std::int64_t>(id))
+                             .set_dim(layout.dim)
+                             .set_stride(layout.stride));
   }
   static void output(const Attributes& tensor, GraphTensor id, const Layout& layout) {
-    tensor->set_output(true).set_uid(static_cast<std::int64_t>(id)).set_dim(layout.dim).set_stride(layout.stride);
+    tensor->set_output(true)
+        .set_uid(static_cast<std::int64_t>(id))
+        .set_dim(layout.dim)
+        .set_stride(layout.stride);
   }
   template <class A>
   A window() const {
-    const auto list = [](const std::array<std::int64_t, 2>& pair) { return Sizes(pair.begin(), pair.end()); };
-    return A().set_padding(list(spec_.padding)).set_stride(list(spec_.stride)).set_dilation(list(spec_.dilation));
+    const auto list = [](const std::array<std::int64_t, 2>& pair) {
+      return Sizes(pair.begin(), pair.end());
+    };
+    return A()
+        .set_padding(list(spec_.padding))
+        .set_stride(list(spec_.stride))
+        .set_dilation(list(spec_.dilation));
   }
 
   void forward() {
-    output(graph_.conv_fprop(input(GraphTensor::kX, channels_last(spec_.x)), input(GraphTensor::kWeight, weight()),
+    output(graph_.conv_fprop(input(GraphTensor::kX, channels_last(spec_.x)),
+                             input(GraphTensor::kWeight, weight()),
                              window<fe::graph::Conv_fprop_attributes>()),
            GraphTensor::kY, channels_last(spec_.y));
   }
   void backward_data() {
-    output(graph_.conv_dgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kWeight, weight()),
+    output(graph_.conv_dgrad(input(GraphTensor::kDy, channels_last(spec_.y)),
+                             input(GraphTensor::kWeight, weight()),
                              window<fe::graph::Conv_dgrad_attributes>()),
            GraphTensor::kDx, channels_last(spec_.x));
   }
   void backward_weights() {
-    output(graph_.conv_wgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kX, channels_last(spec_.x)),
+    output(graph_.conv_wgrad(input(GraphTensor::kDy, channels_last(spec_.y)),
+                             input(GraphTensor::kX, channels_last(spec_.x)),
                              window<fe::graph::Conv_wgrad_attributes>()),
            GraphTensor::kDweight, weight());
   }
@@ -134,14 +152,17 @@ class Handle {
 class Plan final : public GraphPlan {
  public:
   /// Without a handle the graph is for `described` and cannot run.
-  Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle, std::shared_ptr<const fe::DeviceProperties> described,
-       std::string& why)
+  Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle,
+       std::shared_ptr<const fe::DeviceProperties> described, std::string& why)
       : spec_(spec), handle_(std::move(handle)) {
     GraphBuilder(graph_, spec_).build();
     if (described) graph_.set_device_properties(described);
     fe::error_t status = graph_.validate();
-    if (status.is_good()) status = handle_ ? graph_.build_operation_graph(handle_->get()) : graph_.build_operation_graph();
-    if (status.is_good()) status = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+    if (status.is_good())
+      status =
+          handle_ ? graph_.build_operation_graph(handle_->get()) : graph_.build_operation_graph();
+    if (status.is_good())
+      status = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     if (status.is_bad()) {
       why = message_of(status);
       return;
@@ -155,7 +176,9 @@ class Plan final : public GraphPlan {
     graph_.deselect_numeric_notes(unwanted);
     graph_.deselect_workspace_greater_than(static_cast<std::int64_t>(rules.workspace));
     candidates_ = graph_.supported();
-    if (candidates_.empty()) why = fmt::format("none of its {} engines keeps the rules", graph_.get_execution_plan_count());
+    if (candidates_.empty())
+      why =
+          fmt::format("none of its {} engines keeps the rules", graph_.get_execution_plan_count());
   }
 
   int candidates() const override { return static_cast<int>(candidates_.size()); }
@@ -178,16 +201,23 @@ class Plan final : public GraphPlan {
   }
 
   void run(int candidate, const Bindings& bindings, void* workspace, StreamHandle stream) override {
-    require(handle_ != nullptr, "cudnn", "{}: a plan for a described device cannot run", text(spec_));
-    // One handle for all streams, also where a captured backward pass goes to and fro between two (core/autograd.h): setting the stream
-    // says where the next call goes, and what priority cuDNN's own streams have, the same for those two. Calls come from one thread,
-    // workspaces are the stream's own, and order between streams is by the backend's events alone. A cuDNN that refused the change in a
-    // capture would cost the branch, not the graph (apps/trainer/device/step_graphs.h).
-    check(cudnnSetStream(handle_->get(), static_cast<cudaStream_t>(stream)), "cannot set the stream");
+    require(handle_ != nullptr, "cudnn", "{}: a plan for a described device cannot run",
+            text(spec_));
+    // One handle for all streams, also where a captured backward pass goes to and fro between two
+    // (core/autograd.h): setting the stream says where the next call goes, and what priority
+    // cuDNN's own streams have, the same for those two. Calls come from one thread, workspaces are
+    // the stream's own, and order between streams is by the backend's events alone. A cuDNN that
+    // refused the change in a capture would cost the branch, not the graph
+    // (apps/trainer/device/step_graphs.h).
+    check(cudnnSetStream(handle_->get(), static_cast<cudaStream_t>(stream)),
+          "cannot set the stream");
     pointers_.clear();
-    for (const Binding& binding : bindings) pointers_.emplace(static_cast<std::int64_t>(binding.tensor), binding.data);
-    const fe::error_t status = graph_.execute_plan_at_index(handle_->get(), pointers_, workspace, at(candidate));
-    if (status.is_bad()) fail(ExitCode::kInternal, "cudnn", "{}: {}", text(spec_), message_of(status));
+    for (const Binding& binding : bindings)
+      pointers_.emplace(static_cast<std::int64_t>(binding.tensor), binding.data);
+    const fe::error_t status =
+        graph_.execute_plan_at_index(handle_->get(), pointers_, workspace, at(candidate));
+    if (status.is_bad())
+      fail(ExitCode::kInternal, "cudnn", "{}: {}", text(spec_), message_of(status));
   }
 
   double milliseconds(StreamHandle stream, const std::function<void()>& work) override {
@@ -210,7 +240,9 @@ class Plan final : public GraphPlan {
     Mark& operator=(const Mark&) = delete;
     cudaEvent_t event = nullptr;
   };
-  std::int64_t at(int candidate) const { return candidates_.at(static_cast<std::size_t>(candidate)); }
+  std::int64_t at(int candidate) const {
+    return candidates_.at(static_cast<std::size_t>(candidate));
+  }
 
   GraphSpec spec_;
   std::shared_ptr<Handle> handle_;
@@ -224,7 +256,8 @@ class Maker final : public GraphMaker {
   Maker(std::shared_ptr<Handle> handle, std::shared_ptr<const fe::DeviceProperties> described)
       : handle_(std::move(handle)), described_(std::move(described)) {}
 
-  std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules& rules, std::string& why) override {
+  std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules& rules,
+                                  std::string& why) override {
     return std::make_unique<Plan>(spec, rules, handle_, described_, why);
   }
   std::string version() const override {
@@ -239,12 +272,16 @@ class Maker final : public GraphMaker {
 
 }  // namespace
 
-std::unique_ptr<GraphMaker> make_device_graphs() { return std::make_unique<Maker>(std::make_shared<Handle>(), nullptr); }
+std::unique_ptr<GraphMaker> make_device_graphs() {
+  return std::make_unique<Maker>(std::make_shared<Handle>(), nullptr);
+}
 
 std::unique_ptr<GraphMaker> make_described_graphs(std::string_view json) {
   auto properties = std::make_shared<fe::DeviceProperties>();
   const fe::error_t status = properties->deserialize({json.begin(), json.end()});
-  if (status.is_bad()) fail(ExitCode::kUsage, "cudnn", "the device's description is not understood: {}", message_of(status));
+  if (status.is_bad())
+    fail(ExitCode::kUsage, "cudnn", "the device's description is not understood: {}",
+         message_of(status));
   return std::make_unique<Maker>(nullptr, std::move(properties));
 }
 

@@ -9,8 +9,9 @@
 #include "kernels/cuda/libraries/cudnn_spec.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// cuDNN's graphs: made and planned for a device that is here or is only described, so that a machine without a GPU can tell which engines
-// the backend will find. cudnn_graphs.cpp is the only source of the backend that includes cudnn-frontend.
+// cuDNN's graphs: made and planned for a device that is here or is only described, so that a
+// machine without a GPU can tell which engines the backend will find. cudnn_graphs.cpp is the only
+// source of the backend that includes cudnn-frontend.
 namespace starling::cuda {
 
 struct PlanRules {
@@ -19,7 +20,8 @@ struct PlanRules {
   std::size_t workspace = std::size_t{1} << 30;
 };
 
-/// One graph's candidates: the engines that support it on the device and keep the rules, best first by cuDNN's heuristics.
+/// One graph's candidates: the engines that support it on the device and keep the rules, best first
+/// by cuDNN's heuristics.
 class GraphPlan {
  public:
   virtual ~GraphPlan() = default;
@@ -28,17 +30,20 @@ class GraphPlan {
   /// Loads its kernels. False with the reason in `why`.
   virtual bool finalise(int candidate, std::string& why) = 0;
   virtual std::size_t workspace(int candidate) const = 0;  ///< of a finalised one
-  virtual void run(int candidate, const Bindings& bindings, void* workspace, StreamHandle stream) = 0;
+  virtual void run(int candidate, const Bindings& bindings, void* workspace,
+                   StreamHandle stream) = 0;
   /// Milliseconds of work() on the stream, on the device's clock.
   virtual double milliseconds(StreamHandle stream, const std::function<void()>& work) = 0;
 };
 
-/// What makes plans: cuDNN on this machine's GPU, or cuDNN for a described one (whose plans cannot run), or a test's own.
+/// What makes plans: cuDNN on this machine's GPU, or cuDNN for a described one (whose plans cannot
+/// run), or a test's own.
 class GraphMaker {
  public:
   virtual ~GraphMaker() = default;
   /// The plan, perhaps without candidates; then `why` has cuDNN's reason.
-  virtual std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules& rules, std::string& why) = 0;
+  virtual std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules& rules,
+                                          std::string& why) = 0;
   virtual std::string version() const = 0;
 };
 

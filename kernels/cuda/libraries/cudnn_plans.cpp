@@ -13,7 +13,8 @@ namespace starling::cuda {
 
 namespace {
 
-constexpr int kTimed = 8;  ///< candidates that `cudnn_benchmark` runs at most; the heuristics put the best first
+/// Candidates that `cudnn_benchmark` runs at most; the heuristics put the best first
+constexpr int kTimed = 8;
 constexpr int kTimings = 3;
 constexpr double kSlow = 3.0;  ///< times the best: no further run
 /// A candidate's first run loads its kernels, which the device's clock sees as well.
@@ -21,7 +22,8 @@ constexpr double kLoadingMs = 25.0;
 
 }  // namespace
 
-CudnnPlans::CudnnPlans(const LibrarySettings& settings, WorkspaceSource& workspaces, std::unique_ptr<GraphMaker> maker)
+CudnnPlans::CudnnPlans(const LibrarySettings& settings, WorkspaceSource& workspaces,
+                       std::unique_ptr<GraphMaker> maker)
     : settings_(settings), workspaces_(workspaces), maker_(std::move(maker)) {}
 
 CudnnPlans::Entry* CudnnPlans::find(const GraphSpec& spec) {
@@ -51,13 +53,15 @@ void CudnnPlans::run(Entry& entry, const Bindings& bindings, StreamHandle stream
   issue(entry, entry.chosen, entry.workspace, bindings, stream);
 }
 
-void CudnnPlans::issue(Entry& entry, int candidate, std::size_t bytes, const Bindings& bindings, StreamHandle stream) {
+void CudnnPlans::issue(Entry& entry, int candidate, std::size_t bytes, const Bindings& bindings,
+                       StreamHandle stream) {
   const std::shared_ptr<Storage> workspace = bytes == 0 ? nullptr : workspaces_.workspace(bytes);
   entry.plan->run(candidate, bindings, workspace ? workspace->data() : nullptr, stream);
 }
 
-/// Times the first candidates on the call's own tensors, whose output is written again afterwards, and keeps the fastest. One that is far
-/// behind is dropped after its first run, or after its first without loading.
+/// Times the first candidates on the call's own tensors, whose output is written again afterwards,
+/// and keeps the fastest. One that is far behind is dropped after its first run, or after its first
+/// without loading.
 void CudnnPlans::choose(Entry& entry, const Bindings& bindings, StreamHandle stream) {
   entry.timed = true;
   double best = 0.0;
@@ -68,7 +72,9 @@ void CudnnPlans::choose(Entry& entry, const Bindings& bindings, StreamHandle str
     if (i != first && !entry.plan->finalise(i, why)) continue;
     ++tried;
     const std::size_t bytes = entry.plan->workspace(i);
-    const auto timed = [&] { return entry.plan->milliseconds(stream, [&] { issue(entry, i, bytes, bindings, stream); }); };
+    const auto timed = [&] {
+      return entry.plan->milliseconds(stream, [&] { issue(entry, i, bytes, bindings, stream); });
+    };
     std::array<double, kTimings> times{};
     try {
       if (timed() > kSlow * best + kLoadingMs && i != first) continue;
@@ -77,7 +83,8 @@ void CudnnPlans::choose(Entry& entry, const Bindings& bindings, StreamHandle str
       for (int k = 1; k < kTimings; ++k) times[static_cast<std::size_t>(k)] = timed();
     } catch (const Error& error) {
       if (i == first) throw;
-      log::write(log::Level::kDebug, fmt::format("[cudnn] {}: {} left out: {}", text(entry.spec), entry.plan->name(i), error.what()));
+      log::write(log::Level::kDebug, fmt::format("[cudnn] {}: {} left out: {}", text(entry.spec),
+                                                 entry.plan->name(i), error.what()));
       continue;
     }
     std::sort(times.begin(), times.end());
@@ -86,8 +93,10 @@ void CudnnPlans::choose(Entry& entry, const Bindings& bindings, StreamHandle str
     entry.chosen = i;
     entry.workspace = bytes;
   }
-  log::write(log::Level::kDebug, fmt::format("[cudnn] {}: {}, the fastest of {} out of {} candidates, takes {:.3f} ms", text(entry.spec),
-                                             entry.plan->name(entry.chosen), tried, entry.plan->candidates(), best));
+  log::write(log::Level::kDebug,
+             fmt::format("[cudnn] {}: {}, the fastest of {} out of {} candidates, takes {:.3f} ms",
+                         text(entry.spec), entry.plan->name(entry.chosen), tried,
+                         entry.plan->candidates(), best));
 }
 
 }  // namespace starling::cuda

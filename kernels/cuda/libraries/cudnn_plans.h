@@ -9,11 +9,12 @@
 
 namespace starling::cuda {
 
-/// The plans of all graphs that have been asked for, made at the first call and kept, and which engine of each runs. A graph without an
-/// engine is remembered and reported once.
+/// The plans of all graphs that have been asked for, made at the first call and kept, and which
+/// engine of each runs. A graph without an engine is remembered and reported once.
 class CudnnPlans {
  public:
-  CudnnPlans(const LibrarySettings& settings, WorkspaceSource& workspaces, std::unique_ptr<GraphMaker> maker);
+  CudnnPlans(const LibrarySettings& settings, WorkspaceSource& workspaces,
+             std::unique_ptr<GraphMaker> maker);
 
   /// A graph's plan and the candidate that was chosen.
   struct Entry {
@@ -30,9 +31,12 @@ class CudnnPlans {
   std::string version() const { return maker_->version(); }
 
  private:
-  PlanRules rules() const { return {.tf32 = settings_.tf32, .deterministic = settings_.deterministic}; }
+  PlanRules rules() const {
+    return {.tf32 = settings_.tf32, .deterministic = settings_.deterministic};
+  }
   void prepare(const GraphSpec& spec, Entry& entry);
-  void issue(Entry& entry, int candidate, std::size_t bytes, const Bindings& bindings, StreamHandle stream);
+  void issue(Entry& entry, int candidate, std::size_t bytes, const Bindings& bindings,
+             StreamHandle stream);
   void choose(Entry& entry, const Bindings& bindings, StreamHandle stream);
 
   LibrarySettings settings_;

@@ -10,8 +10,9 @@
 
 #include "core/backend.h"
 
-// What the backend asks of cuDNN, as plain values: which graph for which call, and which tensor of the call is which of the graph's. No
-// cuDNN header is needed here, so tests look at every choice without it.
+// What the backend asks of cuDNN, as plain values: which graph for which call, and which tensor of
+// the call is which of the graph's. No cuDNN header is needed here, so tests look at every choice
+// without it.
 namespace starling::cuda {
 
 enum class GraphKind : std::uint8_t { kForward, kBackwardData, kBackwardWeights };
@@ -49,12 +50,14 @@ struct Binding {
 };
 using Bindings = std::vector<Binding>;
 
-/// The graph for a call, or nothing and the reason in `why` where no graph does exactly what the call asks.
+/// The graph for a call, or nothing and the reason in `why` where no graph does exactly what the
+/// call asks.
 std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why);
 std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& why);
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why);
 
-/// Refuses a tensor of the call that is not what the graph reads or writes there, which no library would notice.
+/// Refuses a tensor of the call that is not what the graph reads or writes there, which no library
+/// would notice.
 void check_bindings(const GraphSpec& spec, const Bindings& bindings);
 /// Numbers of the parameters' dtype, one for each of the image's channels.
 void check_per_channel(const Tensor& tensor, const Tensor& image, std::string_view name);

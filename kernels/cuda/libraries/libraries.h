@@ -6,12 +6,13 @@
 #include "core/backend.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// The libraries that the backend hands work to. Each call answers whether it did the work: false means that the library has no way for this
-// shape, precision or device, and the backend's own kernel does it. On the fake
+// The libraries that the backend hands work to. Each call answers whether it did the work: false
+// means that the library has no way for this shape, precision or device, and the backend's own
+// kernel does it. On the fake
 // runtime, tests/fakes/cuda/fake_libraries.cpp opens stand-ins, or nothing.
-// What lives here: what NVIDIA's libraries do for us, each behind an interface that tests replace. cudnn_spec says which graph an operation
-// wants, cudnn_graphs builds it, cudnn_plans chooses and keeps the way it is run, cudnn_finish does what a graph leaves; blas_lt
-// multiplies.
+// What lives here: what NVIDIA's libraries do for us, each behind an interface that tests replace.
+// cudnn_spec says which graph an operation wants, cudnn_graphs builds it, cudnn_plans chooses and
+// keeps the way it is run, cudnn_finish does what a graph leaves; blas_lt multiplies.
 
 namespace starling::cuda {
 
@@ -20,8 +21,8 @@ struct LibrarySettings {
   DeviceInfo device;
 };
 
-/// Temporary device memory for the work that is issued to one stream next: the pool's, valid for work issued to that stream before the
-/// Workspace dies.
+/// Temporary device memory for the work that is issued to one stream next: the pool's, valid for
+/// work issued to that stream before the Workspace dies.
 class WorkspaceSource {
  public:
   virtual ~WorkspaceSource() = default;
@@ -41,9 +42,10 @@ class Cudnn {
 /// Null on the fake runtime without stand-ins; open_blas() likewise.
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
 
-/// cuBLASLt, with bias and ReLU in the epilogue; algorithms cached by shape. Whether its ReLU keeps a NaN is not documented, and NaN must
-/// stay to be noticed: each algorithm shows it once, on a product of NaN before its first use, and where NaN is lost (or for fp64) the
-/// answer to `relu` is false. GELU is a kernel of its own: cuBLASLt's is the approximation by tanh, not x·Φ(x).
+/// cuBLASLt, with bias and ReLU in the epilogue; algorithms cached by shape. Whether its ReLU keeps
+/// a NaN is not documented, and NaN must stay to be noticed: each algorithm shows it once, on a
+/// product of NaN before its first use, and where NaN is lost (or for fp64) the answer to `relu` is
+/// false. GELU is a kernel of its own: cuBLASLt's is the approximation by tanh, not x·Φ(x).
 class Blas {
  public:
   virtual ~Blas() = default;

@@ -1,16 +1,18 @@
 #include "kernels/cuda/operations/batch_norm_parts.h"
 
-// Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives last combines (with the running
-// statistics), and the elementwise pass. That pass walks the rows from the last to the first, as the first kernel has left the last ones in
-// the cache.
+// Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives
+// last combines (with the running statistics), and the elementwise pass. That pass walks the rows
+// from the last to the first, as the first kernel has left the last ones in the cache.
 namespace starling::cuda {
 namespace {
 
-/// Mean and squared deviations of each part of the rows (partial[parts][2][channels]), and of the whole. Deviations from a rough mean, of
-/// the part's first rows, keep the sums small: no cancellation even where the mean is large.
+/// Mean and squared deviations of each part of the rows (partial[parts][2][channels]), and of the
+/// whole. Deviations from a rough mean, of the part's first rows, keep the sums small: no
+/// cancellation even where the mean is large.
 template <class T, int kSize>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    moments(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, Statistics<Compute<T>> to) {
+    moments(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals,
+            Statistics<Compute<T>> to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const Index part = blockIdx.y;
@@ -51,7 +53,8 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   sum_over_parts<kSize>(
       sums, partial, arrivals, t, place, shared,
       [&](Index from, C origin, C mean, C squares, double& sum, double& other) {
-        const double n = static_cast<double>(t.rows_of(from)), d = static_cast<double>(mean) - static_cast<double>(origin);
+        const double n = static_cast<double>(t.rows_of(from)),
+                     d = static_cast<double>(mean) - static_cast<double>(origin);
         sum += d * n;
         other += static_cast<double>(squares) + d * d * n;
       },
@@ -73,7 +76,8 @@ struct Normalisation {
 
 template <class T, int kSize, bool kResidual>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    normalise(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y, ColumnTiles t, Normalisation<Compute<T>> how) {
+    normalise(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
+              ColumnTiles t, Normalisation<Compute<T>> how) {
   using C = Compute<T>;
   const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize];
@@ -98,7 +102,8 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   });
 }
 
-/// What the gradient's sums of a channel become: the parameters' gradients, and the line of input_gradient().
+/// What the gradient's sums of a channel become: the parameters' gradients, and the line of
+/// input_gradient().
 template <class C>
 struct GradientResults {
   const C *inv_std, *gamma;
@@ -108,9 +113,11 @@ struct GradientResults {
   bool accumulate, training;
 
   STARLING_HD void take(Index c, double g, double product) const {
-    const double inv = static_cast<double>(inv_std[c]), factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
+    const double inv = static_cast<double>(inv_std[c]),
+                 factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
     const double gx = product * inv, share = 1.0 / static_cast<double>(rows);
-    if (dgamma) dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
+    if (dgamma)
+      dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
     if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
     // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
     slope[c] = static_cast<C>(training ? -factor * inv * gx * share : 0.0);
@@ -155,7 +162,8 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
       how.mean = statistics.saved_mean;
       how.inv_std = statistics.saved_inv_std;
     } else {
-      require(running_mean && running_var, "cuda", "batch norm forward: inference needs the running statistics");
+      require(running_mean && running_var, "cuda",
+              "batch norm forward: inference needs the running statistics");
       how.mean = running_mean;
       how.variance = running_var;
       how.saved_mean = optional_numbers<C>(args.saved_mean, channels, kName, "saved_mean");
@@ -220,7 +228,8 @@ void CudaBackend::batch_norm_forward(const BatchNormForward& args) {
 }
 
 void CudaBackend::batch_norm_backward(const BatchNormBackward& args) {
-  floating(args.x, "batch norm backward", [&](auto type) { backward<decltype(type)>(*this, args); });
+  floating(args.x, "batch norm backward",
+           [&](auto type) { backward<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

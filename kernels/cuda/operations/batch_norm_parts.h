@@ -3,7 +3,8 @@
 #include "kernels/cuda/device/column_tiles.h"
 #include "kernels/math/activations.h"
 
-// What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one operation each) share.
+// What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one
+// operation each) share.
 namespace starling::cuda {
 
 /// Statistics of a batch and where they go; running statistics are optional.
@@ -15,16 +16,20 @@ struct Statistics {
 
   /// From the mean and the sum of squared deviations of channel c's `rows` numbers.
   STARLING_HD void take(Index c, double mean, double squares, Index rows) const {
-    // All loads before the first store, behind which each would have to wait: one block does this, and the others are done.
+    // All loads before the first store, behind which each would have to wait: one block does this,
+    // and the others are done.
     const double old_mean = running_mean ? static_cast<double>(running_mean[c]) : 0.0;
     const double old_var = running_var ? static_cast<double>(running_var[c]) : 0.0;
     const bool counts = c == 0 && batches_tracked;
     const std::int64_t batches = counts ? *batches_tracked : 0;
-    const double n = static_cast<double>(rows), variance = squares / n, unbiased = rows > 1 ? squares / (n - 1.0) : variance;
+    const double n = static_cast<double>(rows), variance = squares / n,
+                 unbiased = rows > 1 ? squares / (n - 1.0) : variance;
     saved_mean[c] = static_cast<C>(mean);
     saved_inv_std[c] = static_cast<C>(1.0 / sqrt(variance + eps));
-    if (running_mean) running_mean[c] = static_cast<C>((1.0 - momentum) * old_mean + momentum * mean);
-    if (running_var) running_var[c] = static_cast<C>((1.0 - momentum) * old_var + momentum * unbiased);
+    if (running_mean)
+      running_mean[c] = static_cast<C>((1.0 - momentum) * old_mean + momentum * mean);
+    if (running_var)
+      running_var[c] = static_cast<C>((1.0 - momentum) * old_var + momentum * unbiased);
     if (counts) *batches_tracked = batches + 1;
   }
 };
@@ -32,31 +37,38 @@ struct Statistics {
 /// From BatchNormForward or BatchNormFinish.
 template <class C, class Args>
 Statistics<C> statistics_of(const Args& args, Index channels, const char* operation) {
-  return {.saved_mean = numbers<C>(args.saved_mean, channels, operation, "saved_mean"),
-          .saved_inv_std = numbers<C>(args.saved_inv_std, channels, operation, "saved_inv_std"),
-          .running_mean = optional_numbers<C>(args.running_mean, channels, operation, "running_mean"),
-          .running_var = optional_numbers<C>(args.running_var, channels, operation, "running_var"),
-          .batches_tracked = optional_numbers<std::int64_t>(args.batches_tracked, 1, operation, "batches_tracked"),
-          .eps = args.eps,
-          .momentum = args.momentum};
+  return {
+      .saved_mean = numbers<C>(args.saved_mean, channels, operation, "saved_mean"),
+      .saved_inv_std = numbers<C>(args.saved_inv_std, channels, operation, "saved_inv_std"),
+      .running_mean = optional_numbers<C>(args.running_mean, channels, operation, "running_mean"),
+      .running_var = optional_numbers<C>(args.running_var, channels, operation, "running_var"),
+      .batches_tracked =
+          optional_numbers<std::int64_t>(args.batches_tracked, 1, operation, "batches_tracked"),
+      .eps = args.eps,
+      .momentum = args.momentum};
 }
 
 /// The numbers of a thread's channels, or `otherwise` for each where there are none.
 template <class C, int kSize, bool kBack>
-__device__ __forceinline__ void load_channels(const C* from, const ColumnPlace<kBack>& place, C otherwise, C (&to)[kSize]) {
+__device__ __forceinline__ void load_channels(const C* from, const ColumnPlace<kBack>& place,
+                                              C otherwise, C (&to)[kSize]) {
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) to[j] = from && place.inside ? from[place.channel + j] : otherwise;
+  for (int j = 0; j < kSize; ++j)
+    to[j] = from && place.inside ? from[place.channel + j] : otherwise;
 }
 /// 1/σ becomes γ/σ.
 template <class C, int kSize, bool kBack>
-__device__ __forceinline__ void scale_by(const C* gamma, const ColumnPlace<kBack>& place, C (&scale)[kSize]) {
+__device__ __forceinline__ void scale_by(const C* gamma, const ColumnPlace<kBack>& place,
+                                         C (&scale)[kSize]) {
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) scale[j] *= gamma && place.inside ? gamma[place.channel + j] : C(1);
+  for (int j = 0; j < kSize; ++j)
+    scale[j] *= gamma && place.inside ? gamma[place.channel + j] : C(1);
 }
 
 /// Calls f(j, value) for number j of the thread's group in each of its rows of x.
 template <int kSize, int kRows, class T, class F>
-__device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>& place, const F& f) {
+__device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>& place,
+                                           const F& f) {
   for_rows<kRows>(
       place.count, [&](Index r) { return ask_for<kSize>(x + place.at(r)); },
       [&](const Coming<T, kSize>& row, Index) {
@@ -68,8 +80,9 @@ __device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>&
 
 /// y = f(j, x, residual) for number j of each group, then ReLU with its ceiling if `relu`.
 template <int kSize, bool kResidual, class T, class F>
-__device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y, const ColumnPlace<true>& place, bool relu, Compute<T> ceiling,
-                                         const F& f) {
+__device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y,
+                                         const ColumnPlace<true>& place, bool relu,
+                                         Compute<T> ceiling, const F& f) {
   using C = Compute<T>;
   struct Row {
     Coming<T, kSize> x, add;
@@ -96,8 +109,9 @@ __device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y, co
       });
 }
 
-/// (x - mean)·γ/σ + β: the form of the forward and the backward kernel, so that the backward pass finds the sign of y again. (Batch norms
-/// in steps write y by scale and shift: there the two may disagree within rounding of zero.)
+/// (x - mean)·γ/σ + β: the form of the forward and the backward kernel, so that the backward pass
+/// finds the sign of y again. (Batch norms in steps write y by scale and shift: there the two may
+/// disagree within rounding of zero.)
 template <class C>
 STARLING_HD C normal(C x, C mean, C scale, C beta) {
   return (x - mean) * scale + beta;
@@ -105,17 +119,20 @@ STARLING_HD C normal(C x, C mean, C scale, C beta) {
 
 namespace detail {
 
-/// Where the gradient before the normalisation comes from: dy + dy2, masked by 0 < y ≤ largest, or by what x gives in y's place.
+/// Where the gradient before the normalisation comes from: dy + dy2, masked by 0 < y ≤ largest, or
+/// by what x gives in y's place.
 template <class T>
 struct Gradient {
-  const T *x, *y, *dy, *dy2;  ///< y and dy2 are optional. No __restrict__: results may go where one of these was
+  /// Y and dy2 are optional. No __restrict__: results may go where one of these was
+  const T *x, *y, *dy, *dy2;
   const Compute<T>*mean, *inv_std, *gamma, *beta;
   Compute<T> largest;  ///< see math::largest_below()
 };
 
 /// What BatchNormBackward and its steps all have; `ceiling`: of the ReLU that the mask is for.
 template <class T, class Args>
-Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, double ceiling, const char* operation) {
+Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, double ceiling,
+                        const char* operation) {
   using C = Compute<T>;
   return {.x = args.x.template data<T>(),
           .dy = numbers<T>(args.dy, matrix.elements(), operation, "dy"),
@@ -125,7 +142,8 @@ Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, double ceiling
           .largest = math::largest_below<C>(ceiling)};
 }
 
-/// Rows of one thread that are on their way at once, of both passes below; twice as many are where x and dy are all.
+/// Rows of one thread that are on their way at once, of both passes below; twice as many are where
+/// x and dy are all.
 constexpr int kGradientRows = 2;
 
 template <class T, int kSize>
@@ -135,8 +153,9 @@ struct GradientRows {
 
 /// Rows first … first + n - 1 of a thread.
 template <bool kAll, bool kMaskX, int kSize, class T, bool kBack>
-__device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T>& from, const ColumnPlace<kBack>& place, Index first,
-                                                                int n) {
+__device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T>& from,
+                                                                const ColumnPlace<kBack>& place,
+                                                                Index first, int n) {
   GradientRows<T, kSize> rows;
   const Index at = place.at(first), stride = kBack ? -place.stride : place.stride;
 #pragma unroll
@@ -159,9 +178,13 @@ __device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T
 
 /// The masked gradient of row u, and x without its mean.
 template <bool kMaskX, class T, int kSize, class C>
-__device__ __forceinline__ void masked_gradient(const Gradient<T>& from, const GradientRows<T, kSize>& rows, int u, const C (&mean)[kSize],
-                                                const C (&scale)[kSize], const C (&beta)[kSize], C (&g)[kSize], C (&centred)[kSize]) {
-  const auto x = rows.x[u].group(), dy = rows.dy[u].group(), dy2 = rows.dy2[u].group(), y = rows.y[u].group();
+__device__ __forceinline__ void masked_gradient(const Gradient<T>& from,
+                                                const GradientRows<T, kSize>& rows, int u,
+                                                const C (&mean)[kSize], const C (&scale)[kSize],
+                                                const C (&beta)[kSize], C (&g)[kSize],
+                                                C (&centred)[kSize]) {
+  const auto x = rows.x[u].group(), dy = rows.dy[u].group(), dy2 = rows.dy2[u].group(),
+             y = rows.y[u].group();
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
     const C value = static_cast<C>(x.v[j]);
@@ -180,10 +203,15 @@ __device__ __forceinline__ void masked_gradient(const Gradient<T>& from, const G
 
 /// Calls f(group at x's place, g, x without its mean) for each row of a thread.
 template <bool kMaskX, int kSize, class T, bool kBack, class C, class F>
-__device__ __forceinline__ void for_gradients(const Gradient<T>& from, const ColumnPlace<kBack>& place, const C (&mean)[kSize],
-                                              const C (&scale)[kSize], const C (&beta)[kSize], const F& f) {
+__device__ __forceinline__ void for_gradients(const Gradient<T>& from,
+                                              const ColumnPlace<kBack>& place,
+                                              const C (&mean)[kSize], const C (&scale)[kSize],
+                                              const C (&beta)[kSize], const F& f) {
   in_flight<kGradientRows>(
-      place.count, [&]<bool kAll>(Index first, int n) { return load_gradient<kAll, kMaskX, kSize>(from, place, first, n); },
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        return load_gradient<kAll, kMaskX, kSize>(from, place, first, n);
+      },
       [&]<bool kAll>(const GradientRows<T, kSize>& rows, Index first, int n) {
 #pragma unroll
         for (int u = 0; u < kGradientRows; ++u) {
@@ -195,11 +223,12 @@ __device__ __forceinline__ void for_gradients(const Gradient<T>& from, const Col
       });
 }
 
-/// Sums of g and of g·(x - mean) over all rows, for to.take(channel, the one, the other); writes g to `dresidual` where it is given.
-/// partial[parts][2][channels] and arrivals: last_block.h.
+/// Sums of g and of g·(x - mean) over all rows, for to.take(channel, the one, the other); writes g
+/// to `dresidual` where it is given. partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize, bool kMaskX, class To>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, To to) {
+    gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* partial,
+                  unsigned* arrivals, To to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const auto place = column_place<kSize>(t);
@@ -210,23 +239,25 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     load_channels(from.inv_std, place, C(0), scale);
     scale_by(from.gamma, place, scale);
   }
-  for_gradients<kMaskX>(from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
-    Group<T, kSize> out;
+  for_gradients<kMaskX>(from, place, mean, scale, beta,
+                        [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
+                          Group<T, kSize> out;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      sums[j] += g[j];
-      sums[kSize + j] += g[j] * centred[j];
-      out.v[j] = static_cast<T>(g[j]);
-    }
-    if (dresidual) store_group<T, kSize>(dresidual + at, out);
-  });
+                          for (int j = 0; j < kSize; ++j) {
+                            sums[j] += g[j];
+                            sums[kSize + j] += g[j] * centred[j];
+                            out.v[j] = static_cast<T>(g[j]);
+                          }
+                          if (dresidual) store_group<T, kSize>(dresidual + at, out);
+                        });
   sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
-/// dx = g·γ/σ + (x - mean)·slope + offset, with what lines.line(channel, slope, offset) says. One thread for each channel calls
-/// lines.once(channel), for what else is to be written there.
+/// dx = g·γ/σ + (x - mean)·slope + offset, with what lines.line(channel, slope, offset) says. One
+/// thread for each channel calls lines.once(channel), for what else is to be written there.
 template <class T, int kSize, bool kMaskX, class Lines>
-__global__ void __launch_bounds__(kColumnThreads, 1) input_gradient(Gradient<T> from, T* dx, ColumnTiles t, Lines lines) {
+__global__ void __launch_bounds__(kColumnThreads, 1)
+    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, Lines lines) {
   using C = Compute<T>;
   const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize] = {}, offset[kSize] = {};
@@ -242,12 +273,14 @@ __global__ void __launch_bounds__(kColumnThreads, 1) input_gradient(Gradient<T> 
 #pragma unroll
     for (int j = 0; j < kSize; ++j) lines.once(place.channel + j);
   }
-  for_gradients<kMaskX>(from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
-    Group<T, kSize> out;
+  for_gradients<kMaskX>(
+      from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
+        Group<T, kSize> out;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) out.v[j] = static_cast<T>(g[j] * scale[j] + (centred[j] * slope[j] + offset[j]));
-    store_group<T, kSize>(dx + at, out);
-  });
+        for (int j = 0; j < kSize; ++j)
+          out.v[j] = static_cast<T>(g[j] * scale[j] + (centred[j] * slope[j] + offset[j]));
+        store_group<T, kSize>(dx + at, out);
+      });
 }
 
 }  // namespace detail

@@ -1,11 +1,12 @@
 #include "kernels/cuda/operations/batch_norm_parts.h"
 
-// The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they say of the batch norm, its application,
-// and the two steps of its gradient.
+// The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they
+// say of the batch norm, its application, and the two steps of its gradient.
 namespace starling::cuda {
 namespace {
 
-/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up, else C.
+/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up,
+/// else C.
 template <class C, class F>
 void as_sums(const Tensor& sums, const F& f) {
   if (sums.dtype() == DType::kFloat64)
@@ -28,11 +29,13 @@ struct GradientSums {
 /// Where the sums of x and x² go, from those of x - origin.
 template <class T, class S>
 struct ChannelTotals {
-  const T* origin;  ///< [C]; null: zero. A row of x makes fp64's sums exact to the rounding of small numbers
+  /// [C]; null: zero. A row of x makes fp64's sums exact to the rounding of small numbers
+  const T* origin;
   S *first, *second;
   Index rows;
   STARLING_HD void take(Index c, double sum, double squares) const {
-    const double from = origin ? static_cast<double>(static_cast<Compute<T>>(origin[c])) : 0.0, n = static_cast<double>(rows);
+    const double from = origin ? static_cast<double>(static_cast<Compute<T>>(origin[c])) : 0.0,
+                 n = static_cast<double>(rows);
     first[c] = static_cast<S>(sum + n * from);
     second[c] = static_cast<S>(squares + from * (2.0 * sum + n * from));
   }
@@ -41,7 +44,8 @@ struct ChannelTotals {
 /// Sums and sums of squares over all rows; partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize, class S>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, ChannelTotals<T, S> to) {
+    channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals,
+                 ChannelTotals<T, S> to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const auto place = column_place<kSize>(t);
@@ -71,13 +75,15 @@ template <class C, class S>
 __global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C, S> f) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < f.channels; c += threads) {
-    const double n = static_cast<double>(f.count), sum = static_cast<double>(f.sum[c]), mean = sum / n;
+    const double n = static_cast<double>(f.count), sum = static_cast<double>(f.sum[c]),
+                 mean = sum / n;
     double squares = static_cast<double>(f.square_sum[c]) - sum * mean;
     if (squares < 0.0) squares = 0.0;  // NaN stays
     f.statistics.take(c, mean, squares, f.count);
     // From the rounded statistics, as the backward pass finds the mask from them.
     const C scale = (f.gamma ? f.gamma[c] : C(1)) * f.statistics.saved_inv_std[c];
-    const double moved = static_cast<double>(f.statistics.saved_mean[c]) * static_cast<double>(scale);
+    const double moved =
+        static_cast<double>(f.statistics.saved_mean[c]) * static_cast<double>(scale);
     f.scale[c] = scale;
     f.shift[c] = static_cast<C>((f.beta ? static_cast<double>(f.beta[c]) : 0.0) - moved);
   }
@@ -89,7 +95,8 @@ struct Scales {
   bool relu;
   C ceiling;
 };
-/// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
+/// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the
+/// cache. No __restrict__: y may be an input.
 template <class T, int kSize, bool kResidual>
 __global__ void __launch_bounds__(kColumnThreads, 1)
     scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
@@ -104,7 +111,8 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   });
 }
 
-/// What the gradient's sums, which an earlier operation has found, become: the parameters' gradients, and the line of input_gradient().
+/// What the gradient's sums, which an earlier operation has found, become: the parameters'
+/// gradients, and the line of input_gradient().
 template <class C, class S>
 struct ApplyResults {
   const C *inv_std, *gamma;
@@ -115,20 +123,25 @@ struct ApplyResults {
 
   STARLING_HD void line(Index c, C& slope, C& offset) const {
     const double inverse = static_cast<double>(inv_std[c]);
-    const double share = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inverse / static_cast<double>(rows);
+    const double share =
+        (gamma ? static_cast<double>(gamma[c]) : 1.0) * inverse / static_cast<double>(rows);
     slope = static_cast<C>(-share * inverse * static_cast<double>(sum_dy_xhat[c]));
     offset = static_cast<C>(-share * static_cast<double>(sum_dy[c]));
   }
   STARLING_HD void once(Index c) const {
-    if (dbeta) dbeta[c] = static_cast<C>(accumulate ? static_cast<S>(dbeta[c]) + sum_dy[c] : sum_dy[c]);
-    if (dgamma) dgamma[c] = static_cast<C>(accumulate ? static_cast<S>(dgamma[c]) + sum_dy_xhat[c] : sum_dy_xhat[c]);
+    if (dbeta)
+      dbeta[c] = static_cast<C>(accumulate ? static_cast<S>(dbeta[c]) + sum_dy[c] : sum_dy[c]);
+    if (dgamma)
+      dgamma[c] =
+          static_cast<C>(accumulate ? static_cast<S>(dgamma[c]) + sum_dy_xhat[c] : sum_dy_xhat[c]);
   }
 };
 /// Where no gradient of x is wanted.
 template <class C, class S>
 __global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResults<C, S> a) {
   const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) a.once(c);
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads)
+    a.once(c);
 }
 
 template <class T>
@@ -140,14 +153,16 @@ void sums(CudaBackend& backend, const ChannelSums& args) {
   const T* x = args.x.data<T>();
   as_sums<C>(args.sum, [&](auto number) {
     using S = decltype(number);
-    const ChannelTotals<T, S> to{.origin = sizeof(S) > sizeof(C) && matrix.rows > 0 ? x : nullptr,
-                                 .first = numbers<S>(args.sum, channels, kName, "sum"),
-                                 .second = numbers<S>(args.square_sum, channels, kName, "square_sum"),
-                                 .rows = matrix.rows};
+    const ChannelTotals<T, S> to{
+        .origin = sizeof(S) > sizeof(C) && matrix.rows > 0 ? x : nullptr,
+        .first = numbers<S>(args.sum, channels, kName, "sum"),
+        .second = numbers<S>(args.square_sum, channels, kName, "square_sum"),
+        .rows = matrix.rows};
     const auto run = [&]<int kSize>() {
       const ColumnTiles t = column_tiles(backend, matrix, kSize, channel_sums<T, kSize, S>);
       const Tensor partial = partial_sums<C>(backend, t);
-      launch(channel_sums<T, kSize, S>, over_columns(backend, t), x, t, partial.data<C>(), backend.arrivals(), to);
+      launch(channel_sums<T, kSize, S>, over_columns(backend, t), x, t, partial.data<C>(),
+             backend.arrivals(), to);
     };
     with_packs<T>(channels, run, x);
   });
@@ -167,7 +182,10 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
                        .shift = numbers<C>(args.shift, channels, kName, "shift"),
                        .channels = channels,
                        .count = args.count};
-  launch(finish_batch_norm<C, S>, {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()},
+  launch(finish_batch_norm<C, S>,
+         {.grid = {blocks_for(channels, kColumnThreads)},
+          .block = {kColumnThreads},
+          .stream = backend.handle()},
          f);
 }
 
@@ -209,7 +227,8 @@ void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
       constexpr auto kKernel = detail::gradient_sums<T, kSize, true, GradientSums<C, S>>;
       const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
       const Tensor partial = partial_sums<C>(backend, t);
-      launch(kKernel, over_columns(backend, t), from, masked, t, partial.data<C>(), backend.arrivals(), to);
+      launch(kKernel, over_columns(backend, t), from, masked, t, partial.data<C>(),
+             backend.arrivals(), to);
     };
     with_packs<T>(channels, run, from.x, from.dy, masked);
   });
@@ -225,18 +244,22 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
   as_sums<C>(args.sum_dy, [&](auto number) {
     using S = decltype(number);
-    const ApplyResults<C, S> results{.inv_std = from.inv_std,
-                                     .gamma = from.gamma,
-                                     .sum_dy = numbers<S>(args.sum_dy, channels, kName, "sum_dy"),
-                                     .sum_dy_xhat = numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
-                                     .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
-                                     .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
-                                     .channels = channels,
-                                     .rows = matrix.rows,
-                                     .accumulate = args.accumulate};
+    const ApplyResults<C, S> results{
+        .inv_std = from.inv_std,
+        .gamma = from.gamma,
+        .sum_dy = numbers<S>(args.sum_dy, channels, kName, "sum_dy"),
+        .sum_dy_xhat = numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
+        .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
+        .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
+        .channels = channels,
+        .rows = matrix.rows,
+        .accumulate = args.accumulate};
     if (!dx) {
       launch(take_gradient_sums<C, S>,
-             {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()}, results);
+             {.grid = {blocks_for(channels, kColumnThreads)},
+              .block = {kColumnThreads},
+              .stream = backend.handle()},
+             results);
       return;
     }
     const auto run = [&]<int kSize>() {
@@ -255,7 +278,8 @@ void CudaBackend::channel_sums(const ChannelSums& args) {
 }
 
 void CudaBackend::batch_norm_finish(const BatchNormFinish& args) {
-  require(args.sum && args.saved_mean, "cuda", "batch norm finish: the sums or the statistics are missing");
+  require(args.sum && args.saved_mean, "cuda",
+          "batch norm finish: the sums or the statistics are missing");
   if (args.saved_mean.dtype() == DType::kFloat64)
     finish<double, double>(*this, args);
   else
@@ -267,11 +291,13 @@ void CudaBackend::scale_shift(const ScaleShift& args) {
 }
 
 void CudaBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
-  floating(args.x, "batch norm backward sums", [&](auto type) { backward_sums<decltype(type)>(*this, args); });
+  floating(args.x, "batch norm backward sums",
+           [&](auto type) { backward_sums<decltype(type)>(*this, args); });
 }
 
 void CudaBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
-  floating(args.x, "batch norm backward apply", [&](auto type) { backward_apply<decltype(type)>(*this, args); });
+  floating(args.x, "batch norm backward apply",
+           [&](auto type) { backward_apply<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

@@ -10,13 +10,15 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/codec.h"
 
-// Numbers in fewer bytes, and back, with the CPU's bits. A warp encodes a block: it reads the numbers for their range and once more, from
-// the caches, to write the codes. Decoding is elementwise over several messages at once.
+// Numbers in fewer bytes, and back, with the CPU's bits. A warp encodes a block: it reads the
+// numbers for their range and once more, from the caches, to write the codes. Decoding is
+// elementwise over several messages at once.
 namespace starling::cuda {
 namespace {
 
-constexpr int kMost = 8;       ///< messages
-constexpr int kCodeGroup = 4;  ///< numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
+constexpr int kMost = 8;  ///< messages
+/// Numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
+constexpr int kCodeGroup = 4;
 
 template <class T>
 struct Messages {
@@ -25,7 +27,8 @@ struct Messages {
   int terms;
 };
 
-/// The range of what `threads` threads, of which this is `thread`, find in n numbers; each its own part.
+/// The range of what `threads` threads, of which this is `thread`, find in n numbers; each its own
+/// part.
 template <class T>
 __device__ void own_range(const T* x, Index n, int thread, int threads, float& least, float& most) {
   bool none = false;
@@ -49,7 +52,8 @@ __device__ __forceinline__ void join_ranges(float low, float high, float& least,
 }
 __device__ __forceinline__ void range_of_warp(float& least, float& most) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    const float low = __shfl_xor_sync(0xffffffffu, least, lanes), high = __shfl_xor_sync(0xffffffffu, most, lanes);
+    const float low = __shfl_xor_sync(0xffffffffu, least, lanes),
+                high = __shfl_xor_sync(0xffffffffu, most, lanes);
     join_ranges(low, high, least, most);
   }
 }
@@ -67,22 +71,26 @@ __device__ __forceinline__ void encode_group(const Code8& code, const T* x, std:
 /// A warp for each block.
 template <class Code8, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_blocks(const T* x, Index n, Index block, Index blocks, std::uint8_t* codes, float* heads) {
+    encode_blocks(const T* x, Index n, Index block, Index blocks, std::uint8_t* codes,
+                  float* heads) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Index warps = Index{gridDim.x} * (kThreads / kWarp);
-  for (Index b = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; b < blocks; b += warps) {
+  for (Index b = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; b < blocks;
+       b += warps) {
     const Index first = b * block, size = first + block < n ? block : n - first;
     float least = std::numeric_limits<float>::infinity(), most = -least;
     own_range(x + first, size, lane, kWarp, least, most);
     range_of_warp(least, most);
     const Code8 code = Code8::of(least, most);
     if (lane == 0) code.put(heads + b * Code8::kHead);
-    for (Index i = Index{lane} * kCodeGroup; i < size; i += Index{kWarp} * kCodeGroup) encode_group(code, x + first + i, codes + first + i);
+    for (Index i = Index{lane} * kCodeGroup; i < size; i += Index{kWarp} * kCodeGroup)
+      encode_group(code, x + first + i, codes + first + i);
   }
 }
 
-/// One block of threads finds a long block's range and leaves it in the head; encode_long() makes the code of it and the codes. Long blocks
-/// are there for messages that are to be as others' are; one of them is read by one multiprocessor.
+/// One block of threads finds a long block's range and leaves it in the head; encode_long() makes
+/// the code of it and the codes. Long blocks are there for messages that are to be as others' are;
+/// one of them is read by one multiprocessor.
 template <class T>
 __global__ void __launch_bounds__(kThreads) range_of_long(const T* x, Index n, float* range) {
   __shared__ float low[kThreads / kWarp], high[kThreads / kWarp];
@@ -96,23 +104,27 @@ __global__ void __launch_bounds__(kThreads) range_of_long(const T* x, Index n, f
   range[0] = least, range[1] = most;
 }
 template <class Code8, class T>
-__global__ void __launch_bounds__(kThreads) encode_long(const T* x, Index n, const float* range, std::uint8_t* codes, float* head) {
+__global__ void __launch_bounds__(kThreads)
+    encode_long(const T* x, Index n, const float* range, std::uint8_t* codes, float* head) {
   const Code8 code = Code8::of(range[0], range[1]);
   if (blockIdx.x == 0 && threadIdx.x == 0) code.put(head);
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup)
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
+       i += threads * kCodeGroup)
     encode_group(code, x + i, codes + i);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFloat16* codes) {
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
+       i += threads * kCodeGroup) {
     T value[kCodeGroup];
     load<kCodeGroup>(x + i, value);
     std::uint16_t result[kCodeGroup];
 #pragma unroll
-    for (int k = 0; k < kCodeGroup; ++k) result[k] = std::bit_cast<std::uint16_t>(static_cast<BFloat16>(static_cast<float>(value[k])));
+    for (int k = 0; k < kCodeGroup; ++k)
+      result[k] = std::bit_cast<std::uint16_t>(static_cast<BFloat16>(static_cast<float>(value[k])));
     detail::store_codes(result, reinterpret_cast<std::uint16_t*>(codes) + i);
   }
 }
@@ -120,7 +132,8 @@ __global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFlo
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* codes) {
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
+       i += threads * kCodeGroup) {
     T value[kCodeGroup];
     load<kCodeGroup>(x + i, value);
     store<kCodeGroup>(value, codes + i);
@@ -128,13 +141,16 @@ __global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* 
 }
 
 template <class Kind, class T>
-__global__ void __launch_bounds__(kThreads) decode_all(Messages<T> messages, Index n, Index block, T divisor, bool accumulate, T* out) {
+__global__ void __launch_bounds__(kThreads)
+    decode_all(Messages<T> messages, Index n, Index block, T divisor, bool accumulate, T* out) {
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
+       i += threads * kCodeGroup) {
     T sum[kCodeGroup] = {};
     if (accumulate) load<kCodeGroup>(out + i, sum);
 #pragma unroll
-    for (int m = 0; m < kMost; ++m) {  // unrolled: arguments that are found by a number are copied to memory
+    // unrolled: arguments that are found by a number are copied to memory
+    for (int m = 0; m < kMost; ++m) {
       if (m >= messages.terms) break;
       Kind::add(messages.of[m], n, i, i / block, messages.weight[m], sum);
     }
@@ -159,15 +175,18 @@ void CudaBackend::encode(const Encode& args) {
   const Index n = args.x.elements();
   if (n == 0) return;
   auto* message = args.message.data<std::uint8_t>();
-  require(packable(args.x.raw(), args.message.raw()), "cuda", "encode: the numbers and the message must begin at a multiple of 16 bytes");
+  require(packable(args.x.raw(), args.message.raw()), "cuda",
+          "encode: the numbers and the message must begin at a multiple of 16 bytes");
   of_type(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     if (args.code == Code::kNone) {
-      return launch(encode_none<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n, reinterpret_cast<T*>(message));
+      return launch(encode_none<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n,
+                    reinterpret_cast<T*>(message));
     }
     if (args.code == Code::kBf16) {
-      return launch(encode_low<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n, reinterpret_cast<BFloat16*>(message));
+      return launch(encode_low<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n,
+                    reinterpret_cast<BFloat16*>(message));
     }
     math::with_code(args.code == Code::kMinMax8, [&](auto kind) {
       using Code8 = decltype(kind);
@@ -175,15 +194,16 @@ void CudaBackend::encode(const Encode& args) {
       constexpr Index kLong = 65536;
       const Index block = args.block == 0 ? n : args.block, blocks = (n + block - 1) / block;
       if (block <= kLong) {
-        return launch(encode_blocks<Code8, T>, {{blocks_for(blocks, kThreads / kWarp, 1)}, {kThreads}, handle()}, x, n, block, blocks,
-                      message, heads);
+        return launch(encode_blocks<Code8, T>,
+                      {{blocks_for(blocks, kThreads / kWarp, 1)}, {kThreads}, handle()}, x, n,
+                      block, blocks, message, heads);
       }
       const Tensor range(*this, Shape{2}, DType::kFloat32);
       for (Index b = 0; b < blocks; ++b) {
         const Index first = b * block, size = std::min(block, n - first);
         launch(range_of_long<T>, {{1}, {kThreads}, handle()}, x + first, size, range.data<float>());
-        launch(encode_long<Code8, T>, {{grid_for(size)}, {kThreads}, handle()}, x + first, size, range.data<float>(), message + first,
-               heads + b * Code8::kHead);
+        launch(encode_long<Code8, T>, {{grid_for(size)}, {kThreads}, handle()}, x + first, size,
+               range.data<float>(), message + first, heads + b * Code8::kHead);
       }
     });
   });
@@ -205,11 +225,12 @@ void CudaBackend::decode(const Decode& args) {
       messages.weight[k] = static_cast<T>(args.weight[static_cast<std::size_t>(k)]);
       aligned = aligned && packable(messages.of[k]);
     }
-    require(aligned, "cuda", "decode: the numbers and the messages must begin at a multiple of 16 bytes");
+    require(aligned, "cuda",
+            "decode: the numbers and the messages must begin at a multiple of 16 bytes");
     const Index block = args.block == 0 ? n : args.block;
     const auto with = [&](auto kind) {
-      launch(decode_all<decltype(kind), T>, {{grid_for(n)}, {kThreads}, handle()}, messages, n, block, static_cast<T>(args.divisor),
-             args.accumulate, out);
+      launch(decode_all<decltype(kind), T>, {{grid_for(n)}, {kThreads}, handle()}, messages, n,
+             block, static_cast<T>(args.divisor), args.accumulate, out);
     };
     switch (args.code) {
       case Code::kNone: return with(detail::WholeMessage{});

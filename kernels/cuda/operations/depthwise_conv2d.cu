@@ -8,16 +8,18 @@
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Convolutions of every channel alone: a few multiply-adds for each number, so that memory is what they wait for. A thread takes a pack of
-// channels at a few neighbouring pixels of a row, and reads each column of a window's row once for all of them. Filters are turned round
-// first, to taps × channels, so that their numbers come in packs too.
+// Convolutions of every channel alone: a few multiply-adds for each number, so that memory is what
+// they wait for. A thread takes a pack of channels at a few neighbouring pixels of a row, and reads
+// each column of a window's row once for all of them. Filters are turned round first, to taps ×
+// channels, so that their numbers come in packs too.
 namespace starling::cuda {
 namespace {
 
 /// Outputs of a thread, by the step between them: with steps of 2 four would not fit the registers.
 template <int kStride>
 constexpr int kTileOf = kStride == 2 ? 2 : 4;
-constexpr Index kMostParts = 64;  ///< of the rows, whose sums for the filters are added up at the end
+/// Of the rows, whose sums for the filters are added up at the end
+constexpr Index kMostParts = 64;
 
 /// a divided by b; takes_depthwise() sees to it that numbers of pixels fit.
 struct Pixels {
@@ -38,16 +40,19 @@ struct Window {
 
 /// to[taps, C] = weight[C, taps], the taps in reverse order for `mirrored`.
 template <class T>
-__global__ void __launch_bounds__(kThreads) turn_filters(const T* weight, Index channels, int taps, bool mirrored, T* to) {
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < channels * taps; i += Index{gridDim.x} * blockDim.x) {
+__global__ void __launch_bounds__(kThreads)
+    turn_filters(const T* weight, Index channels, int taps, bool mirrored, T* to) {
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < channels * taps;
+       i += Index{gridDim.x} * blockDim.x) {
     const Quotient at = divide(i, channels);
     const Index tap = mirrored ? taps - 1 - at.whole : at.whole;
     to[i] = weight[at.rest * taps + tap];
   }
 }
 
-/// y = x * filters (+ bias): rows are tiles of output pixels, items packs of channels. kKernel and kStride: the window's width and step
-/// where the compiler is to know them, without dilation; 0: any.
+/// y = x * filters (+ bias): rows are tiles of output pixels, items packs of channels. kKernel and
+/// kStride: the window's width and step where the compiler is to know them, without dilation; 0:
+/// any.
 template <class T, int kCount, int kKernel, int kStride>
 __global__ void __launch_bounds__(kThreads, kKernel == 7 ? 1 : 2)
     convolve(const T* x, const T* filters, const Compute<T>* bias, Window g, int tiles, T* y) {
@@ -111,9 +116,11 @@ __global__ void __launch_bounds__(kThreads, kKernel == 7 ? 1 : 2)
   });
 }
 
-/// dx of a convolution with strides: g's `height` and `width` are dx's, `out_height` and `out_width` those of dy. Rows are pixels of dx.
+/// dx of a convolution with strides: g's `height` and `width` are dx's, `out_height` and
+/// `out_width` those of dy. Rows are pixels of dx.
 template <class T, int kCount>
-__global__ void __launch_bounds__(kThreads, 4) spread(const T* dy, const T* filters, Window g, T* dx) {
+__global__ void __launch_bounds__(kThreads, 4)
+    spread(const T* dy, const T* filters, Window g, T* dx) {
   using C = Compute<T>;
   for_items(g.images * g.height * g.width, g.channels / kCount, [&](Index row, Index pack) {
     const Pixels line = split(row, g.width), image = split(line.whole, g.height);
@@ -127,7 +134,9 @@ __global__ void __launch_bounds__(kThreads, 4) spread(const T* dy, const T* filt
         if (w < 0 || w % g.stride_w != 0 || q >= g.out_width) continue;
         C weight[kCount], value[kCount];
         load_wide<kCount>(filters + Index{kh * g.kernel_w + kw} * g.channels + channel, weight);
-        load_wide<kCount>(dy + ((Index{image.whole} * g.out_height + p) * g.out_width + q) * g.channels + channel, value);
+        load_wide<kCount>(
+            dy + ((Index{image.whole} * g.out_height + p) * g.out_width + q) * g.channels + channel,
+            value);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) sum[i] += weight[i] * value[i];
       }
@@ -136,17 +145,21 @@ __global__ void __launch_bounds__(kThreads, 4) spread(const T* dy, const T* filt
   });
 }
 
-/// partial[part, tap, channel] of kTaps taps of a row of the filter, from kw on, over the part's rows of dy. A block has blockDim.x packs
-/// of channels by blockDim.y rows at a time; blockIdx: packs, parts, rows of the filter times groups of taps.
+/// partial[part, tap, channel] of kTaps taps of a row of the filter, from kw on, over the part's
+/// rows of dy. A block has blockDim.x packs of channels by blockDim.y rows at a time; blockIdx:
+/// packs, parts, rows of the filter times groups of taps.
 template <class T, int kCount, int kTaps>
 __global__ void __launch_bounds__(kThreads)
-    gather_filters(const T* x, const T* dy, Window g, int groups, Index rows_per_part, double* partial) {
+    gather_filters(const T* x, const T* dy, Window g, int groups, Index rows_per_part,
+                   double* partial) {
   using C = Compute<T>;
   __shared__ C shared[kThreads * kCount];
-  const int kh = static_cast<int>(blockIdx.z) / groups, first_tap = static_cast<int>(blockIdx.z) % groups * kTaps;
+  const int kh = static_cast<int>(blockIdx.z) / groups,
+            first_tap = static_cast<int>(blockIdx.z) % groups * kTaps;
   const Index pack = Index{blockIdx.x} * blockDim.x + threadIdx.x, channel = pack * kCount;
   const bool inside = channel < g.channels;
-  const Index first = Index{blockIdx.y} * rows_per_part, last = min(first + rows_per_part, g.images * g.out_height);
+  const Index first = Index{blockIdx.y} * rows_per_part,
+              last = min(first + rows_per_part, g.images * g.out_height);
   C sum[kTaps][kCount] = {};
   if (inside) {
     for (Index row = first + threadIdx.y; row < last; row += blockDim.y) {
@@ -182,8 +195,11 @@ __global__ void __launch_bounds__(kThreads)
       const Index own = Index{blockIdx.x} * width + column;
       if (own >= g.channels || first_tap + t >= g.kernel_w) continue;
       double total = 0.0;
-      for (unsigned k = 0; k < blockDim.y; ++k) total += static_cast<double>(shared[k * width + column]);
-      partial[(Index{blockIdx.y} * g.kernel_h * g.kernel_w + kh * g.kernel_w + first_tap + t) * g.channels + own] = total;
+      for (unsigned k = 0; k < blockDim.y; ++k)
+        total += static_cast<double>(shared[k * width + column]);
+      partial[(Index{blockIdx.y} * g.kernel_h * g.kernel_w + kh * g.kernel_w + first_tap + t) *
+                  g.channels +
+              own] = total;
     }
   }
 }
@@ -191,9 +207,11 @@ __global__ void __launch_bounds__(kThreads)
 /// dweight[C, taps] (+)= Σ over the parts, in their order.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
-    add_parts(const double* partial, int parts, Index channels, int taps, C* dweight, bool accumulate) {
+    add_parts(const double* partial, int parts, Index channels, int taps, C* dweight,
+              bool accumulate) {
   const Index n = channels * taps;
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += Index{gridDim.x} * blockDim.x) {
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += Index{gridDim.x} * blockDim.x) {
     const Quotient at = divide(i, channels);
     C* to = dweight + at.rest * taps + at.whole;
     double total = accumulate ? static_cast<double>(*to) : 0.0;
@@ -206,9 +224,10 @@ __global__ void __launch_bounds__(kThreads)
 Window window_of(const Tensor& x, const Tensor& y, const Window2d& w, const char* operation) {
   const Shape &in = x.shape(), &out = y.shape();
   bool valid = in[0] == out[0];
-  for (int axis = 0; axis < 2; ++axis) valid = valid && out[1 + axis] == w.output(axis, in[1 + axis]) && out[1 + axis] > 0;
-  require(valid, "cuda", "{}: {} does not become {} under a window of {}x{}, each channel alone", operation, in.text(), out.text(),
-          w.kernel[0], w.kernel[1]);
+  for (int axis = 0; axis < 2; ++axis)
+    valid = valid && out[1 + axis] == w.output(axis, in[1 + axis]) && out[1 + axis] > 0;
+  require(valid, "cuda", "{}: {} does not become {} under a window of {}x{}, each channel alone",
+          operation, in.text(), out.text(), w.kernel[0], w.kernel[1]);
   const auto narrow = [](Index value) { return static_cast<int>(value); };
   return {in[0],
           narrow(in[1]),
@@ -227,26 +246,34 @@ Window window_of(const Tensor& x, const Tensor& y, const Window2d& w, const char
 }
 
 template <class T>
-Tensor turned(CudaBackend& backend, const Tensor& weight, const Window& g, bool mirrored, const char* operation) {
+Tensor turned(CudaBackend& backend, const Tensor& weight, const Window& g, bool mirrored,
+              const char* operation) {
   const int taps = g.kernel_h * g.kernel_w;
   const Index n = Index{g.channels} * taps;
   Tensor result = backend.scratch(n, weight.dtype());
-  launch(turn_filters<T>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()}, numbers<T>(weight, n, operation, "weight"),
-         Index{g.channels}, taps, mirrored, result.data<T>());
+  launch(turn_filters<T>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
+         numbers<T>(weight, n, operation, "weight"), Index{g.channels}, taps, mirrored,
+         result.data<T>());
   return result;
 }
 
 template <class T>
-void convolve_all(CudaBackend& backend, const T* x, const T* filters, const Compute<T>* bias, const Window& g, T* y) {
+void convolve_all(CudaBackend& backend, const T* x, const T* filters, const Compute<T>* bias,
+                  const Window& g, T* y) {
   const auto run = [&]<int kCount>() {
     const auto with = [&](auto kernel, int tile) {
       const int tiles = (g.out_width + tile - 1) / tile;
-      launch(kernel, over_rows(g.images * g.out_height * tiles, g.channels / kCount, backend.handle()), x, filters, bias, g, tiles, y);
+      launch(kernel,
+             over_rows(g.images * g.out_height * tiles, g.channels / kCount, backend.handle()), x,
+             filters, bias, g, tiles, y);
     };
     const bool dense = g.dilation_w == 1;
-    if (dense && g.kernel_w == 3 && g.stride_w == 1) return with(convolve<T, kCount, 3, 1>, kTileOf<1>);
-    if (dense && g.kernel_w == 3 && g.stride_w == 2) return with(convolve<T, kCount, 3, 2>, kTileOf<2>);
-    if (dense && g.kernel_w == 7 && g.stride_w == 1) return with(convolve<T, kCount, 7, 1>, kTileOf<1>);
+    if (dense && g.kernel_w == 3 && g.stride_w == 1)
+      return with(convolve<T, kCount, 3, 1>, kTileOf<1>);
+    if (dense && g.kernel_w == 3 && g.stride_w == 2)
+      return with(convolve<T, kCount, 3, 2>, kTileOf<2>);
+    if (dense && g.kernel_w == 7 && g.stride_w == 1)
+      return with(convolve<T, kCount, 7, 1>, kTileOf<1>);
     with(convolve<T, kCount, 0, 0>, kTileOf<0>);
   };
   with_packs<T>(g.channels, run, x, filters, y);
@@ -261,8 +288,9 @@ bool takes_depthwise(const Tensor& x, const Tensor& y, const Window2d& window) {
   bool small = channels > 1 && channels < kMost && window.kernel[0] * window.kernel[1] <= 1024;
   for (std::size_t i = 0; i < 2; ++i) {
     const int axis = 1 + static_cast<int>(i);
-    small = small && x.shape()[axis] < kMost && y.shape()[axis] < kMost && window.stride[i] > 0 && window.stride[i] <= 1024 &&
-            window.dilation[i] > 0 && window.dilation[i] <= 1024 && window.padding[i] >= 0 && window.padding[i] < kMost;
+    small = small && x.shape()[axis] < kMost && y.shape()[axis] < kMost && window.stride[i] > 0 &&
+            window.stride[i] <= 1024 && window.dilation[i] > 0 && window.dilation[i] <= 1024 &&
+            window.padding[i] >= 0 && window.padding[i] < kMost;
   }
   constexpr Index kMostPixels = Index{1} << 30;
   small = small && x.elements() / channels < kMostPixels && y.elements() / channels < kMostPixels;
@@ -300,7 +328,9 @@ void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardDa
     }
     const T* turned_filters = filters.data<T>();
     const auto run = [&]<int kCount>() {
-      launch(spread<T, kCount>, over_rows(g.images * g.height * g.width, g.channels / kCount, backend.handle()), dy, turned_filters, g, dx);
+      launch(spread<T, kCount>,
+             over_rows(g.images * g.height * g.width, g.channels / kCount, backend.handle()), dy,
+             turned_filters, g, dx);
     };
     with_packs<T>(g.channels, run, dy, turned_filters, dx);
   });
@@ -323,13 +353,16 @@ void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwar
       while (width < 32 && static_cast<Index>(width) < packs) width *= 2;
       const unsigned lines = kThreads / width;
       // A thread has 4 rows or more, which bounds the parts and what is left to add up.
-      const Index rows_per_part = Index{lines} * std::max<Index>(4, (rows + lines * kMostParts - 1) / (lines * kMostParts));
-      const auto parts = static_cast<unsigned>(std::max<Index>(1, (rows + rows_per_part - 1) / rows_per_part));
+      const Index rows_per_part =
+          Index{lines} * std::max<Index>(4, (rows + lines * kMostParts - 1) / (lines * kMostParts));
+      const auto parts =
+          static_cast<unsigned>(std::max<Index>(1, (rows + rows_per_part - 1) / rows_per_part));
       const Tensor partial = backend.scratch(parts * n, DType::kFloat64);
       const auto with = [&](auto kernel, int together) {
         const int groups = (g.kernel_w + together - 1) / together;
         launch(kernel,
-               {{blocks_for(packs, static_cast<int>(width)), parts, static_cast<unsigned>(g.kernel_h * groups)},
+               {{blocks_for(packs, static_cast<int>(width)), parts,
+                 static_cast<unsigned>(g.kernel_h * groups)},
                 {width, lines},
                 backend.handle()},
                x, dy, g, groups, rows_per_part, partial.data<double>());
@@ -339,8 +372,9 @@ void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwar
       } else {
         with(gather_filters<T, kCount, 3>, 3);
       }
-      launch(add_parts<C>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()}, partial.data<double>(), static_cast<int>(parts),
-             Index{g.channels}, taps, dweight, args.accumulate);
+      launch(add_parts<C>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
+             partial.data<double>(), static_cast<int>(parts), Index{g.channels}, taps, dweight,
+             args.accumulate);
     };
     with_packs<T>(g.channels, run, x, dy);
   });

@@ -17,8 +17,10 @@ struct Drop {
 
   /// Bit j: element 4·group + j is kept.
   STARLING_HD unsigned kept(Index group) const {
-    const math::DropoutMask mask = math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(group), p);
-    return (mask.keep[0] ? 1u : 0u) | (mask.keep[1] ? 2u : 0u) | (mask.keep[2] ? 4u : 0u) | (mask.keep[3] ? 8u : 0u);
+    const math::DropoutMask mask =
+        math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(group), p);
+    return (mask.keep[0] ? 1u : 0u) | (mask.keep[1] ? 2u : 0u) | (mask.keep[2] ? 4u : 0u) |
+           (mask.keep[3] ? 8u : 0u);
   }
   /// `first` need not be a multiple of 4: a tensor may start anywhere in its storage.
   template <int N>
@@ -46,9 +48,13 @@ struct DropRuns {
   Index run;
 
   STARLING_HD T factor(Index number) const {
-    const math::DropoutMask mask = math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(number >> 2), p);
+    const math::DropoutMask mask =
+        math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(number >> 2), p);
     const int place = static_cast<int>(number & 3);
-    const bool keep = place == 0 ? mask.keep[0] : place == 1 ? mask.keep[1] : place == 2 ? mask.keep[2] : mask.keep[3];
+    const bool keep = place == 0   ? mask.keep[0]
+                      : place == 1 ? mask.keep[1]
+                      : place == 2 ? mask.keep[2]
+                                   : mask.keep[3];
     return keep ? scale : T(0);
   }
   template <int N>
@@ -69,18 +75,22 @@ struct DropRuns {
 }  // namespace
 
 void CudaBackend::dropout(const Dropout& args) {
-  require(args.p >= 0.0 && args.p <= 1.0, "cuda", "dropout: p is {}, but must lie in [0, 1]", args.p);
-  require(args.run > 0 && args.x.elements() % args.run == 0, "cuda", "dropout: runs of {} do not make up {} elements", args.run,
-          args.x.elements());
-  const auto counter = step_scalar<std::uint64_t>(args.counter, [at = args.counter](const StepValues& now, const StepValues& then) {
-    return at - then.dropout_counter + now.dropout_counter;
-  });
+  require(args.p >= 0.0 && args.p <= 1.0, "cuda", "dropout: p is {}, but must lie in [0, 1]",
+          args.p);
+  require(args.run > 0 && args.x.elements() % args.run == 0, "cuda",
+          "dropout: runs of {} do not make up {} elements", args.run, args.x.elements());
+  const auto counter = step_scalar<std::uint64_t>(
+      args.counter, [at = args.counter](const StepValues& now, const StepValues& then) {
+        return at - then.dropout_counter + now.dropout_counter;
+      });
   floating(args.x, "dropout", [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const double scale = args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0;
     T* y = numbers<T>(args.y, n, "dropout", "y");
-    const auto run = [&](const auto& drop) { pointwise<T, T>(handle(), n, {args.x.data<T>()}, y, drop); };
+    const auto run = [&](const auto& drop) {
+      pointwise<T, T>(handle(), n, {args.x.data<T>()}, y, drop);
+    };
     const auto p = static_cast<float>(args.p);
     if (args.run > 1) {
       run(DropRuns<Compute<T>>{args.key, counter, p, static_cast<Compute<T>>(scale), args.run});

@@ -85,7 +85,8 @@ struct SumWithWeights {
 };
 
 template <class T, int kMost>
-void sum_with_weights(StreamHandle stream, Index n, const T* const* in, const double* weight, int terms, T* out) {
+void sum_with_weights(StreamHandle stream, Index n, const T* const* in, const double* weight,
+                      int terms, T* out) {
   std::array<const T*, static_cast<std::size_t>(kMost)> from{};
   SumWithWeights<Compute<T>, kMost> sum{};
   sum.terms = terms;
@@ -117,7 +118,9 @@ void CudaBackend::activation_forward(const ActivationForward& args) {
     const Index n = args.x.elements();
     const T* x = args.x.data<T>();
     T* y = numbers<T>(args.y, n, kName, "y");
-    with_activation(args.kind, [&](auto kind) { pointwise<T, T>(handle(), n, {x}, y, Activate<Compute<T>, decltype(kind)::value>{}); });
+    with_activation(args.kind, [&](auto kind) {
+      pointwise<T, T>(handle(), n, {x}, y, Activate<Compute<T>, decltype(kind)::value>{});
+    });
   });
 }
 
@@ -130,7 +133,8 @@ void CudaBackend::activation_backward(const ActivationBackward& args) {
     const T* dy = numbers<T>(args.dy, n, kName, "dy");
     T* dx = numbers<T>(args.dx, n, kName, "dx");
     with_activation(args.kind, [&](auto kind) {
-      pointwise<T, T>(handle(), n, {x, dy}, dx, ActivateBackward<Compute<T>, decltype(kind)::value>{});
+      pointwise<T, T>(handle(), n, {x, dy}, dx,
+                      ActivateBackward<Compute<T>, decltype(kind)::value>{});
     });
   });
 }
@@ -147,7 +151,8 @@ void CudaBackend::add(const Add& args) {
 
 void CudaBackend::weighted_sum(const WeightedSum& args) {
   constexpr const char* kName = "weighted_sum";
-  require(args.terms >= 0 && args.terms <= 8, "cuda", "weighted_sum: {} terms; at most 8", args.terms);
+  require(args.terms >= 0 && args.terms <= 8, "cuda", "weighted_sum: {} terms; at most 8",
+          args.terms);
   floating(args.out, kName, [&](auto type) {
     using T = decltype(type);
     const Index n = args.out.elements();

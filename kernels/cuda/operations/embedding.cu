@@ -9,10 +9,11 @@
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Rows of a table by number, and back. On the way back the positions are sorted by token, each finding its place by counting: tokens are
-// few beside what they name, and no atomic operation decides an order. Then whoever comes to the first position of a token adds up its row
-// in the order of the positions, with the CPU's bits. Tokens are in device memory, so one outside the table cannot stop the call: its row
-// becomes NaN.
+// Rows of a table by number, and back. On the way back the positions are sorted by token, each
+// finding its place by counting: tokens are few beside what they name, and no atomic operation
+// decides an order. Then whoever comes to the first position of a token adds up its row in the
+// order of the positions, with the CPU's bits. Tokens are in device memory, so one outside the
+// table cannot stop the call: its row becomes NaN.
 namespace starling::cuda {
 namespace {
 
@@ -21,7 +22,8 @@ constexpr int kRun = 4;   ///< positions whose numbers are loaded before they ar
 
 /// Rows are positions; items are packs of columns.
 template <class T, int kCount>
-__global__ void take_rows(const std::int32_t* tokens, const T* table, Index n, Index rows, Index packs, T* y) {
+__global__ void take_rows(const std::int32_t* tokens, const T* table, Index n, Index rows,
+                          Index packs, T* y) {
   for_items(n, packs, [&](Index i, Index pack) {
     const Index token = tokens[i];
     T values[kCount];
@@ -36,7 +38,8 @@ __global__ void take_rows(const std::int32_t* tokens, const T* table, Index n, I
 }
 
 /// order[…] = the positions, by token and then by themselves.
-__global__ void __launch_bounds__(kThreads) sort_positions(const std::int32_t* tokens, Index n, std::int32_t* order) {
+__global__ void __launch_bounds__(kThreads)
+    sort_positions(const std::int32_t* tokens, Index n, std::int32_t* order) {
   constexpr int kTeams = kThreads / kTeam;
   const int member = static_cast<int>(threadIdx.x) % kTeam;
   for (Index first = Index{blockIdx.x} * kTeams; first < n; first += Index{gridDim.x} * kTeams) {
@@ -45,17 +48,19 @@ __global__ void __launch_bounds__(kThreads) sort_positions(const std::int32_t* t
     if (i < n) {
       const std::int32_t token = tokens[i];
 #pragma unroll 4
-      for (Index k = member; k < n; k += kTeam) before += tokens[k] < token || (tokens[k] == token && k < i) ? 1 : 0;
+      for (Index k = member; k < n; k += kTeam)
+        before += tokens[k] < token || (tokens[k] == token && k < i) ? 1 : 0;
     }
-    for (int lanes = kTeam / 2; lanes > 0; lanes /= 2) before += __shfl_xor_sync(0xffffffffu, before, lanes);
+    for (int lanes = kTeam / 2; lanes > 0; lanes /= 2)
+      before += __shfl_xor_sync(0xffffffffu, before, lanes);
     if (i < n && member == 0) order[before] = static_cast<std::int32_t>(i);
   }
 }
 
 /// Rows are places in `order`; items are packs of columns.
 template <class T, int kCount>
-__global__ void add_rows(const std::int32_t* tokens, const std::int32_t* order, const T* dy, Index n, Index rows, Index packs,
-                         Compute<T>* dtable, bool accumulate) {
+__global__ void add_rows(const std::int32_t* tokens, const std::int32_t* order, const T* dy,
+                         Index n, Index rows, Index packs, Compute<T>* dtable, bool accumulate) {
   using C = Compute<T>;
   for_items(n, packs, [&](Index place, Index pack) {
     const std::int32_t token = tokens[order[place]];
@@ -79,7 +84,8 @@ __global__ void add_rows(const std::int32_t* tokens, const std::int32_t* order, 
 #pragma unroll
       for (int r = 0; r < kRun; ++r) {
 #pragma unroll
-        for (int k = 0; k < kCount; ++k) sum[k] += same[r] ? static_cast<double>(values[r][k]) : 0.0;
+        for (int k = 0; k < kCount; ++k)
+          sum[k] += same[r] ? static_cast<double>(values[r][k]) : 0.0;
       }
       more = same[kRun - 1];
     }
@@ -94,7 +100,8 @@ struct Table {
   Index rows, columns;
 };
 Table table_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: the table must have two or more dimensions", operation);
+  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
+          "{}: the table must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
@@ -111,7 +118,8 @@ void CudaBackend::embedding_forward(const EmbeddingForward& args) {
     T* y = numbers<T>(args.y, n * t.columns, kName, "y");
     const auto run = [&]<int kCount>() {
       const Index packs = t.columns / kCount;
-      launch(take_rows<T, kCount>, over_rows(n, packs, handle()), tokens, table, n, t.rows, packs, y);
+      launch(take_rows<T, kCount>, over_rows(n, packs, handle()), tokens, table, n, t.rows, packs,
+             y);
     };
     with_packs<T>(t.columns, run, table, y);
   });
@@ -121,7 +129,8 @@ void CudaBackend::embedding_backward(const EmbeddingBackward& args) {
   constexpr const char* kName = "embedding, backward";
   const Table t = table_of(args.dtable, kName);
   const Index n = args.tokens.elements();
-  require(n <= std::numeric_limits<std::int32_t>::max(), "cuda", "{}: {} tokens are more than can be numbered", kName, n);
+  require(n <= std::numeric_limits<std::int32_t>::max(), "cuda",
+          "{}: {} tokens are more than can be numbered", kName, n);
   const std::int32_t* tokens = numbers<std::int32_t>(args.tokens, n, kName, "tokens");
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
@@ -129,11 +138,12 @@ void CudaBackend::embedding_backward(const EmbeddingBackward& args) {
     Compute<T>* dtable = args.dtable.data<Compute<T>>();
     if (!args.accumulate) fill_numbers(*this, args.dtable, 0.0);
     const Tensor order = scratch(std::max<Index>(n, 1), DType::kInt32);
-    launch(sort_positions, {{blocks_for(n, kThreads / kTeam)}, {kThreads}, handle()}, tokens, n, order.data<std::int32_t>());
+    launch(sort_positions, {{blocks_for(n, kThreads / kTeam)}, {kThreads}, handle()}, tokens, n,
+           order.data<std::int32_t>());
     const auto run = [&]<int kCount>() {
       const Index packs = t.columns / kCount;
-      launch(add_rows<T, kCount>, over_rows(n, packs, handle()), tokens, order.data<std::int32_t>(), dy, n, t.rows, packs, dtable,
-             args.accumulate);
+      launch(add_rows<T, kCount>, over_rows(n, packs, handle()), tokens, order.data<std::int32_t>(),
+             dy, n, t.rows, packs, dtable, args.accumulate);
     };
     with_packs<T>(t.columns, run, dy, dtable);
   });

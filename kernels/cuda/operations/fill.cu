@@ -29,7 +29,8 @@ void fill_with(CudaBackend& backend, const Tensor& x, T value) {
   const Index past = static_cast<Index>(reinterpret_cast<std::uintptr_t>(numbers) % 16 / sizeof(T));
   const Index head = std::min<Index>(n, past == 0 ? 0 : Pack<T>::kSize - past);
   const Index packs = (n - head) / Pack<T>::kSize;
-  launch(fill_kernel<T>, {{blocks_for(packs, kThreads, 4)}, {kThreads}, backend.handle()}, numbers, value, n, head, packs);
+  launch(fill_kernel<T>, {{blocks_for(packs, kThreads, 4)}, {kThreads}, backend.handle()}, numbers,
+         value, n, head, packs);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace starling::cuda {
 namespace {
 
-/// The sizes of the option-A shortcut between a large image and a small one with more channels; channels in packs.
+/// The sizes of the option-A shortcut between a large image and a small one with more channels;
+/// channels in packs.
 struct Shortcut {
   Index images, height, width, channels;            ///< of the large image
   Index small_height, small_width, small_channels;  ///< of the small one
@@ -19,19 +20,21 @@ struct Shortcut {
 /// Rows of the small image; items are its pixels' packs.
 template <class T, int kCount>
 __global__ void subsample_forward(Shortcut s, const T* x, T* y) {
-  for_items(s.images * s.small_height, s.small_width * s.small_channels, [&](Index row, Index item) {
-    const Quotient image = divide(row, s.small_height), pixel = divide(item, s.small_channels);
-    const Index channel = pixel.rest - s.pad_before;
-    T values[kCount];
-    if (channel >= 0 && channel < s.channels) {
-      const Index from = (image.whole * s.height + image.rest * s.stride) * s.width + pixel.whole * s.stride;
-      load<kCount>(x + (from * s.channels + channel) * kCount, values);
-    } else {
+  for_items(
+      s.images * s.small_height, s.small_width * s.small_channels, [&](Index row, Index item) {
+        const Quotient image = divide(row, s.small_height), pixel = divide(item, s.small_channels);
+        const Index channel = pixel.rest - s.pad_before;
+        T values[kCount];
+        if (channel >= 0 && channel < s.channels) {
+          const Index from =
+              (image.whole * s.height + image.rest * s.stride) * s.width + pixel.whole * s.stride;
+          load<kCount>(x + (from * s.channels + channel) * kCount, values);
+        } else {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] = T(0.0f);
-    }
-    store<kCount>(values, y + (row * s.small_width * s.small_channels + item) * kCount);
-  });
+          for (int i = 0; i < kCount; ++i) values[i] = T(0.0f);
+        }
+        store<kCount>(values, y + (row * s.small_width * s.small_channels + item) * kCount);
+      });
 }
 
 /// Rows of the large image; items are its pixels' packs.
@@ -54,11 +57,15 @@ __global__ void subsample_backward(Shortcut s, const T* dy, T* dx) {
 
 /// Checks the shapes, and calls run.template operator()<elements in a pack>(sizes).
 template <class T, class Run>
-void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index pad_before, const char* operation, Run run) {
+void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index pad_before,
+                   const char* operation, Run run) {
   const Shape from = large.shape(), to = small.shape();
-  require(from.rank() == 4 && to.rank() == 4 && stride > 0 && from[0] == to[0] && to[1] == (from[1] + stride - 1) / stride &&
-              to[2] == (from[2] + stride - 1) / stride && pad_before >= 0 && to[3] >= from[3] + pad_before,
-          "cuda", "{}: {} does not become {} with stride {} and {} channels before", operation, from.text(), to.text(), stride, pad_before);
+  require(from.rank() == 4 && to.rank() == 4 && stride > 0 && from[0] == to[0] &&
+              to[1] == (from[1] + stride - 1) / stride &&
+              to[2] == (from[2] + stride - 1) / stride && pad_before >= 0 &&
+              to[3] >= from[3] + pad_before,
+          "cuda", "{}: {} does not become {} with stride {} and {} channels before", operation,
+          from.text(), to.text(), stride, pad_before);
   Shortcut s{from[0], from[1], from[2], from[3], to[1], to[2], to[3], stride, pad_before};
   const auto in_packs = [&]<int kCount>() {
     s.channels /= kCount;
@@ -67,26 +74,33 @@ void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index
     run.template operator()<kCount>(s);
   };
   // A pack's size, a power of two, divides all three where it divides this.
-  with_packs<T>(s.channels | s.small_channels | s.pad_before, in_packs, large.data<T>(), small.data<T>());
+  with_packs<T>(s.channels | s.small_channels | s.pad_before, in_packs, large.data<T>(),
+                small.data<T>());
 }
 
 constexpr int kImageTile = 32, kImageTileRows = 8;
 
-/// y[image][c][r] = x[image][r][c], through tiles in shared memory, so that both sides' threads touch neighbouring addresses.
+/// y[image][c][r] = x[image][r][c], through tiles in shared memory, so that both sides' threads
+/// touch neighbouring addresses.
 template <class T>
 __global__ void transpose(const T* x, T* y, Index images, Index rows, Index columns) {
-  __shared__ T tile[kImageTile][kImageTile + 1];  // one more: a column of the tile lies in as many banks
-  const Index column_tiles = (columns + kImageTile - 1) / kImageTile, tiles = (rows + kImageTile - 1) / kImageTile * column_tiles;
+  // one more: a column of the tile lies in as many banks
+  __shared__ T tile[kImageTile][kImageTile + 1];
+  const Index column_tiles = (columns + kImageTile - 1) / kImageTile,
+              tiles = (rows + kImageTile - 1) / kImageTile * column_tiles;
   const int tx = static_cast<int>(threadIdx.x), ty = static_cast<int>(threadIdx.y);
   for (Index work = blockIdx.x; work < images * tiles; work += gridDim.x) {
     const Quotient image = divide(work, tiles), place = divide(image.rest, column_tiles);
-    const Index row = place.whole * kImageTile, column = place.rest * kImageTile, offset = image.whole * rows * columns;
+    const Index row = place.whole * kImageTile, column = place.rest * kImageTile,
+                offset = image.whole * rows * columns;
     for (int i = ty; i < kImageTile; i += kImageTileRows) {
-      if (row + i < rows && column + tx < columns) tile[i][tx] = x[offset + (row + i) * columns + column + tx];
+      if (row + i < rows && column + tx < columns)
+        tile[i][tx] = x[offset + (row + i) * columns + column + tx];
     }
     __syncthreads();
     for (int i = ty; i < kImageTile; i += kImageTileRows) {
-      if (column + i < columns && row + tx < rows) y[offset + (column + i) * rows + row + tx] = tile[tx][i];
+      if (column + i < columns && row + tx < rows)
+        y[offset + (column + i) * rows + row + tx] = tile[tx][i];
     }
     __syncthreads();
   }
@@ -113,7 +127,8 @@ STARLING_HD C picked(const C (&values)[4], int i) {
 
 /// kCount numbers of a row of one image, before they are mixed.
 template <int kChannels, int kCount, class C>
-STARLING_HD void augmented(const Augmentation<C>& a, Index image, Index h, Index first, C (&values)[kCount]) {
+STARLING_HD void augmented(const Augmentation<C>& a, Index image, Index h, Index first,
+                           C (&values)[kCount]) {
   const Index row_size = a.width * kChannels;
   Index top = 0, left = 0;
   bool flip = false;
@@ -133,7 +148,8 @@ STARLING_HD void augmented(const Augmentation<C>& a, Index image, Index h, Index
     const bool inside = line_inside && w >= 0 && w < a.width;
     const std::uint8_t value = inside ? line[w * kChannels + pixel.rest] : std::uint8_t{0};
     const int channel = static_cast<int>(pixel.rest);
-    values[i] = math::normalized_pixel<C>(value, picked<kChannels>(a.mean, channel), picked<kChannels>(a.deviation, channel));
+    values[i] = math::normalized_pixel<C>(value, picked<kChannels>(a.mean, channel),
+                                          picked<kChannels>(a.deviation, channel));
     const std::int32_t* box = a.boxes + image * a.boxes_each * 4;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -161,9 +177,11 @@ __global__ void augment(Augmentation<Compute<T>> a, T* y) {
       }
       if (!whole) {
         C neighbour[kCount];
-        augmented<kChannels, kCount>(a, (image.whole > 0 ? image.whole : a.images) - 1, image.rest, item * kCount, neighbour);
+        augmented<kChannels, kCount>(a, (image.whole > 0 ? image.whole : a.images) - 1, image.rest,
+                                     item * kCount, neighbour);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) values[i] = math::mixed_pixel(own[i], values[i], neighbour[i]);
+        for (int i = 0; i < kCount; ++i)
+          values[i] = math::mixed_pixel(own[i], values[i], neighbour[i]);
       }
     }
     store_narrow<kCount>(values, y + row * row_size + item * kCount);
@@ -173,7 +191,9 @@ __global__ void augment(Augmentation<Compute<T>> a, T* y) {
 template <class T, int kChannels>
 void launch_augment(StreamHandle stream, const Augmentation<Compute<T>>& a, T* y) {
   const Index rows = a.images * a.height, row_size = a.width * kChannels;
-  const auto run = [&]<int kCount>() { launch(augment<T, kChannels, kCount>, over_rows(rows, row_size / kCount, stream), a, y); };
+  const auto run = [&]<int kCount>() {
+    launch(augment<T, kChannels, kCount>, over_rows(rows, row_size / kCount, stream), a, y);
+  };
   with_packs<T>(row_size, run, y);
 }
 
@@ -184,10 +204,12 @@ void CudaBackend::subsample_pad_forward(const SubsamplePadForward& args) {
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     T* y = numbers<T>(args.y, args.y.elements(), kName, "y");
-    with_shortcut<T>(args.x, args.y, args.stride, args.pad_before, kName, [&]<int kCount>(const Shortcut& s) {
-      launch(subsample_forward<T, kCount>, over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()), s,
-             args.x.data<T>(), y);
-    });
+    with_shortcut<T>(
+        args.x, args.y, args.stride, args.pad_before, kName, [&]<int kCount>(const Shortcut& s) {
+          launch(subsample_forward<T, kCount>,
+                 over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()),
+                 s, args.x.data<T>(), y);
+        });
   });
 }
 
@@ -196,9 +218,12 @@ void CudaBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
     T* dx = numbers<T>(args.dx, args.dx.elements(), kName, "dx");
-    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before, kName, [&]<int kCount>(const Shortcut& s) {
-      launch(subsample_backward<T, kCount>, over_rows(s.images * s.height, s.width * s.channels, handle()), s, args.dy.data<T>(), dx);
-    });
+    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before, kName,
+                     [&]<int kCount>(const Shortcut& s) {
+                       launch(subsample_backward<T, kCount>,
+                              over_rows(s.images * s.height, s.width * s.channels, handle()), s,
+                              args.dy.data<T>(), dx);
+                     });
   });
 }
 
@@ -211,8 +236,10 @@ void CudaBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     T* y = numbers<T>(args.y, args.x.elements(), kName, "y");
-    const Index tiles = image[0] * ((rows + kImageTile - 1) / kImageTile) * ((columns + kImageTile - 1) / kImageTile);
-    launch(transpose<T>, {{blocks_for(tiles, 1)}, {kImageTile, kImageTileRows}, handle()}, args.x.data<T>(), y, image[0], rows, columns);
+    const Index tiles = image[0] * ((rows + kImageTile - 1) / kImageTile) *
+                        ((columns + kImageTile - 1) / kImageTile);
+    launch(transpose<T>, {{blocks_for(tiles, 1)}, {kImageTile, kImageTileRows}, handle()},
+           args.x.data<T>(), y, image[0], rows, columns);
   });
 }
 
@@ -220,19 +247,24 @@ void CudaBackend::augment_images(const AugmentImages& args) {
   constexpr const char* kName = "augment_images";
   check_augment_images(args);
   const Shape shape = args.x.shape();
-  const std::int32_t* params = optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
-  const std::int32_t* boxes = optional_numbers<std::int32_t>(args.boxes, shape[0] * args.boxes_each() * 4, kName, "boxes");
+  const std::int32_t* params =
+      optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
+  const std::int32_t* boxes =
+      optional_numbers<std::int32_t>(args.boxes, shape[0] * args.boxes_each() * 4, kName, "boxes");
   const std::int32_t* mix = optional_numbers<std::int32_t>(args.mix, 5, kName, "mix");
   floating(args.y, kName, [&](auto type) {
     using T = decltype(type);
-    Augmentation<Compute<T>> a{shape[0], shape[1], shape[2], args.crop_padding, {}, {}, {}, args.x.data<std::uint8_t>(),
+    Augmentation<Compute<T>> a{shape[0], shape[1], shape[2], args.crop_padding,
+                               {},       {},       {},       args.x.data<std::uint8_t>(),
                                params,   boxes,    mix,      args.boxes_each()};
     for (std::size_t c = 0; c < 4; ++c) {
       a.mean[c] = static_cast<Compute<T>>(args.mean[c]);
       a.deviation[c] = static_cast<Compute<T>>(args.std[c]);
       a.values[c] = static_cast<Compute<T>>(args.values[c]);
     }
-    with_channels(shape[3], [&]<int kChannels>() { launch_augment<T, kChannels>(handle(), a, args.y.data<T>()); });
+    with_channels(shape[3], [&]<int kChannels>() {
+      launch_augment<T, kChannels>(handle(), a, args.y.data<T>());
+    });
   });
 }
 

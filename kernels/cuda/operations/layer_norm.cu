@@ -1,7 +1,7 @@
 #include "kernels/cuda/device/column_tiles.h"
 
-// Layer normalisation: a warp for each row, which stays in the first cache between its passes. The gradients of gamma and beta are sums
-// over rows: column_tiles.h.
+// Layer normalisation: a warp for each row, which stays in the first cache between its passes. The
+// gradients of gamma and beta are sums over rows: column_tiles.h.
 namespace starling::cuda {
 namespace {
 
@@ -12,7 +12,8 @@ template <class T, int kSize, class F>
 __device__ __forceinline__ void for_groups(const T* row, Index channels, F f) {
   const Index lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll 2
-  for (Index c = lane * kSize; c < channels; c += kWarp * kSize) f(c, load_group<T, kSize>(row + c));
+  for (Index c = lane * kSize; c < channels; c += kWarp * kSize)
+    f(c, load_group<T, kSize>(row + c));
 }
 
 /// The rows of this warp: first, and how many further on the next is.
@@ -20,13 +21,16 @@ struct WarpRows {
   Index first, step;
 };
 __device__ __forceinline__ WarpRows warp_rows() {
-  return {Index{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarp, Index{gridDim.x} * kWarps};
+  return {Index{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarp,
+          Index{gridDim.x} * kWarps};
 }
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads, 3)
-    layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma, const Compute<T>* __restrict__ beta, T* __restrict__ y,
-                    Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std, Index rows, Index channels, double eps) {
+    layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma,
+                    const Compute<T>* __restrict__ beta, T* __restrict__ y,
+                    Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std,
+                    Index rows, Index channels, double eps) {
   using C = Compute<T>;
   const WarpRows own = warp_rows();
   const C share = C(1) / static_cast<C>(channels);
@@ -50,7 +54,8 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const C normal = (static_cast<C>(g.v[j]) - mean) * inv;
-        g.v[j] = static_cast<T>((gamma ? normal * gamma[c + j] : normal) + (beta ? beta[c + j] : C(0)));
+        g.v[j] =
+            static_cast<T>((gamma ? normal * gamma[c + j] : normal) + (beta ? beta[c + j] : C(0)));
       }
       store_group<T, kSize>(y + r * channels + c, g);
     });
@@ -69,7 +74,8 @@ struct LayerGradient {
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
-    layer_norm_gradient_rows(LayerGradient<T> from, T* __restrict__ dx, Index rows, Index channels) {
+    layer_norm_gradient_rows(LayerGradient<T> from, T* __restrict__ dx, Index rows,
+                             Index channels) {
   using C = Compute<T>;
   const WarpRows own = warp_rows();
   const C share = C(1) / static_cast<C>(channels);
@@ -92,7 +98,8 @@ __global__ void __launch_bounds__(kThreads)
       const auto in = load_group<T, kSize>(x + c);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const C w = weighted(static_cast<C>(g.v[j]), c + j), normal = (static_cast<C>(in.v[j]) - mean) * inv;
+        const C w = weighted(static_cast<C>(g.v[j]), c + j),
+                normal = (static_cast<C>(in.v[j]) - mean) * inv;
         g.v[j] = static_cast<T>(inv * (w - mean_g - normal * mean_gx));
       }
       store_group<T, kSize>(dx + r * channels + c, g);
@@ -106,14 +113,16 @@ struct ParameterGradients {
   bool accumulate;
   STARLING_HD void take(Index c, double sum, double product) const {
     if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum);
-    if (dgamma) dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + product);
+    if (dgamma)
+      dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + product);
   }
 };
 
 /// Sums of dy and of dy·x̂ over all rows; partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial,
-                                                                                 unsigned* arrivals, ParameterGradients<Compute<T>> to) {
+__global__ void __launch_bounds__(kColumnThreads, 1)
+    layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial,
+                                unsigned* arrivals, ParameterGradients<Compute<T>> to) {
   using C = Compute<T>;
   struct Row {
     Coming<T, kSize> x, dy;
@@ -126,7 +135,8 @@ __global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns
       place.count,
       [&](Index r) {
         const Index row = place.first + r * place.step, at = row * t.channels + place.channel;
-        return Row{ask_for<kSize>(from.x + at), ask_for<kSize>(from.dy + at), from.mean[row], from.inv_std[row]};
+        return Row{ask_for<kSize>(from.x + at), ask_for<kSize>(from.dy + at), from.mean[row],
+                   from.inv_std[row]};
       },
       [&](const Row& row, Index) {
         const auto in = row.x.group(), g = row.dy.group();
@@ -140,7 +150,9 @@ __global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns
   sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
-Launch over_warps(Index rows, StreamHandle stream) { return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream}; }
+Launch over_warps(Index rows, StreamHandle stream) {
+  return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream};
+}
 
 template <class T>
 void forward(CudaBackend& backend, const LayerNormForward& args) {
@@ -156,7 +168,8 @@ void forward(CudaBackend& backend, const LayerNormForward& args) {
   C* inv_std = optional_numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std");
   if (rows == 0) return;
   const auto run = [&]<int kSize>() {
-    launch(layer_norm_rows<T, kSize>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean, inv_std, rows, channels, args.eps);
+    launch(layer_norm_rows<T, kSize>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
+           inv_std, rows, channels, args.eps);
   };
   with_packs<T>(channels, run, x, y);
 }
@@ -167,11 +180,12 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
   constexpr const char* kName = "layer norm backward";
   const RowsAndChannels matrix = rows_and_channels(args.x, kName);
   const Index rows = matrix.rows, channels = matrix.channels;
-  const LayerGradient<T> from{.x = args.x.data<T>(),
-                              .dy = numbers<T>(args.dy, rows * channels, kName, "dy"),
-                              .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                              .mean = numbers<C>(args.saved_mean, rows, kName, "saved_mean"),
-                              .inv_std = numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std")};
+  const LayerGradient<T> from{
+      .x = args.x.data<T>(),
+      .dy = numbers<T>(args.dy, rows * channels, kName, "dy"),
+      .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+      .mean = numbers<C>(args.saved_mean, rows, kName, "saved_mean"),
+      .inv_std = numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std")};
   T* dx = optional_numbers<T>(args.dx, rows * channels, kName, "dx");
   C* dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma");
   C* dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta");
@@ -183,7 +197,9 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
       launch(kColumns, over_columns(backend, t), from, t, partial.data<C>(), backend.arrivals(),
              ParameterGradients<C>{dgamma, dbeta, args.accumulate});
     }
-    if (dx && rows > 0) launch(layer_norm_gradient_rows<T, kSize>, over_warps(rows, backend.handle()), from, dx, rows, channels);
+    if (dx && rows > 0)
+      launch(layer_norm_gradient_rows<T, kSize>, over_warps(rows, backend.handle()), from, dx, rows,
+             channels);
   };
   with_packs<T>(channels, run, from.x, from.dy, dx);
 }
@@ -195,7 +211,8 @@ void CudaBackend::layer_norm_forward(const LayerNormForward& args) {
 }
 
 void CudaBackend::layer_norm_backward(const LayerNormBackward& args) {
-  floating(args.x, "layer norm backward", [&](auto type) { backward<decltype(type)>(*this, args); });
+  floating(args.x, "layer norm backward",
+           [&](auto type) { backward<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

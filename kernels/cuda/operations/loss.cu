@@ -10,9 +10,10 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
 
-// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the block that arrives last sums over the
-// rows in an order that their number alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its row
-// becomes NaN, which training reports as divergence.
+// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the
+// block that arrives last sums over the rows in an order that their number alone decides. Labels
+// are in device memory, so one outside the classes cannot stop the call: its row becomes NaN, which
+// training reports as divergence.
 namespace starling::cuda {
 namespace {
 
@@ -73,28 +74,33 @@ struct LossSettings {
   double loss_scale;
 };
 
-/// losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One team of kTeam threads to a row.
+/// losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One team
+/// of kTeam threads to a row.
 template <int kTeam, class T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
-                                                               T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
+                       T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
   const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
-  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows; r += teams) {
+  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows;
+       r += teams) {
     const T* row = logits + r * s.classes;
     const Index label = labels[r];
     const bool valid = label >= 0 && label < s.classes;
     const RowSums<C> sums = sums_of<kTeam>(row, s.classes, member);
     if (member == 0) {
-      const double log_sum = log(sums.sum), of_label = valid ? static_cast<double>(widen(row[label]) - sums.largest) : 0.0;
+      const double log_sum = log(sums.sum),
+                   of_label = valid ? static_cast<double>(widen(row[label]) - sums.largest) : 0.0;
       // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
-      const double loss =
-          (1.0 - s.smoothing) * (log_sum - of_label) + uniform * (static_cast<double>(s.classes) * log_sum - sums.sum_of_logits);
+      const double loss = (1.0 - s.smoothing) * (log_sum - of_label) +
+                          uniform * (static_cast<double>(s.classes) * log_sum - sums.sum_of_logits);
       losses[r] = valid ? loss : std::numeric_limits<double>::quiet_NaN();
     }
     if (dlogits == nullptr) continue;
     const C factor = valid ? static_cast<C>(scale / sums.sum) : std::numeric_limits<C>::quiet_NaN();
-    const C offset = static_cast<C>(uniform * scale), of_label = static_cast<C>((1.0 - s.smoothing) * scale);
+    const C offset = static_cast<C>(uniform * scale),
+            of_label = static_cast<C>((1.0 - s.smoothing) * scale);
     for (Index c = member; c < s.classes; c += kTeam) {
       const C gradient = math::exponential(widen(row[c]) - sums.largest) * factor - offset;
       dlogits[r * s.classes + c] = narrow<T>(c == label ? gradient - of_label : gradient);
@@ -106,14 +112,17 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_rows(LossSettings s, c
   if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale);
 }
 
-/// losses[row] without smoothing, and how many classes come before the label's: larger logits, and equal ones of a lower index. NaN comes
-/// before everything. Then totals[4] += the losses, the rows with fewer than one and than five before, the rows.
+/// losses[row] without smoothing, and how many classes come before the label's: larger logits, and
+/// equal ones of a lower index. NaN comes before everything. Then totals[4] += the losses, the rows
+/// with fewer than one and than five before, the rows.
 template <int kTeam, class T>
-__global__ void __launch_bounds__(kThreads) metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,
-                                                         double* losses, std::int32_t* before, unsigned* arrivals, double* totals) {
+__global__ void __launch_bounds__(kThreads)
+    metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,
+                 double* losses, std::int32_t* before, unsigned* arrivals, double* totals) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
-  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows; r += teams) {
+  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows;
+       r += teams) {
     const T* row = logits + r * classes;
     const Index label = labels[r];
     const bool valid = label >= 0 && label < classes;
@@ -151,7 +160,8 @@ struct Logits {
   Index rows = 0, classes = 0;
 };
 Logits logits_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: x must have two or more dimensions", operation);
+  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
+          "{}: x must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 /// Calls run(threads to a row as a constant, the grid).
@@ -180,11 +190,13 @@ void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     const LossSettings settings{
         l.rows, l.classes, args.label_smoothing,
         step_scalar<double>(scale,
-                            [scale](const StepValues& now, const StepValues& then) { return scale * (now.loss_scale / then.loss_scale); }),
+                            [scale](const StepValues& now, const StepValues& then) {
+                              return scale * (now.loss_scale / then.loss_scale);
+                            }),
         args.scale};
     with_team(l, [&](auto team, unsigned grid) {
-      launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings, logits, labels, losses.data<double>(),
-             dlogits, arrivals(), loss);
+      launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings,
+             logits, labels, losses.data<double>(), dlogits, arrivals(), loss);
     });
   });
 }
@@ -200,8 +212,9 @@ void CudaBackend::classification_metrics(const ClassificationMetrics& args) {
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const Tensor before = scratch(std::max<Index>(l.rows, 1), DType::kInt32);
     with_team(l, [&](auto team, unsigned grid) {
-      launch(metrics_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, logits, labels, l.rows, l.classes,
-             losses.data<double>(), before.data<std::int32_t>(), arrivals(), totals);
+      launch(metrics_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, logits, labels,
+             l.rows, l.classes, losses.data<double>(), before.data<std::int32_t>(), arrivals(),
+             totals);
     });
   });
 }

@@ -9,8 +9,9 @@
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
 
-// What comes before the fused update of a rule that measures layers: two kernels leave each layer's factor in device memory, where the
-// update reads it. Sums have the CPU's order (kernels/optimizer.h), so that the bits are the CPU's.
+// What comes before the fused update of a rule that measures layers: two kernels leave each layer's
+// factor in device memory, where the update reads it. Sums have the CPU's order
+// (kernels/optimizer.h), so that the bits are the CPU's.
 
 namespace starling::cuda {
 
@@ -34,10 +35,12 @@ __device__ __forceinline__ double halve(double value, double* shared) {
 
 }  // namespace detail
 
-/// One block a piece: thread t has the lanes t, t + 256, t + 512 and t + 768. kTerms as in update_kernel.
+/// One block a piece: thread t has the lanes t, t + 256, t + 512 and t + 768. kTerms as in
+/// update_kernel.
 template <class Step, int kTerms>
 __global__ void __launch_bounds__(kMeasureThreads)
-    measure_kernel(const UpdateBuffers<typename Step::Real> buffers, const UpdateValues<Step, kTerms> values, const std::int32_t* pieces,
+    measure_kernel(const UpdateBuffers<typename Step::Real> buffers,
+                   const UpdateValues<Step, kTerms> values, const std::int32_t* pieces,
                    double* sums) {
   using T = typename Step::Real;
   constexpr int kLanes = static_cast<int>(kLayerLanes) / kMeasureThreads;
@@ -51,7 +54,8 @@ __global__ void __launch_bounds__(kMeasureThreads)
   const Step step = scalars.step;
   const T self_weight = scalars.self_weight;
   const T weight0 = scalars.weights[0], weight1 = scalars.weights[1];
-  const T scale = static_cast<T>(scalars.gradient_scale * (buffers.control != nullptr ? buffers.control[0] : 1.0));
+  const T scale = static_cast<T>(scalars.gradient_scale *
+                                 (buffers.control != nullptr ? buffers.control[0] : 1.0));
 
   const std::int64_t begin = std::int64_t{pieces[2 * blockIdx.x]} * kBlock;
   const int count = pieces[2 * blockIdx.x + 1] * kBlock;
@@ -86,7 +90,8 @@ __global__ void __launch_bounds__(kMeasureThreads)
           from = values.terms[term];
         }
 #pragma unroll
-        for (int k = 0; k < kLanes; ++k) x[k] = x[k] + from.weight * static_cast<const T*>(from.received)[at[k]];
+        for (int k = 0; k < kLanes; ++k)
+          x[k] = x[k] + from.weight * static_cast<const T*>(from.received)[at[k]];
       }
     }
 #pragma unroll
@@ -102,13 +107,16 @@ __global__ void __launch_bounds__(kMeasureThreads)
         if ((Step::kMeasureReads >> s) & 1u) state[s] = states[s][k];
       }
       const auto c = static_cast<double>(p);
-      const auto d = static_cast<double>(step.measured(p, scale * g[k], state, (entry[k] & kDecays) != 0));
+      const auto d =
+          static_cast<double>(step.measured(p, scale * g[k], state, (entry[k] & kDecays) != 0));
       parameters[k] = parameters[k] + c * c;
       measured[k] = measured[k] + d * d;
     }
   }
-  const double of_parameters = detail::halve((parameters[0] + parameters[2]) + (parameters[1] + parameters[3]), shared);
-  const double of_measured = detail::halve((measured[0] + measured[2]) + (measured[1] + measured[3]), shared);
+  const double of_parameters =
+      detail::halve((parameters[0] + parameters[2]) + (parameters[1] + parameters[3]), shared);
+  const double of_measured =
+      detail::halve((measured[0] + measured[2]) + (measured[1] + measured[3]), shared);
   if (threadIdx.x == 0) {
     sums[2 * blockIdx.x] = of_parameters;
     sums[2 * blockIdx.x + 1] = of_measured;
@@ -118,9 +126,11 @@ __global__ void __launch_bounds__(kMeasureThreads)
 /// One warp a layer.
 template <class Step>
 __global__ void __launch_bounds__(kMeasureThreads)
-    layer_kernel(const Step step, const Step* from, const std::int32_t* layers, const std::int32_t* pieces, int count, const double* sums,
+    layer_kernel(const Step step, const Step* from, const std::int32_t* layers,
+                 const std::int32_t* pieces, int count, const double* sums,
                  const std::uint8_t* decay, double* factors) {
-  const int k = static_cast<int>(blockIdx.x) * (kMeasureThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  const int k = static_cast<int>(blockIdx.x) * (kMeasureThreads / kWarp) +
+                static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (k >= count) return;
   static_assert(kLayerChains == kWarp);
@@ -137,13 +147,17 @@ __global__ void __launch_bounds__(kMeasureThreads)
     of_measured = of_measured + __shfl_sync(0xffffffffu, measured, i);
   }
   if (lane != 0) return;
-  const int begin = layers[4 * k + 2], kind = layers[4 * k + 3], end = pieces[2 * (last - 1)] + pieces[2 * (last - 1) + 1];
+  const int begin = layers[4 * k + 2], kind = layers[4 * k + 3],
+            end = pieces[2 * (last - 1)] + pieces[2 * (last - 1) + 1];
   const bool weight = kind % 2 != 0, decays = (decay[begin] & kDecays) != 0;
-  const std::int64_t numbers = std::int64_t{end - begin} * starling::detail::kUpdateBlock - kind / 2;
+  const std::int64_t numbers =
+      std::int64_t{end - begin} * starling::detail::kUpdateBlock - kind / 2;
   if (from != nullptr) {
-    factors[k] = starling::detail::layer_factor_of(*from, of_parameters, of_measured, weight, decays, numbers);
+    factors[k] = starling::detail::layer_factor_of(*from, of_parameters, of_measured, weight,
+                                                   decays, numbers);
   } else {
-    factors[k] = starling::detail::layer_factor_of(step, of_parameters, of_measured, weight, decays, numbers);
+    factors[k] = starling::detail::layer_factor_of(step, of_parameters, of_measured, weight, decays,
+                                                   numbers);
   }
 }
 
@@ -151,13 +165,14 @@ namespace detail {
 
 /// The two kernels, on the update's stream.
 template <class Launcher, class Step, class T, int kTerms>
-void launch_measure(const UpdateLayers& layers, const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTerms>& values,
-                    const GpuUpdateContext& site) {
+void launch_measure(const UpdateLayers& layers, const UpdateBuffers<T>& buffers,
+                    const UpdateValues<Step, kTerms>& values, const GpuUpdateContext& site) {
   Launch measure{};
   measure.grid.x = static_cast<unsigned>(layers.pieces.elements() / 2);
   measure.block.x = kMeasureThreads;
   measure.stream = site.stream;
-  Launcher::run(&measure_kernel<Step, kTerms>, measure, buffers, values, layers.pieces.data<std::int32_t>(), layers.sums.data<double>());
+  Launcher::run(&measure_kernel<Step, kTerms>, measure, buffers, values,
+                layers.pieces.data<std::int32_t>(), layers.sums.data<double>());
   constexpr int kWarps = kMeasureThreads / kWarp;
   const int count = static_cast<int>(layers.factors.elements());
   Launch finish{};
@@ -165,8 +180,9 @@ void launch_measure(const UpdateLayers& layers, const UpdateBuffers<T>& buffers,
   finish.block.x = kMeasureThreads;
   finish.stream = site.stream;
   const Step* from = values.from != nullptr ? &values.from->step : nullptr;
-  Launcher::run(&layer_kernel<Step>, finish, values.scalars.step, from, layers.layers.data<std::int32_t>(),
-                layers.pieces.data<std::int32_t>(), count, layers.sums.data<double>(), buffers.decay, layers.factors.data<double>());
+  Launcher::run(&layer_kernel<Step>, finish, values.scalars.step, from,
+                layers.layers.data<std::int32_t>(), layers.pieces.data<std::int32_t>(), count,
+                layers.sums.data<double>(), buffers.decay, layers.factors.data<double>());
 }
 
 }  // namespace detail

@@ -5,9 +5,10 @@
 #include "kernels/math/resize_pictures.h"
 #include "kernels/math/run_pixel_steps.h"
 
-// Images' bytes: made of parts of pictures, and changed. For changes a block goes with an image through all of its steps, since some need
-// sums or histograms of the whole image as it then is. Meanwhile the image lies in the second-level cache. Compiled without fused
-// multiply-add, for the CPU's bits.
+// Images' bytes: made of parts of pictures, and changed. For changes a block goes with an image
+// through all of its steps, since some need sums or histograms of the whole image as it then is.
+// Meanwhile the image lies in the second-level cache. Compiled without fused multiply-add, for the
+// CPU's bits.
 namespace starling::cuda {
 namespace {
 
@@ -53,25 +54,27 @@ struct Block {
 };
 
 __global__ void __launch_bounds__(kPixelThreads, 4)
-    resize_pictures(Index images, Index height, Index width, const CutPicture* parts, const std::uint8_t* x, std::uint8_t* y) {
+    resize_pictures(Index images, Index height, Index width, const CutPicture* parts,
+                    const std::uint8_t* x, std::uint8_t* y) {
   __shared__ math::PictureRoom room;
   const Index tiles = math::picture_tiles(height, width);
   for (Index work = blockIdx.x; work < images * tiles; work += gridDim.x) {
     const Quotient image = divide(work, tiles);
     const CutPicture cut = parts[image.whole];
-    math::resize_tile(Block{}, room, cut, image.rest, height, width, x + cut.place, y + image.whole * height * width * 3);
+    math::resize_tile(Block{}, room, cut, image.rest, height, width, x + cut.place,
+                      y + image.whole * height * width * 3);
   }
 }
 
 template <int kChannels>
 __global__ void __launch_bounds__(kPixelThreads, 3)
-    change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most, const std::uint8_t* x, std::uint8_t* scratch,
-                  std::uint8_t* y) {
+    change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most,
+                  const std::uint8_t* x, std::uint8_t* scratch, std::uint8_t* y) {
   __shared__ math::PixelRoom room;
   const Index size = height * width * kChannels;
   for (Index image = blockIdx.x; image < images; image += gridDim.x) {
-    math::run_pixel_steps<kChannels>(Block{}, room, steps + image * most, most, height, width, x + image * size, scratch + image * size,
-                                     y + image * size);
+    math::run_pixel_steps<kChannels>(Block{}, room, steps + image * most, most, height, width,
+                                     x + image * size, scratch + image * size, y + image * size);
   }
 }
 
@@ -81,8 +84,12 @@ void CudaBackend::resize_pictures(const ResizePictures& args) {
   check_resize_pictures(args);
   const Shape shape = args.y.shape();
   const auto* parts = reinterpret_cast<const CutPicture*>(args.parts.data<std::int32_t>());
-  launch(cuda::resize_pictures, {{blocks_for(shape[0] * math::picture_tiles(shape[1], shape[2]), 1)}, {kPixelThreads}, handle()}, shape[0],
-         shape[1], shape[2], parts, args.x.data<std::uint8_t>(), args.y.data<std::uint8_t>());
+  launch(cuda::resize_pictures,
+         {{blocks_for(shape[0] * math::picture_tiles(shape[1], shape[2]), 1)},
+          {kPixelThreads},
+          handle()},
+         shape[0], shape[1], shape[2], parts, args.x.data<std::uint8_t>(),
+         args.y.data<std::uint8_t>());
 }
 
 void CudaBackend::change_pixels(const ChangePixels& args) {
@@ -90,8 +97,9 @@ void CudaBackend::change_pixels(const ChangePixels& args) {
   const Shape shape = args.x.shape();
   const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());
   with_channels(shape[3], [&]<int kChannels>() {
-    launch(cuda::change_pixels<kChannels>, {{blocks_for(shape[0], 1)}, {kPixelThreads}, handle()}, shape[0], shape[1], shape[2], steps,
-           args.steps.shape()[1], args.x.data<std::uint8_t>(), args.scratch.data<std::uint8_t>(), args.y.data<std::uint8_t>());
+    launch(cuda::change_pixels<kChannels>, {{blocks_for(shape[0], 1)}, {kPixelThreads}, handle()},
+           shape[0], shape[1], shape[2], steps, args.steps.shape()[1], args.x.data<std::uint8_t>(),
+           args.scratch.data<std::uint8_t>(), args.y.data<std::uint8_t>());
   });
 }
 

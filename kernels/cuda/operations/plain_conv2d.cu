@@ -2,7 +2,8 @@
 #include "kernels/cuda/device/tiled_product.h"
 #include "kernels/cuda/operations/plain.h"
 
-// Convolutions as products of matrices that are never written down: an element's place in the image is found as it is loaded.
+// Convolutions as products of matrices that are never written down: an element's place in the image
+// is found as it is loaded.
 namespace starling::cuda {
 namespace {
 
@@ -26,12 +27,15 @@ struct Tap {
   int channel, h, w;  ///< h and w: times the dilation
 };
 STARLING_HD Tap tap_of(Index index, int channels, const Geometry& g) {
-  const auto i = static_cast<unsigned>(index), per = static_cast<unsigned>(channels), wide = static_cast<unsigned>(g.kernel_w);
+  const auto i = static_cast<unsigned>(index), per = static_cast<unsigned>(channels),
+             wide = static_cast<unsigned>(g.kernel_w);
   const unsigned tap = i / per, h = tap / wide;
-  return {static_cast<int>(i - tap * per), static_cast<int>(h) * g.dilation_h, static_cast<int>(tap - h * wide) * g.dilation_w};
+  return {static_cast<int>(i - tap * per), static_cast<int>(h) * g.dilation_h,
+          static_cast<int>(tap - h * wide) * g.dilation_w};
 }
 
-/// The pixels that a window takes of x, as a matrix [output pixels, (kH, kW, channels of the group)]: a of the forward pass.
+/// The pixels that a window takes of x, as a matrix [output pixels, (kH, kW, channels of the
+/// group)]: a of the forward pass.
 template <class T>
 struct Windows {
   const T* x;
@@ -44,18 +48,23 @@ struct Windows {
     int h[kPerThread], w[kPerThread];
     int k0;
 
-    __device__ State(const Windows& from, Index group, Index first, const TilePlace& place, Index size) : k0(place.k) {
+    __device__ State(const Windows& from, Index group, Index first, const TilePlace& place,
+                     Index size)
+        : k0(place.k) {
       const Geometry& g = from.g;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = first + place.across + i * place.across_step;
         const Pixel p = pixel_of(at < size ? at : 0, g.out_height, g.out_width);
-        image[i] = at < size ? from.x + p.image * g.height * g.width * g.channels + group * g.group_channels : nullptr;
+        image[i] = at < size ? from.x + p.image * g.height * g.width * g.channels +
+                                   group * g.group_channels
+                             : nullptr;
         h[i] = p.h * g.stride_h - g.pad_h;
         w[i] = p.w * g.stride_w - g.pad_w;
       }
     }
-    __device__ void load(const Windows& from, Index k, Index end, Compute<T> (&to)[kPerThread]) const {
+    __device__ void load(const Windows& from, Index k, Index end,
+                         Compute<T> (&to)[kPerThread]) const {
       const Geometry& g = from.g;
       const bool some = k + k0 < end;
       const Tap tap = tap_of(some ? k + k0 : 0, g.group_channels, g);
@@ -63,13 +72,16 @@ struct Windows {
       for (int i = 0; i < kPerThread; ++i) {
         const int y = h[i] + tap.h, x = w[i] + tap.w;
         const bool inside = some && image[i] && y >= 0 && y < g.height && x >= 0 && x < g.width;
-        to[i] = inside ? static_cast<Compute<T>>(image[i][(y * g.width + x) * g.channels + tap.channel]) : Compute<T>(0);
+        to[i] =
+            inside ? static_cast<Compute<T>>(image[i][(y * g.width + x) * g.channels + tap.channel])
+                   : Compute<T>(0);
       }
     }
   };
 };
 
-/// The output pixels that an input pixel went into: [input pixels, (kH, kW, output channels of the group)]: a of the data gradient.
+/// The output pixels that an input pixel went into: [input pixels, (kH, kW, output channels of the
+/// group)]: a of the data gradient.
 template <class T>
 struct BackWindows {
   const T* dy;
@@ -82,18 +94,23 @@ struct BackWindows {
     int h[kPerThread], w[kPerThread];
     int k0;
 
-    __device__ State(const BackWindows& from, Index group, Index first, const TilePlace& place, Index size) : k0(place.k) {
+    __device__ State(const BackWindows& from, Index group, Index first, const TilePlace& place,
+                     Index size)
+        : k0(place.k) {
       const Geometry& g = from.g;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = first + place.across + i * place.across_step;
         const Pixel p = pixel_of(at < size ? at : 0, g.height, g.width);
-        image[i] = at < size ? from.dy + p.image * g.out_height * g.out_width * g.out_channels + group * g.group_out_channels : nullptr;
+        image[i] = at < size ? from.dy + p.image * g.out_height * g.out_width * g.out_channels +
+                                   group * g.group_out_channels
+                             : nullptr;
         h[i] = p.h + g.pad_h;
         w[i] = p.w + g.pad_w;
       }
     }
-    __device__ void load(const BackWindows& from, Index k, Index end, Compute<T> (&to)[kPerThread]) const {
+    __device__ void load(const BackWindows& from, Index k, Index end,
+                         Compute<T> (&to)[kPerThread]) const {
       const Geometry& g = from.g;
       const bool some = k + k0 < end;
       const Tap tap = tap_of(some ? k + k0 : 0, g.group_out_channels, g);
@@ -101,15 +118,19 @@ struct BackWindows {
       for (int i = 0; i < kPerThread; ++i) {
         const int far_h = h[i] - tap.h, far_w = w[i] - tap.w;
         const int p = far_h / g.stride_h, q = far_w / g.stride_w;
-        const bool inside = some && image[i] && far_h >= 0 && far_w >= 0 && p * g.stride_h == far_h && q * g.stride_w == far_w &&
+        const bool inside = some && image[i] && far_h >= 0 && far_w >= 0 &&
+                            p * g.stride_h == far_h && q * g.stride_w == far_w &&
                             p < g.out_height && q < g.out_width;
-        to[i] = inside ? static_cast<Compute<T>>(image[i][(p * g.out_width + q) * g.out_channels + tap.channel]) : Compute<T>(0);
+        to[i] = inside ? static_cast<Compute<T>>(
+                             image[i][(p * g.out_width + q) * g.out_channels + tap.channel])
+                       : Compute<T>(0);
       }
     }
   };
 };
 
-/// The weights [O, kH, kW, C/groups] as b: [(kH, kW, C/groups), O/groups] forward, [(kH, kW, O/groups), C/groups] backward.
+/// The weights [O, kH, kW, C/groups] as b: [(kH, kW, C/groups), O/groups] forward, [(kH, kW,
+/// O/groups), C/groups] backward.
 template <class T, bool kForward>
 struct Filters {
   const T* weight;
@@ -122,10 +143,12 @@ struct Filters {
     bool inside[kPerThread];
     int k0, k_step;
 
-    __device__ State(const Filters& from, Index group, Index first, const TilePlace& place, Index size)
+    __device__ State(const Filters& from, Index group, Index first, const TilePlace& place,
+                     Index size)
         : k0(place.k), k_step(place.k_step) {
       const Geometry& g = from.g;
-      const Index filter = Index{g.kernel_area} * g.group_channels, group_base = group * g.group_out_channels * filter;
+      const Index filter = Index{g.kernel_area} * g.group_channels,
+                  group_base = group * g.group_out_channels * filter;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = first + place.across + i * place.across_step;
@@ -133,7 +156,8 @@ struct Filters {
         base[i] = group_base + (kForward ? at * filter : at);
       }
     }
-    __device__ void load(const Filters& from, Index k, Index end, Compute<T> (&to)[kPerThread]) const {
+    __device__ void load(const Filters& from, Index k, Index end,
+                         Compute<T> (&to)[kPerThread]) const {
       const Geometry& g = from.g;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
@@ -143,7 +167,8 @@ struct Filters {
         if constexpr (kForward) {
           offset += at;
         } else {
-          const auto index = static_cast<unsigned>(at), filters = static_cast<unsigned>(g.group_out_channels), tap = index / filters;
+          const auto index = static_cast<unsigned>(at),
+                     filters = static_cast<unsigned>(g.group_out_channels), tap = index / filters;
           offset += (Index{index - tap * filters} * g.kernel_area + tap) * g.group_channels;
         }
         to[i] = some ? static_cast<Compute<T>>(from.weight[offset]) : Compute<T>(0);
@@ -165,22 +190,27 @@ struct OutputGradients {
     bool inside;
     int k0, k_step;
 
-    __device__ State(const OutputGradients& from, Index group, Index first, const TilePlace& place, Index size)
+    __device__ State(const OutputGradients& from, Index group, Index first, const TilePlace& place,
+                     Index size)
         : base(group * from.g.group_out_channels + first + place.across),
           inside(first + place.across < size),
           k0(place.k),
           k_step(place.k_step) {}
-    __device__ void load(const OutputGradients& from, Index k, Index end, Compute<T> (&to)[kPerThread]) const {
+    __device__ void load(const OutputGradients& from, Index k, Index end,
+                         Compute<T> (&to)[kPerThread]) const {
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = k + k0 + i * k_step;
-        to[i] = inside && at < end ? static_cast<Compute<T>>(from.dy[at * from.g.out_channels + base]) : Compute<T>(0);
+        to[i] = inside && at < end
+                    ? static_cast<Compute<T>>(from.dy[at * from.g.out_channels + base])
+                    : Compute<T>(0);
       }
     }
   };
 };
 
-/// Windows the other way round, [output pixels, (kH, kW, channels of the group)] with the pixels along K: b of the weight gradient.
+/// Windows the other way round, [output pixels, (kH, kW, channels of the group)] with the pixels
+/// along K: b of the weight gradient.
 template <class T>
 struct WindowColumns {
   const T* x;
@@ -193,7 +223,8 @@ struct WindowColumns {
     bool inside;
     int k0, k_step;
 
-    __device__ State(const WindowColumns& from, Index group, Index first, const TilePlace& place, Index size)
+    __device__ State(const WindowColumns& from, Index group, Index first, const TilePlace& place,
+                     Index size)
         : tap(tap_of(first + place.across, from.g.group_channels, from.g)),
           inside(first + place.across < size),
           k0(place.k),
@@ -202,7 +233,8 @@ struct WindowColumns {
       tap.h -= from.g.pad_h;
       tap.w -= from.g.pad_w;
     }
-    __device__ void load(const WindowColumns& from, Index k, Index end, Compute<T> (&to)[kPerThread]) const {
+    __device__ void load(const WindowColumns& from, Index k, Index end,
+                         Compute<T> (&to)[kPerThread]) const {
       const Geometry& g = from.g;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
@@ -220,24 +252,27 @@ struct WindowColumns {
 
 /// The sizes of a convolution from x[N,H,W,C] to y[N,P,Q,O]; checks that they belong together.
 Geometry geometry(const Tensor& x, const Tensor& y, const Window2d& window, const char* operation) {
-  require(x && y && x.shape().rank() == 4 && y.shape().rank() == 4, "cuda", "{}: x and y must have four dimensions", operation);
+  require(x && y && x.shape().rank() == 4 && y.shape().rank() == 4, "cuda",
+          "{}: x and y must have four dimensions", operation);
   const Shape &in = x.shape(), &out = y.shape();
   bool valid = window.groups > 0;
   for (int i = 0; i < 2; ++i) {
     const auto axis = static_cast<std::size_t>(i);
-    valid = valid && window.kernel[axis] > 0 && window.stride[axis] > 0 && window.dilation[axis] > 0 && window.padding[axis] >= 0;
+    valid = valid && window.kernel[axis] > 0 && window.stride[axis] > 0 &&
+            window.dilation[axis] > 0 && window.padding[axis] >= 0;
     valid = valid && out[1 + i] == window.output(i, in[1 + i]) && out[1 + i] > 0;
   }
   valid = valid && in[0] == out[0] && in[3] % window.groups == 0 && out[3] % window.groups == 0;
   // Places within one image and one filter are computed in 32 bits.
   constexpr Index kMost = Index{1} << 30;
-  require(valid, "cuda", "{}: {} does not become {} under a window of {}x{}, {} groups", operation, in.text(), out.text(), window.kernel[0],
-          window.kernel[1], window.groups);
+  require(valid, "cuda", "{}: {} does not become {} under a window of {}x{}, {} groups", operation,
+          in.text(), out.text(), window.kernel[0], window.kernel[1], window.groups);
   for (std::size_t i = 0; i < 2; ++i) {
-    valid = valid && in[1 + static_cast<int>(i)] + 2 * window.padding[i] < kMost && window.kernel[i] * window.dilation[i] < kMost;
+    valid = valid && in[1 + static_cast<int>(i)] + 2 * window.padding[i] < kMost &&
+            window.kernel[i] * window.dilation[i] < kMost;
   }
-  require(valid && window.kernel[0] * window.kernel[1] * std::max(in[3], out[3]) < kMost, "cuda", "{}: {} is too large", operation,
-          in.text());
+  require(valid && window.kernel[0] * window.kernel[1] * std::max(in[3], out[3]) < kMost, "cuda",
+          "{}: {} is too large", operation, in.text());
   const auto narrow = [](Index value) { return static_cast<int>(value); };
   return {.height = in[1],
           .width = in[2],
@@ -289,7 +324,8 @@ void plain_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& 
                          .n = g.group_channels,
                          .k = Index{g.kernel_area} * g.group_out_channels,
                          .groups = static_cast<int>(args.window.groups)};
-    launch_product<C, T>(backend, BackWindows<T>{args.dy.data<T>(), g}, Filters<T, false>{weight, g}, s,
+    launch_product<C, T>(backend, BackWindows<T>{args.dy.data<T>(), g},
+                         Filters<T, false>{weight, g}, s,
                          {args.dx.data<T>(), nullptr, g.channels, g.group_channels, false});
   });
 }
@@ -305,8 +341,10 @@ void plain_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWei
                          .n = filter_elements(g),
                          .k = args.dy.shape()[0] * g.out_height * g.out_width,
                          .groups = static_cast<int>(args.window.groups)};
-    launch_product<C, C>(backend, OutputGradients<T>{args.dy.data<T>(), g}, WindowColumns<T>{args.x.data<T>(), g}, s,
-                         {dweight, nullptr, filter_elements(g), g.group_out_channels * filter_elements(g), args.accumulate});
+    launch_product<C, C>(backend, OutputGradients<T>{args.dy.data<T>(), g},
+                         WindowColumns<T>{args.x.data<T>(), g}, s,
+                         {dweight, nullptr, filter_elements(g),
+                          g.group_out_channels * filter_elements(g), args.accumulate});
   });
 }
 

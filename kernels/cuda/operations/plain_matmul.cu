@@ -4,7 +4,8 @@
 namespace starling::cuda {
 namespace {
 
-/// A matrix in memory as one side of a product: element (i, k) is data[i * across_step + k * k_step], and one of the steps is 1.
+/// A matrix in memory as one side of a product: element (i, k) is data[i * across_step + k *
+/// k_step], and one of the steps is 1.
 template <class T>
 struct PlainMatrix {
   const T* data;
@@ -14,22 +15,26 @@ struct PlainMatrix {
 
   /// One thread's share of the tile whose first row (for b: column) is `first`.
   struct State {
-    Index base, left, step;  ///< the first element's place, and rows from it to the end; elements to the next row
+    /// The first element's place, and rows from it to the end; elements to the next row
+    Index base, left, step;
     int k0, k_step, across_step;
 
-    __device__ State(const PlainMatrix& matrix, Index, Index first, const TilePlace& place, Index size)
+    __device__ State(const PlainMatrix& matrix, Index, Index first, const TilePlace& place,
+                     Index size)
         : base((first + place.across) * matrix.across_step),
           left(size - first - place.across),
           step(place.across_step * matrix.across_step),
           k0(place.k),
           k_step(place.k_step),
           across_step(place.across_step) {}
-    __device__ void load(const PlainMatrix& matrix, Index k, Index end, Compute<T> (&to)[kPerThread]) const {
+    __device__ void load(const PlainMatrix& matrix, Index k, Index end,
+                         Compute<T> (&to)[kPerThread]) const {
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = k + k0 + i * k_step;
         const bool inside = i * across_step < left && at < end;
-        to[i] = inside ? static_cast<Compute<T>>(matrix.data[base + i * step + at * matrix.k_step]) : Compute<T>(0);
+        to[i] = inside ? static_cast<Compute<T>>(matrix.data[base + i * step + at * matrix.k_step])
+                       : Compute<T>(0);
       }
     }
   };
@@ -38,21 +43,29 @@ struct PlainMatrix {
 template <class T, class Out>
 void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
   using C = Compute<T>;
-  const PlainMatrix<T> a = args.transpose_a ? PlainMatrix<T>{args.a.data<T>(), 1, s.m} : PlainMatrix<T>{args.a.data<T>(), s.k, 1};
-  const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1} : PlainMatrix<T>{args.b.data<T>(), 1, s.n};
+  const PlainMatrix<T> a = args.transpose_a ? PlainMatrix<T>{args.a.data<T>(), 1, s.m}
+                                            : PlainMatrix<T>{args.a.data<T>(), s.k, 1};
+  const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1}
+                                            : PlainMatrix<T>{args.b.data<T>(), 1, s.n};
   const C* bias = optional_numbers<C>(args.bias, s.n, "matmul", "bias");
-  launch_product<C, Out>(backend, a, b, s, {args.c.data<Out>(), bias, s.n, 0, args.accumulate, args.relu});
+  launch_product<C, Out>(backend, a, b, s,
+                         {args.c.data<Out>(), bias, s.n, 0, args.accumulate, args.relu});
 }
 
 }  // namespace
 
 void plain_matmul(CudaBackend& backend, const Matmul& args) {
-  require(args.a && args.b && args.c && args.a.shape().rank() == 2 && args.b.shape().rank() == 2 && args.c.shape().rank() == 2, "cuda",
-          "matmul: a, b and c must be matrices");
-  const ProductSizes s{.m = args.c.shape()[0], .n = args.c.shape()[1], .k = args.a.shape()[args.transpose_a ? 0 : 1]};
-  require(args.a.shape()[args.transpose_a ? 1 : 0] == s.m && args.b.shape()[args.transpose_b ? 1 : 0] == s.k &&
+  require(args.a && args.b && args.c && args.a.shape().rank() == 2 && args.b.shape().rank() == 2 &&
+              args.c.shape().rank() == 2,
+          "cuda", "matmul: a, b and c must be matrices");
+  const ProductSizes s{.m = args.c.shape()[0],
+                       .n = args.c.shape()[1],
+                       .k = args.a.shape()[args.transpose_a ? 0 : 1]};
+  require(args.a.shape()[args.transpose_a ? 1 : 0] == s.m &&
+              args.b.shape()[args.transpose_b ? 1 : 0] == s.k &&
               args.b.shape()[args.transpose_b ? 0 : 1] == s.n,
-          "cuda", "matmul: {}{} by {}{} is not {}", args.a.shape().text(), args.transpose_a ? " transposed" : "", args.b.shape().text(),
+          "cuda", "matmul: {}{} by {}{} is not {}", args.a.shape().text(),
+          args.transpose_a ? " transposed" : "", args.b.shape().text(),
           args.transpose_b ? " transposed" : "", args.c.shape().text());
   require(!args.relu || !args.accumulate, "cuda", "matmul: ReLU of a sum that is added to");
   floating(args.a, "matmul", [&](auto type) {

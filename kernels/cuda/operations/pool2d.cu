@@ -8,8 +8,9 @@
 #include "kernels/cuda/device/row_grid.h"
 #include "kernels/cuda/operations/plain.h"
 
-// Pooling. Backward passes gather: each input pixel asks the windows that cover it, in the order of their outputs, so sums need no atomics
-// and have one order. Rows are lines of an image, items a line's packs of channels.
+// Pooling. Backward passes gather: each input pixel asks the windows that cover it, in the order of
+// their outputs, so sums need no atomics and have one order. Rows are lines of an image, items a
+// line's packs of channels.
 namespace starling::cuda {
 namespace {
 
@@ -24,7 +25,8 @@ __global__ void pool_forward(Sizes s, const T* x, T* y, std::int32_t* index, Com
   using C = Compute<T>;
   for_items(s.images * s.out[0], s.out[1] * s.packs, [&](Index row, Index item) {
     const Quotient line = divide(row, s.out[0]), pixel = divide(item, s.packs);
-    const int top = static_cast<int>(line.rest) * s.stride[0] - s.pad[0], left = static_cast<int>(pixel.whole) * s.stride[1] - s.pad[1];
+    const int top = static_cast<int>(line.rest) * s.stride[0] - s.pad[0],
+              left = static_cast<int>(pixel.whole) * s.stride[1] - s.pad[1];
     C result[kCount];
     std::int32_t where[kCount];
 #pragma unroll
@@ -41,11 +43,14 @@ __global__ void pool_forward(Sizes s, const T* x, T* y, std::int32_t* index, Com
         if (w < 0 || w >= s.size[1]) continue;
         const std::int32_t here = h * s.size[1] + w;
         C values[kCount];
-        load_wide<kCount>(x + ((line.whole * s.size[0] * s.size[1] + here) * s.packs + pixel.rest) * kCount, values);
+        load_wide<kCount>(
+            x + ((line.whole * s.size[0] * s.size[1] + here) * s.packs + pixel.rest) * kCount,
+            values);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
           if constexpr (kMax) {
-            const bool better = !started || values[i] > result[i] || values[i] != values[i];  // NaN wins, so that divergence shows
+            // NaN wins, so that divergence shows
+            const bool better = !started || values[i] > result[i] || values[i] != values[i];
             result[i] = better ? values[i] : result[i];
             where[i] = better ? here : where[i];
           } else {
@@ -75,20 +80,23 @@ STARLING_HD Covering covering(int at, int kernel, int stride, int pad, int dilat
 }
 
 template <class T, int kCount, bool kMax>
-__global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T* dx, Compute<T> share) {
+__global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T* dx,
+                              Compute<T> share) {
   using C = Compute<T>;
   for_items(s.images * s.size[0], s.size[1] * s.packs, [&](Index row, Index item) {
     const Quotient line = divide(row, s.size[0]), pixel = divide(item, s.packs);
     const int h = static_cast<int>(line.rest), w = static_cast<int>(pixel.whole);
     const std::int32_t here = h * s.size[1] + w;
     const Covering down = covering(h, s.kernel[0], s.stride[0], s.pad[0], s.dilation[0], s.out[0]);
-    const Covering across = covering(w, s.kernel[1], s.stride[1], s.pad[1], s.dilation[1], s.out[1]);
+    const Covering across =
+        covering(w, s.kernel[1], s.stride[1], s.pad[1], s.dilation[1], s.out[1]);
     C sum[kCount] = {};
     for (int p = down.first; p <= down.last; ++p) {
       if (s.dilation[0] > 1 && (h + s.pad[0] - p * s.stride[0]) % s.dilation[0] != 0) continue;
       for (int q = across.first; q <= across.last; ++q) {
         if (s.dilation[1] > 1 && (w + s.pad[1] - q * s.stride[1]) % s.dilation[1] != 0) continue;
-        const Index from = (((line.whole * s.out[0] + p) * s.out[1] + q) * s.packs + pixel.rest) * kCount;
+        const Index from =
+            (((line.whole * s.out[0] + p) * s.out[1] + q) * s.packs + pixel.rest) * kCount;
         C values[kCount];
         load_wide<kCount>(dy + from, values);
         if constexpr (kMax) {
@@ -108,8 +116,8 @@ __global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T
 
 constexpr int kAverageThreads = 256;
 
-/// y[image][pack] = the mean over its pixels. A block takes some neighbouring packs of an image: blockDim.x threads for these, blockDim.y
-/// that share the pixels.
+/// y[image][pack] = the mean over its pixels. A block takes some neighbouring packs of an image:
+/// blockDim.x threads for these, blockDim.y that share the pixels.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kAverageThreads)
     global_average(const T* x, T* y, Index images, Index pixels, Index packs, Compute<T> scale) {
@@ -126,10 +134,12 @@ __global__ void __launch_bounds__(kAverageThreads)
       C values[kUnroll][kCount] = {};
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k) {
-        if (p + Index{k} * lanes < pixels) load_wide<kCount>(from + (p + Index{k} * lanes) * line, values[k]);
+        if (p + Index{k} * lanes < pixels)
+          load_wide<kCount>(from + (p + Index{k} * lanes) * line, values[k]);
       }
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) sum[i] += (values[0][i] + values[1][i]) + (values[2][i] + values[3][i]);
+      for (int i = 0; i < kCount; ++i)
+        sum[i] += (values[0][i] + values[1][i]) + (values[2][i] + values[3][i]);
     }
     __syncthreads();  // the last image's readers are done
 #pragma unroll
@@ -152,7 +162,8 @@ __global__ void __launch_bounds__(kAverageThreads)
 
 /// Rows are pixels of all images.
 template <class T, int kCount>
-__global__ void global_spread(const T* dy, T* dx, Index images, Index pixels, Index packs, Compute<T> scale) {
+__global__ void global_spread(const T* dy, T* dx, Index images, Index pixels, Index packs,
+                              Compute<T> scale) {
   for_items(images * pixels, packs, [&](Index row, Index pack) {
     Compute<T> values[kCount];
     load_wide<kCount>(dy + (divide(row, pixels).whole * packs + pack) * kCount, values);
@@ -163,18 +174,23 @@ __global__ void global_spread(const T* dy, T* dx, Index images, Index pixels, In
 }
 
 /// The sizes of a pooling from x[N,H,W,C] and y[N,P,Q,C]; checks that they belong together.
-Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s, const char* operation) {
-  require(image && result && image.shape().rank() == 4 && result.shape().rank() == 4, "cuda", "{}: {} and {} must have four dimensions",
-          operation, image.shape().text(), result.shape().text());
+Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s,
+               const char* operation) {
+  require(image && result && image.shape().rank() == 4 && result.shape().rank() == 4, "cuda",
+          "{}: {} and {} must have four dimensions", operation, image.shape().text(),
+          result.shape().text());
   const Shape x = image.shape(), y = result.shape();
   Sizes sizes{.images = x[0], .packs = x[3]};
   bool valid = s.groups > 0;
   for (int axis = 0; axis < 2; ++axis) {
     const auto i = static_cast<std::size_t>(axis);
     const Index in = x[axis + 1], out = y[axis + 1];
-    valid = valid && s.kernel[i] > 0 && s.stride[i] > 0 && s.dilation[i] > 0 && s.padding[i] >= 0 && out > 0;
+    valid = valid && s.kernel[i] > 0 && s.stride[i] > 0 && s.dilation[i] > 0 && s.padding[i] >= 0 &&
+            out > 0;
     // All that a kernel computes with ints stays below 2^31.
-    valid = valid && in + 2 * s.padding[i] + s.dilation[i] * s.kernel[i] + s.stride[i] < (Index{1} << 30) && out == s.output(axis, in);
+    valid = valid &&
+            in + 2 * s.padding[i] + s.dilation[i] * s.kernel[i] + s.stride[i] < (Index{1} << 30) &&
+            out == s.output(axis, in);
     const auto set = [&](int(&to)[2], Index value) { to[i] = static_cast<int>(value); };
     set(sizes.size, in);
     set(sizes.out, out);
@@ -184,8 +200,9 @@ Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s, con
     set(sizes.dilation, s.dilation[i]);
   }
   require(valid && y[0] == x[0] && x[1] * x[2] < (Index{1} << 31), "cuda",
-          "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}", operation, x.text(), y.text(),
-          s.kernel[0], s.kernel[1], s.stride[0], s.padding[0], s.dilation[0]);
+          "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}",
+          operation, x.text(), y.text(), s.kernel[0], s.kernel[1], s.stride[0], s.padding[0],
+          s.dilation[0]);
   require(x[3] == y[3], "cuda", "{}: {} channels in, {} out", operation, x[3], y[3]);
   return sizes;
 }
@@ -197,8 +214,8 @@ Compute<T> share_of(const Sizes& s) {
 
 /// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, result's).
 template <class Run>
-void with_pooling(const Tensor& image, const Tensor& result, const std::int32_t* index, const Window2d& window, const char* operation,
-                  Run run) {
+void with_pooling(const Tensor& image, const Tensor& result, const std::int32_t* index,
+                  const Window2d& window, const char* operation, Run run) {
   Sizes s = sizes_of(image, result, window, operation);
   floating(image, operation, [&](auto type) {
     using T = decltype(type);
@@ -217,13 +234,16 @@ struct Filter {
 };
 /// to[C, taps]: the same for every channel.
 template <class T>
-__global__ void __launch_bounds__(kThreads) repeat_filter(Filter filter, Index channels, int taps, T* to) {
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < channels * taps; i += Index{gridDim.x} * blockDim.x) {
+__global__ void __launch_bounds__(kThreads)
+    repeat_filter(Filter filter, Index channels, int taps, T* to) {
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < channels * taps;
+       i += Index{gridDim.x} * blockDim.x) {
     to[i] = static_cast<T>(filter.values[i % taps]);
   }
 }
 
-/// A blur as what it is: a convolution of every channel alone, with the same filter for each. `type`: the images'.
+/// A blur as what it is: a convolution of every channel alone, with the same filter for each.
+/// `type`: the images'.
 struct Blur {
   Window2d window;
   Tensor weight;
@@ -232,13 +252,15 @@ Blur blur_of(CudaBackend& backend, Window2d window, Index channels, DType type) 
   window.groups = channels;
   const std::vector<double> shares = blur_filter(window);
   Filter filter{};
-  std::transform(shares.begin(), shares.end(), filter.values, [](double share) { return static_cast<float>(share); });
+  std::transform(shares.begin(), shares.end(), filter.values,
+                 [](double share) { return static_cast<float>(share); });
   const auto taps = static_cast<Index>(shares.size());
   const Tensor weight = backend.scratch(channels * taps, type);
   floating(weight, "blur", [&](auto number) {
     using T = decltype(number);
-    launch(repeat_filter<T>, {{blocks_for(channels * taps, kThreads)}, {kThreads}, backend.handle()}, filter, channels,
-           static_cast<int>(taps), weight.data<T>());
+    launch(repeat_filter<T>,
+           {{blocks_for(channels * taps, kThreads)}, {kThreads}, backend.handle()}, filter,
+           channels, static_cast<int>(taps), weight.data<T>());
   });
   return {window, weight.reshaped({channels, window.kernel[0], window.kernel[1], 1})};
 }
@@ -247,11 +269,14 @@ Blur blur_of(CudaBackend& backend, Window2d window, Index channels, DType type) 
 struct Pixels {
   Index images, pixels, packs;
 };
-/// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, vector's, 1 / pixels).
+/// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, vector's, 1 /
+/// pixels).
 template <class Run>
 void with_pixels(const Tensor& image, const Tensor& vector, const char* operation, Run run) {
-  require(image && vector && image.shape().rank() == 4 && vector.elements() == image.shape()[0] * image.shape()[3], "cuda",
-          "{}: {} and {} do not belong together", operation, image.shape().text(), vector.shape().text());
+  require(image && vector && image.shape().rank() == 4 &&
+              vector.elements() == image.shape()[0] * image.shape()[3],
+          "cuda", "{}: {} and {} do not belong together", operation, image.shape().text(),
+          vector.shape().text());
   const Shape& shape = image.shape();
   floating(image, operation, [&](auto type) {
     using T = decltype(type);
@@ -271,15 +296,20 @@ void CudaBackend::pool2d_forward(const Pool2dForward& args) {
   if (args.kind == Pooling::kBlur) {
     sizes_of(args.x, args.y, args.window, kName);
     const Blur blur = blur_of(*this, args.window, args.x.shape()[3], args.x.dtype());
-    const Conv2dForward conv{.x = args.x, .weight = blur.weight, .bias = {}, .y = args.y, .window = blur.window};
-    return takes_depthwise(conv.x, conv.y, conv.window) ? depthwise_conv2d_forward(*this, conv) : plain_conv2d_forward(*this, conv);
+    const Conv2dForward conv{
+        .x = args.x, .weight = blur.weight, .bias = {}, .y = args.y, .window = blur.window};
+    return takes_depthwise(conv.x, conv.y, conv.window) ? depthwise_conv2d_forward(*this, conv)
+                                                        : plain_conv2d_forward(*this, conv);
   }
-  std::int32_t* index = optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
-  with_pooling(args.x, args.y, index, args.window, kName, [&]<class T, int kCount>(const Sizes& s, const T* x, T* y) {
-    const Launch how = over_rows(s.images * s.out[0], s.out[1] * s.packs, handle());
-    launch(args.kind == Pooling::kMax ? pool_forward<T, kCount, true> : pool_forward<T, kCount, false>, how, s, x, y, index,
-           share_of<T>(s));
-  });
+  std::int32_t* index =
+      optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
+  with_pooling(args.x, args.y, index, args.window, kName,
+               [&]<class T, int kCount>(const Sizes& s, const T* x, T* y) {
+                 const Launch how = over_rows(s.images * s.out[0], s.out[1] * s.packs, handle());
+                 launch(args.kind == Pooling::kMax ? pool_forward<T, kCount, true>
+                                                   : pool_forward<T, kCount, false>,
+                        how, s, x, y, index, share_of<T>(s));
+               });
 }
 
 void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
@@ -287,25 +317,34 @@ void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
   if (args.kind == Pooling::kBlur) {
     sizes_of(args.dx, args.dy, args.window, kName);
     const Blur blur = blur_of(*this, args.window, args.dx.shape()[3], args.dy.dtype());
-    const Conv2dBackwardData conv{.dy = args.dy, .weight = blur.weight, .dx = args.dx, .window = blur.window};
-    return takes_depthwise(conv.dx, conv.dy, conv.window) ? depthwise_conv2d_backward_data(*this, conv)
-                                                          : plain_conv2d_backward_data(*this, conv);
+    const Conv2dBackwardData conv{
+        .dy = args.dy, .weight = blur.weight, .dx = args.dx, .window = blur.window};
+    return takes_depthwise(conv.dx, conv.dy, conv.window)
+               ? depthwise_conv2d_backward_data(*this, conv)
+               : plain_conv2d_backward_data(*this, conv);
   }
   const bool max = args.kind == Pooling::kMax;
-  const std::int32_t* index = max ? numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-  with_pooling(args.dx, args.dy, index, args.window, kName, [&]<class T, int kCount>(const Sizes& s, T* dx, const T* dy) {
-    const Launch how = over_rows(s.images * s.size[0], s.size[1] * s.packs, handle());
-    launch(max ? pool_backward<T, kCount, true> : pool_backward<T, kCount, false>, how, s, dy, index, dx, share_of<T>(s));
-  });
+  const std::int32_t* index =
+      max ? numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
+  with_pooling(args.dx, args.dy, index, args.window, kName,
+               [&]<class T, int kCount>(const Sizes& s, T* dx, const T* dy) {
+                 const Launch how = over_rows(s.images * s.size[0], s.size[1] * s.packs, handle());
+                 launch(max ? pool_backward<T, kCount, true> : pool_backward<T, kCount, false>, how,
+                        s, dy, index, dx, share_of<T>(s));
+               });
 }
 
 void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
   const auto run = [&]<class T, int kCount>(const Pixels& p, const T* x, T* y, double share) {
-    // As many threads for the packs as there are, at most a warp, and no more for the pixels than have some: both powers of two.
+    // As many threads for the packs as there are, at most a warp, and no more for the pixels than
+    // have some: both powers of two.
     unsigned width = 1, lanes = 1;
     while (width < kWarp && static_cast<Index>(width) < p.packs) width *= 2;
     while (lanes < kAverageThreads / width && static_cast<Index>(lanes) < p.pixels) lanes *= 2;
-    const Launch how{{blocks_for(p.packs, static_cast<int>(width)), blocks_for(p.images, 1, 1, 65535)}, {width, lanes}, handle()};
+    const Launch how{
+        {blocks_for(p.packs, static_cast<int>(width)), blocks_for(p.images, 1, 1, 65535)},
+        {width, lanes},
+        handle()};
     launch(global_average<T, kCount>, how, x, y, p.images, p.pixels, p.packs, share);
   };
   with_pixels(args.x, args.y, "global average pooling forward", run);
@@ -313,7 +352,8 @@ void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
 
 void CudaBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
   const auto run = [&]<class T, int kCount>(const Pixels& p, T* dx, const T* dy, double share) {
-    launch(global_spread<T, kCount>, over_rows(p.images * p.pixels, p.packs, handle()), dy, dx, p.images, p.pixels, p.packs, share);
+    launch(global_spread<T, kCount>, over_rows(p.images * p.pixels, p.packs, handle()), dy, dx,
+           p.images, p.pixels, p.packs, share);
   };
   with_pixels(args.dx, args.dy, "global average pooling backward", run);
 }

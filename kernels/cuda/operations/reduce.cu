@@ -8,17 +8,20 @@
 #include "kernels/cuda/device/step_scalar.h"
 #include "kernels/math/gradient_factor.h"
 
-// Sums over many elements. Each is cut into parts by its sizes alone, parts are summed in a fixed order, and the parts' sums in theirs, by
-// the block that arrives last: the same call gives the same bits on every GPU.
+// Sums over many elements. Each is cut into parts by its sizes alone, parts are summed in a fixed
+// order, and the parts' sums in theirs, by the block that arrives last: the same call gives the
+// same bits on every GPU.
 namespace starling::cuda {
 namespace {
 
-/// y[channel] (+)= the sum over the rows of x[rows][channels]; kCount channels to a thread. Threads are laid out with blockDim.x over
-/// channels and blockDim.y over rows. Runs of a few rows gather in the type of arithmetic, and go on in fp64. Of several parts of the rows
-/// each leaves its sums in partial[parts][channels], for the last block of the channels' tile.
+/// y[channel] (+)= the sum over the rows of x[rows][channels]; kCount channels to a thread. Threads
+/// are laid out with blockDim.x over channels and blockDim.y over rows. Runs of a few rows gather
+/// in the type of arithmetic, and go on in fp64. Of several parts of the rows each leaves its sums
+/// in partial[parts][channels], for the last block of the channels' tile.
 template <class T, int kCount>
-__global__ void __launch_bounds__(kThreads) sum_rows_kernel(const T* x, Index rows, Index channels, Index rows_per_block, double* partial,
-                                                            unsigned* arrivals, Compute<T>* y, bool accumulate) {
+__global__ void __launch_bounds__(kThreads)
+    sum_rows_kernel(const T* x, Index rows, Index channels, Index rows_per_block, double* partial,
+                    unsigned* arrivals, Compute<T>* y, bool accumulate) {
   using C = Compute<T>;
   constexpr int kRun = 16;
   __shared__ double sums[kThreads * kCount];
@@ -46,7 +49,9 @@ __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const T* x, Index ro
 #pragma unroll
   for (int i = 0; i < kCount; ++i) sums[thread * kCount + static_cast<unsigned>(i)] = total[i];
   __syncthreads();
-  const auto give = [&](Index to, double sum) { y[to] = static_cast<C>(accumulate ? static_cast<double>(y[to]) + sum : sum); };
+  const auto give = [&](Index to, double sum) {
+    y[to] = static_cast<C>(accumulate ? static_cast<double>(y[to]) + sum : sum);
+  };
   const unsigned column = thread;
   const Index own = first_channel + column;
   if (column < width && own < channels) {
@@ -62,7 +67,8 @@ __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const T* x, Index ro
   double sum = 0.0;
   if (shared_column < channels) {
 #pragma unroll 8
-    for (Index part = lane; part < gridDim.y; part += lanes) sum += partial[part * channels + shared_column];
+    for (Index part = lane; part < gridDim.y; part += lanes)
+      sum += partial[part * channels + shared_column];
   }
   sums[thread] = sum;
   __syncthreads();
@@ -99,17 +105,21 @@ STARLING_HD double difference(T x, T y) {
   return a;
 }
 
-/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and total += the sums: those of a chain one after another,
-/// and the chains one after another, as on the CPU.
+/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and total += the
+/// sums: those of a chain one after another, and the chains one after another, as on the CPU.
 template <class T, int kCount, bool kDifference>
 __global__ void __launch_bounds__(kDistanceThreads)
-    squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums, unsigned* arrivals, double* total) {
+    squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums,
+                      unsigned* arrivals, double* total) {
   constexpr int kTeam = kLanes / kCount, kTeams = kDistanceThreads / kTeam, kUnroll = 8;
   __shared__ double lanes[kDistanceThreads * kCount];
-  const int team = static_cast<int>(threadIdx.x) / kTeam, member = static_cast<int>(threadIdx.x) % kTeam;
-  for (Index first = Index{blockIdx.x} * kTeams; first < blocks; first += Index{gridDim.x} * kTeams) {
+  const int team = static_cast<int>(threadIdx.x) / kTeam,
+            member = static_cast<int>(threadIdx.x) % kTeam;
+  for (Index first = Index{blockIdx.x} * kTeams; first < blocks;
+       first += Index{gridDim.x} * kTeams) {
     const Index block = first + team, offset = block * kBlock;
-    const int count = block < blocks ? static_cast<int>(min(kBlock, n - offset)) : 0, rows = count / kLanes;
+    const int count = block < blocks ? static_cast<int>(min(kBlock, n - offset)) : 0,
+              rows = count / kLanes;
     double lane[kCount] = {};
     const auto add = [&](const T(&a)[kCount], const T(&b)[kCount]) {
 #pragma unroll
@@ -137,7 +147,8 @@ __global__ void __launch_bounds__(kDistanceThreads)
       add(a, b);
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) lanes[threadIdx.x * kCount + static_cast<unsigned>(i)] = lane[i];
+    for (int i = 0; i < kCount; ++i)
+      lanes[threadIdx.x * kCount + static_cast<unsigned>(i)] = lane[i];
     __syncthreads();
     if (member == 0 && block < blocks) {
       double sum = 0.0;
@@ -166,7 +177,8 @@ __global__ void __launch_bounds__(kDistanceThreads)
 constexpr int kControlThreads = 256;
 
 __global__ void __launch_bounds__(kControlThreads)
-    gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale, double clip, bool check_finite, double* control) {
+    gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale,
+                            double clip, bool check_finite, double* control) {
   __shared__ double stage[kControlThreads];
   double sum = 0.0;  // one after another, as on the CPU; the other threads fetch
   for (Index first = 0; first < count; first += kControlThreads) {
@@ -188,7 +200,8 @@ __global__ void __launch_bounds__(kControlThreads)
 
 void CudaBackend::sum_rows(const SumRows& args) {
   constexpr const char* kName = "sum_rows";
-  require(args.x && args.x.shape().rank() >= 2 && args.x.shape().back() > 0, "cuda", "{}: x must have two or more dimensions", kName);
+  require(args.x && args.x.shape().rank() >= 2 && args.x.shape().back() > 0, "cuda",
+          "{}: x must have two or more dimensions", kName);
   const Index channels = args.x.shape().back(), rows = args.x.elements() / channels;
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
@@ -197,11 +210,13 @@ void CudaBackend::sum_rows(const SumRows& args) {
     Y* y = numbers<Y>(args.y, channels, kName, "y");
     const auto run = [&]<int kCount>() {
       const RowParts parts(rows, channels, kCount, 256);
-      const Tensor partial = parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
-      const Launch how{
-          {static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
-      launch(sum_rows_kernel<T, kCount>, how, x, rows, channels, parts.rows_per_part, partial ? partial.data<double>() : nullptr,
-             arrivals(), y, args.accumulate);
+      const Tensor partial =
+          parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
+      const Launch how{{static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)},
+                       {parts.threads_x, parts.threads_y},
+                       handle()};
+      launch(sum_rows_kernel<T, kCount>, how, x, rows, channels, parts.rows_per_part,
+             partial ? partial.data<double>() : nullptr, arrivals(), y, args.accumulate);
     };
     with_packs<T>(channels, run, x);
   });
@@ -209,7 +224,8 @@ void CudaBackend::sum_rows(const SumRows& args) {
 
 void CudaBackend::squared_distance(const SquaredDistance& args) {
   constexpr const char* kName = "squared_distance";
-  require(args.totals && args.index >= 0 && args.index < args.totals.elements(), "cuda", "squared_distance: no total {}", args.index);
+  require(args.totals && args.index >= 0 && args.index < args.totals.elements(), "cuda",
+          "squared_distance: no total {}", args.index);
   double* total = args.totals.data<double>() + args.index;
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
@@ -220,21 +236,28 @@ void CudaBackend::squared_distance(const SquaredDistance& args) {
     const Tensor sums = scratch(blocks, DType::kFloat64);
     const auto run = [&]<int kCount>() {
       const unsigned grid = blocks_for(blocks, kDistanceThreads * kCount / kLanes);
-      launch(y ? squared_distances<T, kCount, true> : squared_distances<T, kCount, false>, {{grid}, {kDistanceThreads}, handle()}, x, y, n,
-             blocks, sums.data<double>(), arrivals(), total);
+      launch(y ? squared_distances<T, kCount, true> : squared_distances<T, kCount, false>,
+             {{grid}, {kDistanceThreads}, handle()}, x, y, n, blocks, sums.data<double>(),
+             arrivals(), total);
     };
     with_packs<T>(kBlock, run, x, y);
   });
 }
 
 void CudaBackend::gradient_control(const GradientControl& args) {
-  require(args.totals && args.first >= 0 && args.count >= 0 && args.first + args.count <= args.totals.elements(), "cuda",
-          "gradient_control: totals {} to {} of {}", args.first, args.first + args.count, args.totals ? args.totals.elements() : 0);
-  require(args.control && args.control.elements() == 2, "cuda", "gradient_control: control must have 2 elements");
+  require(args.totals && args.first >= 0 && args.count >= 0 &&
+              args.first + args.count <= args.totals.elements(),
+          "cuda", "gradient_control: totals {} to {} of {}", args.first, args.first + args.count,
+          args.totals ? args.totals.elements() : 0);
+  require(args.control && args.control.elements() == 2, "cuda",
+          "gradient_control: control must have 2 elements");
   const auto scale = step_scalar<double>(
-      args.scale, [at = args.scale](const StepValues& now, const StepValues& then) { return at * (then.loss_scale / now.loss_scale); });
-  launch(gradient_control_kernel, {{1}, {kControlThreads}, handle()}, args.totals.data<double>() + args.first, args.count, scale, args.clip,
-         args.check_finite, args.control.data<double>());
+      args.scale, [at = args.scale](const StepValues& now, const StepValues& then) {
+        return at * (then.loss_scale / now.loss_scale);
+      });
+  launch(gradient_control_kernel, {{1}, {kControlThreads}, handle()},
+         args.totals.data<double>() + args.first, args.count, scale, args.clip, args.check_finite,
+         args.control.data<double>());
 }
 
 }  // namespace starling::cuda

@@ -5,14 +5,16 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// The squared norms of many tensors at once: a step that measures its gradients has one of each parameter, and launches would cost more
-// than the sums. Terms and their order are those of kernels/cuda/operations/reduce.cu (squared_distance) and of the CPU.
+// The squared norms of many tensors at once: a step that measures its gradients has one of each
+// parameter, and launches would cost more than the sums. Terms and their order are those of
+// kernels/cuda/operations/reduce.cu (squared_distance) and of the CPU.
 namespace starling::cuda {
 namespace {
 
 constexpr Index kTermBlock = 4096;  ///< elements whose squares are one term
 constexpr int kNormUnroll = 8;      ///< loads in flight
-constexpr int kMostSegments = 128;  ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
+/// To a launch: 3 KB of arguments, of 4 KB that every device takes
+constexpr int kMostSegments = 128;
 constexpr Index kMostThreadBlocks = 132 * 8;
 
 struct Segment {
@@ -26,8 +28,8 @@ struct Segments {
   Index blocks = 0;  ///< of all
 };
 
-/// Σ of the squares of `count` elements, the same on every lane. Element i belongs to chain i mod 32, chains are summed in their order,
-/// then what is left of an incomplete row.
+/// Σ of the squares of `count` elements, the same on every lane. Element i belongs to chain i mod
+/// 32, chains are summed in their order, then what is left of an incomplete row.
 template <class T>
 __device__ double sum_of_squares(const T* x, int count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, rows = count / kWarp;
@@ -54,7 +56,8 @@ __device__ double sum_of_squares(const T* x, int count) {
 template <class T>
 __global__ void block_squares(Segments s, double* sums) {
   const Index warps = Index{gridDim.x} * (kThreads / kWarp);
-  for (Index block = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; block < s.blocks; block += warps) {
+  for (Index block = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; block < s.blocks;
+       block += warps) {
     int low = 0, high = s.count - 1;  // the last segment that begins at this block or before
     while (low < high) {
       const int middle = (low + high + 1) / 2;
@@ -72,16 +75,22 @@ __global__ void block_squares(Segments s, double* sums) {
   }
 }
 
-constexpr int kChains = 32;  ///< as in squared_distance: a segment's term b belongs to chain b mod 32, and chains are added in their order
+/// As in squared_distance: a segment's term b belongs to chain b mod 32, and chains are added in
+/// their order
+constexpr int kChains = 32;
 
 /// totals[segment] = the sum of the segment's terms; a warp to a segment.
-__global__ void __launch_bounds__(kThreads) add_segments(Segments s, const double* sums, double* totals) {
-  const int segment = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+__global__ void __launch_bounds__(kThreads)
+    add_segments(Segments s, const double* sums, double* totals) {
+  const int segment =
+      static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   if (segment >= s.count) return;
-  const Index first = s.of[segment].first_block, last = segment + 1 < s.count ? s.of[segment + 1].first_block : s.blocks;
+  const Index first = s.of[segment].first_block,
+              last = segment + 1 < s.count ? s.of[segment + 1].first_block : s.blocks;
   double chain = 0.0;
 #pragma unroll 8
-  for (Index block = first + threadIdx.x % kWarp; block < last; block += kChains) chain += sums[block];
+  for (Index block = first + threadIdx.x % kWarp; block < last; block += kChains)
+    chain += sums[block];
   double sum = 0.0;
   for (int i = 0; i < kChains; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
   if (threadIdx.x % kWarp == 0) totals[segment] = sum;
@@ -89,13 +98,17 @@ __global__ void __launch_bounds__(kThreads) add_segments(Segments s, const doubl
 
 }  // namespace
 
-void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) {
+void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
+                                std::int64_t first) {
   constexpr const char* kName = "squared_norms";
-  require(totals && totals.dtype() == DType::kFloat64 && first >= 0 && first + static_cast<std::int64_t>(x.size()) <= totals.elements(),
-          "cuda", "{}: {} totals from {} on, in {}", kName, x.size(), first, totals ? totals.elements() : 0);
+  require(totals && totals.dtype() == DType::kFloat64 && first >= 0 &&
+              first + static_cast<std::int64_t>(x.size()) <= totals.elements(),
+          "cuda", "{}: {} totals from {} on, in {}", kName, x.size(), first,
+          totals ? totals.elements() : 0);
   for (const Tensor& tensor : x) {
-    require(tensor && tensor.dtype() == x[0].dtype() && (tensor.dtype() == DType::kFloat32 || tensor.dtype() == DType::kFloat64), "cuda",
-            "{}: a tensor is missing, or they are not all fp32 or all fp64", kName);
+    require(tensor && tensor.dtype() == x[0].dtype() &&
+                (tensor.dtype() == DType::kFloat32 || tensor.dtype() == DType::kFloat64),
+            "cuda", "{}: a tensor is missing, or they are not all fp32 or all fp64", kName);
   }
   for (std::size_t begin = 0; begin < x.size(); begin += kMostSegments) {
     Segments s;
@@ -107,12 +120,14 @@ void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
     }
     const Tensor sums = scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
     if (s.blocks > 0) {
-      const Launch how{{blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)}, {kThreads}, handle()};
-      const auto squares = x[0].dtype() == DType::kFloat64 ? block_squares<double> : block_squares<float>;
+      const Launch how{
+          {blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)}, {kThreads}, handle()};
+      const auto squares =
+          x[0].dtype() == DType::kFloat64 ? block_squares<double> : block_squares<float>;
       launch(squares, how, s, sums.data<double>());
     }
-    launch(add_segments, {{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()}, s, sums.data<double>(),
-           totals.data<double>() + first + static_cast<std::int64_t>(begin));
+    launch(add_segments, {{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()}, s,
+           sums.data<double>(), totals.data<double>() + first + static_cast<std::int64_t>(begin));
   }
 }
 

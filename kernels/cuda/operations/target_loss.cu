@@ -10,9 +10,10 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/losses.h"
 
-// The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A block takes a row of outputs, all in
-// fp64: they are few beside a batch's activations. The block that arrives last sums over the rows in an order that their number alone
-// decides. A label outside the classes cannot stop the call: its row becomes NaN, and counts nowhere.
+// The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A
+// block takes a row of outputs, all in fp64: they are few beside a batch's activations. The block
+// that arrives last sums over the rows in an order that their number alone decides. A label outside
+// the classes cannot stop the call: its row becomes NaN, and counts nowhere.
 namespace starling::cuda {
 namespace {
 
@@ -24,11 +25,13 @@ struct TargetSettings {
   double loss_scale;
 };
 
-/// losses[row], dx, and the losses' sum in `loss`; the last two unless they are null. Of labels and targets, one is null.
+/// losses[row], dx, and the losses' sum in `loss`; the last two unless they are null. Of labels and
+/// targets, one is null.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3)
-    target_loss_rows(TargetSettings s, const T* x, const std::int32_t* labels, const Compute<T>* targets, double* losses, T* dx,
-                     unsigned* arrivals, Compute<T>* loss_sum) {
+    target_loss_rows(TargetSettings s, const T* x, const std::int32_t* labels,
+                     const Compute<T>* targets, double* losses, T* dx, unsigned* arrivals,
+                     Compute<T>* loss_sum) {
   __shared__ double shared[kThreads / kWarp];
   const bool softmax = s.kind == LossKind::kCrossEntropy || s.kind == LossKind::kFocal;
   const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
@@ -48,12 +51,14 @@ __global__ void __launch_bounds__(kThreads, 3)
         largest = score > largest ? score : largest;
       }
       largest = block_reduce<kThreads>(largest, shared, Larger{});
-      for (Index c = threadIdx.x; c < s.classes; c += kThreads) sum += ::exp(static_cast<double>(widen(row[c])) - largest);
+      for (Index c = threadIdx.x; c < s.classes; c += kThreads)
+        sum += ::exp(static_cast<double>(widen(row[c])) - largest);
       offset = largest + ::log(block_sum<kThreads>(sum, shared));
     }
     const auto term_of = [&](Index c) {
       const double score = static_cast<double>(widen(row[c]));
-      return softmax ? math::focal_loss(score - offset, (1.0 - s.smoothing) * target(c) + uniform, s.parameter)
+      return softmax ? math::focal_loss(score - offset, (1.0 - s.smoothing) * target(c) + uniform,
+                                        s.parameter)
                      : math::element_loss(s.kind, score, target(c), s.parameter);
     };
     for (Index c = threadIdx.x; c < s.classes; c += kThreads) {
@@ -68,7 +73,8 @@ __global__ void __launch_bounds__(kThreads, 3)
     for (Index c = threadIdx.x; c < s.classes; c += kThreads) {
       double slope = term_of(c).slope;
       if (softmax) slope -= ::exp(static_cast<double>(widen(row[c])) - offset) * slopes;
-      dx[r * s.classes + c] = narrow<T>(static_cast<Compute<T>>(valid ? scale * slope : std::numeric_limits<double>::quiet_NaN()));
+      dx[r * s.classes + c] = narrow<T>(static_cast<Compute<T>>(
+          valid ? scale * slope : std::numeric_limits<double>::quiet_NaN()));
     }
   }
   if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
@@ -81,8 +87,10 @@ __global__ void __launch_bounds__(kThreads, 3)
 /// A thread takes a row. Whole numbers add up to the same sum in any order.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    count_predictions(const T* logits, const std::int32_t* labels, Index rows, Index classes, double* counts) {
-  for (Index r = Index{blockIdx.x} * kThreads + threadIdx.x; r < rows; r += Index{gridDim.x} * kThreads) {
+    count_predictions(const T* logits, const std::int32_t* labels, Index rows, Index classes,
+                      double* counts) {
+  for (Index r = Index{blockIdx.x} * kThreads + threadIdx.x; r < rows;
+       r += Index{gridDim.x} * kThreads) {
     const Index label = labels[r];
     if (label < 0 || label >= classes) continue;
     const T* row = logits + r * classes;
@@ -101,7 +109,8 @@ struct Outputs {
   Index rows = 0, classes = 0;
 };
 Outputs outputs_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: x must have two or more dimensions", operation);
+  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
+          "{}: x must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
@@ -111,11 +120,13 @@ void CudaBackend::target_loss(const TargetLoss& args) {
   constexpr const char* kName = "target loss";
   const Outputs o = outputs_of(args.x, kName);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
-  const std::int32_t* labels = by_number ? numbers<std::int32_t>(args.targets, o.rows, kName, "targets") : nullptr;
+  const std::int32_t* labels =
+      by_number ? numbers<std::int32_t>(args.targets, o.rows, kName, "targets") : nullptr;
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
-    const C* targets = by_number ? nullptr : numbers<C>(args.targets, o.rows * o.classes, kName, "targets");
+    const C* targets =
+        by_number ? nullptr : numbers<C>(args.targets, o.rows * o.classes, kName, "targets");
     T* dx = optional_numbers<T>(args.dx, o.rows * o.classes, kName, "dx");
     C* loss = optional_numbers<C>(args.loss, 1, kName, "loss");
     const Tensor losses = scratch(std::max<Index>(o.rows, 1), DType::kFloat64);
@@ -127,10 +138,12 @@ void CudaBackend::target_loss(const TargetLoss& args) {
         args.parameter,
         args.label_smoothing,
         step_scalar<double>(scale,
-                            [scale](const StepValues& now, const StepValues& then) { return scale * (now.loss_scale / then.loss_scale); }),
+                            [scale](const StepValues& now, const StepValues& then) {
+                              return scale * (now.loss_scale / then.loss_scale);
+                            }),
         args.scale};
-    launch(target_loss_rows<T>, {{blocks_for(o.rows, 1)}, {kThreads}, handle()}, settings, args.x.data<T>(), labels, targets,
-           losses.data<double>(), dx, arrivals(), loss);
+    launch(target_loss_rows<T>, {{blocks_for(o.rows, 1)}, {kThreads}, handle()}, settings,
+           args.x.data<T>(), labels, targets, losses.data<double>(), dx, arrivals(), loss);
   });
 }
 
@@ -141,8 +154,8 @@ void CudaBackend::confusion_counts(const ConfusionCounts& args) {
   double* counts = numbers<double>(args.counts, o.classes * (o.classes + 1), kName, "counts");
   floating(args.logits, kName, [&](auto type) {
     using T = decltype(type);
-    launch(count_predictions<T>, {{blocks_for(o.rows, kThreads)}, {kThreads}, handle()}, args.logits.data<T>(), labels, o.rows, o.classes,
-           counts);
+    launch(count_predictions<T>, {{blocks_for(o.rows, kThreads)}, {kThreads}, handle()},
+           args.logits.data<T>(), labels, o.rows, o.classes, counts);
   });
 }
 

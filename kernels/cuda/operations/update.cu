@@ -26,8 +26,8 @@
 #include "kernels/math/rules.h"
 #include "kernels/math/schedule_free.h"
 
-// Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with correctly rounded square roots and
-// divisions: CPU and GPU give the same bits.
+// Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with
+// correctly rounded square roots and divisions: CPU and GPU give the same bits.
 namespace starling::cuda::detail {
 
 // By itself the compiler holds these to 64 or 80 registers, and spills a few bytes.
@@ -57,8 +57,8 @@ GpuUpdateLauncher find_any(const OptimizerRule& rule) {
   return launcher;
 }
 
-/// More neighbours than a launch's parameters hold: their terms live until the launch has been issued; then the pool may give the memory to
-/// later work of the same stream.
+/// More neighbours than a launch's parameters hold: their terms live until the launch has been
+/// issued; then the pool may give the memory to later work of the same stream.
 struct Upload {
   CudaBackend* backend = nullptr;
   Tensor memory;
@@ -86,9 +86,14 @@ struct StepScalars {
   void write(const StepValues& values, std::byte* at) {
     args.lr = values.lr;
     args.step = values.step;
-    args.gradient_scale = args.unscales ? gradient_scale * (captured.loss_scale / values.loss_scale) : gradient_scale;
+    args.gradient_scale =
+        args.unscales ? gradient_scale * (captured.loss_scale / values.loss_scale) : gradient_scale;
     to = at;
-    launcher(*rule, args, {.by_value = false, .owner = this, .upload = &StepScalars::put, .step_type = &StepScalars::check_type});
+    launcher(*rule, args,
+             {.by_value = false,
+              .owner = this,
+              .upload = &StepScalars::put,
+              .step_type = &StepScalars::check_type});
   }
 
   static const void* reserve(void* owner, const void*, std::size_t bytes) {
@@ -96,30 +101,39 @@ struct StepScalars {
     self.bytes = bytes;
     const auto shared = std::make_shared<StepScalars>(self);
     CudaBackend& backend = *std::exchange(shared->backend, nullptr);
-    return backend.step_slot(bytes, [shared](const StepValues& values, std::byte* at) { shared->write(values, at); });
+    return backend.step_slot(
+        bytes, [shared](const StepValues& values, std::byte* at) { shared->write(values, at); });
   }
-  static void note_type(void* owner, const std::type_info& type) { static_cast<StepScalars*>(owner)->type = &type; }
+  static void note_type(void* owner, const std::type_info& type) {
+    static_cast<StepScalars*>(owner)->type = &type;
+  }
   static const void* put(void* owner, const void* from, std::size_t bytes) {
     const StepScalars& self = *static_cast<StepScalars*>(owner);
-    require(bytes == self.bytes, "update", "step {} has {} bytes of scalars, the captured one {}", self.args.step, bytes, self.bytes);
+    require(bytes == self.bytes, "update", "step {} has {} bytes of scalars, the captured one {}",
+            self.args.step, bytes, self.bytes);
     std::memcpy(self.to, from, bytes);
     return nullptr;
   }
   static void check_type(void* owner, const std::type_info& type) {
     const StepScalars& self = *static_cast<StepScalars*>(owner);
     require(type == *self.type, "update",
-            "step {} is of another kind than the captured step {}; each position of an accumulation needs a graph of its own",
+            "step {} is of another kind than the captured step {}; each position of an "
+            "accumulation needs a graph of its own",
             self.args.step, self.captured.step);
   }
 };
 
-/// What the kernels that decode do not take: rules that measure their layers, and so read what was received twice; fp64; 16 bits and more,
-/// whose decoding by itself costs little beside their transfer; addresses that are no multiple of 16.
+/// What the kernels that decode do not take: rules that measure their layers, and so read what was
+/// received twice; fp64; 16 bits and more, whose decoding by itself costs little beside their
+/// transfer; addresses that are no multiple of 16.
 bool decodes_before(const OptimizerRule& rule, const UpdateArgs& args) {
-  const auto odd = [](const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0; };
+  const auto odd = [](const Tensor& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0;
+  };
   return rule.measures_layers() || args.x.dtype() != DType::kFloat32 ||
-         (args.encoded.code != Code::kInt8 && args.encoded.code != Code::kMinMax8) || odd(args.x) || odd(args.x_out) ||
-         odd(args.gradient) || std::any_of(args.states.begin(), args.states.end(), odd) ||
+         (args.encoded.code != Code::kInt8 && args.encoded.code != Code::kMinMax8) || odd(args.x) ||
+         odd(args.x_out) || odd(args.gradient) ||
+         std::any_of(args.states.begin(), args.states.end(), odd) ||
          std::any_of(args.received.begin(), args.received.end(), odd) || odd(args.low);
 }
 
@@ -138,16 +152,19 @@ void update_decoded(CudaBackend& backend, const Update& call) {
 }  // namespace
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
-  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb, rules::Muon,
-                  rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage, rules::AdafactorQuotient>(rule);
+  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>,
+                  rules::AccumAdam<true>, rules::Linear, rules::Rmsprop, rules::Adagrad,
+                  rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
+                  rules::Muon, rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage,
+                  rules::AdafactorQuotient>(rule);
 }
 
 void CudaBackend::update(const Update& call) {
   const OptimizerRule& rule = call.rule;
   const UpdateArgs& args = call.args;
   check_update(rule, args);
-  require(!args.sum_received || args.encoded, "update", "the terms of a sum are summed before a GPU's update");
+  require(!args.sum_received || args.encoded, "update",
+          "the terms of a sum are summed before a GPU's update");
   if (args.encoded && decodes_before(rule, args)) return update_decoded(*this, call);
   GpuUpdateLauncher launcher = builtin_update(rule);
   if (!launcher) launcher = find_gpu_update(rule);
@@ -155,8 +172,10 @@ void CudaBackend::update(const Update& call) {
   if (capturing()) {
     const StepValues& captured = captured_values();
     require(args.lr == captured.lr && args.step == captured.step, "update",
-            "the captured step has lr {} and number {}, this update of it {} and {}", captured.lr, captured.step, args.lr, args.step);
-    StepScalars scalars{.launcher = launcher, .rule = &rule, .args = args, .captured = captured, .backend = this};
+            "the captured step has lr {} and number {}, this update of it {} and {}", captured.lr,
+            captured.step, args.lr, args.step);
+    StepScalars scalars{
+        .launcher = launcher, .rule = &rule, .args = args, .captured = captured, .backend = this};
     scalars.gradient_scale = args.gradient_scale;
     return launcher(rule, args,
                     {.stream = handle(),
@@ -167,7 +186,11 @@ void CudaBackend::update(const Update& call) {
                      .step_type = &StepScalars::note_type});
   }
   Upload slot{this, {}};
-  launcher(rule, args, {.stream = handle(), .multiprocessors = info_.multiprocessors, .owner = &slot, .upload = &upload});
+  launcher(rule, args,
+           {.stream = handle(),
+            .multiprocessors = info_.multiprocessors,
+            .owner = &slot,
+            .upload = &upload});
 }
 
 }  // namespace starling::cuda

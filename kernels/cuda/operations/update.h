@@ -2,7 +2,8 @@
 
 #include "kernels/gpu_update.h"
 
-// The fused update on GPUs: update_kernel.h is the kernel of any rule, update.cu has the built-in rules' and CudaBackend::update.
+// The fused update on GPUs: update_kernel.h is the kernel of any rule, update.cu has the built-in
+// rules' and CudaBackend::update.
 namespace starling::cuda {
 
 /// The launcher of a built-in rule; null for other rules.

@@ -9,8 +9,9 @@
 
 namespace starling::cuda {
 
-/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at most, and copied by each launch). Those of
-/// more go through device memory, by a copy before the launch.
+/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at
+/// most, and copied by each launch). Those of more go through device memory, by a copy before the
+/// launch.
 constexpr int kTermsByValue = 16;
 
 /// What changes from step to step.
@@ -29,7 +30,8 @@ struct UpdateTerm {
   T weight = 0;
 };
 
-/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a captured launch stays valid.
+/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a
+/// captured launch stays valid.
 template <class Step, int kTerms>
 struct UpdateValues {
   UpdateScalars<Step> scalars;
@@ -44,7 +46,8 @@ requires(kTerms < 0) struct UpdateValues<Step, kTerms> {
   const Term* terms_from = nullptr;
 };
 
-/// A kernel's kTerms where terms are messages of 8-bit codes: what they hold is added up, and the sum mixed with weights[0].
+/// A kernel's kTerms where terms are messages of 8-bit codes: what they hold is added up, and the
+/// sum mixed with weights[0].
 constexpr int kEncodedTerms = -2;
 struct EncodedBuffers {
   std::int64_t elements = 0;  ///< of a message
@@ -65,10 +68,11 @@ struct UpdateBuffers {
   const double* control = nullptr;  ///< optional: {factor, skip}
   BFloat16* low_bf16 = nullptr;     ///< optional, one of them
   Float16* low_fp16 = nullptr;
-  const std::int32_t* owner = nullptr;  ///< of a rule that measures layers: the layer of each 32 elements,
-  const double* factors = nullptr;      ///< and each layer's factor
-  std::int64_t packs = 0;               ///< of 16 bytes
-  EncodedBuffers encoded;               ///< with kTerms -1 alone
+  /// Of a rule that measures layers: the layer of each 32 elements,
+  const std::int32_t* owner = nullptr;
+  const double* factors = nullptr;  ///< and each layer's factor
+  std::int64_t packs = 0;           ///< of 16 bytes
+  EncodedBuffers encoded;           ///< with kTerms -1 alone
   int terms = 0;
 };
 

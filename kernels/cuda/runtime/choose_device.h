@@ -18,10 +18,11 @@ struct DeviceChoice {
   std::string message;  ///< then: one line with the reason and the remedy
 };
 
-/// Which device a rank takes: rank i device i, or with `share` i modulo their number. `driver_error` is device_count()'s where there is no
-/// usable driver; `visible` is the environment's CUDA_VISIBLE_DEVICES, or null.
-DeviceChoice choose_device(const DeviceRequest& request, std::span<const DeviceInfo> devices, const std::string& driver_error,
-                           const char* visible);
+/// Which device a rank takes: rank i device i, or with `share` i modulo their number.
+/// `driver_error` is device_count()'s where there is no usable driver; `visible` is the
+/// environment's CUDA_VISIBLE_DEVICES, or null.
+DeviceChoice choose_device(const DeviceRequest& request, std::span<const DeviceInfo> devices,
+                           const std::string& driver_error, const char* visible);
 
 /// Compute capabilities from this one on run the plug-in's code.
 constexpr int kOldestMajor = 8;

@@ -44,7 +44,8 @@ class CudaClock final : public DeviceClock {
     EventHandle event = it->second;
     if (!event_done(event)) return std::nullopt;
     const double seconds = seconds_between(reference_, event);
-    const Time time = reference_time_ + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds));
+    const Time time = reference_time_ + std::chrono::duration_cast<Time::duration>(
+                                            std::chrono::duration<double>(seconds));
     marks_.erase(it);
     if (seconds > kFar) {
       reference_time_ = time;
@@ -68,6 +69,8 @@ class CudaClock final : public DeviceClock {
 
 }  // namespace
 
-std::unique_ptr<DeviceClock> CudaBackend::device_clock() { return std::make_unique<CudaClock>(*this); }
+std::unique_ptr<DeviceClock> CudaBackend::device_clock() {
+  return std::make_unique<CudaClock>(*this);
+}
 
 }  // namespace starling::cuda

@@ -10,7 +10,8 @@
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph.
+// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the
+// graph.
 namespace starling::cuda {
 namespace {
 
@@ -32,7 +33,11 @@ struct CudaBackend::Capture {
 class CudaBackend::Graph final : public DeviceGraph {
  public:
   Graph(CudaBackend& backend, GraphHandle graph, Capture capture, std::vector<StreamKind> outer)
-      : backend_(backend), graph_(graph), slots_(std::move(capture.slots)), bytes_(capture.bytes), outer_(std::move(outer)) {}
+      : backend_(backend),
+        graph_(graph),
+        slots_(std::move(capture.slots)),
+        bytes_(capture.bytes),
+        outer_(std::move(outer)) {}
   ~Graph() override {
     try {
       if (launched_.id != 0) backend_.host_->events.synchronize(launched_);
@@ -49,7 +54,9 @@ class CudaBackend::Graph final : public DeviceGraph {
     const auto write = [&](std::byte* to) {
       for (const Capture::Slot& slot : slots_) slot.write(values, to + slot.offset);
     };
-    if (bytes_ > 0) backend_.host_->staging(bytes_).written_to_device(write, backend_.step_block_.raw(), bytes_, stream);
+    if (bytes_ > 0)
+      backend_.host_->staging(bytes_).written_to_device(write, backend_.step_block_.raw(), bytes_,
+                                                        stream);
     EventRing& events = backend_.host_->events;
     for (const StreamKind other : outer_) events.wait(StreamKind::kCompute, events.record(other));
     launch_graph(graph_, stream);
@@ -67,16 +74,20 @@ class CudaBackend::Graph final : public DeviceGraph {
 };
 
 void CudaBackend::not_in_capture(const char* call) const {
-  if (capture_) fail(ExitCode::kInternal, "cuda", "{} while a graph is captured: nothing has been done yet that it could see", call);
+  if (capture_)
+    fail(ExitCode::kInternal, "cuda",
+         "{} while a graph is captured: nothing has been done yet that it could see", call);
 }
 
 bool CudaBackend::begin_capture(const StepValues& values) {
   not_in_capture("begin_capture");
   require(stream() == StreamKind::kCompute, "cuda", "a capture begins on the compute stream");
   require(values.loss_scale > 0.0, "cuda", "a capture with the loss scale {}", values.loss_scale);
-  if (!step_block_) step_block_ = Tensor(*this, Shape{static_cast<std::int64_t>(kStepBlock)}, DType::kUInt8);
+  if (!step_block_)
+    step_block_ = Tensor(*this, Shape{static_cast<std::int64_t>(kStepBlock)}, DType::kUInt8);
   EventRing& events = host_->events;
-  for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
+  for (const StreamKind other :
+       {StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
     events.wait(StreamKind::kCompute, events.record(other));  // as the pool wants it
   }
   auto capture = std::make_shared<Capture>();
@@ -94,7 +105,8 @@ std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
   std::vector<StreamKind> outer = host_->events.end_capture();
   GraphHandle graph = nullptr;
   try {
-    // A launch is on the compute stream, of low priority: updates and exchanges are to come first in a graph too.
+    // A launch is on the compute stream, of low priority: updates and exchanges are to come first
+    // in a graph too.
     graph = cuda::end_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)], true);
   } catch (...) {
     pool_->end_capture(false);
@@ -124,8 +136,10 @@ const StepValues& CudaBackend::captured_values() const {
 
 const void* CudaBackend::step_slot(std::size_t bytes, StepWriter write) {
   require(capturing(), "cuda", "a slot for a step's values, without a capture");
-  const std::size_t offset = (capture_->bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-  require(offset + bytes <= kStepBlock, "cuda", "a graph has more than {} bytes of values that change from step to step", kStepBlock);
+  const std::size_t offset =
+      (capture_->bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  require(offset + bytes <= kStepBlock, "cuda",
+          "a graph has more than {} bytes of values that change from step to step", kStepBlock);
   capture_->slots.push_back({offset, std::move(write)});
   capture_->bytes = offset + bytes;
   return step_block_.raw() + offset;

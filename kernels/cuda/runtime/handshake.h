@@ -5,7 +5,8 @@
 
 #include "core/host_device.h"
 
-// Handshakes between the devices and processes of a host: numbers that any of them may look at while another sets them.
+// Handshakes between the devices and processes of a host: numbers that any of them may look at
+// while another sets them.
 namespace starling::cuda {
 
 STARLING_HD std::uint32_t load_acquire_system(const std::uint32_t* from) {
@@ -17,7 +18,8 @@ STARLING_HD std::uint32_t load_acquire_system(const std::uint32_t* from) {
   return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 #endif
 }
-/// What this thread, and work that comes before it on its stream, has written is seen by whoever finds the value.
+/// What this thread, and work that comes before it on its stream, has written is seen by whoever
+/// finds the value.
 STARLING_HD void store_release_system(std::uint32_t* to, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   __threadfence_system();
@@ -33,7 +35,8 @@ STARLING_HD std::uint64_t nanoseconds_now() {
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) : : "memory");
   return now;
 #else
-  return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 #endif
 }
 #if !defined(__CUDACC__)
@@ -53,6 +56,8 @@ STARLING_HD void sleep_nanoseconds(unsigned duration) {
 }
 
 /// Whether a count, which goes round in a circle, has come to `target`.
-STARLING_HD bool has_reached(std::uint32_t count, std::uint32_t target) { return static_cast<std::int32_t>(count - target) >= 0; }
+STARLING_HD bool has_reached(std::uint32_t count, std::uint32_t target) {
+  return static_cast<std::int32_t>(count - target) >= 0;
+}
 
 }  // namespace starling::cuda

@@ -12,8 +12,9 @@ namespace starling::cuda {
 struct Launch {
   Dim3 grid, block;
   StreamHandle stream = nullptr;
-  std::size_t shared_bytes = 0;                                  ///< of dynamic_shared()
-  std::source_location where = std::source_location::current();  ///< leave it out: names the operation in errors and records
+  std::size_t shared_bytes = 0;  ///< of dynamic_shared()
+  /// Leave it out: names the operation in errors and records
+  std::source_location where = std::source_location::current();
 };
 
 /// kernel<<<…>>>(arguments…). Arguments are converted to the kernel's own parameter types.
@@ -23,30 +24,34 @@ void launch(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #if defined(__CUDACC__)
   [&](P... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))..., nullptr};
-    launch_kernel(reinterpret_cast<const void*>(kernel), how.grid, how.block, how.shared_bytes, how.stream, pointers,
-                  how.where.function_name());
+    launch_kernel(reinterpret_cast<const void*>(kernel), how.grid, how.block, how.shared_bytes,
+                  how.stream, pointers, how.where.function_name());
   }(static_cast<P>(std::forward<A>(arguments))...);
 #else
   [&](P... values) {
     shim::launch(
-        how.grid, how.block, how.shared_bytes, how.stream, [=] { kernel(values...); }, how.where.function_name());
+        how.grid, how.block, how.shared_bytes, how.stream, [=] { kernel(values...); },
+        how.where.function_name());
   }(static_cast<P>(std::forward<A>(arguments))...);
 #endif
 }
 
-/// Blocks of `threads` threads without dynamic shared memory that one multiprocessor holds at once: a grid of so many for each of them
-/// runs in one go. Depends on the kernel and the device alone.
+/// Blocks of `threads` threads without dynamic shared memory that one multiprocessor holds at once:
+/// a grid of so many for each of them runs in one go. Depends on the kernel and the device alone.
 template <class... P>
-int resident_blocks(void (*kernel)(P...), int threads, const std::source_location& where = std::source_location::current()) {
+int resident_blocks(void (*kernel)(P...), int threads,
+                    const std::source_location& where = std::source_location::current()) {
 #if defined(__CUDACC__)
-  return blocks_per_multiprocessor(reinterpret_cast<const void*>(kernel), threads, where.function_name());
+  return blocks_per_multiprocessor(reinterpret_cast<const void*>(kernel), threads,
+                                   where.function_name());
 #else
   (void)kernel, (void)threads, (void)where;
   return shim::resident_blocks();
 #endif
 }
 
-/// The same for a kernel of one thread that may wait for what other ranks' devices do: in the shim it holds up no other rank's launches.
+/// The same for a kernel of one thread that may wait for what other ranks' devices do: in the shim
+/// it holds up no other rank's launches.
 template <class... P, class... A>
 void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #if defined(__CUDACC__)
@@ -62,7 +67,8 @@ void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 
 /// See load_kernel().
 template <class... P>
-void load(void (*kernel)(P...), const std::source_location& where = std::source_location::current()) {
+void load(void (*kernel)(P...),
+          const std::source_location& where = std::source_location::current()) {
 #if defined(__CUDACC__)
   load_kernel(reinterpret_cast<const void*>(kernel), where.function_name());
 #else
@@ -70,24 +76,29 @@ void load(void (*kernel)(P...), const std::source_location& where = std::source_
 #endif
 }
 
-/// launch() through the calling library's copy of the runtime: a plug-in's kernels are known to no other.
+/// launch() through the calling library's copy of the runtime: a plug-in's kernels are known to no
+/// other.
 template <class... P, class... A>
 void launch_own(void (*kernel)(P...), const Launch& how, A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");
 #if defined(__CUDACC__)
   [&](P... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))..., nullptr};
-    const cudaError_t error =
-        cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(how.grid.x, how.grid.y, how.grid.z),
-                         dim3(how.block.x, how.block.y, how.block.z), pointers, how.shared_bytes, static_cast<cudaStream_t>(how.stream));
-    if (error != cudaSuccess) fail(ExitCode::kInternal, "cuda", "a plug-in's kernel could not be started: {}", cudaGetErrorString(error));
+    const cudaError_t error = cudaLaunchKernel(
+        reinterpret_cast<const void*>(kernel), dim3(how.grid.x, how.grid.y, how.grid.z),
+        dim3(how.block.x, how.block.y, how.block.z), pointers, how.shared_bytes,
+        static_cast<cudaStream_t>(how.stream));
+    if (error != cudaSuccess)
+      fail(ExitCode::kInternal, "cuda", "a plug-in's kernel could not be started: {}",
+           cudaGetErrorString(error));
   }(static_cast<P>(std::forward<A>(arguments))...);
 #else
   launch(kernel, how, std::forward<A>(arguments)...);
 #endif
 }
 
-/// Blocks of `threads` that cover n elements with `per_thread` each, at most `most`: kernels stride over what is left.
+/// Blocks of `threads` that cover n elements with `per_thread` each, at most `most`: kernels stride
+/// over what is left.
 inline unsigned blocks_for(Index n, int threads, int per_thread = 1, Index most = 65535 * 16) {
   const Index each = Index{threads} * per_thread;
   const Index blocks = (n + each - 1) / each;

@@ -10,8 +10,10 @@
 namespace starling::cuda {
 
 void install_nvtx() {
-  // Profilers name their library in this variable before the program starts; without one NVTX's calls do nothing.
-  static const TraceHook hook{[](const char* name) { nvtxRangePushA(name); }, [] { nvtxRangePop(); },
+  // Profilers name their library in this variable before the program starts; without one NVTX's
+  // calls do nothing.
+  static const TraceHook hook{[](const char* name) { nvtxRangePushA(name); },
+                              [] { nvtxRangePop(); },
                               std::getenv("NVTX_INJECTION64_PATH") != nullptr};
   set_trace_hook(&hook);
 }

@@ -11,7 +11,8 @@ namespace {
 
 class MappedPeerBlock final : public PeerBlock {
  public:
-  MappedPeerBlock(int device, void* memory, std::size_t bytes) : PeerBlock(static_cast<std::byte*>(memory), bytes), device_(device) {}
+  MappedPeerBlock(int device, void* memory, std::size_t bytes)
+      : PeerBlock(static_cast<std::byte*>(memory), bytes), device_(device) {}
   ~MappedPeerBlock() override { shareable_free(device_, data(), bytes()); }
 
  private:
@@ -26,18 +27,25 @@ PeerMemory* CudaBackend::peer_memory() {
 }
 
 CudaPeerMemory::CudaPeerMemory(CudaBackend& backend)
-    : backend_(backend), pinned_(backend.allocate_host(sizeof(PeerWords))), words_(new (pinned_.get()) PeerWords) {
+    : backend_(backend),
+      pinned_(backend.allocate_host(sizeof(PeerWords))),
+      words_(new (pinned_.get()) PeerWords) {
   load_kernels();
 }
 CudaPeerMemory::~CudaPeerMemory() = default;
 
 std::string CudaPeerMemory::device() const { return device_uuid(backend_.info().number); }
-std::string CudaPeerMemory::why_not_exported() const { return why_not_shareable(backend_.info().number); }
-std::string CudaPeerMemory::why_not_reached(const std::string& device) const { return why_not_reachable(backend_.info().number, device); }
+std::string CudaPeerMemory::why_not_exported() const {
+  return why_not_shareable(backend_.info().number);
+}
+std::string CudaPeerMemory::why_not_reached(const std::string& device) const {
+  return why_not_reachable(backend_.info().number, device);
+}
 
 std::shared_ptr<PeerBlock> CudaPeerMemory::create(std::size_t bytes, int& descriptor) {
   const int device = backend_.info().number;
-  auto block = std::make_shared<MappedPeerBlock>(device, shareable_allocate(device, bytes, descriptor), bytes);
+  auto block = std::make_shared<MappedPeerBlock>(
+      device, shareable_allocate(device, bytes, descriptor), bytes);
   set_async(block->data(), 0, bytes, backend_.handle());
   host_wait_stream(backend_.handle());  // before anybody else can look
   return block;

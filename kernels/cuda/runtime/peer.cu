@@ -12,9 +12,12 @@ namespace {
 constexpr unsigned kPause = 128;        // nanoseconds between two looks at a counter
 constexpr unsigned kLooksAtWords = 64;  // at a counter, for one over the bus to the host's memory
 
-__global__ void signal_kernel(std::uint32_t* counter, StepScalar<std::uint32_t> value) { store_release_system(counter, value.get()); }
+__global__ void signal_kernel(std::uint32_t* counter, StepScalar<std::uint32_t> value) {
+  store_release_system(counter, value.get());
+}
 
-__global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited, StepScalar<std::uint32_t> value, PeerWords* words,
+__global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited,
+                             StepScalar<std::uint32_t> value, PeerWords* words,
                              PeerMemory::Purpose purpose, std::uint64_t limit) {
   const std::uint32_t wanted = value.get();
   std::uint64_t begin = 0;
@@ -60,17 +63,21 @@ void CudaPeerMemory::signal(std::uint32_t* counter, std::uint32_t value) {
   launch_waiting(signal_kernel, {{1}, {1}, backend_.handle()}, counter, count_of(backend_, value));
 }
 
-void CudaPeerMemory::await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) {
+void CudaPeerMemory::await(std::span<const Awaited> counters, std::uint32_t value,
+                           const Purpose& purpose, double limit_seconds) {
   const auto limit = static_cast<std::uint64_t>(std::max(limit_seconds, 0.0) * 1e9);
   while (!counters.empty()) {
     AwaitedCounters some;
-    for (; some.count < AwaitedCounters::kMost && static_cast<std::size_t>(some.count) < counters.size(); ++some.count) {
+    for (; some.count < AwaitedCounters::kMost &&
+           static_cast<std::size_t>(some.count) < counters.size();
+         ++some.count) {
       const auto at = static_cast<std::size_t>(some.count);
       some.counters[at] = counters[at].counter;
       some.ranks[at] = counters[at].rank;
     }
     counters = counters.subspan(static_cast<std::size_t>(some.count));
-    launch_waiting(await_kernel, {{1}, {1}, backend_.handle()}, some, count_of(backend_, value), words_, purpose, limit);
+    launch_waiting(await_kernel, {{1}, {1}, backend_.handle()}, some, count_of(backend_, value),
+                   words_, purpose, limit);
   }
 }
 

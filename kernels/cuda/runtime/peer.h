@@ -13,7 +13,8 @@ namespace starling::cuda {
 
 class CudaBackend;
 
-/// Where the device says what it waited for in vain, and the host that nothing is to be awaited any more. In pinned host memory.
+/// Where the device says what it waited for in vain, and the host that nothing is to be awaited any
+/// more. In pinned host memory.
 struct PeerWords {
   std::uint32_t lost = 0;  ///< not 0: nothing is awaited any more
   std::uint32_t told = 0;  ///< not 0: the rest holds what was lost
@@ -24,12 +25,14 @@ struct PeerWords {
 /// The counters of one launch.
 struct AwaitedCounters {
   static constexpr int kMost = 8;
-  const std::uint32_t* counters[kMost] = {};  // plain arrays, which a kernel's argument may be indexed by
+  // plain arrays, which a kernel's argument may be indexed by
+  const std::uint32_t* counters[kMost] = {};
   std::int32_t ranks[kMost] = {};
   std::int32_t count = 0;
 };
 
-/// Blocks are made and mapped by the runtime (runtime.h); signals and awaits are kernels of one thread, in eager work and in graphs alike.
+/// Blocks are made and mapped by the runtime (runtime.h); signals and awaits are kernels of one
+/// thread, in eager work and in graphs alike.
 class CudaPeerMemory final : public PeerMemory {
  public:
   /// The backend outlives it; blocks may outlive both.
@@ -45,8 +48,11 @@ class CudaPeerMemory final : public PeerMemory {
   void give_up() override;
   void restart() override;
 
-  void signal(std::uint32_t* counter, std::uint32_t value) override;                                                          ///< peer.cu
-  void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) override;  ///< peer.cu
+  /// Peer.cu
+  void signal(std::uint32_t* counter, std::uint32_t value) override;
+  /// Peer.cu
+  void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
+             double limit_seconds) override;
 
  private:
   void load_kernels();  ///< peer.cu

@@ -41,7 +41,8 @@ std::size_t Pool::size_class(std::size_t bytes) {
 }
 
 Pool::Block Pool::take(std::size_t bytes, StreamKind stream) {
-  if (bytes > (std::size_t{1} << 62)) fail(ExitCode::kMemory, "memory", "{} bytes were asked for; no device has them", bytes);
+  if (bytes > (std::size_t{1} << 62))
+    fail(ExitCode::kMemory, "memory", "{} bytes were asked for; no device has them", bytes);
   Block block{nullptr, size_class(bytes), stream};
   const std::lock_guard lock(mutex_);
   block.graphs = capturing_ == std::this_thread::get_id();
@@ -69,9 +70,12 @@ std::byte* Pool::from_list(FreeBlocks& free, std::size_t& size) {
   return nullptr;
 }
 
-std::byte* Pool::from_cache(std::size_t& size, StreamKind stream) { return from_list(free_[static_cast<std::size_t>(stream)], size); }
+std::byte* Pool::from_cache(std::size_t& size, StreamKind stream) {
+  return from_list(free_[static_cast<std::size_t>(stream)], size);
+}
 
-/// First what graphs have already; then free blocks of eager work, which was all told to come before the graph.
+/// First what graphs have already; then free blocks of eager work, which was all told to come
+/// before the graph.
 std::byte* Pool::for_graph(std::size_t& size, StreamKind stream) {
   std::byte* data = from_list(captured_free_[static_cast<std::size_t>(stream)], size);
   if (!data) data = from_list(graph_free_, size);
@@ -155,8 +159,10 @@ std::byte* Pool::driver_allocate(std::size_t size) {
   std::optional<RelaxedCapture> relaxed;
   if (captures) relaxed.emplace();
   void* data = device_allocate(size);
-  // What is cached cannot be given back while any thread captures: that waits for the streams, and would spoil the capture.
-  if (!data && capturing_ == std::thread::id() && release_cached() > 0) data = device_allocate(size);
+  // What is cached cannot be given back while any thread captures: that waits for the streams, and
+  // would spoil the capture.
+  if (!data && capturing_ == std::thread::id() && release_cached() > 0)
+    data = device_allocate(size);
   if (!data) out_of_memory(size);
   ++stats_.system_allocations;
   stats_.reserved += size;
@@ -181,7 +187,9 @@ std::size_t Pool::release_cached() {
 
 void Pool::out_of_memory(std::size_t size) const {
   const std::size_t total = device_info(device_).total_memory;
-  fail(ExitCode::kMemory, "memory", "out of memory on {}: {} needed, {} free of {}, {} in use by tensors; a smaller batch_size needs less",
+  fail(ExitCode::kMemory, "memory",
+       "out of memory on {}: {} needed, {} free of {}, {} in use by tensors; a smaller batch_size "
+       "needs less",
        name_, in_words(size), in_words(free_memory()), in_words(total), in_words(stats_.in_use));
 }
 
@@ -190,7 +198,8 @@ void Pool::give_back(const Block& block) noexcept {
   stats_.in_use -= block.size;
   try {
     const bool captures = capturing_ != std::thread::id();
-    if (!block.graphs && capturing_ == std::this_thread::get_id()) graph_bytes_ += block.size;  // captured work may use it
+    // captured work may use it
+    if (!block.graphs && capturing_ == std::this_thread::get_id()) graph_bytes_ += block.size;
     if (captures && (block.graphs || capturing_ == std::this_thread::get_id())) {
       captured_free_[static_cast<std::size_t>(block.stream)][block.size].push_back(block.data);
     } else if (!block.graphs) {

@@ -13,17 +13,20 @@
 
 namespace starling::cuda {
 
-/// Device memory for tensors. Freed blocks are kept by stream and size class and handed out again on the same stream, without a wait:
-/// whatever the stream was told to do with a block before comes before what it is told next. The driver is asked only while the pool grows:
-/// small blocks are cut from slabs, large ones are their own. Thread-safe.
+/// Device memory for tensors. Freed blocks are kept by stream and size class and handed out again
+/// on the same stream, without a wait: whatever the stream was told to do with a block before comes
+/// before what it is told next. The driver is asked only while the pool grows: small blocks are cut
+/// from slabs, large ones are their own. Thread-safe.
 ///
-/// Graphs have blocks of their own, for a replay writes where its capture did: from begin_capture() to end_capture() the capturing thread
-/// gets these alone, and they come back to all work once no graph is left. Graphs run one after the other, each joined with the stream
-/// that it is launched on (kCompute), so one's blocks serve the next too; within a capture a block stays with its stream. What outlives a
-/// capture keeps its block, and its numbers until the next graph runs.
+/// Graphs have blocks of their own, for a replay writes where its capture did: from begin_capture()
+/// to end_capture() the capturing thread gets these alone, and they come back to all work once no
+/// graph is left. Graphs run one after the other, each joined with the stream that it is launched
+/// on (kCompute), so one's blocks serve the next too; within a capture a block stays with its
+/// stream. What outlives a capture keeps its block, and its numbers until the next graph runs.
 class Pool {
  public:
-  /// `device`: whose memory; `name` for messages; `wait_for_all` makes the host wait for all streams.
+  /// `device`: whose memory; `name` for messages; `wait_for_all` makes the host wait for all
+  /// streams.
   Pool(int device, std::string name, std::function<void()> wait_for_all);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -35,13 +38,15 @@ class Pool {
     StreamKind stream = StreamKind::kCompute;
     bool graphs = false;  ///< a replay may write it
   };
-  /// At least `bytes` bytes, aligned to 512, for work on `stream`. Error(kMemory) with the needed and the free bytes where there are none,
-  /// after all cached blocks have been given back to the driver.
+  /// At least `bytes` bytes, aligned to 512, for work on `stream`. Error(kMemory) with the needed
+  /// and the free bytes where there are none, after all cached blocks have been given back to the
+  /// driver.
   Block take(std::size_t bytes, StreamKind stream);
   void give_back(const Block& block) noexcept;
   MemoryStats stats() const;
 
-  /// The calling thread captures from now on. All streams' earlier work comes before what kCompute is told next.
+  /// The calling thread captures from now on. All streams' earlier work comes before what kCompute
+  /// is told next.
   void begin_capture();
   /// `kept`: a graph has come of it, which release_graph() will tell the end of.
   void end_capture(bool kept) noexcept;

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <string>
 
-// The calls of the CUDA runtime that the backend makes, and no others. runtime_cuda.cpp implements them with the runtime;
-// tests/fakes/cuda/runtime_fake.cpp on host memory, in issue order, with a record of every call (recorder.h there) that tests walk. Errors
-// are Error(kMemory) where memory ends, otherwise Error(kInternal) with the runtime's own message; an earlier kernel's error says so.
-// What lives here: the device itself. Runtime is all that the plug-in asks of CUDA; runtime_cuda*.cpp ask CUDA, tests' fakes answer in its
-// place. pool: memory in the order of streams. staging: page-locked memory. graph: steps that are captured. handshake, peer: counters in
-// device memory that streams set and await. launch: how a kernel is started. nvtx: names for profilers.
+// The calls of the CUDA runtime that the backend makes, and no others. runtime_cuda.cpp implements
+// them with the runtime; tests/fakes/cuda/runtime_fake.cpp on host memory, in issue order, with a
+// record of every call (recorder.h there) that tests walk. Errors are Error(kMemory) where memory
+// ends, otherwise Error(kInternal) with the runtime's own message; an earlier kernel's error says
+// so. What lives here: the device itself. Runtime is all that the plug-in asks of CUDA;
+// runtime_cuda*.cpp ask CUDA, tests' fakes answer in its place. pool: memory in the order of
+// streams. staging: page-locked memory. graph: steps that are captured. handshake, peer: counters
+// in device memory that streams set and await. launch: how a kernel is started. nvtx: names for
+// profilers.
 
 namespace starling::cuda {
 
@@ -25,7 +28,8 @@ struct DeviceInfo {
   int driver_version = 0, runtime_version = 0;  ///< 13000 for 13.0
 };
 
-/// Number of visible devices; -1 with the reason and the remedy in `why` where there is no (usable) driver.
+/// Number of visible devices; -1 with the reason and the remedy in `why` where there is no (usable)
+/// driver.
 int device_count(std::string& why);
 DeviceInfo device_info(int device);
 /// Makes it the calling thread's.
@@ -42,7 +46,8 @@ bool event_done(EventHandle event);
 void host_wait(EventHandle event);
 void host_wait_stream(StreamHandle stream);
 
-/// Memory from the driver, for the pool alone (kernels/cuda/runtime/pool.h). Null where there is not enough.
+/// Memory from the driver, for the pool alone (kernels/cuda/runtime/pool.h). Null where there is
+/// not enough.
 void* device_allocate(std::size_t bytes);
 void device_free(void* memory) noexcept;
 void* pinned_allocate(std::size_t bytes);
@@ -56,13 +61,14 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream);
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-/// Starts `kernel` with pointers to its arguments, as cudaLaunchKernel; see launch.h. `label` names it in errors.
-void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
-                   const char* label);
+/// Starts `kernel` with pointers to its arguments, as cudaLaunchKernel; see launch.h. `label` names
+/// it in errors.
+void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes,
+                   StreamHandle stream, void** arguments, const char* label);
 /// See resident_blocks() in launch.h; the runtime is asked once for each kernel.
 int blocks_per_multiprocessor(const void* kernel, int threads, const char* label);
-/// Brings the kernel to the device now. Where it is first launched it comes then, for which the driver may wait for all that runs, and so
-/// for a kernel that waits for another rank.
+/// Brings the kernel to the device now. Where it is first launched it comes then, for which the
+/// driver may wait for all that runs, and so for a kernel that waits for another rank.
 void load_kernel(const void* kernel, const char* label);
 
 /// Counts of this process since it started, for tests and reports of the steady state.
@@ -81,16 +87,18 @@ double seconds_between(EventHandle begin, EventHandle end);
 
 using GraphHandle = void*;  ///< cudaGraphExec_t
 
-/// From now on what is issued to the stream is kept, not done; so on every stream that waits for an event recorded on one that captures.
-/// The calling thread must not wait, ask for an event or ask the driver for memory until the end: such a call is an error, and spoils the
-/// capture. One capture a thread at a time.
+/// From now on what is issued to the stream is kept, not done; so on every stream that waits for an
+/// event recorded on one that captures. The calling thread must not wait, ask for an event or ask
+/// the driver for memory until the end: such a call is an error, and spoils the capture. One
+/// capture a thread at a time.
 void begin_capture(StreamHandle stream);
-/// Ends what begin_capture(stream) began and makes it ready to run. The stream must have waited for all that other streams captured;
-/// otherwise the error names one that it has not. After an error, too, no stream captures any more. With `own_priorities` a kernel runs
-/// with the priority of the stream that it was captured on, otherwise with that of the stream of the launch.
+/// Ends what begin_capture(stream) began and makes it ready to run. The stream must have waited for
+/// all that other streams captured; otherwise the error names one that it has not. After an error,
+/// too, no stream captures any more. With `own_priorities` a kernel runs with the priority of the
+/// stream that it was captured on, otherwise with that of the stream of the launch.
 GraphHandle end_capture(StreamHandle stream, bool own_priorities);
-/// Error(kInternal) unless the stream takes part in a capture that nothing has spoilt. For work that is handed to a library, whose own
-/// errors of a spoilt capture cannot be told from others.
+/// Error(kInternal) unless the stream takes part in a capture that nothing has spoilt. For work
+/// that is handed to a library, whose own errors of a spoilt capture cannot be told from others.
 void check_capturing(StreamHandle stream);
 /// Drops what has been captured; harmless where nothing captures.
 void abandon_capture(StreamHandle stream) noexcept;
@@ -98,7 +106,8 @@ void abandon_capture(StreamHandle stream) noexcept;
 void launch_graph(GraphHandle graph, StreamHandle stream);
 void destroy_graph(GraphHandle graph) noexcept;
 
-// Device memory that other processes of this host map: runtime_cuda_shareable.cpp; in tests peer_fake.cpp.
+// Device memory that other processes of this host map: runtime_cuda_shareable.cpp; in tests
+// peer_fake.cpp.
 
 /// Of a device, the same in all processes.
 std::string device_uuid(int device);
@@ -106,7 +115,8 @@ std::string device_uuid(int device);
 std::string why_not_shareable(int device);
 /// Why it cannot read and write memory of the device of that number; empty where it can.
 std::string why_not_reachable(int device, const std::string& uuid);
-/// Memory of undefined content, and the file by which other processes map it, which the caller closes.
+/// Memory of undefined content, and the file by which other processes map it, which the caller
+/// closes.
 void* shareable_allocate(int device, std::size_t bytes, int& descriptor);
 /// Another process's memory, for this device to read and write. `bytes` as at its allocation.
 void* shareable_map(int device, int descriptor, std::size_t bytes);

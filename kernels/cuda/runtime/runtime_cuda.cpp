@@ -22,13 +22,14 @@ constexpr std::size_t kSharedWithoutAsking = 48 << 10;
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
   const bool memory = error == cudaErrorMemoryAllocation;
-  fail(memory ? ExitCode::kMemory : ExitCode::kInternal, "cuda", "{}: {} ({}); an earlier kernel may be the cause", call,
-       cudaGetErrorString(error), cudaGetErrorName(error));
+  fail(memory ? ExitCode::kMemory : ExitCode::kInternal, "cuda",
+       "{}: {} ({}); an earlier kernel may be the cause", call, cudaGetErrorString(error),
+       cudaGetErrorName(error));
 }
 
-/// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or an earlier kernel's error, should not
-/// stay unseen. After an error of the device's every call fails: the first is enough. At the process's end the driver may be gone before
-/// the last of it.
+/// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or
+/// an earlier kernel's error, should not stay unseen. After an error of the device's every call
+/// fails: the first is enough. At the process's end the driver may be gone before the last of it.
 void warn_unless_freed(cudaError_t error, const char* call) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
   cudaGetLastError();
@@ -65,7 +66,8 @@ Captured captured_by(cudaStream_t stream) {
   const cudaGraphNode_t* nodes = nullptr;
   const cudaGraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  if (cudaStreamGetCaptureInfo(stream, &status, &result.id, &result.graph, &nodes, &edges, &count) != cudaSuccess ||
+  if (cudaStreamGetCaptureInfo(stream, &status, &result.id, &result.graph, &nodes, &edges,
+                               &count) != cudaSuccess ||
       status != cudaStreamCaptureStatusActive) {
     cudaGetLastError();  // an invalid capture is for cudaStreamEndCapture to tell
     return {};
@@ -74,7 +76,8 @@ Captured captured_by(cudaStream_t stream) {
   return result;
 }
 
-/// Streams whose last captured work nothing follows, and the capturing stream does not either: the runtime's own error names none.
+/// Streams whose last captured work nothing follows, and the capturing stream does not either: the
+/// runtime's own error names none.
 std::string unjoined_streams(cudaStream_t origin) {
   const Captured main = captured_by(origin);
   std::string names;
@@ -87,8 +90,10 @@ std::string unjoined_streams(cudaStream_t origin) {
     const bool loose = std::any_of(other.last.begin(), other.last.end(), [&](cudaGraphNode_t node) {
       std::size_t followers = 0;
       const cudaError_t error = cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &followers);
-      if (error != cudaSuccess) cudaGetLastError();  // cudaErrorLossyQuery: a library's programmatic dependent launch follows
-      return error == cudaSuccess && followers == 0 && std::find(main.last.begin(), main.last.end(), node) == main.last.end();
+      // cudaErrorLossyQuery: a library's programmatic dependent launch follows
+      if (error != cudaSuccess) cudaGetLastError();
+      return error == cudaSuccess && followers == 0 &&
+             std::find(main.last.begin(), main.last.end(), node) == main.last.end();
     });
     if (loose) names += (names.empty() ? "" : ", ") + name;
   }
@@ -107,12 +112,16 @@ int device_count(std::string& why) {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0) {
-    why = fmt::format("no NVIDIA driver is loaded on this host; install one for CUDA {}.{} or newer", runtime / 1000, runtime % 1000 / 10);
+    why =
+        fmt::format("no NVIDIA driver is loaded on this host; install one for CUDA {}.{} or newer",
+                    runtime / 1000, runtime % 1000 / 10);
   } else if (error == cudaErrorInsufficientDriver) {
-    why = fmt::format("the NVIDIA driver supports CUDA {}.{}, this program needs {}.{}; install a newer driver", driver / 1000,
-                      driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    why = fmt::format(
+        "the NVIDIA driver supports CUDA {}.{}, this program needs {}.{}; install a newer driver",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
   } else {
-    why = fmt::format("the NVIDIA driver gives no devices: {} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
+    why = fmt::format("the NVIDIA driver gives no devices: {} ({})", cudaGetErrorString(error),
+                      cudaGetErrorName(error));
   }
   return -1;
 }
@@ -144,7 +153,9 @@ StreamHandle create_stream(const char* name, bool high_priority) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? greatest : least), "cudaStreamCreateWithPriority");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                     high_priority ? greatest : least),
+        "cudaStreamCreateWithPriority");
   const std::lock_guard lock(stream_names().mutex);
   stream_names().names[stream] = name;
   return stream;
@@ -165,7 +176,9 @@ EventHandle create_event() {
 void destroy_event(EventHandle event) noexcept {
   if (event) cudaEventDestroy(event_of(event));
 }
-void record_event(EventHandle event, StreamHandle stream) { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); }
+void record_event(EventHandle event, StreamHandle stream) {
+  check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
+}
 void stream_wait(StreamHandle stream, EventHandle event) {
   check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
 }
@@ -222,20 +235,24 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
   check(cudaMemsetAsync(memory, byte, bytes, stream_of(stream)), "cudaMemsetAsync");
 }
 
-void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
-                   const char* label) {
+void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes,
+                   StreamHandle stream, void** arguments, const char* label) {
   ++launches;
   if (shared_bytes > kSharedWithoutAsking) {
     static std::mutex mutex;
-    static std::map<const void*, std::size_t> allowed;  // the attribute is one value per kernel: it only rises
+    // the attribute is one value per kernel: it only rises
+    static std::map<const void*, std::size_t> allowed;
     const std::lock_guard lock(mutex);
     std::size_t& most = allowed[kernel];
     if (shared_bytes > most) {
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), label);
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared_bytes)),
+            label);
       most = shared_bytes;
     }
   }
-  check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared_bytes, stream_of(stream)),
+  check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z),
+                         arguments, shared_bytes, stream_of(stream)),
         label);
 }
 
@@ -265,12 +282,14 @@ EventHandle create_timed_event() {
 }
 double seconds_between(EventHandle begin, EventHandle end) {
   float milliseconds = 0.0f;
-  check(cudaEventElapsedTime(&milliseconds, event_of(begin), event_of(end)), "cudaEventElapsedTime");
+  check(cudaEventElapsedTime(&milliseconds, event_of(begin), event_of(end)),
+        "cudaEventElapsedTime");
   return static_cast<double>(milliseconds) / 1e3;
 }
 
 void begin_capture(StreamHandle stream) {
-  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
 }
 GraphHandle end_capture(StreamHandle stream, bool own_priorities) {
   const std::string loose = unjoined_streams(stream_of(stream));
@@ -279,11 +298,14 @@ GraphHandle end_capture(StreamHandle stream, bool own_priorities) {
   if (error != cudaSuccess) {
     cudaGetLastError();  // it is answered here
     if (graph) cudaGraphDestroy(graph);
-    fail(ExitCode::kInternal, "cuda", "cudaStreamEndCapture: {} ({}){}{}", cudaGetErrorString(error), cudaGetErrorName(error),
-         loose.empty() ? "" : "; the capturing stream has not waited for the work of stream ", loose);
+    fail(ExitCode::kInternal, "cuda", "cudaStreamEndCapture: {} ({}){}{}",
+         cudaGetErrorString(error), cudaGetErrorName(error),
+         loose.empty() ? "" : "; the capturing stream has not waited for the work of stream ",
+         loose);
   }
   cudaGraphExec_t ready = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&ready, graph, own_priorities ? cudaGraphInstantiateFlagUseNodePriority : 0);
+  const cudaError_t made = cudaGraphInstantiate(
+      &ready, graph, own_priorities ? cudaGraphInstantiateFlagUseNodePriority : 0);
   cudaGraphDestroy(graph);
   check(made, "cudaGraphInstantiate");
   return ready;
@@ -293,12 +315,15 @@ void check_capturing(StreamHandle stream) {
   check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
   if (status == cudaStreamCaptureStatusActive) return;
   fail(ExitCode::kInternal, "cuda", "the capture {}",
-       status == cudaStreamCaptureStatusInvalidated ? "was spoilt by an earlier call that a capture does not allow"
-                                                    : "does not reach this stream");
+       status == cudaStreamCaptureStatusInvalidated
+           ? "was spoilt by an earlier call that a capture does not allow"
+           : "does not reach this stream");
 }
 void abandon_capture(StreamHandle stream) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream_of(stream), &status) == cudaSuccess && status == cudaStreamCaptureStatusNone) return;
+  if (cudaStreamIsCapturing(stream_of(stream), &status) == cudaSuccess &&
+      status == cudaStreamCaptureStatusNone)
+    return;
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream_of(stream), &graph);
   if (graph) cudaGraphDestroy(graph);

@@ -10,35 +10,44 @@
 #include "core/error.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Shareable memory is the driver's (cuMem…): the runtime has no calls for it. The driver's functions are asked of the runtime, since a
-// program that is linked with libcuda does not start where there is no driver.
+// Shareable memory is the driver's (cuMem…): the runtime has no calls for it. The driver's
+// functions are asked of the runtime, since a program that is linked with libcuda does not start
+// where there is no driver.
 namespace starling::cuda {
 namespace {
 
 void checked(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) fail(ExitCode::kInternal, "cuda", "{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  if (error != cudaSuccess)
+    fail(ExitCode::kInternal, "cuda", "{}: {} ({})", call, cudaGetErrorString(error),
+         cudaGetErrorName(error));
 }
 
 template <class F>
 F entry(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  checked(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found), name);
-  if (found != cudaDriverEntryPointSuccess || !function) fail(ExitCode::kInternal, "cuda", "the driver has no {}; a newer one has", name);
+  checked(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
+          name);
+  if (found != cudaDriverEntryPointSuccess || !function)
+    fail(ExitCode::kInternal, "cuda", "the driver has no {}; a newer one has", name);
   return reinterpret_cast<F>(function);
 }
 
 struct Driver {
   PFN_cuGetErrorString_v6000 error_string = entry<PFN_cuGetErrorString_v6000>("cuGetErrorString");
   PFN_cuDeviceGet_v2000 device = entry<PFN_cuDeviceGet_v2000>("cuDeviceGet");
-  PFN_cuDeviceGetAttribute_v2000 attribute = entry<PFN_cuDeviceGetAttribute_v2000>("cuDeviceGetAttribute");
-  PFN_cuMemGetAllocationGranularity_v10020 granularity = entry<PFN_cuMemGetAllocationGranularity_v10020>("cuMemGetAllocationGranularity");
+  PFN_cuDeviceGetAttribute_v2000 attribute =
+      entry<PFN_cuDeviceGetAttribute_v2000>("cuDeviceGetAttribute");
+  PFN_cuMemGetAllocationGranularity_v10020 granularity =
+      entry<PFN_cuMemGetAllocationGranularity_v10020>("cuMemGetAllocationGranularity");
   PFN_cuMemCreate_v10020 create = entry<PFN_cuMemCreate_v10020>("cuMemCreate");
   PFN_cuMemRelease_v10020 release = entry<PFN_cuMemRelease_v10020>("cuMemRelease");
-  PFN_cuMemExportToShareableHandle_v10020 export_handle = entry<PFN_cuMemExportToShareableHandle_v10020>("cuMemExportToShareableHandle");
+  PFN_cuMemExportToShareableHandle_v10020 export_handle =
+      entry<PFN_cuMemExportToShareableHandle_v10020>("cuMemExportToShareableHandle");
   PFN_cuMemImportFromShareableHandle_v10020 import_handle =
       entry<PFN_cuMemImportFromShareableHandle_v10020>("cuMemImportFromShareableHandle");
-  PFN_cuMemAddressReserve_v10020 reserve = entry<PFN_cuMemAddressReserve_v10020>("cuMemAddressReserve");
+  PFN_cuMemAddressReserve_v10020 reserve =
+      entry<PFN_cuMemAddressReserve_v10020>("cuMemAddressReserve");
   PFN_cuMemAddressFree_v10020 free_address = entry<PFN_cuMemAddressFree_v10020>("cuMemAddressFree");
   PFN_cuMemMap_v10020 map = entry<PFN_cuMemMap_v10020>("cuMemMap");
   PFN_cuMemUnmap_v10020 unmap = entry<PFN_cuMemUnmap_v10020>("cuMemUnmap");
@@ -53,8 +62,8 @@ void checked(CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return;
   const char* text = nullptr;
   if (driver().error_string(result, &text) != CUDA_SUCCESS || !text) text = "an unknown error";
-  fail(result == CUDA_ERROR_OUT_OF_MEMORY ? ExitCode::kMemory : ExitCode::kInternal, "cuda", "{}: {} ({})", call, text,
-       static_cast<int>(result));
+  fail(result == CUDA_ERROR_OUT_OF_MEMORY ? ExitCode::kMemory : ExitCode::kInternal, "cuda",
+       "{}: {} ({})", call, text, static_cast<int>(result));
 }
 
 bool has(int device, CUdevice_attribute attribute) {
@@ -71,7 +80,8 @@ CUmemAllocationProp properties_of(int device) {
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   // Buckets lie here, and a network card may be asked to send them.
-  properties.allocFlags.gpuDirectRDMACapable = has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) ? 1 : 0;
+  properties.allocFlags.gpuDirectRDMACapable =
+      has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) ? 1 : 0;
   return properties;
 }
 
@@ -79,7 +89,8 @@ CUmemAllocationProp properties_of(int device) {
 std::size_t whole(int device, std::size_t bytes) {
   const CUmemAllocationProp properties = properties_of(device);
   std::size_t granularity = 0;
-  checked(driver().granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "cuMemGetAllocationGranularity");
+  checked(driver().granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+          "cuMemGetAllocationGranularity");
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
@@ -115,7 +126,8 @@ void* map_whole(int device, const Handle& memory, std::size_t size) {
 
 std::string text_of(const cudaUUID_t& uuid) {
   std::string text;
-  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  for (const char byte : uuid.bytes)
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return text;
 }
 
@@ -129,7 +141,8 @@ std::string device_uuid(int device) {
 
 std::string why_not_shareable(int device) {
   try {
-    if (!has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return "its GPU has no virtual memory management";
+    if (!has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+      return "its GPU has no virtual memory management";
     if (!has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
       return "its GPU's memory cannot be exported as a file descriptor";
   } catch (const Error& error) {
@@ -157,7 +170,8 @@ void* shareable_allocate(int device, std::size_t bytes, int& descriptor) {
   checked(driver().create(&memory.value, size, &properties, 0), "cuMemCreate");
   memory.held = true;
   int file = -1;
-  checked(driver().export_handle(&file, memory.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
+  checked(driver().export_handle(&file, memory.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          "cuMemExportToShareableHandle");
   try {
     void* address = map_whole(device, memory, size);
     descriptor = file;
@@ -171,7 +185,8 @@ void* shareable_allocate(int device, std::size_t bytes, int& descriptor) {
 void* shareable_map(int device, int descriptor, std::size_t bytes) {
   Handle memory;
   auto* file = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
-  checked(driver().import_handle(&memory.value, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), "cuMemImportFromShareableHandle");
+  checked(driver().import_handle(&memory.value, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+          "cuMemImportFromShareableHandle");
   memory.held = true;
   return map_whole(device, memory, whole(device, bytes));
 }

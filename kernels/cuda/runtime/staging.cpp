@@ -32,15 +32,18 @@ EventRing::~EventRing() {
 }
 
 void EventRing::recycle() {
-  for (; first_ < next_ && event_done(at(first_).handle); ++first_) free_.push_back(at(first_).handle);
+  for (; first_ < next_ && event_done(at(first_).handle); ++first_)
+    free_.push_back(at(first_).handle);
   if (free_.empty()) add_handles();
 }
 
-/// All handles mark something that is not known to be done, so the marks fill their room: both are doubled.
+/// All handles mark something that is not known to be done, so the marks fill their room: both are
+/// doubled.
 void EventRing::add_handles() {
   std::vector<Mark> wider(2 * marks_.size());
   free_.reserve(wider.size());
-  for (std::uint64_t number = first_; number < next_; ++number) wider[number & (wider.size() - 1)] = at(number);
+  for (std::uint64_t number = first_; number < next_; ++number)
+    wider[number & (wider.size() - 1)] = at(number);
   while (free_.size() < marks_.size()) free_.push_back(create_event());
   marks_ = std::move(wider);
 }
@@ -48,7 +51,8 @@ void EventRing::add_handles() {
 Event EventRing::record(StreamKind stream) {
   const std::lock_guard lock(mutex_);
   if (capturing_ && joined_[static_cast<std::size_t>(stream)]) return record_captured(stream);
-  if (free_.empty()) capturing_ ? add_handles() : recycle();  // a capture forbids to ask what is done
+  // a capture forbids to ask what is done
+  if (free_.empty()) capturing_ ? add_handles() : recycle();
   record_event(free_.back(), streams_[static_cast<std::size_t>(stream)]);
   at(next_) = {free_.back(), stream};
   free_.pop_back();
@@ -71,7 +75,8 @@ void EventRing::wait_captured(StreamKind stream, Event event) {
   const std::uint64_t number = event.id & ~kCaptured;
   if (number < captured_first_) return;  // an earlier graph's: it runs before
   const auto place = static_cast<std::size_t>(number - captured_first_);
-  require(place < captured_.size(), "cuda", "an event that was never recorded, number {} of a capture", number);
+  require(place < captured_.size(), "cuda",
+          "an event that was never recorded, number {} of a capture", number);
   if (captured_[place] == stream) return;
   stream_wait(streams_[static_cast<std::size_t>(stream)], captured_handles_[place]);
   joined_[static_cast<std::size_t>(stream)] = true;
@@ -82,8 +87,11 @@ void EventRing::begin_capture() {
   capturing_ = true;
   joined_ = {};
   joined_[static_cast<std::size_t>(StreamKind::kCompute)] = true;
-  outer_ = {};  // a launch is on the compute stream; its work on these two must not overtake what they were told before
-  for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication}) outer_[static_cast<std::size_t>(other)] = true;
+  // a launch is on the compute stream; its work on these two must not overtake what they were told
+  // before
+  outer_ = {};
+  for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication})
+    outer_[static_cast<std::size_t>(other)] = true;
 }
 
 std::vector<StreamKind> EventRing::end_capture() noexcept {
@@ -116,7 +124,8 @@ void EventRing::wait(StreamKind stream, Event event) {
   const std::lock_guard lock(mutex_);
   if (capturing_) return wait_captured(stream, event);
   const Mark* mark = find(event);
-  if (mark && mark->stream != stream) stream_wait(streams_[static_cast<std::size_t>(stream)], mark->handle);
+  if (mark && mark->stream != stream)
+    stream_wait(streams_[static_cast<std::size_t>(stream)], mark->handle);
 }
 
 void EventRing::synchronize(Event event) {
@@ -128,7 +137,8 @@ void EventRing::synchronize(Event event) {
     handle = mark->handle;
   }
   const TraceSpan span(kHostWait);
-  host_wait(handle);  // only this thread records, so the handle stays what it is; others may ask meanwhile
+  // only this thread records, so the handle stays what it is; others may ask meanwhile
+  host_wait(handle);
 }
 
 bool EventRing::done(Event event) {
@@ -154,7 +164,9 @@ Staging::Slot& Staging::next() {
   if (!memory_) {
     const std::size_t bytes = slot_bytes_ * slots_.size();
     memory_ = pinned_allocate(bytes);
-    if (!memory_) fail(ExitCode::kMemory, "memory", "no page-locked memory on the host: {} bytes are needed; see ulimit -l", bytes);
+    if (!memory_)
+      fail(ExitCode::kMemory, "memory",
+           "no page-locked memory on the host: {} bytes are needed; see ulimit -l", bytes);
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       slots_[i].memory = static_cast<std::byte*>(memory_) + i * slot_bytes_;
       slots_[i].used = create_event();
@@ -181,17 +193,20 @@ void Staging::to_device(const void* from, std::byte* to, std::size_t bytes, Stre
   }
 }
 
-void Staging::to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind, StreamHandle stream) {
+void Staging::to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
+                      StreamHandle stream) {
   // All slots are in flight before the first is read; next() empties the oldest.
   Event last;
   for (std::size_t begin = 0; begin < bytes; begin += slot_bytes_) {
-    last = to_host_later(from + begin, static_cast<std::byte*>(to) + begin, std::min(slot_bytes_, bytes - begin), kind, stream);
+    last = to_host_later(from + begin, static_cast<std::byte*>(to) + begin,
+                         std::min(slot_bytes_, bytes - begin), kind, stream);
   }
   events_.synchronize(last);
   finish(last);
 }
 
-Event Staging::to_host_later(const std::byte* from, void* to, std::size_t bytes, StreamKind kind, StreamHandle stream) {
+Event Staging::to_host_later(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
+                             StreamHandle stream) {
   Slot& slot = next();
   copy_async(slot.memory, from, bytes, CopyKind::kDeviceToHost, stream);
   record_event(slot.used, stream);
@@ -204,7 +219,9 @@ Event Staging::to_host_later(const std::byte* from, void* to, std::size_t bytes,
 void Staging::finish(Event event) {
   // Earlier copies may be another stream's; theirs are finished when they are done.
   for (Slot& slot : slots_) {
-    if (slot.to && slot.event.id <= event.id && (slot.event.id == event.id || events_.done(slot.event))) finish(slot);
+    if (slot.to && slot.event.id <= event.id &&
+        (slot.event.id == event.id || events_.done(slot.event)))
+      finish(slot);
   }
 }
 

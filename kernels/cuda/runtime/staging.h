@@ -17,13 +17,15 @@ inline constexpr std::string_view kHostWait = "wait for the device";
 
 using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 
-/// The events of a backend: numbers that only rise, on handles that are used again once what they marked is done. So a number without a
-/// handle is done. One thread records and waits; any thread may ask done().
+/// The events of a backend: numbers that only rise, on handles that are used again once what they
+/// marked is done. So a number without a handle is done. One thread records and waits; any thread
+/// may ask done().
 ///
-/// In a capture marks are the capture's own, on the streams that take part in it: kCompute, and those that have waited for one of its
-/// marks. Every launch of the graph comes after what kUpdate and kCommunication have been told until then, and after what kUpload has where
-/// the capture waits for an event of it from before (the streams that end_capture() returns). Once the capture has ended, its marks stand
-/// for the last launch of any graph.
+/// In a capture marks are the capture's own, on the streams that take part in it: kCompute, and
+/// those that have waited for one of its marks. Every launch of the graph comes after what kUpdate
+/// and kCommunication have been told until then, and after what kUpload has where the capture waits
+/// for an event of it from before (the streams that end_capture() returns). Once the capture has
+/// ended, its marks stand for the last launch of any graph.
 class EventRing {
  public:
   explicit EventRing(const Streams& streams);
@@ -42,7 +44,8 @@ class EventRing {
   /// A graph has been launched, and `after` recorded.
   void launched(Event after);
 
-  /// Made at the start; more follow only while so many marks are ahead of the device. A power of two.
+  /// Made at the start; more follow only while so many marks are ahead of the device. A power of
+  /// two.
   static constexpr std::size_t kHandles = 64;
 
  private:
@@ -56,13 +59,16 @@ class EventRing {
   /// Makes handles free, new ones only where none is done. Under mutex_.
   void recycle();
   void add_handles();
-  static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;  ///< in the numbers of a capture's marks
+  /// In the numbers of a capture's marks
+  static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
   static bool is_captured(Event event) { return (event.id & kCaptured) != 0; }
   Event record_captured(StreamKind stream);
   void wait_captured(StreamKind stream, Event event);
 
   Streams streams_;
-  std::mutex mutex_;         ///< of the following: a handle must not be recorded again while somebody asks for what it marked before
+  /// Of the following: a handle must not be recorded again while somebody asks for what it marked
+  /// before
+  std::mutex mutex_;
   std::vector<Mark> marks_;  ///< of the numbers from first_ to before next_, round and round
   std::uint64_t first_ = 1, next_ = 1;  ///< 0 is the number of no event
   std::vector<EventHandle> free_;
@@ -76,8 +82,9 @@ class EventRing {
   Event last_launch_;
 };
 
-/// Pinned host memory, taken at the first use, in slots that are used in turn: what copies between the host and a device pass through, so
-/// that no copy waits for the device unless all slots are in use.
+/// Pinned host memory, taken at the first use, in slots that are used in turn: what copies between
+/// the host and a device pass through, so that no copy waits for the device unless all slots are in
+/// use.
 class Staging {
  public:
   Staging(std::size_t slot_bytes, int slots, EventRing& events)
@@ -90,16 +97,19 @@ class Staging {
   void to_device(const void* from, std::byte* to, std::size_t bytes, StreamHandle stream);
   /// The same of numbers that `write` puts into the slot; bytes fit it.
   template <class Write>
-  void written_to_device(const Write& write, std::byte* to, std::size_t bytes, StreamHandle stream) {
+  void written_to_device(const Write& write, std::byte* to, std::size_t bytes,
+                         StreamHandle stream) {
     Slot& slot = next();
     write(slot.memory);
     copy_async(to, slot.memory, bytes, CopyKind::kHostToDevice, stream);
     record_event(slot.used, stream);
   }
   /// Waits.
-  void to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind, StreamHandle stream);
+  void to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
+               StreamHandle stream);
   /// `to` is written by finish(); bytes fit a slot.
-  Event to_host_later(const std::byte* from, void* to, std::size_t bytes, StreamKind kind, StreamHandle stream);
+  Event to_host_later(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
+                      StreamHandle stream);
   /// Writes what the copies up to this event have brought; the caller has waited for it.
   void finish(Event event);
   /// The same for all copies.

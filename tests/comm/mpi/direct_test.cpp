@@ -22,7 +22,9 @@ using test::session;
 
 namespace {
 
-std::unique_ptr<Transport> direct_transport() { return make_direct_transport(session().make_transport(20.0), {20.0, false}); }
+std::unique_ptr<Transport> direct_transport() {
+  return make_direct_transport(session().make_transport(20.0), {20.0, false});
+}
 
 std::ptrdiff_t open_descriptors() {
   const std::filesystem::directory_iterator files("/proc/self/fd");
@@ -32,13 +34,16 @@ std::ptrdiff_t open_descriptors() {
 int shared_mappings() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("memfd:starling") != std::string::npos;
+  for (std::string line; std::getline(maps, line);)
+    count += line.find("memfd:starling") != std::string::npos;
   return count;
 }
 
 }  // namespace
 
-TEST_CASE("comm/mpi: ranks of one host that read each other's parameters get the bits of the fake transport") {
+TEST_CASE(
+    "comm/mpi: ranks of one host that read each other's parameters get the bits of the fake "
+    "transport") {
   register_builtin_topologies();
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto t = direct_transport();
@@ -88,7 +93,9 @@ TEST_CASE("comm/mpi: sharing memory leaves no descriptor and no mapping behind")
   CHECK(shared_mappings() == 0);
 }
 
-TEST_CASE("comm/mpi: where one rank may not make shared memory, all ranks exchange by messages, to the same bits") {
+TEST_CASE(
+    "comm/mpi: where one rank may not make shared memory, all ranks exchange by messages, to the "
+    "same bits") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   Job job;
   job.start_apart = true;
@@ -114,10 +121,14 @@ TEST_CASE("comm/mpi: rounds over nodes have the bits of the fake transport") {
   for (const double bytes : {1.0, 600.0, 1e9}) {
     for (const char* inter : {"complete", "static-ring"}) {
       Job job;
-      job.topology = {{"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", t->size() > 4 ? inter : "complete"}};
+      job.topology = {{"type", "hierarchical"},
+                      {"ranks_per_node", 2},
+                      {"inter", t->size() > 4 ? inter : "complete"}};
       job.start_apart = true;
       job.bucket_bytes = bytes;
-      const auto expected = [&] { return test::run_fake(job, t->size())[static_cast<std::size_t>(t->rank())]; };
+      const auto expected = [&] {
+        return test::run_fake(job, t->size())[static_cast<std::size_t>(t->rank())];
+      };
       const auto full = expected();
       CHECK(test::run_job(job, *t, *backend) == full);
       job.exchange = "bf16";
@@ -131,13 +142,16 @@ TEST_CASE("comm/mpi: rounds over nodes have the bits of the fake transport") {
     round.ranks_per_node = 2;
     round.groups = {{{0, 1}, 0.75}};
     Tensor in(*backend, Shape{n}, DType::kFloat64), out(*backend, Shape{n}, DType::kFloat64);
-    const auto number = [](int rank, std::int64_t i) { return static_cast<double>(rank * rank + 1) * static_cast<double>(i % 1000); };
+    const auto number = [](int rank, std::int64_t i) {
+      return static_cast<double>(rank * rank + 1) * static_cast<double>(i % 1000);
+    };
     test::set_numbers(in, [&](std::int64_t i) { return number(t->rank(), i); });
     t->wait(t->start_exchange(plan_exchange(round, t->rank()), in, {out}, {0, 0, 0}));
     const double own = t->rank() < 2 ? 0.75 : 0.25;
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const double expected = own * (number(0, i) + number(1, i)) / 2 + (1.0 - own) * (number(2, i) + number(3, i)) / 2;
+      const double expected =
+          own * (number(0, i) + number(1, i)) / 2 + (1.0 - own) * (number(2, i) + number(3, i)) / 2;
       wrong += std::abs(out.data<double>()[i] - expected) > 1e-9;
     }
     CHECK(wrong == 0);

@@ -1,6 +1,6 @@
-// A job in which one rank fails: `lost_rank throw` (rank 1 ends the job with status 2 while the others wait), `lost_rank all` (all ranks
-// fail at once), `lost_rank stop` (rank 1 stops; the others' waits pass their limit of one second). The ctest entry checks status, text and
-// time.
+// A job in which one rank fails: `lost_rank throw` (rank 1 ends the job with status 2 while the
+// others wait), `lost_rank all` (all ranks fail at once), `lost_rank stop` (rank 1 stops; the
+// others' waits pass their limit of one second). The ctest entry checks status, text and time.
 #include <chrono>
 #include <csignal>
 #include <string>

@@ -22,11 +22,14 @@ namespace {
 
 Tensor filled(Backend& backend, std::int64_t elements, int rank) {
   Tensor tensor(backend, Shape{elements}, DType::kFloat32);
-  test::set_numbers(tensor, [&](std::int64_t i) { return 100.0 * rank + static_cast<double>(i % 1013); });
+  test::set_numbers(tensor,
+                    [&](std::int64_t i) { return 100.0 * rank + static_cast<double>(i % 1013); });
   return tensor;
 }
 
-bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 std::unique_ptr<Topology> topology_if_it_fits(const char* text, int ranks) {
   try {
@@ -46,7 +49,9 @@ Exchange ring(int rank, int size) {
 
 }  // namespace
 
-TEST_CASE("comm/mpi: a late device's tensors through host memory train to the bits of the fake transport") {
+TEST_CASE(
+    "comm/mpi: a late device's tensors through host memory train to the bits of the fake "
+    "transport") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const int n = session().size();
   int jobs = 0;
@@ -58,7 +63,8 @@ TEST_CASE("comm/mpi: a late device's tensors through host memory train to the bi
     LateDevice device(*backend);
     const auto t = make_staged_transport(session().make_transport(20.0));
     CHECK(t->name() == "mpi, through host memory");
-    CHECK(test::run_job(job, *t, device) == test::run_fake(job, n)[static_cast<std::size_t>(t->rank())]);
+    CHECK(test::run_job(job, *t, device) ==
+          test::run_fake(job, n)[static_cast<std::size_t>(t->rank())]);
   }
   CHECK(jobs >= 5);
 }
@@ -67,12 +73,14 @@ TEST_CASE("comm/mpi: odd sizes through host memory bring the numbers of the host
   const auto backend = open_backend(DeviceType::kCpu, 1);
   LateDevice device(*backend);  // outlives the transport, which keeps host memory of it
   const auto t = make_staged_transport(session().make_transport(20.0));
-  for (const char* text : {R"({"type": "complete"})", R"({"type": "static-ring"})", R"({"type": "ring"})",
-                           R"({"type": "hierarchical", "ranks_per_node": 2, "inter": {"type": "complete"}})"}) {
+  for (const char* text :
+       {R"({"type": "complete"})", R"({"type": "static-ring"})", R"({"type": "ring"})",
+        R"({"type": "hierarchical", "ranks_per_node": 2, "inter": {"type": "complete"}})"}) {
     const auto topology = topology_if_it_fits(text, t->size());
     if (!topology) continue;
     CAPTURE(text);
-    CHECK(test::exchange_sizes(*t, device, *topology, 2) == test::exchange_sizes(*t, *backend, *topology, 2));
+    CHECK(test::exchange_sizes(*t, device, *topology, 2) ==
+          test::exchange_sizes(*t, *backend, *topology, 2));
     t->world().barrier();
   }
 }
@@ -117,14 +125,18 @@ TEST_CASE("comm/mpi: a late piece holds back what follows it in its exchange, an
   CHECK(same(came, filled(*backend, size, from)));
 }
 
-TEST_CASE("comm/mpi: a device that stands still, and a rank that does not come, end a wait through host memory at its limit") {
+TEST_CASE(
+    "comm/mpi: a device that stands still, and a rank that does not come, end a wait through host "
+    "memory at its limit") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   for (const bool by_device : {true, false}) {
     CAPTURE(by_device);
     LateDevice device(*backend);
-    const auto t = make_staged_transport(session().make_transport(session().rank() == 0 ? 1.0 : 20.0));
+    const auto t =
+        make_staged_transport(session().make_transport(session().rank() == 0 ? 1.0 : 20.0));
     const int n = t->size(), r = t->rank();
-    const Tensor own = filled(device, 2 * kPieceElements, r), came(device, own.shape(), DType::kFloat32);
+    const Tensor own = filled(device, 2 * kPieceElements, r),
+                 came(device, own.shape(), DType::kFloat32);
     if (by_device && r == 0) device.allow(1);
     if (!by_device && r == n - 1) std::this_thread::sleep_for(std::chrono::milliseconds(4000));
     const Ticket ticket = t->start_exchange(ring(r, n), own, {came}, {8, 4, 7});
@@ -133,9 +145,12 @@ TEST_CASE("comm/mpi: a device that stands still, and a rank that does not come, 
     CAPTURE(text);
     if (r == 0) {
       CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
-      for (const char* part : {"rank 0 waited 1 s", "step 8, bucket 4, round 7"}) CHECK(text.find(part) != std::string::npos);
-      CHECK((text.find("(the device has copied 1048576 of 2097152 bytes)") != std::string::npos) == by_device);
-      if (!by_device) CHECK(text.find("missing: rank " + std::to_string(n - 1)) != std::string::npos);
+      for (const char* part : {"rank 0 waited 1 s", "step 8, bucket 4, round 7"})
+        CHECK(text.find(part) != std::string::npos);
+      CHECK((text.find("(the device has copied 1048576 of 2097152 bytes)") != std::string::npos) ==
+            by_device);
+      if (!by_device)
+        CHECK(text.find("missing: rank " + std::to_string(n - 1)) != std::string::npos);
       device.let_go();
       std::this_thread::sleep_for(std::chrono::milliseconds(by_device ? 1000 : 5000));
     } else {

@@ -31,7 +31,9 @@ using test::session;
 
 namespace {
 
-double number(int rank, std::int64_t i) { return std::sin(0.1 * static_cast<double>(i) + rank) * std::pow(10.0, rank % 3); }
+double number(int rank, std::int64_t i) {
+  return std::sin(0.1 * static_cast<double>(i) + rank) * std::pow(10.0, rank % 3);
+}
 
 Tensor filled(Backend& backend, std::int64_t count, DType dtype, int rank) {
   Tensor tensor(backend, Shape{count}, dtype);
@@ -39,10 +41,13 @@ Tensor filled(Backend& backend, std::int64_t count, DType dtype, int rank) {
   return tensor;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 /// The sum over `group`, made here.
-Tensor expected_sum(Backend& backend, const std::vector<int>& group, std::int64_t count, DType dtype) {
+Tensor expected_sum(Backend& backend, const std::vector<int>& group, std::int64_t count,
+                    DType dtype) {
   std::vector<Tensor> terms;
   std::vector<const std::byte*> in;
   for (const int r : group) terms.push_back(filled(backend, count, dtype, r));
@@ -66,9 +71,11 @@ TEST_CASE("comm/mpi: the control plane") {
   t->world().broadcast(data.data(), data.size() * 4, n - 1);
   CHECK(data.front() == static_cast<std::uint32_t>(n - 1));
   CHECK(data.back() == static_cast<std::uint32_t>(n - 1));
-  const auto all = t->world().all_gather(std::string(static_cast<std::size_t>(1000 * r), static_cast<char>('a' + r)));
+  const auto all = t->world().all_gather(
+      std::string(static_cast<std::size_t>(1000 * r), static_cast<char>('a' + r)));
   for (int j = 0; j < n; ++j)
-    CHECK(all[static_cast<std::size_t>(j)] == std::string(static_cast<std::size_t>(1000 * j), static_cast<char>('a' + j)));
+    CHECK(all[static_cast<std::size_t>(j)] ==
+          std::string(static_cast<std::size_t>(1000 * j), static_cast<char>('a' + j)));
   std::vector<double> values(5000, 0.1 * (r + 1)), most(3, r);
   double expected = 0.1;
   for (int j = 1; j < n; ++j) expected += 0.1 * (j + 1);
@@ -92,7 +99,8 @@ TEST_CASE("comm/mpi: the session gives Open MPI what exchanges over TCP want") {
     int length = name.size(), verbosity = 0, bind = 0, scope = 0;
     MPI_Datatype type = MPI_DATATYPE_NULL;
     MPI_T_enum values = MPI_T_ENUM_NULL;
-    if (MPI_T_cvar_get_info(i, name.data(), &length, &verbosity, &type, &values, nullptr, nullptr, &bind, &scope) == MPI_SUCCESS &&
+    if (MPI_T_cvar_get_info(i, name.data(), &length, &verbosity, &type, &values, nullptr, nullptr,
+                            &bind, &scope) == MPI_SUCCESS &&
         std::string(name.data()) == "btl_tcp_flags")
       found = i;
   }
@@ -109,7 +117,8 @@ TEST_CASE("comm/mpi: the session gives Open MPI what exchanges over TCP want") {
   MPI_T_finalize();
 }
 
-TEST_CASE("comm/mpi: neighbour exchanges of many sizes, several in flight, waited for in another order") {
+TEST_CASE(
+    "comm/mpi: neighbour exchanges of many sizes, several in flight, waited for in another order") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto t = session().make_transport(20.0);
   const int n = t->size(), r = t->rank();
@@ -127,19 +136,23 @@ TEST_CASE("comm/mpi: neighbour exchanges of many sizes, several in flight, waite
   std::vector<std::vector<Tensor>> received;
   for (std::size_t b = 0; b < sizes.size(); ++b) {
     received.emplace_back();
-    for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) received.back().emplace_back(*backend, Shape{sizes[b]}, DType::kFloat32);
-    tickets.push_back(
-        t->start_exchange(exchange, filled(*backend, sizes[b], DType::kFloat32, r), received.back(), {1, static_cast<int>(b), 0}));
+    for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
+      received.back().emplace_back(*backend, Shape{sizes[b]}, DType::kFloat32);
+    tickets.push_back(t->start_exchange(exchange, filled(*backend, sizes[b], DType::kFloat32, r),
+                                        received.back(), {1, static_cast<int>(b), 0}));
   }
   for (std::size_t b = sizes.size(); b-- > 0;) t->wait(tickets[b]);
   for (std::size_t b = 0; b < sizes.size(); ++b) {
     for (std::size_t k = 0; k < received[b].size(); ++k) {
-      CHECK(same_bits(received[b][k], filled(*backend, sizes[b], DType::kFloat32, exchange.receive_from[k])));
+      CHECK(same_bits(received[b][k],
+                      filled(*backend, sizes[b], DType::kFloat32, exchange.receive_from[k])));
     }
   }
 }
 
-TEST_CASE("comm/mpi: sums have the bits of rank order for every size, in fp32 and fp64, in place or not, in groups") {
+TEST_CASE(
+    "comm/mpi: sums have the bits of rank order for every size, in fp32 and fp64, in place or not, "
+    "in groups") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto t = session().make_transport(20.0);
   const int n = t->size(), r = t->rank();
@@ -164,7 +177,8 @@ TEST_CASE("comm/mpi: sums have the bits of rank order for every size, in fp32 an
   Exchange exchange;  // ranks 0, 1, 3 sum; 2 does something else with everyone afterwards
   exchange.kind = Exchange::Kind::kGroupSum;
   exchange.group = {0, 1, 3};
-  const Tensor in = filled(*backend, 50'000, DType::kFloat32, r), out(*backend, Shape{50'000}, DType::kFloat32);
+  const Tensor in = filled(*backend, 50'000, DType::kFloat32, r),
+               out(*backend, Shape{50'000}, DType::kFloat32);
   const Tensor sum(*backend, Shape{50'000}, DType::kFloat32);
   Ticket first = 0;
   if (r != 2) first = t->start_exchange(exchange, in, {out}, {3, 0, 0});
@@ -192,7 +206,8 @@ TEST_CASE("comm/mpi: asynchronous averages wait in no step for a rank that stand
   job.start_apart = true;
   job.steps = 40;
   job.lr = 0.0;  // so that the mean of what ranks start from is where they end
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("starling-async-{}", getppid());
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("starling-async-{}", getppid());
   std::filesystem::create_directories(folder);
   const auto file = [&](int rank) { return folder / fmt::format("{}-of-{}", rank, n); };
   std::filesystem::remove(file(r));
@@ -216,13 +231,16 @@ TEST_CASE("comm/mpi: asynchronous averages wait in no step for a rank that stand
   std::vector<double> mean;
   for (std::size_t e = 0; e < x.size(); ++e) {
     mean.push_back(0.0);
-    for (int j = 0; j < n; ++j) mean[e] += test::start_value(j, true, static_cast<std::int64_t>(e)) / n;
+    for (int j = 0; j < n; ++j)
+      mean[e] += test::start_value(j, true, static_cast<std::int64_t>(e)) / n;
   }
   CHECK(test::largest_difference({x}, {mean}) < 1e-13);
   std::filesystem::remove(file(r));
 }
 
-TEST_CASE("comm/mpi: a rank is asked for a sign of life once a second at least, and five times within its limit") {
+TEST_CASE(
+    "comm/mpi: a rank is asked for a sign of life once a second at least, and five times within "
+    "its limit") {
   CHECK(detail::question_interval(0.5) == doctest::Approx(0.1));
   CHECK(detail::question_interval(60.0) == 1.0);
 }
@@ -234,7 +252,8 @@ TEST_CASE("comm/mpi: a muster waits for the ranks that are late") {
 
 TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages do no harm") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
-  const Tensor in = filled(*backend, 300'000, DType::kFloat32, session().rank()), out(*backend, in.shape(), in.dtype());
+  const Tensor in = filled(*backend, 300'000, DType::kFloat32, session().rank()),
+               out(*backend, in.shape(), in.dtype());
   {
     const auto t = session().make_transport(session().rank() == 0 ? 2.2 : 20.0);
     t->wait(t->start_sum(in, out, {7, 2, 7}));
@@ -243,11 +262,13 @@ TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages d
     if (session().rank() == 0) {
       const std::string text = test::error_text([&] { t->wait(ticket); });
       CAPTURE(text);
-      for (const char* part : {"rank 0 waited 2.2 s", "step 8, bucket 4", "rank 1 on host ", "last heard of",
-                               "alive, last started the exchange of step 7, bucket 2"}) {
+      for (const char* part :
+           {"rank 0 waited 2.2 s", "step 8, bucket 4", "rank 1 on host ", "last heard of",
+            "alive, last started the exchange of step 7, bucket 2"}) {
         CHECK(text.find(part) != std::string::npos);
       }
-      CHECK(test::error_text([&] { t->world().barrier(); }).find("earlier wait") != std::string::npos);
+      CHECK(test::error_text([&] { t->world().barrier(); }).find("earlier wait") !=
+            std::string::npos);
       std::this_thread::sleep_for(std::chrono::milliseconds(5800));
     } else {
       CHECK(test::error_text([&] { t->wait(ticket); }) == "");

@@ -15,13 +15,15 @@ struct FakeGraph {
   std::vector<std::function<void()>> work;
 };
 
-/// A capture under way: the work, and how far each stream that takes part is known to the others, so that the end can tell which was not
-/// joined.
+/// A capture under way: the work, and how far each stream that takes part is known to the others,
+/// so that the end can tell which was not joined.
 class Capture {
  public:
   using Clock = std::map<StreamHandle, std::uint64_t>;
 
-  Capture(StreamHandle origin, const std::string& name) : origin_(origin) { streams_[origin].name = name; }
+  Capture(StreamHandle origin, const std::string& name) : origin_(origin) {
+    streams_[origin].name = name;
+  }
 
   StreamHandle origin() const { return origin_; }
   void add(StreamHandle stream, std::function<void()> work);

@@ -17,14 +17,17 @@ struct Unit {
 };
 
 /// What a rank's own thread issues; a watchdog's may end communicators.
-bool is_issued(const Call& call) { return call.kind >= CallKind::kNcclInit && call.kind < CallKind::kNcclDestroy; }
+bool is_issued(const Call& call) {
+  return call.kind >= CallKind::kNcclInit && call.kind < CallKind::kNcclDestroy;
+}
 
 class Members {
  public:
   explicit Members(const std::vector<std::vector<Call>>& ranks) {
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       for (const Call& call : ranks[r]) {
-        if (call.kind == CallKind::kNcclInit || call.kind == CallKind::kNcclSplit) made_[call.communicator][call.peer] = r;
+        if (call.kind == CallKind::kNcclInit || call.kind == CallKind::kNcclSplit)
+          made_[call.communicator][call.peer] = r;
       }
     }
   }
@@ -32,7 +35,8 @@ class Members {
   bool share(int communicator, std::size_t a, std::size_t b) const {
     const auto& members = made_.at(communicator);
     const auto in = [&](std::size_t rank) {
-      return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.second == rank; });
+      return std::any_of(members.begin(), members.end(),
+                         [&](const auto& member) { return member.second == rank; });
     };
     return in(a) && in(b);
   }
@@ -43,7 +47,8 @@ class Members {
 };
 
 /// What `rank` issues that `other` takes part in, in order.
-std::vector<Unit> units_of(const std::vector<Call>& calls, const Members& members, std::size_t rank, std::size_t other) {
+std::vector<Unit> units_of(const std::vector<Call>& calls, const Members& members, std::size_t rank,
+                           std::size_t other) {
   std::vector<Unit> units;
   Unit group;
   int depth = 0;
@@ -69,7 +74,8 @@ std::vector<Unit> units_of(const std::vector<Call>& calls, const Members& member
       case CallKind::kNcclReceive: {
         if (members.rank_of(communicator, call.peer) != other) continue;
         const bool sends = call.kind == CallKind::kNcclSend;
-        what = fmt::format("message from rank {} to rank {}", sends ? rank : other, sends ? other : rank);
+        what = fmt::format("message from rank {} to rank {}", sends ? rank : other,
+                           sends ? other : rank);
         break;
       }
       default: continue;
@@ -131,7 +137,8 @@ std::vector<std::vector<Call>> ranks_of(const std::vector<Call>& calls) {
   }
   std::vector<std::pair<int, std::vector<Call>>> sorted;
   for (const std::uint32_t thread : users) sorted.push_back(std::move(threads[thread]));
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::vector<Call>> result;
   for (auto& [rank, own] : sorted) result.push_back(with_launches(own));
   return result;
@@ -142,8 +149,11 @@ std::vector<Finding> check_communicators(const std::vector<std::vector<Call>>& r
   std::vector<Finding> findings;
   for (std::size_t a = 0; a < ranks.size(); ++a) {
     for (std::size_t b = a + 1; b < ranks.size(); ++b) {
-      const std::vector<Unit> left = units_of(ranks[a], members, a, b), right = units_of(ranks[b], members, b, a);
-      const auto differs = [&](std::size_t i) { return i >= left.size() || i >= right.size() || left[i].parts != right[i].parts; };
+      const std::vector<Unit> left = units_of(ranks[a], members, a, b),
+                              right = units_of(ranks[b], members, b, a);
+      const auto differs = [&](std::size_t i) {
+        return i >= left.size() || i >= right.size() || left[i].parts != right[i].parts;
+      };
       std::size_t i = 0;
       while (i < std::max(left.size(), right.size()) && !differs(i)) ++i;
       if (i == std::max(left.size(), right.size())) continue;
@@ -153,8 +163,9 @@ std::vector<Finding> check_communicators(const std::vector<std::vector<Call>>& r
                         second = i < right.size() ? right[i].place : ranks[b].size();
       findings.push_back(
           {Finding::Kind::kCommunicatorOrder,
-           fmt::format("rank {} issues {} where rank {} issues {} (calls {} and {} of each)", a, one, b, other, first, second), first,
-           second, one, other});
+           fmt::format("rank {} issues {} where rank {} issues {} (calls {} and {} of each)", a,
+                       one, b, other, first, second),
+           first, second, one, other});
     }
   }
   return findings;

@@ -16,7 +16,8 @@
 #endif
 
 #if defined(__x86_64__)
-// Saves the registers that a function call keeps and the stack pointer (to *save), and takes up those of `load`.
+// Saves the registers that a function call keeps and the stack pointer (to *save), and takes up
+// those of `load`.
 extern "C" void starling_shim_switch(void** save, void* load);
 asm(R"(
 .text
@@ -58,13 +59,16 @@ Context::Context() = default;
 
 Context::Context(void (*entry)()) : entry_(entry), size_(kStack) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  stack_ = mmap(nullptr, kStack + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stack_ == MAP_FAILED) fail(ExitCode::kMemory, "shim", "no memory for the stack of a fiber ({} bytes)", kStack);
+  stack_ = mmap(nullptr, kStack + page, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stack_ == MAP_FAILED)
+    fail(ExitCode::kMemory, "shim", "no memory for the stack of a fiber ({} bytes)", kStack);
   mprotect(stack_, page, PROT_NONE);  // an overflow stops here
   auto* base = static_cast<std::byte*>(stack_) + page;
   bottom_ = base;
 #if defined(__x86_64__)
-  // What the first switch pops: six registers, then begin()'s address; at its entry the stack is 8 off a multiple of 16, as after a call.
+  // What the first switch pops: six registers, then begin()'s address; at its entry the stack is 8
+  // off a multiple of 16, as after a call.
   auto* top = reinterpret_cast<std::uintptr_t*>(base + kStack) - 1;
   *--top = reinterpret_cast<std::uintptr_t>(&Context::begin);
   for (int i = 0; i < 6; ++i) *--top = 0;

@@ -8,9 +8,9 @@
 
 namespace starling::cuda::shim {
 
-/// A flow of control with a stack of its own, or (made without an entry) the thread's own one. Changing to another on x86-64 saves the
-/// registers that a call keeps, nothing else: swapcontext makes a system call each time, and a block of 256 threads changes 256 times a
-/// barrier.
+/// A flow of control with a stack of its own, or (made without an entry) the thread's own one.
+/// Changing to another on x86-64 saves the registers that a call keeps, nothing else: swapcontext
+/// makes a system call each time, and a block of 256 threads changes 256 times a barrier.
 class Context {
  public:
   Context();

@@ -42,7 +42,8 @@ constexpr int kEngines = 3;
 
 class FakePlan final : public GraphPlan {
  public:
-  FakePlan(const GraphSpec& spec, std::shared_ptr<Backend> cpu) : spec_(spec), cpu_(std::move(cpu)) {}
+  FakePlan(const GraphSpec& spec, std::shared_ptr<Backend> cpu)
+      : spec_(spec), cpu_(std::move(cpu)) {}
 
   int candidates() const override { return kEngines; }
   std::string name(int candidate) const override { return "stand-in " + std::to_string(candidate); }
@@ -60,7 +61,8 @@ class FakePlan final : public GraphPlan {
     host_wait_stream(stream);  // which a capture refuses, as it does on a GPU
     const auto start = std::chrono::steady_clock::now();
     work();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
   }
 
  private:
@@ -84,7 +86,8 @@ class FakeGraphs final : public GraphMaker {
 Tensor borrowed(Backend& cpu, const Tensor& from) {
   class Borrowed final : public Storage {
    public:
-    Borrowed(Backend& backend, std::byte* data, std::size_t bytes) : Storage(backend, data, bytes) {}
+    Borrowed(Backend& backend, std::byte* data, std::size_t bytes)
+        : Storage(backend, data, bytes) {}
   };
   if (!from) return {};
   return {std::make_shared<Borrowed>(cpu, from.raw(), from.bytes()), 0, from.shape(), from.dtype()};
@@ -99,7 +102,8 @@ class FakeBlas final : public Blas {
     if (args.c.elements() == 0) return true;
     if (args.a.elements() == 0) return false;
     Matmul product = args;
-    for (Tensor* tensor : {&product.a, &product.b, &product.bias, &product.c}) *tensor = borrowed(*cpu_, *tensor);
+    for (Tensor* tensor : {&product.a, &product.b, &product.bias, &product.c})
+      *tensor = borrowed(*cpu_, *tensor);
     issue(stream, "cublaslt product", [product, cpu = cpu_] { multiply(product, *cpu); });
     return true;
   }

@@ -43,7 +43,8 @@ struct Meeting {
 /// Runs one launch at a time: shared memory is static.
 class Scheduler {
  public:
-  void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function);
+  void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*),
+           const void* function);
   void set_order(Order order, std::uint64_t seed) {
     const std::lock_guard lock(mutex_);
     order_ = order;
@@ -95,15 +96,18 @@ Scheduler& scheduler() {
   return one;
 }
 
-void Scheduler::run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function) {
+void Scheduler::run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*),
+                    const void* function) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t size = std::uint64_t{block.x} * block.y * block.z;
   const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
-  require(size > 0 && size <= kMostThreads && block.z <= 64, "shim", "a block of {} x {} x {} threads; 1 to {} can be started", block.x,
-          block.y, block.z, kMostThreads);
+  require(size > 0 && size <= kMostThreads && block.z <= 64, "shim",
+          "a block of {} x {} x {} threads; 1 to {} can be started", block.x, block.y, block.z,
+          kMostThreads);
   require(blocks > 0 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535, "shim",
           "a grid of {} x {} x {} blocks is not possible", grid.x, grid.y, grid.z);
-  require(shared_bytes <= kMostShared, "shim", "{} bytes of shared memory for a block; it has {}", shared_bytes, kMostShared);
+  require(shared_bytes <= kMostShared, "shim", "{} bytes of shared memory for a block; it has {}",
+          shared_bytes, kMostShared);
   call_ = call;
   function_ = function;
   block_size = {block.x, block.y, block.z};
@@ -115,7 +119,8 @@ void Scheduler::run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call
   arrange(numbers);
   for (const unsigned number : numbers) {
     block_index = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
-    std::fill_n(shared_.data, shared_bytes, static_cast<unsigned char>(0xff));  // NaN: what nobody wrote must not count
+    // NaN: what nobody wrote must not count
+    std::fill_n(shared_.data, shared_bytes, static_cast<unsigned char>(0xff));
     run_block();
   }
 }
@@ -125,13 +130,15 @@ void Scheduler::arrange(std::vector<unsigned>& order) {
   if (order_ == Order::kBackward) std::reverse(order.begin(), order.end());
   if (order_ != Order::kShuffled) return;
   ++draws_;
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[philox(seed_, i, draws_).v[0] % i]);
+  for (std::size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[philox(seed_, i, draws_).v[0] % i]);
 }
 
 void Scheduler::run_block() {
   const unsigned size = static_cast<unsigned>(threads_.size());
   for (unsigned i = 0; i < size; ++i) {
-    threads_[i].index = {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y};
+    threads_[i].index = {i % block_size.x, i / block_size.x % block_size.y,
+                         i / block_size.x / block_size.y};
     threads_[i].state = State::kReady;
   }
   started_ = done_ = 0;
@@ -157,7 +164,8 @@ bool same_place(const std::source_location& a, const std::source_location& b) {
          (a.file_name() == b.file_name() || std::string_view(a.file_name()) == b.file_name());
 }
 
-/// All threads wait: they go on where all are in one barrier. Those that returned count as arrived, as on GPUs.
+/// All threads wait: they go on where all are in one barrier. Those that returned count as arrived,
+/// as on GPUs.
 void Scheduler::release_barrier() {
   const Thread* first = nullptr;
   try {
@@ -165,15 +173,19 @@ void Scheduler::release_barrier() {
       if (thread.state == State::kDone) continue;
       if (thread.state == State::kInWarpCall) {
         fail(ExitCode::kInternal, "shim",
-             "block {},{},{}: thread {},{},{} waits in a warp's call whose mask names threads that never make that call", block_index.x,
-             block_index.y, block_index.z, thread.index.x, thread.index.y, thread.index.z);
+             "block {},{},{}: thread {},{},{} waits in a warp's call whose mask names threads that "
+             "never make that call",
+             block_index.x, block_index.y, block_index.z, thread.index.x, thread.index.y,
+             thread.index.z);
       }
       if (!first) first = &thread;
       if (!same_place(thread.barrier, first->barrier)) {
         fail(ExitCode::kInternal, "shim",
-             "block {},{},{}: threads wait in different barriers: {},{},{} in line {} of {}, {},{},{} in line {}", block_index.x,
-             block_index.y, block_index.z, first->index.x, first->index.y, first->index.z, first->barrier.line(),
-             first->barrier.file_name(), thread.index.x, thread.index.y, thread.index.z, thread.barrier.line());
+             "block {},{},{}: threads wait in different barriers: {},{},{} in line {} of {}, "
+             "{},{},{} in line {}",
+             block_index.x, block_index.y, block_index.z, first->index.x, first->index.y,
+             first->index.z, first->barrier.line(), first->barrier.file_name(), thread.index.x,
+             thread.index.y, thread.index.z, thread.barrier.line());
       }
     }
   } catch (...) {
@@ -186,7 +198,8 @@ void Scheduler::release_barrier() {
   }
 }
 
-/// A fiber's whole life: it runs threads that nobody has started. One that has to wait keeps the fiber until it is done.
+/// A fiber's whole life: it runs threads that nobody has started. One that has to wait keeps the
+/// fiber until it is done.
 void Scheduler::start_threads() {
   for (;;) {
     while (started_ < sequence_.size() && !error_) run_thread(sequence_[started_++]);
@@ -255,13 +268,16 @@ void Scheduler::barrier(const std::source_location& where) {
 std::uint64_t Scheduler::warp_call(WarpCall call, unsigned mask, std::uint64_t value, int source) {
   const unsigned lane = current_ % kLanes;
   Thread& self = threads_[current_];
-  require((mask >> lane & 1u) != 0, "shim", "a thread of lane {} calls with mask {:#x}, which does not name it", lane, mask);
+  require((mask >> lane & 1u) != 0, "shim",
+          "a thread of lane {} calls with mask {:#x}, which does not name it", lane, mask);
   auto& meetings = meetings_[current_ / kLanes];
   Meeting* meeting = nullptr;
   for (Meeting& other : meetings) {
     if (other.mask == mask && other.call == call) meeting = &other;
     require(meeting == &other || (other.mask & mask) == 0, "shim",
-            "lane {} calls with mask {:#x} while threads that it names are in another call, with mask {:#x}", lane, mask, other.mask);
+            "lane {} calls with mask {:#x} while threads that it names are in another call, with "
+            "mask {:#x}",
+            lane, mask, other.mask);
   }
   if (!meeting) {
     meetings.push_back({call, mask});
@@ -285,7 +301,8 @@ void Scheduler::complete(unsigned warp) {
   const std::size_t first = std::size_t{warp} * kLanes;
   unsigned gone = 0;  // returned, or beyond the block's end
   for (unsigned lane = 0; lane < kLanes; ++lane) {
-    if (first + lane >= threads_.size() || threads_[first + lane].state == State::kDone) gone |= 1u << lane;
+    if (first + lane >= threads_.size() || threads_[first + lane].state == State::kDone)
+      gone |= 1u << lane;
   }
   for (std::size_t m = 0; m < meetings.size();) {
     const Meeting& meeting = meetings[m];
@@ -303,7 +320,8 @@ void Scheduler::complete(unsigned warp) {
       if (meeting.call == WarpCall::kShuffle) {
         const auto source = static_cast<unsigned>(meeting.sources[lane]);
         require(source < kLanes && (meeting.arrived >> source & 1u) != 0, "shim",
-                "lane {} shuffles from lane {}, which does not take part (mask {:#x})", lane, meeting.sources[lane], meeting.mask);
+                "lane {} shuffles from lane {}, which does not take part (mask {:#x})", lane,
+                meeting.sources[lane], meeting.mask);
         thread.result = meeting.values[source];
       } else {
         thread.result = votes;
@@ -324,7 +342,8 @@ void block_barrier(const std::source_location& where) { scheduler().barrier(wher
 int lane() { return scheduler().lane(); }
 unsigned char* dynamic_shared_memory() { return scheduler().shared(); }
 
-void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function) {
+void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*),
+         const void* function) {
   scheduler().run(grid, block, shared_bytes, call, function);
 }
 

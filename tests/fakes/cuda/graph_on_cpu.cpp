@@ -13,7 +13,8 @@ namespace {
 template <class From, class To>
 void convert(const void* from, void* to, std::int64_t n) {
   const auto* source = static_cast<const From*>(from);
-  std::transform(source, source + n, static_cast<To*>(to), [](From x) { return static_cast<To>(x); });
+  std::transform(source, source + n, static_cast<To*>(to),
+                 [](From x) { return static_cast<To>(x); });
 }
 /// Numbers of `dtype` as fp32, or fp64 where they are that.
 Tensor widened(const void* from, const Shape& shape, DType dtype, Backend& cpu) {
@@ -36,37 +37,46 @@ void store(const Tensor& from, void* to, DType dtype) {
 
 class GraphOnCpu {
  public:
-  GraphOnCpu(const GraphSpec& spec, const Bindings& bindings, Backend& cpu) : spec_(spec), bindings_(bindings), cpu_(cpu) {}
+  GraphOnCpu(const GraphSpec& spec, const Bindings& bindings, Backend& cpu)
+      : spec_(spec), bindings_(bindings), cpu_(cpu) {}
 
   void run() {
     const auto& [n, h, w, c] = spec_.x;
     const auto& [m, p, q, o] = spec_.y;
-    const Shape x{n, h, w, c}, y{m, p, q, o}, weight{o, spec_.kernel[0], spec_.kernel[1], c / spec_.groups};
+    const Shape x{n, h, w, c}, y{m, p, q, o},
+        weight{o, spec_.kernel[0], spec_.kernel[1], c / spec_.groups};
     const Window2d window{spec_.kernel, spec_.stride, spec_.padding, spec_.dilation, spec_.groups};
     const DType io = spec_.dtype, wide = DType::kFloat32;
     switch (spec_.kind) {
       case GraphKind::kForward: {
-        const Conv2dForward args{
-            .x = in(GraphTensor::kX, x, io), .weight = in(GraphTensor::kWeight, weight, io), .y = Tensor(cpu_, y, wide), .window = window};
+        const Conv2dForward args{.x = in(GraphTensor::kX, x, io),
+                                 .weight = in(GraphTensor::kWeight, weight, io),
+                                 .y = Tensor(cpu_, y, wide),
+                                 .window = window};
         cpu_.conv2d_forward(args);
         out(GraphTensor::kY, args.y, io);
         break;
       }
       case GraphKind::kBackwardData: {
-        const Conv2dBackwardData args{in(GraphTensor::kDy, y, io), in(GraphTensor::kWeight, weight, io), Tensor(cpu_, x, wide), window};
+        const Conv2dBackwardData args{in(GraphTensor::kDy, y, io),
+                                      in(GraphTensor::kWeight, weight, io), Tensor(cpu_, x, wide),
+                                      window};
         cpu_.conv2d_backward_data(args);
         out(GraphTensor::kDx, args.dx, io);
         break;
       }
       case GraphKind::kBackwardWeights: {
         const Tensor dweight(cpu_, weight, wide);
-        cpu_.conv2d_backward_weights(
-            {.x = in(GraphTensor::kX, x, io), .dy = in(GraphTensor::kDy, y, io), .dweight = dweight, .window = window});
+        cpu_.conv2d_backward_weights({.x = in(GraphTensor::kX, x, io),
+                                      .dy = in(GraphTensor::kDy, y, io),
+                                      .dweight = dweight,
+                                      .window = window});
         out(GraphTensor::kDweight, dweight, io);
         break;
       }
     }
-    require(used_ == bindings_.size(), "shim", "{}: {} of {} tensors were the graph's", text(spec_), used_, bindings_.size());
+    require(used_ == bindings_.size(), "shim", "{}: {} of {} tensors were the graph's", text(spec_),
+            used_, bindings_.size());
   }
 
  private:
@@ -74,9 +84,12 @@ class GraphOnCpu {
     for (const Binding& binding : bindings_) {
       if (binding.tensor == id) return ++used_, binding.data;
     }
-    fail(ExitCode::kInternal, "shim", "{}: tensor {} is not bound", text(spec_), static_cast<int>(id));
+    fail(ExitCode::kInternal, "shim", "{}: tensor {} is not bound", text(spec_),
+         static_cast<int>(id));
   }
-  Tensor in(GraphTensor id, const Shape& shape, DType dtype) { return widened(pointer(id), shape, dtype, cpu_); }
+  Tensor in(GraphTensor id, const Shape& shape, DType dtype) {
+    return widened(pointer(id), shape, dtype, cpu_);
+  }
   void out(GraphTensor id, const Tensor& tensor, DType dtype) { store(tensor, pointer(id), dtype); }
 
   const GraphSpec& spec_;
@@ -87,10 +100,14 @@ class GraphOnCpu {
 
 }  // namespace
 
-void carry_out(const GraphSpec& spec, const Bindings& bindings, Backend& cpu) { GraphOnCpu(spec, bindings, cpu).run(); }
+void carry_out(const GraphSpec& spec, const Bindings& bindings, Backend& cpu) {
+  GraphOnCpu(spec, bindings, cpu).run();
+}
 
 void multiply(const Matmul& args, Backend& cpu) {
-  const auto wide = [&](const Tensor& from) { return from ? widened(from.raw(), from.shape(), from.dtype(), cpu) : Tensor(); };
+  const auto wide = [&](const Tensor& from) {
+    return from ? widened(from.raw(), from.shape(), from.dtype(), cpu) : Tensor();
+  };
   Matmul product = args;
   product.a = wide(args.a);
   product.b = wide(args.b);

@@ -5,8 +5,9 @@
 
 namespace starling::cuda::shim {
 
-/// Does what cuDNN's graph for `spec` would, on memory that the CPU reaches: in fp32, results rounded once to the graph's type. Every bound
-/// tensor must be the graph's, and the graph's all bound.
+/// Does what cuDNN's graph for `spec` would, on memory that the CPU reaches: in fp32, results
+/// rounded once to the graph's type. Every bound tensor must be the graph's, and the graph's all
+/// bound.
 void carry_out(const GraphSpec& spec, const Bindings& bindings, Backend& cpu);
 
 /// The same of a product as cuBLASLt does it.

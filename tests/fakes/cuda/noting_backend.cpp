@@ -34,20 +34,34 @@ class NotingPeerMemory final : public PeerMemory {
   NotingPeerMemory(PeerMemory& inner, CudaBackend& backend) : inner_(inner), backend_(backend) {}
   std::string device() const override { return inner_.device(); }
   std::string why_not_exported() const override { return inner_.why_not_exported(); }
-  std::string why_not_reached(const std::string& device) const override { return inner_.why_not_reached(device); }
-  std::shared_ptr<PeerBlock> create(std::size_t bytes, int& descriptor) override { return inner_.create(bytes, descriptor); }
-  std::shared_ptr<PeerBlock> map(int descriptor, std::size_t bytes) override { return inner_.map(descriptor, bytes); }
+  std::string why_not_reached(const std::string& device) const override {
+    return inner_.why_not_reached(device);
+  }
+  std::shared_ptr<PeerBlock> create(std::size_t bytes, int& descriptor) override {
+    return inner_.create(bytes, descriptor);
+  }
+  std::shared_ptr<PeerBlock> map(int descriptor, std::size_t bytes) override {
+    return inner_.map(descriptor, bytes);
+  }
   std::optional<Loss> lost() const override { return inner_.lost(); }
   void give_up() override { inner_.give_up(); }
   void restart() override { inner_.restart(); }
   void signal(std::uint32_t* counter, std::uint32_t value) override {
-    note({.kind = CallKind::kSignal, .stream = backend_.handle(), .to = counter, .recording = value});
+    note({.kind = CallKind::kSignal,
+          .stream = backend_.handle(),
+          .to = counter,
+          .recording = value});
     inner_.signal(counter, value);
   }
-  void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) override {
+  void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
+             double limit_seconds) override {
     inner_.await(counters, value, purpose, limit_seconds);
     for (const Awaited& awaited : counters) {
-      note({.kind = CallKind::kAwait, .stream = backend_.handle(), .from = awaited.counter, .recording = value, .peer = awaited.rank});
+      note({.kind = CallKind::kAwait,
+            .stream = backend_.handle(),
+            .from = awaited.counter,
+            .recording = value,
+            .peer = awaited.rank});
     }
   }
 
@@ -74,20 +88,30 @@ void NotingBackend::fill(const Tensor& x, double value) {
   ForwardingBackend::fill(x, value);
 }
 
-void NotingBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) {
+void NotingBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
+                                  std::int64_t first) {
   Accesses accesses;
   for (const Tensor& tensor : x) accesses.read({tensor});
-  before("squared_norms", accesses.write({totals.slice(first, Shape{static_cast<std::int64_t>(x.size())})}));
+  before("squared_norms",
+         accesses.write({totals.slice(first, Shape{static_cast<std::int64_t>(x.size())})}));
   cuda_.squared_norms(x, totals, first);
 }
 
 void NotingBackend::before(std::string_view name, const Accesses& accesses) {
   const StreamHandle stream = cuda_.handle();
   for (const Tensor& x : accesses.reads) {
-    note({.kind = CallKind::kRead, .stream = stream, .label = std::string(name), .from = x.raw(), .bytes = x.bytes()});
+    note({.kind = CallKind::kRead,
+          .stream = stream,
+          .label = std::string(name),
+          .from = x.raw(),
+          .bytes = x.bytes()});
   }
   for (const Tensor& x : accesses.writes) {
-    note({.kind = CallKind::kWrite, .stream = stream, .label = std::string(name), .to = x.raw(), .bytes = x.bytes()});
+    note({.kind = CallKind::kWrite,
+          .stream = stream,
+          .label = std::string(name),
+          .to = x.raw(),
+          .bytes = x.bytes()});
   }
 }
 

@@ -12,8 +12,9 @@
 
 namespace starling::cuda::shim {
 
-/// Hands every call on to a CudaBackend on the fake runtime, and adds to the record (recorder.h) which memory each operation reads and
-/// writes, and which blocks the pool gives out and gets back: what check_races() needs to know. Tensors belong to this backend.
+/// Hands every call on to a CudaBackend on the fake runtime, and adds to the record (recorder.h)
+/// which memory each operation reads and writes, and which blocks the pool gives out and gets back:
+/// what check_races() needs to know. Tensors belong to this backend.
 class NotingBackend final : public ForwardingBackend, public SquaredNorms {
  public:
   explicit NotingBackend(CudaBackend& inner) : ForwardingBackend(inner), cuda_(inner) {}

@@ -16,7 +16,8 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/fakes/cuda/recorder.h"
 
-// Shareable device memory as memory files: threads and processes map the same bytes, at addresses of their own.
+// Shareable device memory as memory files: threads and processes map the same bytes, at addresses
+// of their own.
 namespace starling::cuda {
 namespace {
 
@@ -40,7 +41,8 @@ shim::PeerRefusal refusal_of_environment() {
   if (word == "access") return shim::PeerRefusal::kAccess;
   if (word == "create") return shim::PeerRefusal::kCreate;
   if (word == "map") return shim::PeerRefusal::kMap;
-  fail(ExitCode::kUsage, "shim", "STARLING_SHIM_REFUSE_PEERS is {}; allowed: export, access, create, map", word);
+  fail(ExitCode::kUsage, "shim",
+       "STARLING_SHIM_REFUSE_PEERS is {}; allowed: export, access, create, map", word);
 }
 thread_local shim::PeerRefusal refused = refusal_of_environment();
 
@@ -48,7 +50,8 @@ void* map_file(int file, std::size_t bytes) {
   const std::lock_guard lock(blocks().mutex);
   struct stat status {};
   fstat(file, &status);
-  if (const auto own = blocks().of_file.find(status.st_ino); blocks().in_place && own != blocks().of_file.end()) {
+  if (const auto own = blocks().of_file.find(status.st_ino);
+      blocks().in_place && own != blocks().of_file.end()) {
     ++blocks().views[own->second];
     return own->second;
   }
@@ -80,15 +83,20 @@ int mapped_blocks() {
 std::string device_uuid(int device) { return fmt::format("fake device {}", device); }
 
 std::string why_not_shareable(int) {
-  return refused == shim::PeerRefusal::kExport ? "its GPU's memory cannot be exported as a file descriptor" : "";
+  return refused == shim::PeerRefusal::kExport
+             ? "its GPU's memory cannot be exported as a file descriptor"
+             : "";
 }
 
 std::string why_not_reachable(int, const std::string&) {
-  return refused == shim::PeerRefusal::kAccess ? "the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)" : "";
+  return refused == shim::PeerRefusal::kAccess
+             ? "the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)"
+             : "";
 }
 
 void* shareable_allocate(int, std::size_t bytes, int& descriptor) {
-  if (refused == shim::PeerRefusal::kCreate) fail(ExitCode::kMemory, "cuda", "cuMemCreate: out of memory (2)");
+  if (refused == shim::PeerRefusal::kCreate)
+    fail(ExitCode::kMemory, "cuda", "cuMemCreate: out of memory (2)");
   const int file = memfd_create("starling-fake-device", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
@@ -104,12 +112,14 @@ void* shareable_allocate(int, std::size_t bytes, int& descriptor) {
   }
   std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote must not count
   descriptor = file;
-  shim::note({.kind = shim::CallKind::kAllocate, .label = "shareable", .to = memory, .bytes = bytes});
+  shim::note(
+      {.kind = shim::CallKind::kAllocate, .label = "shareable", .to = memory, .bytes = bytes});
   return memory;
 }
 
 void* shareable_map(int, int descriptor, std::size_t bytes) {
-  if (refused == shim::PeerRefusal::kMap) fail(ExitCode::kInternal, "cuda", "cuMemImportFromShareableHandle: invalid argument (1)");
+  if (refused == shim::PeerRefusal::kMap)
+    fail(ExitCode::kInternal, "cuda", "cuMemImportFromShareableHandle: invalid argument (1)");
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
     fail(ExitCode::kInternal, "cuda", "cuMemMap: {} bytes of a block of {}", bytes, status.st_size);

@@ -1,7 +1,7 @@
 #pragma once
 
-// How the fake runtime's shareable memory (memory files) is made to refuse. Processes of their own are told by STARLING_SHIM_REFUSE_PEERS,
-// one of the words below.
+// How the fake runtime's shareable memory (memory files) is made to refuse. Processes of their own
+// are told by STARLING_SHIM_REFUSE_PEERS, one of the words below.
 namespace starling::cuda::shim {
 
 /// What a call of the calling thread refuses from now on.
@@ -14,7 +14,8 @@ enum class PeerRefusal {
 };
 void refuse_peers(PeerRefusal what);
 
-/// From now on a block is at its owner's address in all threads of the process, so that a record of calls shows whose accesses meet.
+/// From now on a block is at its owner's address in all threads of the process, so that a record of
+/// calls shows whose accesses meet.
 void map_in_place(bool in_place);
 
 /// Blocks that are mapped now in this process, own and others'.

@@ -13,17 +13,21 @@
 namespace starling::cuda::shim {
 namespace {
 
-/// How far each agent (a stream, or the thread that owns streams) had come when something happened: what came before it in the order.
+/// How far each agent (a stream, or the thread that owns streams) had come when something happened:
+/// what came before it in the order.
 class Clock {
  public:
-  std::uint64_t operator[](std::size_t agent) const { return agent < times_.size() ? times_[agent] : 0; }
+  std::uint64_t operator[](std::size_t agent) const {
+    return agent < times_.size() ? times_[agent] : 0;
+  }
   std::uint64_t tick(std::size_t agent) {
     if (agent >= times_.size()) times_.resize(agent + 1);
     return ++times_[agent];
   }
   void join(const Clock& other) {
     if (times_.size() < other.times_.size()) times_.resize(other.times_.size());
-    for (std::size_t i = 0; i < other.times_.size(); ++i) times_[i] = std::max(times_[i], other.times_[i]);
+    for (std::size_t i = 0; i < other.times_.size(); ++i)
+      times_[i] = std::max(times_[i], other.times_[i]);
   }
 
  private:
@@ -41,7 +45,8 @@ struct Access {
   bool own_memory = false;
 };
 
-/// Bytes that have had the same accesses. What is dropped (before a write, and an agent's own earlier read) is ordered before what stays.
+/// Bytes that have had the same accesses. What is dropped (before a write, and an agent's own
+/// earlier read) is ordered before what stays.
 struct Piece {
   std::uintptr_t end = 0;
   std::size_t write = kNone;  ///< the last; places in Walk::accesses_
@@ -89,8 +94,11 @@ class Walk {
     if (it != streams_.end()) return it->second;
     const std::size_t owner = host(call.thread);
     streams_.emplace(call.stream, agents_.size());
-    agents_.push_back(
-        {call.kind == CallKind::kCreateStream ? "stream " + call.label : fmt::format("stream {}", fmt::ptr(call.stream)), owner, {}});
+    agents_.push_back({call.kind == CallKind::kCreateStream
+                           ? "stream " + call.label
+                           : fmt::format("stream {}", fmt::ptr(call.stream)),
+                       owner,
+                       {}});
     return agents_.size() - 1;
   }
   /// Where a call's work runs, after what the host has done so far.
@@ -102,7 +110,8 @@ class Walk {
     return agent;
   }
 
-  void access(std::size_t agent, const std::string& name, const void* begin, std::size_t bytes, bool write, bool own_memory = false);
+  void access(std::size_t agent, const std::string& name, const void* begin, std::size_t bytes,
+              bool write, bool own_memory = false);
   /// Of pinned memory, which may be another thread's: what any thread has waited for counts.
   void host_access(std::size_t agent, const void* begin, std::size_t bytes, bool write) {
     const Clock own = agents_[agent].clock;
@@ -114,15 +123,18 @@ class Walk {
   }
   template <class F>
   void each_piece(const void* begin, std::size_t bytes, const F& f);
-  bool before(std::size_t access, const Clock& clock) const { return clock[accesses_[access].agent] >= accesses_[access].time; }
+  bool before(std::size_t access, const Clock& clock) const {
+    return clock[accesses_[access].agent] >= accesses_[access].time;
+  }
 
   std::string words(const Access& a) const {
-    return fmt::format("'{}' on {} {} {} bytes at {}", a.name, agents_[a.agent].name, a.write ? "writes" : "reads", a.bytes,
-                       fmt::ptr(a.begin));
+    return fmt::format("'{}' on {} {} {} bytes at {}", a.name, agents_[a.agent].name,
+                       a.write ? "writes" : "reads", a.bytes, fmt::ptr(a.begin));
   }
   void found(Kind kind, std::size_t first, std::string text, std::string one, std::string other) {
     if (!known_.emplace(kind, first, place_, one, other).second) return;
-    findings_.push_back({kind, fmt::format("{} (calls {} and {})", text, first, place_), first, place_, std::move(one), std::move(other)});
+    findings_.push_back({kind, fmt::format("{} (calls {} and {})", text, first, place_), first,
+                         place_, std::move(one), std::move(other)});
   }
 
   std::size_t place_ = 0;
@@ -130,13 +142,17 @@ class Walk {
   std::map<std::uint32_t, std::size_t> hosts_;
   std::map<StreamHandle, std::size_t> streams_;
   std::map<std::pair<EventHandle, std::uint64_t>, Clock> recordings_;
-  std::map<const void*, std::vector<std::pair<std::uint32_t, Clock>>> signals_;  ///< of a counter, in their order
-  Clock known_done_;                                                             ///< what any thread has waited for
-  std::set<EventHandle> events_;                                                 ///< made within the record
+  /// Of a counter, in their order
+  std::map<const void*, std::vector<std::pair<std::uint32_t, Clock>>> signals_;
+  /// What any thread has waited for
+  Clock known_done_;
+  /// Made within the record
+  std::set<EventHandle> events_;
   std::map<const void*, std::size_t> blocks_;
   std::map<std::uintptr_t, Piece> pieces_;  ///< by begin; they do not overlap
   std::vector<Access> accesses_;
-  /// What a thread captures: done by launches alone, so it is walked by itself, and each launch does all that it touches.
+  /// What a thread captures: done by launches alone, so it is walked by itself, and each launch
+  /// does all that it touches.
   struct Captured {
     std::vector<std::pair<std::size_t, Call>> calls;  ///< with their places
     std::set<StreamHandle> streams;
@@ -144,7 +160,8 @@ class Walk {
   };
   std::map<std::uint32_t, Captured> graph_captures_;  ///< under way, by thread
   std::map<GraphHandle, std::vector<Access>> graphs_;
-  std::map<std::uintptr_t, std::uintptr_t> graph_memory_;  ///< blocks taken within a capture: begin and end
+  /// Blocks taken within a capture: begin and end
+  std::map<std::uintptr_t, std::uintptr_t> graph_memory_;
   struct Group {
     int depth = 0;
     std::vector<Call> calls;
@@ -156,8 +173,9 @@ class Walk {
     std::size_t call = 0;
     std::set<int> communicators;
   };
-  std::map<std::uint32_t, NcclWork> last_nccl_;               ///< by thread
-  std::map<GraphHandle, std::set<int>> graph_communicators_;  ///< that a launch issues operations of
+  std::map<std::uint32_t, NcclWork> last_nccl_;  ///< by thread
+  /// That a launch issues operations of
+  std::map<GraphHandle, std::set<int>> graph_communicators_;
   std::set<std::tuple<Kind, std::size_t, std::size_t, std::string, std::string>> known_;
   std::vector<Finding> findings_;
 };
@@ -169,7 +187,8 @@ void Walk::each_piece(const void* begin, std::size_t bytes, const F& f) {
   const std::uintptr_t end = from + bytes;
   const auto split = [&](std::uintptr_t at) {
     auto it = pieces_.upper_bound(at);
-    if (it == pieces_.begin() || std::prev(it)->first == at || std::prev(it)->second.end <= at) return;
+    if (it == pieces_.begin() || std::prev(it)->first == at || std::prev(it)->second.end <= at)
+      return;
     Piece& left = std::prev(it)->second;
     Piece right = left;
     left.end = at;
@@ -189,7 +208,8 @@ void Walk::each_piece(const void* begin, std::size_t bytes, const F& f) {
 }
 
 /// `own_memory`: what the backend's own scratch memory may be, whose coming and going is not noted.
-void Walk::access(std::size_t agent, const std::string& name, const void* begin, std::size_t bytes, bool write, bool own_memory) {
+void Walk::access(std::size_t agent, const std::string& name, const void* begin, std::size_t bytes,
+                  bool write, bool own_memory) {
   if (bytes == 0) return;
   Clock& clock = agents_[agent].clock;
   const std::size_t id = accesses_.size();
@@ -198,10 +218,12 @@ void Walk::access(std::size_t agent, const std::string& name, const void* begin,
     const auto check = [&](std::size_t earlier) {
       if (before(earlier, clock)) return;
       const Access &a = accesses_[earlier], &b = accesses_[id];
-      found(Kind::kRace, a.call, fmt::format("{}; {}; nothing orders the two", words(a), words(b)), a.name, b.name);
+      found(Kind::kRace, a.call, fmt::format("{}; {}; nothing orders the two", words(a), words(b)),
+            a.name, b.name);
     };
     if (piece.given_back && !own_memory) {
-      found(Kind::kFreedMemory, piece.given_back_by, words(accesses_[id]) + ", which the pool has got back", "give back", name);
+      found(Kind::kFreedMemory, piece.given_back_by,
+            words(accesses_[id]) + ", which the pool has got back", "give back", name);
     }
     if (piece.write != Piece::kNone) check(piece.write);
     if (write) {
@@ -218,12 +240,15 @@ void Walk::access(std::size_t agent, const std::string& name, const void* begin,
 void Walk::wait(const Call& call, std::size_t agent) {
   const auto it = recordings_.find({call.event, call.recording});
   if (it != recordings_.end()) return agents_[agent].clock.join(it->second);
-  if (call.recording != 0 && !events_.contains(call.event)) return;  // recorded before the record begins
-  found(Kind::kUnrecordedEvent, place_, fmt::format("{} waits for an event that was never recorded", agents_[agent].name), "wait",
+  // recorded before the record begins
+  if (call.recording != 0 && !events_.contains(call.event)) return;
+  found(Kind::kUnrecordedEvent, place_,
+        fmt::format("{} waits for an event that was never recorded", agents_[agent].name), "wait",
         agents_[agent].name);
 }
 
-/// A counter only grows: the first signal that brought it so far is what was waited for, and those before it are its stream's own.
+/// A counter only grows: the first signal that brought it so far is what was waited for, and those
+/// before it are its stream's own.
 void Walk::await(const Call& call, std::size_t agent) {
   for (const auto& [value, clock] : signals_[call.from]) {
     if (static_cast<std::int32_t>(value - static_cast<std::uint32_t>(call.recording)) < 0) continue;
@@ -232,7 +257,8 @@ void Walk::await(const Call& call, std::size_t agent) {
   }
 }
 
-/// The pool's rule: work on `stream` that is issued from now on comes after all that used the block before.
+/// The pool's rule: work on `stream` that is issued from now on comes after all that used the block
+/// before.
 void Walk::take(const Call& call) {
   const std::size_t agent = stream(call);
   Clock clock = agents_[agent].clock;
@@ -242,7 +268,9 @@ void Walk::take(const Call& call) {
       if (before(earlier, clock)) return false;
       const Access& a = accesses_[earlier];
       found(Kind::kReusedMemory, a.call,
-            fmt::format("{}; the pool gives these bytes out again for {}, which is not told to wait for it", words(a), agents_[agent].name),
+            fmt::format(
+                "{}; the pool gives these bytes out again for {}, which is not told to wait for it",
+                words(a), agents_[agent].name),
             a.name, agents_[agent].name);
       return true;
     };
@@ -287,17 +315,20 @@ void Walk::carry_out(const Call& call) {
   }
 }
 
-/// What a thread issues next to its device. NCCL orders operations of one communicator, whatever streams they are on; of two, each may hold
-/// what the other one waits for on another device.
-void Walk::follow_nccl(std::uint32_t thread, std::size_t agent, const std::set<int>& communicators) {
+/// What a thread issues next to its device. NCCL orders operations of one communicator, whatever
+/// streams they are on; of two, each may hold what the other one waits for on another device.
+void Walk::follow_nccl(std::uint32_t thread, std::size_t agent,
+                       const std::set<int>& communicators) {
   Clock& clock = agents_[agent].clock;
   const auto last = last_nccl_.find(thread);
-  if (last != last_nccl_.end() && last->second.communicators != communicators && clock[last->second.agent] < last->second.time) {
-    const std::string one = fmt::format("communicator {}", fmt::join(last->second.communicators, ", ")),
+  if (last != last_nccl_.end() && last->second.communicators != communicators &&
+      clock[last->second.agent] < last->second.time) {
+    const std::string one = fmt::format("communicator {}",
+                                        fmt::join(last->second.communicators, ", ")),
                       other = fmt::format("communicator {}", fmt::join(communicators, ", "));
     found(Kind::kCommunicatorOrder, last->second.call,
-          fmt::format("an operation of {} on {}; one of {} on {}; nothing orders the two", one, agents_[last->second.agent].name, other,
-                      agents_[agent].name),
+          fmt::format("an operation of {} on {}; one of {} on {}; nothing orders the two", one,
+                      agents_[last->second.agent].name, other, agents_[agent].name),
           one, other);
   }
   last_nccl_[thread] = {agent, clock.tick(agent), place_, communicators};
@@ -310,19 +341,25 @@ void Walk::finish_group(const std::vector<Call>& group) {
     return from < to + b_bytes && to < from + a_bytes;
   };
   const auto name = [](const Call& call) {
-    return call.kind == CallKind::kNcclSend ? std::string("send") : call.kind == CallKind::kNcclReceive ? "receive" : call.label;
+    return call.kind == CallKind::kNcclSend      ? std::string("send")
+           : call.kind == CallKind::kNcclReceive ? "receive"
+                                                 : call.label;
   };
-  const auto written = [](const Call& call) { return call.bytes_to != 0 ? call.bytes_to : call.bytes; };
+  const auto written = [](const Call& call) {
+    return call.bytes_to != 0 ? call.bytes_to : call.bytes;
+  };
   for (const Call& writer : group) {
     if (!writer.to) continue;
     for (const Call& other : group) {
       if (&other == &writer) continue;
       const bool reads = other.from && overlap(writer.to, written(writer), other.from, other.bytes);
-      const bool writes = other.to && &other < &writer && overlap(writer.to, written(writer), other.to, written(other));
+      const bool writes = other.to && &other < &writer &&
+                          overlap(writer.to, written(writer), other.to, written(other));
       if (!reads && !writes) continue;
       found(Kind::kRace, place_,
-            fmt::format("'{}' writes {} bytes at {}, which '{}' of the same group {}", name(writer), written(writer), fmt::ptr(writer.to),
-                        name(other), reads ? "reads" : "writes"),
+            fmt::format("'{}' writes {} bytes at {}, which '{}' of the same group {}", name(writer),
+                        written(writer), fmt::ptr(writer.to), name(other),
+                        reads ? "reads" : "writes"),
             name(writer), name(other));
     }
   }
@@ -353,17 +390,19 @@ bool Walk::step_capture(const Call& call) {
   if (it == graph_captures_.end()) return false;
   Captured& captured = it->second;
   const std::pair event(call.event, call.recording);
-  if (call.kind == CallKind::kWait && captured.events.contains(event)) captured.streams.insert(call.stream);
+  if (call.kind == CallKind::kWait && captured.events.contains(event))
+    captured.streams.insert(call.stream);
   if (call.kind == CallKind::kTake || call.kind == CallKind::kGiveBack) {
     const auto begin = reinterpret_cast<std::uintptr_t>(call.to);
-    if (call.kind == CallKind::kTake) graph_memory_[begin] = std::max(graph_memory_[begin], begin + call.bytes);
+    if (call.kind == CallKind::kTake)
+      graph_memory_[begin] = std::max(graph_memory_[begin], begin + call.bytes);
     each_piece(call.to, call.bytes, [&](Piece& piece) {
       piece.given_back = call.kind == CallKind::kGiveBack;
       piece.given_back_by = place_;
     });
   } else if (call.kind != CallKind::kNcclGroupStart && call.kind != CallKind::kNcclGroupEnd &&
-             (!call.stream || !captured.streams.contains(call.stream) || call.kind == CallKind::kHostWait ||
-              call.kind == CallKind::kEndCapture)) {
+             (!call.stream || !captured.streams.contains(call.stream) ||
+              call.kind == CallKind::kHostWait || call.kind == CallKind::kEndCapture)) {
     return false;
   }
   if (call.kind == CallKind::kRecord) captured.events.insert(event);
@@ -415,7 +454,9 @@ void Walk::launch(const Call& call) {
 void Walk::step(const Call& call) {
   if (step_capture(call)) return;
   switch (call.kind) {
-    case CallKind::kBeginCapture: graph_captures_[call.thread] = {.calls = {}, .streams = {call.stream}, .events = {}}; break;
+    case CallKind::kBeginCapture:
+      graph_captures_[call.thread] = {.calls = {}, .streams = {call.stream}, .events = {}};
+      break;
     case CallKind::kEndCapture: end_capture(call); break;
     case CallKind::kLaunchGraph: launch(call); break;
     case CallKind::kDestroyGraph:
@@ -424,7 +465,8 @@ void Walk::step(const Call& call) {
       break;
     case CallKind::kCreateStream: streams_.erase(call.stream), stream(call); break;
     case CallKind::kCreateEvent:
-      recordings_.erase(recordings_.lower_bound({call.event, 0}), recordings_.upper_bound({call.event, ~std::uint64_t{0}}));
+      recordings_.erase(recordings_.lower_bound({call.event, 0}),
+                        recordings_.upper_bound({call.event, ~std::uint64_t{0}}));
       events_.insert(call.event);
       break;
     case CallKind::kRecord: {
@@ -448,9 +490,12 @@ void Walk::step(const Call& call) {
     }
     case CallKind::kAllocate: blocks_[call.to] = call.bytes; [[fallthrough]];
     case CallKind::kFree: {
-      // What comes back from the driver at this address is other memory; it waits for all work that used it.
+      // What comes back from the driver at this address is other memory; it waits for all work that
+      // used it.
       const auto block = blocks_.find(call.to);
-      if (block != blocks_.end()) each_piece(call.to, block->second, [](Piece& piece) { piece = {.end = piece.end, .reads = {}}; });
+      if (block != blocks_.end())
+        each_piece(call.to, block->second,
+                   [](Piece& piece) { piece = {.end = piece.end, .reads = {}}; });
       break;
     }
     case CallKind::kTake: take(call); break;
@@ -466,7 +511,8 @@ void Walk::step(const Call& call) {
     case CallKind::kNcclCollective: step_nccl(call); break;
     case CallKind::kSignal: {
       const std::size_t agent = issue(call);
-      signals_[call.to].emplace_back(static_cast<std::uint32_t>(call.recording), agents_[agent].clock);
+      signals_[call.to].emplace_back(static_cast<std::uint32_t>(call.recording),
+                                     agents_[agent].clock);
       break;
     }
     case CallKind::kAwait: await(call, issue(call)); break;

@@ -19,7 +19,8 @@
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/fakes/cuda/time_slice.h"
 
-// The runtime on host memory. Everything happens at once, in issue order, so an event is done when it is recorded.
+// The runtime on host memory. Everything happens at once, in issue order, so an event is done when
+// it is recorded.
 namespace starling::cuda {
 namespace {
 
@@ -52,7 +53,8 @@ struct World {
   std::map<void*, std::size_t> blocks;  ///< of device memory
   std::size_t in_use = 0;
   std::atomic<bool> held{false}, skipped{false};
-  std::atomic<std::uint64_t> recorded{0}, reached{0};  ///< recordings so far; while held, up to which the device has come
+  /// Recordings so far; while held, up to which the device has come
+  std::atomic<std::uint64_t> recorded{0}, reached{0};
   std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0}, graph_launches{0};
 
   std::atomic<std::uint32_t> threads{0};
@@ -62,7 +64,8 @@ struct World {
     thread_local const std::uint32_t thread = ++threads;
     call.thread = thread;
     const std::lock_guard lock(mutex);
-    if (recording && (answers || call.kind != shim::CallKind::kDone)) calls.push_back(std::move(call));
+    if (recording && (answers || call.kind != shim::CallKind::kDone))
+      calls.push_back(std::move(call));
   }
 };
 World& world() {
@@ -71,7 +74,10 @@ World& world() {
 }
 
 /// Of the first device; world().mutex is held.
-std::size_t all_memory() { return world().machine.memory ? world().machine.memory : world().machine.devices.at(0).total_memory; }
+std::size_t all_memory() {
+  return world().machine.memory ? world().machine.memory
+                                : world().machine.devices.at(0).total_memory;
+}
 
 std::uint64_t recording_of(EventHandle event) { return static_cast<FakeEvent*>(event)->recordings; }
 
@@ -79,7 +85,8 @@ std::uint64_t recording_of(EventHandle event) { return static_cast<FakeEvent*>(e
 void wait_until_open(const Hold* hold) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (stuck(hold)) {
-    if (std::chrono::steady_clock::now() > limit) fail(ExitCode::kInternal, "shim", "the host would wait for ever, for a stuck stream");
+    if (std::chrono::steady_clock::now() > limit)
+      fail(ExitCode::kInternal, "shim", "the host would wait for ever, for a stuck stream");
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
@@ -95,12 +102,16 @@ thread_local std::shared_ptr<shim::Capture> own_capture;  ///< that this thread 
 thread_local bool relaxed = false;
 thread_local StreamHandle launch_stream = nullptr;
 
-shim::Capture* capture_of(StreamHandle stream) { return stream ? static_cast<FakeStream*>(stream)->capture.get() : nullptr; }
+shim::Capture* capture_of(StreamHandle stream) {
+  return stream ? static_cast<FakeStream*>(stream)->capture.get() : nullptr;
+}
 
 /// The thread-local mode of a capture: what it does not allow is an error, and spoils the capture.
 void refuse_in_capture(const char* call) {
   if (!shim::forbids_driver()) return;
-  const std::string text = fmt::format("{}: operation not permitted when stream is capturing (cudaErrorStreamCaptureUnsupported)", call);
+  const std::string text = fmt::format(
+      "{}: operation not permitted when stream is capturing (cudaErrorStreamCaptureUnsupported)",
+      call);
   own_capture->spoil(text);
   fail(ExitCode::kInternal, "cuda", "{}", text);
 }
@@ -108,8 +119,10 @@ void refuse_in_capture(const char* call) {
 void refuse_captured(EventHandle event, const char* call) {
   const auto& capture = static_cast<FakeEvent*>(event)->capture;
   if (!capture) return;
-  const std::string text =
-      fmt::format("{}: operation not permitted on an event last recorded in a capturing stream (cudaErrorCapturedEvent)", call);
+  const std::string text = fmt::format(
+      "{}: operation not permitted on an event last recorded in a capturing stream "
+      "(cudaErrorCapturedEvent)",
+      call);
   if (!capture->over) capture->spoil(text);
   fail(ExitCode::kInternal, "cuda", "{}", text);
 }
@@ -126,7 +139,8 @@ void do_or_keep(StreamHandle stream, const F& work) {
 /// The streams of a capture work again; events that it recorded stay its own.
 void finish_capture(shim::Capture& capture) {
   capture.over = true;
-  for (const StreamHandle stream : capture.streams()) static_cast<FakeStream*>(stream)->capture.reset();
+  for (const StreamHandle stream : capture.streams())
+    static_cast<FakeStream*>(stream)->capture.reset();
   own_capture.reset();
 }
 
@@ -156,9 +170,13 @@ void hold_events(bool held) {
   reach(world().recorded);
   world().held = held;
 }
-void let_events(std::uint64_t count) { reach(std::min<std::uint64_t>(world().recorded, world().reached + count)); }
+void let_events(std::uint64_t count) {
+  reach(std::min<std::uint64_t>(world().recorded, world().reached + count));
+}
 std::uint64_t recordings() { return world().recorded; }
-void let_events_to(std::uint64_t recording) { reach(std::min<std::uint64_t>(world().recorded, recording)); }
+void let_events_to(std::uint64_t recording) {
+  reach(std::min<std::uint64_t>(world().recorded, recording));
+}
 void hold_stream(StreamHandle stream) {
   const std::lock_guard lock(world().mutex);
   auto* fake = static_cast<FakeStream*>(stream);
@@ -168,7 +186,9 @@ void release_stream(StreamHandle stream) {
   if (Hold* hold = static_cast<FakeStream*>(stream)->hold) hold->open = true;
 }
 void skip_work(bool skipped) { world().skipped = skipped; }
-void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
+void note_mark(const std::string& label) {
+  world().note({.kind = CallKind::kMark, .label = label});
+}
 void note(Call call) { world().note(std::move(call)); }
 void note_launch(StreamHandle stream, const char* label) {
   if (!captures(stream)) take_device();
@@ -209,7 +229,10 @@ std::size_t free_memory() {
 
 StreamHandle create_stream(const char* name, bool high_priority) {
   auto* stream = new FakeStream{name};
-  world().note({.kind = shim::CallKind::kCreateStream, .stream = stream, .label = name, .high_priority = high_priority});
+  world().note({.kind = shim::CallKind::kCreateStream,
+                .stream = stream,
+                .label = name,
+                .high_priority = high_priority});
   return stream;
 }
 void destroy_stream(StreamHandle stream) noexcept { delete static_cast<FakeStream*>(stream); }
@@ -223,13 +246,16 @@ void destroy_event(EventHandle event) noexcept { delete static_cast<FakeEvent*>(
 void record_event(EventHandle event, StreamHandle stream) {
   const std::uint64_t recording = ++static_cast<FakeEvent*>(event)->recordings;
   static_cast<FakeEvent*>(event)->place = ++world().recorded;
-  if (static_cast<FakeEvent*>(event)->timed) static_cast<FakeEvent*>(event)->time = std::chrono::steady_clock::now();
+  if (static_cast<FakeEvent*>(event)->timed)
+    static_cast<FakeEvent*>(event)->time = std::chrono::steady_clock::now();
   static_cast<FakeEvent*>(event)->hold = static_cast<FakeStream*>(stream)->hold.load();
   if (static_cast<FakeStream*>(stream)->capture || static_cast<FakeEvent*>(event)->capture) {
     static_cast<FakeEvent*>(event)->capture = static_cast<FakeStream*>(stream)->capture;
-    if (const shim::Capture* capture = capture_of(stream)) static_cast<FakeEvent*>(event)->captured = capture->record(stream);
+    if (const shim::Capture* capture = capture_of(stream))
+      static_cast<FakeEvent*>(event)->captured = capture->record(stream);
   }
-  world().note({.kind = shim::CallKind::kRecord, .stream = stream, .event = event, .recording = recording});
+  world().note(
+      {.kind = shim::CallKind::kRecord, .stream = stream, .event = event, .recording = recording});
 }
 void stream_wait(StreamHandle stream, EventHandle event) {
   Hold* hold = static_cast<FakeEvent*>(event)->hold;
@@ -237,7 +263,8 @@ void stream_wait(StreamHandle stream, EventHandle event) {
   const auto& recorded = static_cast<FakeEvent*>(event)->capture;
   if (recorded != waiting->capture && (waiting->capture || recorded->over)) {
     const std::string text = fmt::format(
-        "cudaStreamWaitEvent: dependency created on uncaptured work in another stream (cudaErrorStreamCaptureIsolation), stream {}",
+        "cudaStreamWaitEvent: dependency created on uncaptured work in another stream "
+        "(cudaErrorStreamCaptureIsolation), stream {}",
         waiting->name);
     if (waiting->capture) waiting->capture->spoil(text);
     fail(ExitCode::kInternal, "cuda", "{}", text);
@@ -247,7 +274,10 @@ void stream_wait(StreamHandle stream, EventHandle event) {
     recorded->wait(stream, waiting->name, static_cast<FakeEvent*>(event)->captured);
   }
   if (stuck(hold) && !stuck(waiting->hold)) waiting->hold = hold;
-  world().note({.kind = shim::CallKind::kWait, .stream = stream, .event = event, .recording = recording_of(event)});
+  world().note({.kind = shim::CallKind::kWait,
+                .stream = stream,
+                .event = event,
+                .recording = recording_of(event)});
 }
 bool event_done(EventHandle event) {
   refuse_in_capture("cudaEventQuery");
@@ -263,11 +293,13 @@ void host_wait(EventHandle event) {
   wait_until_open(static_cast<FakeEvent*>(event)->hold);
   reach(static_cast<FakeEvent*>(event)->place);
   ++world().host_waits;
-  world().note({.kind = shim::CallKind::kHostWait, .event = event, .recording = recording_of(event)});
+  world().note(
+      {.kind = shim::CallKind::kHostWait, .event = event, .recording = recording_of(event)});
 }
 void host_wait_stream(StreamHandle stream) {
   refuse_in_capture("cudaStreamSynchronize");
-  require(!capture_of(stream), "cuda", "cudaStreamSynchronize: operation not permitted when stream is capturing, stream {}",
+  require(!capture_of(stream), "cuda",
+          "cudaStreamSynchronize: operation not permitted when stream is capturing, stream {}",
           static_cast<FakeStream*>(stream)->name);
   wait_until_open(static_cast<FakeStream*>(stream)->hold);
   reach(world().recorded);
@@ -287,12 +319,15 @@ void* device_allocate(std::size_t bytes) {
     world().blocks[memory] = bytes;
     world().in_use += bytes;
   }
-  world().note({.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes});
+  world().note(
+      {.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes});
   return memory;
 }
 void device_free(void* memory) noexcept {
   if (shim::forbids_driver())
-    own_capture->spoil("cudaFree: operation not permitted when stream is capturing (cudaErrorStreamCaptureUnsupported)");
+    own_capture->spoil(
+        "cudaFree: operation not permitted when stream is capturing "
+        "(cudaErrorStreamCaptureUnsupported)");
   {
     const std::lock_guard lock(world().mutex);
     const auto it = world().blocks.find(memory);
@@ -311,20 +346,29 @@ void* pinned_allocate(std::size_t bytes) {
     if (world().machine.pinned != 0 && bytes > world().machine.pinned) return nullptr;
   }
   void* memory = take(bytes);
-  world().note({.kind = shim::CallKind::kAllocate, .label = "pinned", .to = memory, .bytes = bytes});
+  world().note(
+      {.kind = shim::CallKind::kAllocate, .label = "pinned", .to = memory, .bytes = bytes});
   return memory;
 }
 void pinned_free(void* memory) noexcept {
   if (shim::forbids_driver()) {
-    own_capture->spoil("cudaFreeHost: operation not permitted when stream is capturing (cudaErrorStreamCaptureUnsupported)");
+    own_capture->spoil(
+        "cudaFreeHost: operation not permitted when stream is capturing "
+        "(cudaErrorStreamCaptureUnsupported)");
   }
   world().note({.kind = shim::CallKind::kFree, .label = "pinned", .to = memory});
   std::free(memory);
 }
 
 void copy_async(void* to, const void* from, std::size_t bytes, CopyKind kind, StreamHandle stream) {
-  world().note({.kind = shim::CallKind::kCopy, .stream = stream, .from = from, .to = to, .bytes = bytes, .copy = kind});
-  if (world().skipped && kind == CopyKind::kDeviceToHost && !capture_of(stream)) std::memset(to, 0, bytes);
+  world().note({.kind = shim::CallKind::kCopy,
+                .stream = stream,
+                .from = from,
+                .to = to,
+                .bytes = bytes,
+                .copy = kind});
+  if (world().skipped && kind == CopyKind::kDeviceToHost && !capture_of(stream))
+    std::memset(to, 0, bytes);
   do_or_keep(stream, [=] { std::memmove(to, from, bytes); });
 }
 void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
@@ -333,10 +377,13 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
 }
 
 void launch_kernel(const void*, Dim3, Dim3, std::size_t, StreamHandle, void**, const char* label) {
-  fail(ExitCode::kInternal, "shim", "{} was compiled for a GPU; in this build launch() runs kernels itself", label);
+  fail(ExitCode::kInternal, "shim",
+       "{} was compiled for a GPU; in this build launch() runs kernels itself", label);
 }
 
-RuntimeCounters runtime_counters() { return {world().allocations, world().host_waits, world().launches, world().graph_launches}; }
+RuntimeCounters runtime_counters() {
+  return {world().allocations, world().host_waits, world().launches, world().graph_launches};
+}
 
 EventHandle create_timed_event() {
   const EventHandle event = create_event();
@@ -345,41 +392,53 @@ EventHandle create_timed_event() {
 }
 double seconds_between(EventHandle begin, EventHandle end) {
   const auto *from = static_cast<FakeEvent*>(begin), *to = static_cast<FakeEvent*>(end);
-  require(from->timed && to->timed && from->recordings > 0 && to->recordings > 0, "shim", "the time between events that have none");
-  require(event_done(begin) && event_done(end), "shim", "the time between events that are not done");
+  require(from->timed && to->timed && from->recordings > 0 && to->recordings > 0, "shim",
+          "the time between events that have none");
+  require(event_done(begin) && event_done(end), "shim",
+          "the time between events that are not done");
   return std::chrono::duration<double>(to->time - from->time).count();
 }
 
 void begin_capture(StreamHandle stream) {
   auto* fake = static_cast<FakeStream*>(stream);
-  require(!own_capture && !fake->capture, "cuda", "cudaStreamBeginCapture: a capture is under way (cudaErrorIllegalState)");
+  require(!own_capture && !fake->capture, "cuda",
+          "cudaStreamBeginCapture: a capture is under way (cudaErrorIllegalState)");
   fake->capture = own_capture = std::make_shared<shim::Capture>(stream, fake->name);
   world().note({.kind = shim::CallKind::kBeginCapture, .stream = stream});
 }
 GraphHandle end_capture(StreamHandle stream, bool own_priorities) {
   const auto capture = static_cast<FakeStream*>(stream)->capture;
-  require(capture && capture->origin() == stream, "cuda", "cudaStreamEndCapture: the stream began no capture (cudaErrorIllegalState)");
-  require(capture == own_capture, "cuda", "cudaStreamEndCapture: another thread began the capture (cudaErrorStreamCaptureWrongThread)");
+  require(capture && capture->origin() == stream, "cuda",
+          "cudaStreamEndCapture: the stream began no capture (cudaErrorIllegalState)");
+  require(
+      capture == own_capture, "cuda",
+      "cudaStreamEndCapture: another thread began the capture (cudaErrorStreamCaptureWrongThread)");
   finish_capture(*capture);
   if (!capture->spoiled().empty()) {
     world().note({.kind = shim::CallKind::kEndCapture, .stream = stream});
-    fail(ExitCode::kInternal, "cuda", "cudaStreamEndCapture: the capture failed ({})", capture->spoiled());
+    fail(ExitCode::kInternal, "cuda", "cudaStreamEndCapture: the capture failed ({})",
+         capture->spoiled());
   }
   if (const std::string loose = capture->unjoined(); !loose.empty()) {
     world().note({.kind = shim::CallKind::kEndCapture, .stream = stream});
     fail(ExitCode::kInternal, "cuda",
-         "cudaStreamEndCapture: unjoined work (cudaErrorStreamCaptureUnjoined); the capturing stream has not waited for the work of stream "
+         "cudaStreamEndCapture: unjoined work (cudaErrorStreamCaptureUnjoined); the capturing "
+         "stream has not waited for the work of stream "
          "{}",
          loose);
   }
   auto* graph = new shim::FakeGraph{capture->take_work()};
-  world().note({.kind = shim::CallKind::kEndCapture, .stream = stream, .graph = graph, .own_priorities = own_priorities});
+  world().note({.kind = shim::CallKind::kEndCapture,
+                .stream = stream,
+                .graph = graph,
+                .own_priorities = own_priorities});
   return graph;
 }
 void check_capturing(StreamHandle stream) {
   require(shim::captures(stream), "cuda", "the capture does not reach this stream");
   if (shim::spoilt(stream).empty()) return;
-  fail(ExitCode::kInternal, "cuda", "the capture was spoilt by an earlier call that a capture does not allow");
+  fail(ExitCode::kInternal, "cuda",
+       "the capture was spoilt by an earlier call that a capture does not allow");
 }
 void abandon_capture(StreamHandle stream) noexcept {
   const auto capture = static_cast<FakeStream*>(stream)->capture;

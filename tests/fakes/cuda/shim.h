@@ -10,9 +10,11 @@
 
 #include "kernels/cuda/runtime/runtime.h"
 
-// CUDA's words for a C++ compiler: a kernel's source file compiles against this header as plain C++ and runs on the CPU. Blocks run one
-// after the other; the threads of a block are fibers that change at barriers, shuffles and votes alone, so shared memory is static memory
-// and atomics are plain. The order in which a block's threads run between barriers can be set: what depends on it is a race.
+// CUDA's words for a C++ compiler: a kernel's source file compiles against this header as plain C++
+// and runs on the CPU. Blocks run one after the other; the threads of a block are fibers that
+// change at barriers, shuffles and votes alone, so shared memory is static memory and atomics are
+// plain. The order in which a block's threads run between barriers can be set: what depends on it
+// is a race.
 
 #define __global__
 #define __device__
@@ -57,23 +59,26 @@ inline uint3 thread_index{}, block_index{};
 inline dim3 block_size{}, grid_size{};
 
 enum class WarpCall : std::uint8_t { kSync, kShuffle, kBallot };
-/// Waits until every thread of `mask` that has not returned has made the same call; the value that the thread of lane `source` brought, or
-/// for a ballot the lanes that brought something else than 0.
+/// Waits until every thread of `mask` that has not returned has made the same call; the value that
+/// the thread of lane `source` brought, or for a ballot the lanes that brought something else than
+/// 0.
 std::uint64_t warp_call(WarpCall call, unsigned mask, std::uint64_t value, int source);
 void block_barrier(const std::source_location& where);
 int lane();
 unsigned char* dynamic_shared_memory();
 
-/// Runs all threads of all blocks of call(function). Error(kInternal) where a block's threads part ways: some wait in a barrier that the
-/// others never reach.
-void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function);
+/// Runs all threads of all blocks of call(function). Error(kInternal) where a block's threads part
+/// ways: some wait in a barrier that the others never reach.
+void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*),
+         const void* function);
 void note_launch(StreamHandle stream, const char* label);         ///< recorder.h
 bool captures(StreamHandle stream);                               ///< recorder.h
 void keep_work(StreamHandle stream, std::function<void()> work);  ///< recorder.h
 
 /// `function` holds its arguments by value: a capture keeps it.
 template <class F>
-void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const F& function, const char* label = "kernel") {
+void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const F& function,
+            const char* label = "kernel") {
   note_launch(stream, label);
   const auto work = [grid, block, shared_bytes](const F& f) {
     run(
@@ -130,8 +135,8 @@ inline void __syncwarp(unsigned mask = 0xffffffffu) {
 }
 inline void __threadfence() {}
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  return static_cast<unsigned>(
-      ::starling::cuda::shim::warp_call(::starling::cuda::shim::WarpCall::kBallot, mask, predicate != 0 ? 1 : 0, 0));
+  return static_cast<unsigned>(::starling::cuda::shim::warp_call(
+      ::starling::cuda::shim::WarpCall::kBallot, mask, predicate != 0 ? 1 : 0, 0));
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
@@ -139,13 +144,15 @@ inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask,
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
   const int lane = ::starling::cuda::shim::lane();
-  return ::starling::cuda::shim::shuffle(mask, value, (lane & ~(width - 1)) | (source & (width - 1)));
+  return ::starling::cuda::shim::shuffle(mask, value,
+                                         (lane & ~(width - 1)) | (source & (width - 1)));
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   const int lane = ::starling::cuda::shim::lane();
   const bool inside = (lane & (width - 1)) + static_cast<int>(delta) < width;
-  return ::starling::cuda::shim::shuffle(mask, value, inside ? lane + static_cast<int>(delta) : lane);
+  return ::starling::cuda::shim::shuffle(mask, value,
+                                         inside ? lane + static_cast<int>(delta) : lane);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {

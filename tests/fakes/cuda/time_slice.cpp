@@ -18,7 +18,8 @@ namespace starling::cuda::shim {
 
 /// All zero in a new file: nobody has the device.
 struct SharedDevice::Page {
-  std::atomic<std::uint64_t> holder;  ///< owner << 40 | microseconds of the clock when it took the device
+  /// Owner << 40 | microseconds of the clock when it took the device
+  std::atomic<std::uint64_t> holder;
   std::atomic<std::uint64_t> hand_overs;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -30,8 +31,9 @@ constexpr std::uint64_t kClockMask = (std::uint64_t{1} << kClockBits) - 1;
 
 /// The machine's clock, the same in all processes.
 std::uint64_t microseconds_now() {
-  return static_cast<std::uint64_t>(
-             std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count()) &
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count()) &
          kClockMask;
 }
 
@@ -41,28 +43,34 @@ std::unique_ptr<SharedDevice> device_of_environment() {
   char* end = nullptr;
   const double milliseconds = std::strtod(given, &end);
   if (*end || !(milliseconds >= 0.0 && milliseconds <= 1000.0)) {
-    fail(ExitCode::kUsage, "shim", "STARLING_SHIM_SLICE_MS is {}; a number of milliseconds from 0 to 1000 is needed", given);
+    fail(ExitCode::kUsage, "shim",
+         "STARLING_SHIM_SLICE_MS is {}; a number of milliseconds from 0 to 1000 is needed", given);
   }
   if (milliseconds == 0.0) return nullptr;
-  const std::string file = std::filesystem::temp_directory_path() / fmt::format("starling-shim-device-{}", getuid());
-  return std::make_unique<SharedDevice>(file, std::chrono::microseconds(static_cast<std::int64_t>(1e3 * milliseconds)),
-                                        static_cast<std::uint32_t>(getpid()));
+  const std::string file =
+      std::filesystem::temp_directory_path() / fmt::format("starling-shim-device-{}", getuid());
+  return std::make_unique<SharedDevice>(
+      file, std::chrono::microseconds(static_cast<std::int64_t>(1e3 * milliseconds)),
+      static_cast<std::uint32_t>(getpid()));
 }
 
 }  // namespace
 
-SharedDevice::SharedDevice(const std::string& file, std::chrono::microseconds slice, std::uint32_t owner)
+SharedDevice::SharedDevice(const std::string& file, std::chrono::microseconds slice,
+                           std::uint32_t owner)
     : slice_(slice), owner_(owner & 0xffffff) {
   const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (descriptor < 0 || ftruncate(descriptor, sizeof(Page)) != 0) {
     const int error = errno;
     if (descriptor >= 0) close(descriptor);
-    fail(ExitCode::kInternal, "shim", "the file {} of a shared device cannot be made: {}", file, std::strerror(error));
+    fail(ExitCode::kInternal, "shim", "the file {} of a shared device cannot be made: {}", file,
+         std::strerror(error));
   }
   void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   close(descriptor);
   if (memory == MAP_FAILED)
-    fail(ExitCode::kInternal, "shim", "the file {} of a shared device cannot be mapped: {}", file, std::strerror(errno));
+    fail(ExitCode::kInternal, "shim", "the file {} of a shared device cannot be mapped: {}", file,
+         std::strerror(errno));
   page_ = static_cast<Page*>(memory);
 }
 
@@ -78,13 +86,17 @@ void SharedDevice::take() {
       std::this_thread::sleep_for(std::chrono::microseconds(slice - since));
       continue;
     }
-    if (!page_->holder.compare_exchange_strong(holder, std::uint64_t{owner_} << kClockBits | now, std::memory_order_acq_rel)) continue;
+    if (!page_->holder.compare_exchange_strong(holder, std::uint64_t{owner_} << kClockBits | now,
+                                               std::memory_order_acq_rel))
+      continue;
     if (holder != 0) page_->hand_overs.fetch_add(1, std::memory_order_relaxed);
     return;
   }
 }
 
-std::uint64_t SharedDevice::hand_overs() const { return page_->hand_overs.load(std::memory_order_relaxed); }
+std::uint64_t SharedDevice::hand_overs() const {
+  return page_->hand_overs.load(std::memory_order_relaxed);
+}
 
 void take_device() {
   static const std::unique_ptr<SharedDevice> device = device_of_environment();

@@ -4,14 +4,17 @@
 #include <cstdint>
 #include <string>
 
-// Processes that share a fake device take turns on it, as contexts do on a GPU: for rehearsals of what takes how long there.
+// Processes that share a fake device take turns on it, as contexts do on a GPU: for rehearsals of
+// what takes how long there.
 namespace starling::cuda::shim {
 
-/// Who has the device, in a page that processes share. Whoever takes it has it for a slice, even with nothing left to do: a kernel that
-/// waits for another process's would burn its slice too. After that the next one may take it. A holder that dies keeps nobody waiting.
+/// Who has the device, in a page that processes share. Whoever takes it has it for a slice, even
+/// with nothing left to do: a kernel that waits for another process's would burn its slice too.
+/// After that the next one may take it. A holder that dies keeps nobody waiting.
 class SharedDevice {
  public:
-  /// `file`: made where it is not there; the same for all that share. `owner`: not 0, one for each process.
+  /// `file`: made where it is not there; the same for all that share. `owner`: not 0, one for each
+  /// process.
   SharedDevice(const std::string& file, std::chrono::microseconds slice, std::uint32_t owner);
   ~SharedDevice();
   SharedDevice(const SharedDevice&) = delete;
@@ -28,8 +31,9 @@ class SharedDevice {
   std::uint32_t owner_;
 };
 
-/// take() of this process's device, before each piece of its work. The environment's STARLING_SHIM_SLICE_MS says how long a slice is;
-/// without it nothing is shared, and nobody waits. Processes share where they have the same folder of temporary files.
+/// take() of this process's device, before each piece of its work. The environment's
+/// STARLING_SHIM_SLICE_MS says how long a slice is; without it nothing is shared, and nobody waits.
+/// Processes share where they have the same folder of temporary files.
 void take_device();
 /// What a kernel that waits does between two looks: other processes may have the device meanwhile.
 void sleep_in_kernel(unsigned nanoseconds);

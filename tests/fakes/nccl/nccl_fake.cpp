@@ -27,7 +27,8 @@ using cuda::shim::CallKind;
 struct Comm;
 
 enum class OpKind : std::uint8_t { kSend, kReceive, kAllReduce, kReduceScatter, kAllGather };
-constexpr const char* kOpNames[] = {"send", "receive", "all_reduce", "reduce_scatter", "all_gather"};
+constexpr const char* kOpNames[] = {"send", "receive", "all_reduce", "reduce_scatter",
+                                    "all_gather"};
 
 struct Batch;
 struct Op {
@@ -72,7 +73,8 @@ void note(CallKind kind, Call call) {
 }
 
 template <class T>
-void sum_into(const std::vector<const std::byte*>& in, std::size_t first, std::size_t count, std::vector<std::byte>& out) {
+void sum_into(const std::vector<const std::byte*>& in, std::size_t first, std::size_t count,
+              std::vector<std::byte>& out) {
   out.resize(count * sizeof(T));
   auto* total = reinterpret_cast<T*>(out.data());
   for (std::size_t k = 0; k < in.size(); ++k) {
@@ -86,7 +88,9 @@ void sum_into(const std::vector<const std::byte*>& in, std::size_t first, std::s
 class FakeNccl::State {
  public:
   State(int ranks, FakeNcclOptions options)
-      : options_(std::move(options)), gone_(static_cast<std::size_t>(ranks)), counts_(static_cast<std::size_t>(ranks)) {}
+      : options_(std::move(options)),
+        gone_(static_cast<std::size_t>(ranks)),
+        counts_(static_cast<std::size_t>(ranks)) {}
 
   const FakeNcclOptions& options() const { return options_; }
   int ranks() const { return static_cast<int>(gone_.size()); }
@@ -101,7 +105,8 @@ class FakeNccl::State {
 
   Comm* init(const NcclId& id, int ranks, int rank, int world_rank) {
     const std::lock_guard lock(mutex_);
-    if (world_rank == options_.refuse_init) fail(ExitCode::kLost, "nccl", "ncclCommInitRankConfig: invalid usage (refused by the fake)");
+    if (world_rank == options_.refuse_init)
+      fail(ExitCode::kLost, "nccl", "ncclCommInitRankConfig: invalid usage (refused by the fake)");
     auto& meeting = inits_[id.bytes];
     if (meeting.number == 0) meeting.number = ++communicators_;
     meeting.members.resize(static_cast<std::size_t>(ranks), -1);
@@ -122,7 +127,8 @@ class FakeNccl::State {
   void split(Comm* parent, int color, int key, NcclComm& joined) {
     const std::lock_guard lock(mutex_);
     check_usable(parent, "ncclCommSplit");
-    if (parent->world_rank == options_.refuse_split) fail(ExitCode::kLost, "nccl", "ncclCommSplit: system error (refused by the fake)");
+    if (parent->world_rank == options_.refuse_split)
+      fail(ExitCode::kLost, "nccl", "ncclCommSplit: system error (refused by the fake)");
     joined = nullptr;
     parent->meeting = true;
     auto& meeting = splits_[{parent->number, parent->splits++}];
@@ -134,12 +140,14 @@ class FakeNccl::State {
       if (one.color >= 0) {
         colors[one.color].push_back(one);
       } else {
-        made_[one.parent->world_rank].push_back({.kind = CallKind::kNcclSplit, .parent = one.parent->number});
+        made_[one.parent->world_rank].push_back(
+            {.kind = CallKind::kNcclSplit, .parent = one.parent->number});
       }
     }
     for (auto& [number, members] : colors) {
-      std::sort(members.begin(), members.end(),
-                [](const Splitting& x, const Splitting& y) { return std::pair(x.key, x.parent->rank) < std::pair(y.key, y.parent->rank); });
+      std::sort(members.begin(), members.end(), [](const Splitting& x, const Splitting& y) {
+        return std::pair(x.key, x.parent->rank) < std::pair(y.key, y.parent->rank);
+      });
       const int communicator = ++communicators_;
       std::vector<int> ranks;
       for (const Splitting& one : members) ranks.push_back(one.parent->world_rank);
@@ -148,8 +156,10 @@ class FakeNccl::State {
         Comm* comm = make_comm(communicator, rank, ranks[k]);
         comm->members = ranks;
         *members[k].joined = comm;
-        made_[ranks[k]].push_back(
-            {.kind = CallKind::kNcclSplit, .communicator = communicator, .parent = members[k].parent->number, .peer = rank});
+        made_[ranks[k]].push_back({.kind = CallKind::kNcclSplit,
+                                   .communicator = communicator,
+                                   .parent = members[k].parent->number,
+                                   .peer = rank});
       }
     }
   }
@@ -167,7 +177,9 @@ class FakeNccl::State {
     if (comm->meeting) return NcclState::kBusy;
     for (const auto& batch : batches_) {
       if (batch->rank != comm->world_rank || batch->stuck || batch->replayed) continue;
-      if (std::any_of(batch->ops.begin(), batch->ops.end(), [&](const Op& op) { return op.comm == comm; })) return NcclState::kBusy;
+      if (std::any_of(batch->ops.begin(), batch->ops.end(),
+                      [&](const Op& op) { return op.comm == comm; }))
+        return NcclState::kBusy;
     }
     return NcclState::kReady;
   }
@@ -186,10 +198,13 @@ class FakeNccl::State {
   /// What a launch of a graph issues: comes back when it is through, or stuck.
   void replay(int rank, const std::vector<Op>& ops) {
     std::unique_lock lock(mutex_);
-    if (std::any_of(ops.begin(), ops.end(), [](const Op& op) { return op.comm->dead || op.comm->failed; })) return;
+    if (std::any_of(ops.begin(), ops.end(),
+                    [](const Op& op) { return op.comm->dead || op.comm->failed; }))
+      return;
     const std::uint64_t number = post_locked(rank, ops, cuda::shim::launching(), true);
     const auto batch = [&] {
-      return std::find_if(batches_.begin(), batches_.end(), [&](const auto& each) { return each->number == number; });
+      return std::find_if(batches_.begin(), batches_.end(),
+                          [&](const auto& each) { return each->number == number; });
     };
     const auto settled = [&] { return batch() == batches_.end() || (*batch())->stuck; };
     if (changed_.wait_for(lock, std::chrono::seconds(20), settled)) return;
@@ -203,25 +218,35 @@ class FakeNccl::State {
     check(ops);
     std::vector<std::shared_ptr<int>> holds;
     for (const Op& op : ops) holds.push_back(op.comm->graphs);
-    return [self, rank, ops = std::move(ops), holds = std::move(holds)] { self->replay(rank, ops); };
+    return
+        [self, rank, ops = std::move(ops), holds = std::move(holds)] { self->replay(rank, ops); };
   }
 
   void end(Comm* comm, bool abort) {
     const std::lock_guard lock(mutex_);
     if (comm->dead) std::abort();  // ended twice
     if (!abort && comm->graphs.use_count() > 1) {
-      std::fputs("the fake of NCCL: a communicator is destroyed while a graph holds it; NCCL would wait for ever\n", stderr);
+      std::fputs(
+          "the fake of NCCL: a communicator is destroyed while a graph holds it; NCCL would wait "
+          "for ever\n",
+          stderr);
       std::abort();
     }
     comm->dead = true;
     if (abort) aborted_.insert(comm->number);
     Counts& counts = counts_[static_cast<std::size_t>(comm->world_rank)];
     ++(abort ? counts.aborted : counts.destroyed);
-    note(CallKind::kNcclDestroy, {.kind = {}, .label = abort ? "abort" : "destroy", .communicator = comm->number, .peer = comm->rank});
-    for (auto& [key, meeting] : splits_) std::erase_if(meeting, [&](const Splitting& one) { return one.parent == comm; });
+    note(CallKind::kNcclDestroy, {.kind = {},
+                                  .label = abort ? "abort" : "destroy",
+                                  .communicator = comm->number,
+                                  .peer = comm->rank});
+    for (auto& [key, meeting] : splits_)
+      std::erase_if(meeting, [&](const Splitting& one) { return one.parent == comm; });
     for (const auto& batch : batches_) {
       const auto on_it = [&](const Op& op) { return op.comm == comm; };
-      if (batch->rank != comm->world_rank || std::none_of(batch->ops.begin(), batch->ops.end(), on_it)) continue;
+      if (batch->rank != comm->world_rank ||
+          std::none_of(batch->ops.begin(), batch->ops.end(), on_it))
+        continue;
       withdraw(*batch);
       if (batch->stuck) cuda::shim::release_stream(batch->stream);
       batch->open = 0;
@@ -333,7 +358,8 @@ class FakeNccl::State {
 
   static std::string captured_on_one(const Batch& a, const Batch& b) {
     const Batch &graph = a.replayed ? a : b, &other = a.replayed ? b : a;
-    return fmt::format("rank {} issued an operation within a graph, rank {} issued it by itself", graph.rank, other.rank);
+    return fmt::format("rank {} issued an operation within a graph, rank {} issued it by itself",
+                       graph.rank, other.rank);
   }
 
   void match(Channel& channel) {
@@ -348,8 +374,9 @@ class FakeNccl::State {
       } else if (send.count == receive.count) {
         if (send.count) std::memcpy(receive.to, send.from, send.count);
       } else {
-        const std::string message = fmt::format("rank {} sent {} bytes to rank {}, which receives {}", send.batch->rank, send.count,
-                                                receive.batch->rank, receive.count);
+        const std::string message =
+            fmt::format("rank {} sent {} bytes to rank {}, which receives {}", send.batch->rank,
+                        send.count, receive.batch->rank, receive.count);
         fail_comm(*send.comm, message);
         fail_comm(*receive.comm, message);
       }
@@ -363,17 +390,21 @@ class FakeNccl::State {
     Gathering& gathering = gatherings_[key];
     gathering.resize(op.comm->members.size());
     gathering[static_cast<std::size_t>(op.comm->rank)] = &op;
-    if (std::any_of(gathering.begin(), gathering.end(), [](const Op* each) { return !each; })) return;
+    if (std::any_of(gathering.begin(), gathering.end(), [](const Op* each) { return !each; }))
+      return;
     const Op& first = *gathering.front();
     for (const Op* each : gathering) {
-      const bool alike = each->kind == first.kind && each->count == first.count && each->dtype == first.dtype;
+      const bool alike =
+          each->kind == first.kind && each->count == first.count && each->dtype == first.dtype;
       const bool captured = each->batch->replayed == first.batch->replayed;
       if (alike && captured) continue;
       const std::string message =
           alike ? captured_on_one(*first.batch, *each->batch)
                 : fmt::format("rank {} called {} of {} {}, rank {} {} of {} {}", first.batch->rank,
-                              kOpNames[static_cast<std::size_t>(first.kind)], first.count, name_of(first.dtype), each->batch->rank,
-                              kOpNames[static_cast<std::size_t>(each->kind)], each->count, name_of(each->dtype));
+                              kOpNames[static_cast<std::size_t>(first.kind)], first.count,
+                              name_of(first.dtype), each->batch->rank,
+                              kOpNames[static_cast<std::size_t>(each->kind)], each->count,
+                              name_of(each->dtype));
       for (const Op* member : gathering) fail_comm(*member->comm, message);
     }
     if (!first.comm->failed) carry_out(gathering);
@@ -402,7 +433,8 @@ class FakeNccl::State {
     }
     for (std::size_t k = 0; k < gathering.size(); ++k) {
       const std::size_t begin = scatter ? k * first.count * size : 0;
-      std::copy_n(total.begin() + static_cast<std::ptrdiff_t>(begin), first.count * size, gathering[k]->to);
+      std::copy_n(total.begin() + static_cast<std::ptrdiff_t>(begin), first.count * size,
+                  gathering[k]->to);
     }
   }
 
@@ -413,7 +445,8 @@ class FakeNccl::State {
       std::erase_if(channel.sends, of_batch);
       std::erase_if(channel.receives, of_batch);
     }
-    for (auto& [key, gathering] : gatherings_) std::replace_if(gathering.begin(), gathering.end(), of_batch, nullptr);
+    for (auto& [key, gathering] : gatherings_)
+      std::replace_if(gathering.begin(), gathering.end(), of_batch, nullptr);
   }
 
   void get_stuck(Batch& batch) {
@@ -423,8 +456,8 @@ class FakeNccl::State {
     if (batch.stream) cuda::shim::hold_stream(batch.stream);
   }
 
-  /// A batch is stuck with a rank that is gone, and then its own rank is: all it issues goes through that stream. A launch also with a
-  /// communicator that another rank has aborted.
+  /// A batch is stuck with a rank that is gone, and then its own rank is: all it issues goes
+  /// through that stream. A launch also with a communicator that another rank has aborted.
   void spread_stuck() {
     const auto needs_gone = [&](const Batch& batch) {
       if (gone_[static_cast<std::size_t>(batch.rank)]) return true;
@@ -433,7 +466,8 @@ class FakeNccl::State {
       return std::any_of(batch.ops.begin(), batch.ops.end(), [&](const Op& op) {
         if (!waits(op)) return false;
         const auto gone = [&](int rank) { return gone_[static_cast<std::size_t>(rank)]; };
-        if (op.peer >= 0) return static_cast<bool>(gone(op.comm->members[static_cast<std::size_t>(op.peer)]));
+        if (op.peer >= 0)
+          return static_cast<bool>(gone(op.comm->members[static_cast<std::size_t>(op.peer)]));
         return std::any_of(op.comm->members.begin(), op.comm->members.end(), gone);
       });
     };
@@ -477,7 +511,8 @@ class FakeNccl::State {
   std::vector<std::unique_ptr<Comm>> comms_;
   std::map<std::array<char, 128>, Meeting> inits_;
   std::map<std::pair<int, std::uint64_t>, std::vector<Splitting>> splits_;
-  std::map<std::tuple<int, int, int>, Channel> channels_;  ///< by communicator, from, to (ranks of the world)
+  /// By communicator, from, to (ranks of the world)
+  std::map<std::tuple<int, int, int>, Channel> channels_;
   std::map<std::pair<int, std::uint64_t>, Gathering> gatherings_;
   std::vector<std::unique_ptr<Batch>> batches_;  ///< that are not through
 };
@@ -486,12 +521,14 @@ namespace {
 
 class FakeEnd final : public Nccl {
  public:
-  FakeEnd(std::shared_ptr<FakeNccl::State> state, int rank) : state_(std::move(state)), rank_(rank) {}
+  FakeEnd(std::shared_ptr<FakeNccl::State> state, int rank)
+      : state_(std::move(state)), rank_(rank) {}
 
   std::string version() const override { return "2.99.0 (fake)"; }
   std::string device() override {
     const auto& devices = state_->options().devices;
-    return devices.empty() ? "GPU " + std::to_string(rank_) : devices.at(static_cast<std::size_t>(rank_));
+    return devices.empty() ? "GPU " + std::to_string(rank_)
+                           : devices.at(static_cast<std::size_t>(rank_));
   }
   NcclId make_id() override { return state_->make_id(); }
   NcclComm init(const NcclId& id, int ranks, int rank, int max_ctas) override {
@@ -514,7 +551,8 @@ class FakeEnd final : public Nccl {
     if (--depth_ > 0) return;
     note(CallKind::kNcclGroupEnd, {});
     std::vector<Op> ops = std::exchange(ops_, {});
-    if (!ops.empty() && !cuda::shim::spoilt(stream_).empty()) fail(ExitCode::kLost, "nccl", "ncclGroupEnd: unhandled cuda error");
+    if (!ops.empty() && !cuda::shim::spoilt(stream_).empty())
+      fail(ExitCode::kLost, "nccl", "ncclGroupEnd: unhandled cuda error");
     if (!ops.empty() && cuda::shim::captures(stream_)) {
       cuda::shim::keep_work(stream_, state_->kept(state_, rank_, std::move(ops)));
     } else {
@@ -523,40 +561,63 @@ class FakeEnd final : public Nccl {
   }
 
   void send(const void* from, std::size_t bytes, int peer, NcclComm comm, void* stream) override {
-    note(CallKind::kNcclSend, {.kind = {}, .stream = stream, .from = from, .bytes = bytes, .communicator = of(comm)->number, .peer = peer});
-    add({OpKind::kSend, of(comm), static_cast<const std::byte*>(from), nullptr, bytes, DType::kUInt8, peer}, stream);
+    note(CallKind::kNcclSend, {.kind = {},
+                               .stream = stream,
+                               .from = from,
+                               .bytes = bytes,
+                               .communicator = of(comm)->number,
+                               .peer = peer});
+    add({OpKind::kSend, of(comm), static_cast<const std::byte*>(from), nullptr, bytes,
+         DType::kUInt8, peer},
+        stream);
   }
   void receive(void* to, std::size_t bytes, int peer, NcclComm comm, void* stream) override {
-    note(CallKind::kNcclReceive, {.kind = {}, .stream = stream, .to = to, .bytes = bytes, .communicator = of(comm)->number, .peer = peer});
-    add({OpKind::kReceive, of(comm), nullptr, static_cast<std::byte*>(to), bytes, DType::kUInt8, peer}, stream);
+    note(CallKind::kNcclReceive, {.kind = {},
+                                  .stream = stream,
+                                  .to = to,
+                                  .bytes = bytes,
+                                  .communicator = of(comm)->number,
+                                  .peer = peer});
+    add({OpKind::kReceive, of(comm), nullptr, static_cast<std::byte*>(to), bytes, DType::kUInt8,
+         peer},
+        stream);
   }
-  void all_reduce(const void* from, void* to, std::size_t count, DType dtype, NcclComm comm, void* stream) override {
+  void all_reduce(const void* from, void* to, std::size_t count, DType dtype, NcclComm comm,
+                  void* stream) override {
     collective(OpKind::kAllReduce, from, to, count, 1, 1, dtype, comm, stream);
   }
-  void reduce_scatter(const void* from, void* to, std::size_t count_each, DType dtype, NcclComm comm, void* stream) override {
-    collective(OpKind::kReduceScatter, from, to, count_each, of(comm)->members.size(), 1, dtype, comm, stream);
+  void reduce_scatter(const void* from, void* to, std::size_t count_each, DType dtype,
+                      NcclComm comm, void* stream) override {
+    collective(OpKind::kReduceScatter, from, to, count_each, of(comm)->members.size(), 1, dtype,
+               comm, stream);
   }
-  void all_gather(const void* from, void* to, std::size_t count_each, DType dtype, NcclComm comm, void* stream) override {
-    collective(OpKind::kAllGather, from, to, count_each, 1, of(comm)->members.size(), dtype, comm, stream);
+  void all_gather(const void* from, void* to, std::size_t count_each, DType dtype, NcclComm comm,
+                  void* stream) override {
+    collective(OpKind::kAllGather, from, to, count_each, 1, of(comm)->members.size(), dtype, comm,
+               stream);
   }
 
   void* register_buffer(NcclComm, void* data, std::size_t) override {
     if (!state_->options().registers) return nullptr;
     if (cuda::shim::forbids_driver()) {
-      fail(ExitCode::kLost, "nccl", "ncclCommRegister: unhandled cuda error (operation not permitted when stream is capturing)");
+      fail(ExitCode::kLost, "nccl",
+           "ncclCommRegister: unhandled cuda error (operation not permitted when stream is "
+           "capturing)");
     }
     state_->count_registration(rank_, 1);
     return data;
   }
-  void deregister_buffer(NcclComm, void*) noexcept override { state_->count_registration(rank_, -1); }
+  void deregister_buffer(NcclComm, void*) noexcept override {
+    state_->count_registration(rank_, -1);
+  }
   void destroy(NcclComm comm) noexcept override { state_->end(of(comm), false); }
   void abort(NcclComm comm) noexcept override { state_->end(of(comm), true); }
 
  private:
   static Comm* of(NcclComm comm) { return static_cast<Comm*>(comm); }
 
-  void collective(OpKind kind, const void* from, void* to, std::size_t count, std::size_t parts_in, std::size_t parts_out, DType dtype,
-                  NcclComm comm, void* stream) {
+  void collective(OpKind kind, const void* from, void* to, std::size_t count, std::size_t parts_in,
+                  std::size_t parts_out, DType dtype, NcclComm comm, void* stream) {
     const std::size_t bytes = count * size_of(dtype);
     note(CallKind::kNcclCollective, {.kind = {},
                                      .stream = stream,
@@ -566,8 +627,11 @@ class FakeEnd final : public Nccl {
                                      .bytes = bytes * parts_in,
                                      .communicator = of(comm)->number,
                                      .bytes_to = bytes * parts_out});
-    require(dtype == DType::kFloat32 || dtype == DType::kFloat64, "nccl", "a sum of {}", name_of(dtype));
-    add({kind, of(comm), static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count, dtype, -1}, stream);
+    require(dtype == DType::kFloat32 || dtype == DType::kFloat64, "nccl", "a sum of {}",
+            name_of(dtype));
+    add({kind, of(comm), static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count,
+         dtype, -1},
+        stream);
   }
 
   void add(Op op, void* stream) {
@@ -586,14 +650,18 @@ class FakeEnd final : public Nccl {
 
 }  // namespace
 
-FakeNccl::FakeNccl(int ranks, const FakeNcclOptions& options) : state_(std::make_shared<State>(ranks, options)) {}
+FakeNccl::FakeNccl(int ranks, const FakeNcclOptions& options)
+    : state_(std::make_shared<State>(ranks, options)) {}
 FakeNccl::~FakeNccl() = default;
 std::unique_ptr<Nccl> FakeNccl::open(int rank) {
-  require(rank >= 0 && rank < state_->ranks(), "nccl", "rank {} in a world of {}", rank, state_->ranks());
+  require(rank >= 0 && rank < state_->ranks(), "nccl", "rank {} in a world of {}", rank,
+          state_->ranks());
   return std::make_unique<FakeEnd>(state_, rank);
 }
 void FakeNccl::stop(int rank) { state_->stop(rank); }
-void FakeNccl::break_down(int rank, const std::string& message) { state_->break_down(rank, message); }
+void FakeNccl::break_down(int rank, const std::string& message) {
+  state_->break_down(rank, message);
+}
 int FakeNccl::initialised(int rank) const { return state_->counts(rank).initialised; }
 int FakeNccl::aborted(int rank) const { return state_->counts(rank).aborted; }
 int FakeNccl::destroyed(int rank) const { return state_->counts(rank).destroyed; }

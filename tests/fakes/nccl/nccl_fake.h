@@ -11,19 +11,23 @@ namespace starling {
 struct FakeNcclOptions {
   int refuse_init = -1, refuse_split = -1;  ///< these ranks' calls are refused
   bool registers = true;                    ///< false: NCCL has no way to register buffers
-  std::vector<std::string> devices;         ///< what device() says, by rank; empty: each rank has one of its own
+  /// What device() says, by rank; empty: each rank has one of its own
+  std::vector<std::string> devices;
 };
 
-/// NCCL among the ranks of a process, which are threads: communicators that meet, and operations that move numbers between the host memory
-/// that the fake of the CUDA runtime (tests/fakes/cuda) gives out, sums in rank order. A group of operations is carried out as soon as
-/// every rank has issued its part; until then its communicator is busy, so that whoever waits for that, as the transport does, needs a
-/// limit of time. Ranks that call different collectives, or send other sizes than are received, fail. Every call is in the recorder's list
-/// (kNccl…). The world outlives what open() gives.
+/// NCCL among the ranks of a process, which are threads: communicators that meet, and operations
+/// that move numbers between the host memory that the fake of the CUDA runtime (tests/fakes/cuda)
+/// gives out, sums in rank order. A group of operations is carried out as soon as every rank has
+/// issued its part; until then its communicator is busy, so that whoever waits for that, as the
+/// transport does, needs a limit of time. Ranks that call different collectives, or send other
+/// sizes than are received, fail. Every call is in the recorder's list (kNccl…). The world outlives
+/// what open() gives.
 ///
-/// What goes to a stream that captures is kept, and issued by each launch of the graph, which comes back once every rank has launched its
-/// part, or once it is clear that one never will: then the launch's stream is stuck, and what the graph has done is void. As with NCCL, a
-/// communicator that a graph holds must not be destroyed (this ends the process), buffers are not registered in a capture, and an operation
-/// that is captured on one rank alone fails.
+/// What goes to a stream that captures is kept, and issued by each launch of the graph, which comes
+/// back once every rank has launched its part, or once it is clear that one never will: then the
+/// launch's stream is stuck, and what the graph has done is void. As with NCCL, a communicator that
+/// a graph holds must not be destroyed (this ends the process), buffers are not registered in a
+/// capture, and an operation that is captured on one rank alone fails.
 class FakeNccl {
  public:
   explicit FakeNccl(int ranks, const FakeNcclOptions& options = {});
@@ -33,8 +37,9 @@ class FakeNccl {
 
   /// A rank's end, for use by one thread and its watchdog.
   std::unique_ptr<Nccl> open(int rank);
-  /// From now on nothing that needs this rank is ever through: the operations of its peers are issued, and then their streams are stuck
-  /// (recorder.h's hold_stream), as are those of ranks that need these, until they abort.
+  /// From now on nothing that needs this rank is ever through: the operations of its peers are
+  /// issued, and then their streams are stuck (recorder.h's hold_stream), as are those of ranks
+  /// that need these, until they abort.
   void stop(int rank);
   /// An asynchronous error on all communicators of a rank.
   void break_down(int rank, const std::string& message);

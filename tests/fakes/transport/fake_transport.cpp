@@ -32,12 +32,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
+Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+}
 
-constexpr auto kFlowLook = std::chrono::microseconds(50);  // between looks at a flow, by the postman
+// between looks at a flow, by the postman
+constexpr auto kFlowLook = std::chrono::microseconds(50);
 constexpr auto kFlowSlice = std::chrono::milliseconds(1);  // of a wait whose flow wants looks
 
-/// One rank's side of something under way; all members but the constants are under the world's lock.
+/// One rank's side of something under way; all members but the constants are under the world's
+/// lock.
 struct Operation {
   int rank = 0;
   std::string what;
@@ -65,7 +69,8 @@ class FakeWorld::State {
       : options_(options),
         ranks_(ranks),
         stopped_(static_cast<std::size_t>(ranks)),
-        heard_(static_cast<std::size_t>(ranks), std::vector<Clock::time_point>(static_cast<std::size_t>(ranks))),
+        heard_(static_cast<std::size_t>(ranks),
+               std::vector<Clock::time_point>(static_cast<std::size_t>(ranks))),
         for_rank_(static_cast<std::size_t>(ranks)),
         postman_([this] { deliver(); }) {}
 
@@ -103,9 +108,11 @@ class FakeWorld::State {
     return first_error_;
   }
 
-  OperationPtr start_neighbours(int rank, Lane lane, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                                std::string what, std::shared_ptr<Flow> flow = nullptr) {
-    auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), send, receive, 0, {}, std::move(flow)});
+  OperationPtr start_neighbours(int rank, Lane lane, const Exchange& exchange, const Tensor& send,
+                                const std::vector<Tensor>& receive, std::string what,
+                                std::shared_ptr<Flow> flow = nullptr) {
+    auto operation = std::make_shared<Operation>(
+        Operation{rank, std::move(what), send, receive, 0, {}, std::move(flow)});
     const std::scoped_lock lock(mutex_);
     for (const int peer : exchange.send_to) {
       add_awaited(*operation, peer);
@@ -124,15 +131,17 @@ class FakeWorld::State {
     return operation;
   }
 
-  OperationPtr start_sum(int rank, Lane lane, const std::vector<int>& group, const Tensor& in, const Tensor& out, std::string what,
-                         std::shared_ptr<Flow> flow) {
-    auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), in, {out}, 1, {}, std::move(flow)});
+  OperationPtr start_sum(int rank, Lane lane, const std::vector<int>& group, const Tensor& in,
+                         const Tensor& out, std::string what, std::shared_ptr<Flow> flow) {
+    auto operation = std::make_shared<Operation>(
+        Operation{rank, std::move(what), in, {out}, 1, {}, std::move(flow)});
     const std::scoped_lock lock(mutex_);
     auto& mine = group_counts_[{lane, group, rank}];
     const std::uint64_t number = mine++;
     Gathering& gathering = gatherings_[{lane, group, number}];
     gathering.members.resize(group.size());
-    const auto place = static_cast<std::size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
+    const auto place =
+        static_cast<std::size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
     gathering.members[place] = operation;
     for (std::size_t m = 0; m < group.size(); ++m) {
       if (m == place) continue;
@@ -142,7 +151,8 @@ class FakeWorld::State {
         operation->awaited.push_back(group[m]);
       }
     }
-    if (std::all_of(gathering.members.begin(), gathering.members.end(), [](const auto& member) { return member != nullptr; })) {
+    if (std::all_of(gathering.members.begin(), gathering.members.end(),
+                    [](const auto& member) { return member != nullptr; })) {
       double delay = 0.0;
       for (const int a : group) {
         for (const int b : group) delay = std::max(delay, message_delay(a, b, number));
@@ -170,14 +180,16 @@ class FakeWorld::State {
         lock.lock();
         if (operation.open == 0) break;
       }
-      of(operation.rank).wait_until(lock, operation.flow ? std::min(limit, Clock::now() + kFlowSlice) : limit);
+      of(operation.rank)
+          .wait_until(lock, operation.flow ? std::min(limit, Clock::now() + kFlowSlice) : limit);
       if (operation.open != 0 && Clock::now() >= limit) {
         lose(operation.rank, with_copies(operation.what, operation.flow.get()), operation.awaited);
       }
     }
   }
 
-  std::vector<std::string> all_gather(int rank, std::uint64_t number, const std::string& mine, const char* what) {
+  std::vector<std::string> all_gather(int rank, std::uint64_t number, const std::string& mine,
+                                      const char* what) {
     std::unique_lock lock(mutex_);
     Meeting& meeting = meetings_[number];
     meeting.texts.resize(static_cast<std::size_t>(ranks_));
@@ -234,7 +246,9 @@ class FakeWorld::State {
 
   double message_delay(int from, int to, std::uint64_t number) const {
     if (options_.most_delay_seconds <= 0.0 || from == to) return 0.0;
-    const Philox4x32 bits = philox(options_.seed, number, (static_cast<std::uint64_t>(from) << 32) | static_cast<std::uint32_t>(to));
+    const Philox4x32 bits =
+        philox(options_.seed, number,
+               (static_cast<std::uint64_t>(from) << 32) | static_cast<std::uint32_t>(to));
     return options_.most_delay_seconds * (static_cast<double>(bits.v[0]) * 0x1p-32);
   }
 
@@ -245,18 +259,24 @@ class FakeWorld::State {
 
   void match(int from, int to, Channel& channel) {
     while (!channel.sends.empty() && !channel.receives.empty()) {
-      Delivery delivery{
-          {from, to}, {channel.sends.front().operation, channel.receives.front().operation}, channel.receives.front().buffer, false};
+      Delivery delivery{{from, to},
+                        {channel.sends.front().operation, channel.receives.front().operation},
+                        channel.receives.front().buffer,
+                        false};
       channel.sends.pop_front();
       channel.receives.pop_front();
       schedule(message_delay(from, to, channel.matched++), std::move(delivery));
     }
   }
 
-  void schedule(double delay, Delivery delivery) { deliveries_.emplace(Clock::now() + seconds(delay), std::move(delivery)); }
+  void schedule(double delay, Delivery delivery) {
+    deliveries_.emplace(Clock::now() + seconds(delay), std::move(delivery));
+  }
 
   std::condition_variable& of(int rank) { return for_rank_[static_cast<std::size_t>(rank)]; }
-  void hear(int listener, int from) { heard_[static_cast<std::size_t>(listener)][static_cast<std::size_t>(from)] = Clock::now(); }
+  void hear(int listener, int from) {
+    heard_[static_cast<std::size_t>(listener)][static_cast<std::size_t>(from)] = Clock::now();
+  }
 
   void deliver() {
     std::unique_lock lock(mutex_);
@@ -272,7 +292,9 @@ class FakeWorld::State {
       }
       Delivery delivery = std::move(next->second);
       deliveries_.erase(next);
-      if (std::any_of(delivery.ranks.begin(), delivery.ranks.end(), [&](int r) { return stopped_[static_cast<std::size_t>(r)]; })) continue;
+      if (std::any_of(delivery.ranks.begin(), delivery.ranks.end(),
+                      [&](int r) { return stopped_[static_cast<std::size_t>(r)]; }))
+        continue;
       lock.unlock();
       bool whole = false;
       std::exception_ptr error;
@@ -288,7 +310,8 @@ class FakeWorld::State {
         for (auto& rank : for_rank_) rank.notify_all();
         continue;
       }
-      for (const int rank : delivery.ranks) of(rank).notify_all();  // they look once the lock is free
+      // they look once the lock is free
+      for (const int rank : delivery.ranks) of(rank).notify_all();
       if (!whole) {
         schedule(std::chrono::duration<double>(kFlowLook).count(), std::move(delivery));
         continue;
@@ -314,7 +337,8 @@ class FakeWorld::State {
       const Operation &sender = *delivery.members[0], &receiver = *delivery.members[1];
       const Tensor& from = sender.send;
       const Tensor& to = receiver.receive[delivery.buffer];
-      const std::size_t end = sender.flow ? std::min(sender.flow->ready(), from.bytes()) : from.bytes();
+      const std::size_t end =
+          sender.flow ? std::min(sender.flow->ready(), from.bytes()) : from.bytes();
       if (end > delivery.moved) {
         std::memcpy(to.raw() + delivery.moved, from.raw() + delivery.moved, end - delivery.moved);
         delivery.moved = end;
@@ -322,14 +346,17 @@ class FakeWorld::State {
       }
       return end == from.bytes();
     }
-    if (!std::all_of(delivery.members.begin(), delivery.members.end(), [](const OperationPtr& member) { return member->all_ready(); })) {
+    if (!std::all_of(delivery.members.begin(), delivery.members.end(),
+                     [](const OperationPtr& member) { return member->all_ready(); })) {
       return false;
     }
     const Tensor& first = delivery.members[0]->send;
     std::vector<const std::byte*> in;
     for (const OperationPtr& member : delivery.members) in.push_back(member->send.raw());
-    std::vector<std::byte> total(static_cast<std::size_t>(first.elements()) * size_of(sum_type(first.dtype())));
-    sum_in_rank_order(first.dtype(), in.data(), static_cast<int>(in.size()), first.elements(), total.data());
+    std::vector<std::byte> total(static_cast<std::size_t>(first.elements()) *
+                                 size_of(sum_type(first.dtype())));
+    sum_in_rank_order(first.dtype(), in.data(), static_cast<int>(in.size()), first.elements(),
+                      total.data());
     for (const OperationPtr& member : delivery.members) {
       if (!total.empty()) std::memcpy(member->receive[0].raw(), total.data(), total.size());
     }
@@ -351,7 +378,8 @@ class FakeWorld::State {
     for (const int j : ranks) {
       const auto when = heard_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(j)];
       const bool ever = when != Clock::time_point{};
-      list.push_back({j, ever ? std::chrono::duration<double>(Clock::now() - when).count() : -1.0, {}});
+      list.push_back(
+          {j, ever ? std::chrono::duration<double>(Clock::now() - when).count() : -1.0, {}});
     }
     fail_wait(rank, what, {}, options_.timeout_seconds, std::move(list));
   }
@@ -379,17 +407,23 @@ namespace {
 class FakePlane final : public World {
  public:
   FakePlane(FakeWorld::State& world, int rank) : world_(world), rank_(rank) {}
-  int per_host() const { return world_.options().ranks_per_host > 0 ? world_.options().ranks_per_host : size(); }
+  int per_host() const {
+    return world_.options().ranks_per_host > 0 ? world_.options().ranks_per_host : size();
+  }
   int rank() const override { return rank_; }
   int size() const override { return world_.ranks(); }
   int local_rank() const override { return rank_ % per_host(); }
-  int local_size() const override { return std::min(per_host(), size() - rank_ / per_host() * per_host()); }
+  int local_size() const override {
+    return std::min(per_host(), size() - rank_ / per_host() * per_host());
+  }
   void barrier() override { world_.all_gather(rank_, meetings_++, {}, "a barrier"); }
   void broadcast(void* data, std::size_t bytes, int root) override {
-    const std::string mine = rank_ == root ? std::string(static_cast<const char*>(data), bytes) : std::string();
+    const std::string mine =
+        rank_ == root ? std::string(static_cast<const char*>(data), bytes) : std::string();
     const auto all = world_.all_gather(rank_, meetings_++, mine, "a broadcast");
     const std::string& sent = all[static_cast<std::size_t>(root)];
-    require(sent.size() == bytes, "transport", "rank {} expects {} bytes, rank {} sent {}", rank_, bytes, root, sent.size());
+    require(sent.size() == bytes, "transport", "rank {} expects {} bytes, rank {} sent {}", rank_,
+            bytes, root, sent.size());
     if (rank_ != root && bytes) std::memcpy(data, sent.data(), bytes);
   }
   std::vector<std::string> all_gather(const std::string& mine) override {
@@ -405,8 +439,9 @@ class FakePlane final : public World {
  private:
   template <class Fold>
   void reduce(const char* what, double* values, std::size_t count, Fold fold) {
-    const auto all =
-        world_.all_gather(rank_, meetings_++, std::string(reinterpret_cast<const char*>(values), count * sizeof(double)), what);
+    const auto all = world_.all_gather(
+        rank_, meetings_++,
+        std::string(reinterpret_cast<const char*>(values), count * sizeof(double)), what);
     for (std::size_t i = 0; i < count; ++i) {
       double total = 0.0;
       for (std::size_t j = 0; j < all.size(); ++j) {
@@ -426,7 +461,11 @@ class FakePlane final : public World {
 class FakeTransport final : public Transport {
  public:
   FakeTransport(std::shared_ptr<FakeWorld::State> world, int rank)
-      : Transport(plane_), world_(std::move(world)), rank_(rank), plane_(*world_, rank), exceptions_at_start_(std::uncaught_exceptions()) {}
+      : Transport(plane_),
+        world_(std::move(world)),
+        rank_(rank),
+        plane_(*world_, rank),
+        exceptions_at_start_(std::uncaught_exceptions()) {}
   /// Waits for what is in flight, unless an error is on its way.
   ~FakeTransport() override {
     if (std::uncaught_exceptions() > exceptions_at_start_) return;
@@ -439,27 +478,34 @@ class FakeTransport final : public Transport {
   int per_host() const { return plane_.per_host(); }
   std::string name() const override { return "fake"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
+    require(exchange.kind != Exchange::Kind::kNone, "transport",
+            "an exchange of kind none has nothing to start");
     check_exchange(rank_, size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
-      return keep(world_->start_neighbours(rank_, label.lane, exchange, send, receive, describe(exchange, label), std::move(flow)));
+      return keep(world_->start_neighbours(rank_, label.lane, exchange, send, receive,
+                                           describe(exchange, label), std::move(flow)));
     }
     if (exchange.kind == Exchange::Kind::kGroupSum) {
-      return keep(world_->start_sum(rank_, label.lane, exchange.group, send, receive[0], describe(exchange, label), std::move(flow)));
+      return keep(world_->start_sum(rank_, label.lane, exchange.group, send, receive[0],
+                                    describe(exchange, label), std::move(flow)));
     }
     std::shared_ptr<Flow> inward = flow ? std::make_shared<NodeFlow>(std::move(flow)) : nullptr;
     const Ticket inside =
-        keep(world_->start_sum(rank_, label.lane, exchange.group, send, like(send), describe(exchange, label), std::move(inward)));
+        keep(world_->start_sum(rank_, label.lane, exchange.group, send, like(send),
+                               describe(exchange, label), std::move(inward)));
     nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}, {}});
     return inside;
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
     check_sum(in, out);
     std::vector<int> all;
     for (int r = 0; r < size(); ++r) all.push_back(r);
-    return keep(world_->start_sum(rank_, label.lane, all, in, out, describe_sum(label), std::move(flow)));
+    return keep(
+        world_->start_sum(rank_, label.lane, all, in, out, describe_sum(label), std::move(flow)));
   }
   bool done(Ticket ticket) override {
     if (!world_->done(*find(ticket))) return false;
@@ -477,13 +523,15 @@ class FakeTransport final : public Transport {
   }
 
   void prepare(const std::vector<std::vector<int>>&) override {}
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return make_message_mixer(backend, *this);
+  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
-  /// A round over nodes: the node's sum first, of whole buffers, which gives the same numbers as that of shards; the rest when this rank
-  /// asks for it.
+  /// A round over nodes: the node's sum first, of whole buffers, which gives the same numbers as
+  /// that of shards; the rest when this rank asks for it.
   struct NodeExchange {
     Exchange exchange;
     ExchangeLabel label;
@@ -494,7 +542,8 @@ class FakeTransport final : public Transport {
   /// Of a node's sum: what it brings is not yet what was asked for.
   class NodeFlow final : public Flow {
    public:
-    explicit NodeFlow(std::shared_ptr<Flow> inner) : Flow(inner->bytes()), inner_(std::move(inner)) {}
+    explicit NodeFlow(std::shared_ptr<Flow> inner)
+        : Flow(inner->bytes()), inner_(std::move(inner)) {}
     std::size_t ready() override { return inner_->ready(); }
     void arrived(std::size_t, std::size_t) override {}
     void look() override { inner_->look(); }
@@ -502,7 +551,9 @@ class FakeTransport final : public Transport {
    private:
     std::shared_ptr<Flow> inner_;
   };
-  static Tensor like(const Tensor& tensor) { return {tensor.backend(), tensor.shape(), tensor.dtype()}; }
+  static Tensor like(const Tensor& tensor) {
+    return {tensor.backend(), tensor.shape(), tensor.dtype()};
+  }
 
   void go_between_nodes(Ticket ticket) {
     NodeExchange& nodes = nodes_.at(ticket);
@@ -516,9 +567,10 @@ class FakeTransport final : public Transport {
     const bool narrow = nodes.exchange.bf16_between;
     nodes.sent = narrow ? Tensor(mean.backend(), mean.shape(), DType::kBFloat16) : mean;
     if (narrow) encode_bf16(mean.data<float>(), mean.elements(), nodes.sent.raw());
-    for (std::size_t k = 0; k < peers.receive_from.size(); ++k) nodes.arrived.push_back(like(nodes.sent));
-    nodes.between =
-        world_->start_neighbours(rank_, nodes.label.lane, peers, nodes.sent, nodes.arrived, describe(nodes.exchange, nodes.label));
+    for (std::size_t k = 0; k < peers.receive_from.size(); ++k)
+      nodes.arrived.push_back(like(nodes.sent));
+    nodes.between = world_->start_neighbours(rank_, nodes.label.lane, peers, nodes.sent,
+                                             nodes.arrived, describe(nodes.exchange, nodes.label));
   }
   void finish_nodes(Ticket ticket) {
     const NodeExchange& nodes = nodes_.at(ticket);
@@ -533,8 +585,10 @@ class FakeTransport final : public Transport {
     std::vector<const std::byte*> arrived;
     for (const Tensor& tensor : nodes.arrived) arrived.push_back(numbers_of(tensor));
     const NodeMix mix = node_mix(nodes.exchange, find(ticket)->receive[0].raw(),
-                                 nodes.exchange.bf16_between ? numbers_of(nodes.sent) : nullptr, std::move(arrived));
-    weighted_sum_in_order(nodes.out.dtype(), mix.terms.data(), mix.weights.data(), static_cast<int>(mix.terms.size()), nodes.out.elements(),
+                                 nodes.exchange.bf16_between ? numbers_of(nodes.sent) : nullptr,
+                                 std::move(arrived));
+    weighted_sum_in_order(nodes.out.dtype(), mix.terms.data(), mix.weights.data(),
+                          static_cast<int>(mix.terms.size()), nodes.out.elements(),
                           nodes.out.raw());
     nodes_.erase(ticket);
   }
@@ -572,9 +626,11 @@ std::unique_ptr<Transport> FakeWorld::transport(int rank) {
   auto fake = std::make_unique<FakeTransport>(state_, rank);
   const FakeWorldOptions& options = state_->options();
   if (!options.direct) return fake;
-  auto sharing = make_thread_sharing("host " + std::to_string(rank / fake->per_host()), rank == options.refuse);
-  return make_direct_transport(std::move(fake), std::move(sharing),
-                               {options.timeout_seconds, false, [state = state_, rank] { state->check(rank); }});
+  auto sharing = make_thread_sharing("host " + std::to_string(rank / fake->per_host()),
+                                     rank == options.refuse);
+  return make_direct_transport(
+      std::move(fake), std::move(sharing),
+      {options.timeout_seconds, false, [state = state_, rank] { state->check(rank); }});
 }
 void FakeWorld::stop(int rank) { state_->stop(rank); }
 
@@ -586,9 +642,11 @@ void FakeWorld::run(const std::function<void(Transport&)>& body) {
         const auto end = transport(rank);
         body(*end);
       } catch (const std::exception& error) {
-        state_->fail_all(std::current_exception(), fmt::format("rank {} ended with: {}", rank, error.what()));
+        state_->fail_all(std::current_exception(),
+                         fmt::format("rank {} ended with: {}", rank, error.what()));
       } catch (...) {  // what a check of a test framework throws need not be a std::exception
-        state_->fail_all(std::current_exception(), fmt::format("rank {} ended with an exception", rank));
+        state_->fail_all(std::current_exception(),
+                         fmt::format("rank {} ended with an exception", rank));
       }
     });
   }

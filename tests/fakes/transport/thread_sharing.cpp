@@ -49,7 +49,8 @@ class ThreadSharing final : public MemorySharing {
 
   SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
-    if (const auto refused = lowest_reason(world, refuse_ ? "memory for the parameters: refused" : "")) {
+    if (const auto refused =
+            lowest_reason(world, refuse_ ? "memory for the parameters: refused" : "")) {
       result.refusal = refused->text();
       return result;
     }
@@ -62,7 +63,9 @@ class ThreadSharing final : public MemorySharing {
     const std::vector<std::string> numbers = world.all_gather(std::to_string(number));
     {
       const std::scoped_lock lock(table().mutex);
-      for (const int rank : local) result.of.push_back(table().blocks.at(std::stoull(numbers[static_cast<std::size_t>(rank)])));
+      for (const int rank : local)
+        result.of.push_back(
+            table().blocks.at(std::stoull(numbers[static_cast<std::size_t>(rank)])));
     }
     world.barrier();
     const std::scoped_lock lock(table().mutex);
