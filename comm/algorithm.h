@@ -15,6 +15,7 @@
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/device_trace.h"
+#include "core/operations/codecs.h"
 #include "core/registry.h"
 #include "kernels/optimizer.h"
 #include "topology/check.h"

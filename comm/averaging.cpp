@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {

@@ -9,6 +9,8 @@
 
 #include "comm/agreement.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
 
 namespace starling {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "comm/world.h"
 #include "core/backend.h"
+#include "core/operations/updates.h"
 #include "core/parameter.h"
 #include "kernels/optimizer.h"
 

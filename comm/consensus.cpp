@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/operations.h"
+#include "core/operations/codecs.h"
 #include "core/philox.h"
 #include "topology/mixing.h"
 

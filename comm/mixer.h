@@ -13,6 +13,7 @@
 #include "comm/exchange_wait.h"
 #include "comm/transport.h"
 #include "core/backend.h"
+#include "core/operations/codecs.h"
 #include "core/registry.h"
 #include "topology/topology.h"
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "core/text.h"
 #include "core/trace.h"
 

@@ -8,7 +8,8 @@
 #include <string_view>
 
 #include "core/device_clock.h"
-#include "core/operations.h"
+#include "core/operations/all.h"
+#include "core/operations/list.h"
 #include "core/tensor.h"
 
 namespace starling {
@@ -126,12 +127,23 @@ class Backend {
   /// Memory that ranks of one host share (core/peer_memory.h); null where there is none.
   virtual PeerMemory* peer_memory() { return nullptr; }
 
-  // Operations (core/operations.h): backend.matmul({.a = …}) and so on. One that a backend does not
-  // override is an Error(kUsage) that names both.
+  // Operations (core/operations/list.h): backend.matmul({.a = …}) and so on. Arguments that do not
+  // fit each other are an Error(kInternal).
 #define STARLING_DECLARE_OPERATION(Arguments, name) \
-  virtual void name(const Arguments&) { lacks(#name); }
+  void name(const Arguments& args) {                \
+    check(args);                                    \
+    issue(args);                                    \
+  }
   STARLING_OPERATIONS(STARLING_DECLARE_OPERATION)
 #undef STARLING_DECLARE_OPERATION
+
+ protected:
+  // Issues an operation whose arguments fit each other. One that a backend does not override is an
+  // Error(kUsage) that names both.
+#define STARLING_DECLARE_ISSUE(Arguments, name) \
+  virtual void issue(const Arguments&) { lacks(#name); }
+  STARLING_OPERATIONS(STARLING_DECLARE_ISSUE)
+#undef STARLING_DECLARE_ISSUE
 
  private:
   [[noreturn]] void lacks(std::string_view operation) const;

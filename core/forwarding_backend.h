@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/backend.h"
+#include "core/operations/all.h"
 
 namespace starling {
 
@@ -52,11 +53,6 @@ class ForwardingBackend : public Backend {
   std::unique_ptr<DeviceClock> device_clock() override { return inner_.device_clock(); }
   PeerMemory* peer_memory() override { return inner_.peer_memory(); }
 
-#define STARLING_FORWARD_OPERATION(Arguments, name) \
-  void name(const Arguments& args) override { call(#name, &Backend::name, args); }
-  STARLING_OPERATIONS(STARLING_FORWARD_OPERATION)
-#undef STARLING_FORWARD_OPERATION
-
  protected:
   /// Called in place of every operation; must call `operation` once.
   virtual void around(std::string_view name, const std::function<void()>& operation) {
@@ -69,6 +65,11 @@ class ForwardingBackend : public Backend {
   }
   virtual bool notes_accesses() const { return false; }
   Backend& inner() { return inner_; }
+
+#define STARLING_FORWARD_OPERATION(Arguments, name) \
+  void issue(const Arguments& args) override { call(#name, &Backend::name, args); }
+  STARLING_OPERATIONS(STARLING_FORWARD_OPERATION)
+#undef STARLING_FORWARD_OPERATION
 
  private:
   template <class Args>

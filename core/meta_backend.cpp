@@ -4,6 +4,7 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/operations/all.h"
 
 namespace starling {
 
@@ -76,7 +77,7 @@ class MetaBackend final : public Backend {
   void synchronize() override {}
 
 #define STARLING_NO_WORK(Arguments, name) \
-  void name(const Arguments&) override {}
+  void issue(const Arguments&) override {}
   STARLING_OPERATIONS(STARLING_NO_WORK)
 #undef STARLING_NO_WORK
 

@@ -21,7 +21,7 @@ void* cuda_plugin_function(const char* name, std::string& why);
 extern "C" {
 
 /// Changes with the list of operations, and rises by 1000 with any other change of core/backend.h,
-/// core/operations.h or this header; a plug-in of another version is refused.
+/// core/operations or this header; a plug-in of another version is refused.
 constexpr std::uint32_t kStarlingCudaAbi = 8000 + starling::kOperations;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "core/operations/codecs.h"
+
 namespace starling {
 
 void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms,

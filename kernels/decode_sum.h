@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/operations.h"
+#include "core/operations/codecs.h"
 
 namespace starling {
 

@@ -5,6 +5,7 @@
 #include <typeindex>
 #include <typeinfo>
 
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 
 // How a GPU's backend finds the kernels of an optimizer's rule. The built-in rules' kernels are in

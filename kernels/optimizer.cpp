@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizers/settings.h"
 
 namespace starling {

@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/config.h"
+#include "core/operations/updates.h"
 #include "core/registry.h"
 
 namespace starling {

@@ -1,5 +1,6 @@
 #include "layers/batch_norm.h"
 
+#include "core/operations/pointwise.h"
 #include "layers/builtin.h"
 
 namespace starling {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/operations/convolutions.h"
 #include "layers/builtin.h"
 #include "layers/functions.h"
 #include "layers/window.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/operations/convolutions.h"
 #include "layers/layer.h"
 
 namespace starling {

@@ -4,10 +4,13 @@
 
 #include "core/autograd.h"
 #include "core/backend.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
 
 // Functions with gradients: what layers are written with. Each runs its operation on the pass's
 // backend and, where a gradient is wanted, records how to go back. Shapes are those of
-// core/operations.h; parameters may be null where optional.
+// core/operations; parameters may be null where optional.
 namespace starling::functions {
 
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/indexing.h"
 #include "layers/functions.h"
 
 namespace starling::functions {

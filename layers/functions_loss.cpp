@@ -1,6 +1,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
 #include "layers/functions.h"
 
 namespace starling::functions {

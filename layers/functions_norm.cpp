@@ -3,6 +3,8 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/operations/norms.h"
+#include "core/operations/pointwise.h"
 
 namespace starling::functions {
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/operations/norms.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 
 // What the files of the normalisations share.

@@ -1,4 +1,5 @@
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 
 namespace starling::functions {

@@ -1,4 +1,7 @@
 #include "core/error.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
 #include "layers/functions.h"
 
 namespace starling::functions {

@@ -1,4 +1,6 @@
 #include "core/error.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 
 namespace starling::functions {

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/norms.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions_norm.h"
 
 // A batch norm over all ranks, put together from the steps of one: what the ranks add up lies

@@ -5,6 +5,7 @@
 #include "core/backend.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "core/random.h"
 #include "core/trace.h"
 

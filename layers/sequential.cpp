@@ -2,6 +2,7 @@
 
 #include <typeinfo>
 
+#include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/linear.h"

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/operations/pointwise.h"
 #include "layers/layer.h"
 
 namespace starling {

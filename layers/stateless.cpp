@@ -1,5 +1,7 @@
 #include "layers/stateless.h"
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "layers/builtin.h"
 #include "layers/window.h"
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
 

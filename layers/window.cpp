@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/operations/convolutions.h"
 #include "layers/layer.h"
 
 namespace starling {

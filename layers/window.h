@@ -2,6 +2,7 @@
 
 #include "core/backend.h"
 #include "core/config.h"
+#include "core/operations/convolutions.h"
 #include "core/shape.h"
 
 namespace starling {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/convolutions.h"
 
 namespace starling {
 

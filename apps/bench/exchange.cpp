@@ -27,6 +27,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/operations/updates.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
 #include "kernels/open_backend.h"

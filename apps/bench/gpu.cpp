@@ -19,8 +19,9 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
 #include "core/random.h"
-#include "core/squared_norms.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -32,18 +33,12 @@ namespace {
 constexpr double kLossScale = 1024.0;  // for fp16, as a run would have found it
 constexpr int kProfiledSteps = 5;
 
-/// With `profiling`, the host waits for each operation and notes its time. For GPUs, which sum the
-/// squares of all gradients at once.
-class GpuProfile final : public ForwardingBackend, public SquaredNorms {
+/// With `profiling`, the host waits for each operation and notes its time.
+class GpuProfile final : public ForwardingBackend {
  public:
-  explicit GpuProfile(Backend& gpu)
-      : ForwardingBackend(gpu), many_(dynamic_cast<SquaredNorms&>(gpu)) {}
+  explicit GpuProfile(Backend& gpu) : ForwardingBackend(gpu) {}
   std::map<std::string, double> seconds;
   bool profiling = false;
-
-  void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override {
-    around("squared_norms", [&] { many_.squared_norms(x, totals, first); });
-  }
 
  protected:
   void around(std::string_view name, const std::function<void()>& operation) override {
@@ -54,9 +49,6 @@ class GpuProfile final : public ForwardingBackend, public SquaredNorms {
       inner().synchronize();
     });
   }
-
- private:
-  SquaredNorms& many_;
 };
 
 std::unique_ptr<Backend> open_gpu(const GpuStepBench& settings) {

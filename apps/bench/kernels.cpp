@@ -12,6 +12,7 @@
 #include "apps/bench/support.h"
 #include "core/backend.h"
 #include "core/console.h"
+#include "core/operations/pointwise.h"
 #include "kernels/open_backend.h"
 #include "tests/operations/operation_table.h"
 

@@ -16,6 +16,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 
@@ -82,7 +83,7 @@ class IdleBackend final : public ForwardingBackend {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
     updating_ = false;
   }
-  void update(const Update& args) override { inner().update(args); }
+  void issue(const Update& args) override { inner().update(args); }
 
  private:
   PartClock& clock_;

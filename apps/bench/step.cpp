@@ -11,6 +11,8 @@
 #include "core/console.h"
 #include "core/forwarding_backend.h"
 #include "core/host.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "core/random.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
@@ -24,18 +26,18 @@ namespace {
 class ProfilingBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
-  void conv2d_forward(const Conv2dForward& args) override {
+  void issue(const Conv2dForward& args) override {
     if (recording)
       convolutions.push_back(
           {args.x.shape(), args.weight.shape(), args.y.shape(), args.window, false});
-    ForwardingBackend::conv2d_forward(args);
+    ForwardingBackend::issue(args);
   }
-  void conv2d_backward_data(const Conv2dBackwardData& args) override {
+  void issue(const Conv2dBackwardData& args) override {
     if (recording) {
       for (ConvShape& shape : convolutions)
         shape.backward_data |= shape.x == args.dx.shape() && shape.weight == args.weight.shape();
     }
-    ForwardingBackend::conv2d_backward_data(args);
+    ForwardingBackend::issue(args);
   }
   std::map<std::string, double> seconds;
   std::vector<ConvShape> convolutions;

@@ -19,6 +19,8 @@
 #include "core/config.h"
 #include "core/console.h"
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/updates.h"
 #include "core/random.h"
 #include "core/tensor.h"
 #include "kernels/open_backend.h"

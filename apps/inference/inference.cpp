@@ -16,6 +16,7 @@
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/operations/pointwise.h"
 #include "kernels/open_backend.h"
 #include "layers/layer.h"
 

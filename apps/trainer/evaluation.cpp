@@ -9,6 +9,8 @@
 #include "comm/averaging.h"
 #include "core/autograd.h"
 #include "core/error.h"
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
 #include "core/trace.h"
 
 namespace starling {

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/log.h"
+#include "core/operations/pointwise.h"
 #include "core/text.h"
 #include "core/trace.h"
 

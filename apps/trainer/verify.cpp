@@ -18,6 +18,7 @@
 #include "comm/transports/checks.h"
 #include "core/checksum.h"
 #include "core/host.h"
+#include "core/operations/codecs.h"
 #include "core/trace.h"
 
 namespace starling {

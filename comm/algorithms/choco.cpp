@@ -11,6 +11,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
 #include "comm/planner/predict.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {

@@ -7,6 +7,7 @@
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
 #include "comm/planner/predict.h"
+#include "core/operations/codecs.h"
 
 namespace starling {
 namespace {

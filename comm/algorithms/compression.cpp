@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/operations/codecs.h"
+
 namespace starling {
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include "comm/algorithm.h"
 #include "comm/mixer.h"
-#include "core/operations.h"
+#include "core/operations/codecs.h"
 
 namespace starling {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/algorithms/updater.h"
+#include "core/operations/pointwise.h"
 #include "kernels/decode_sum.h"
 
 namespace starling {

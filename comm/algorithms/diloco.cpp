@@ -9,6 +9,7 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {

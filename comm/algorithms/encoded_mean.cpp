@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "core/operations.h"
+#include "core/operations/codecs.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {

@@ -7,6 +7,7 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"
+#include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {

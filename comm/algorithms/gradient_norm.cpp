@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
+
 namespace starling {
 
 GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets)
-    : backend_(backend), many_(dynamic_cast<SquaredNorms*>(&backend)), buckets_(buckets) {
+    : backend_(backend), buckets_(buckets) {
   std::int64_t count = 0;
   for (const Bucket& bucket : buckets) {
     first_.push_back(count);
@@ -43,12 +46,7 @@ void GradientNorm::measure(int begin, int end) {
     for (const BucketSlot& slot : bucket.layout->slots)
       gradients.push_back(bucket.gradients.slice(slot.offset, Shape{slot.elements}));
   }
-  if (gradients.empty()) return;
-  std::int64_t index = first_[static_cast<std::size_t>(begin)];
-  if (many_) return many_->squared_norms(gradients, totals_, index);
-  backend_.fill(totals_.slice(index, Shape{static_cast<std::int64_t>(gradients.size())}), 0.0);
-  for (const Tensor& gradient : gradients)
-    backend_.squared_distance({gradient, {}, totals_, index++});
+  backend_.squared_norms({gradients, totals_, first_[static_cast<std::size_t>(begin)]});
 }
 
 }  // namespace starling

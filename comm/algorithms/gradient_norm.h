@@ -6,7 +6,6 @@
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "core/backend.h"
-#include "core/squared_norms.h"
 
 namespace starling {
 
@@ -32,7 +31,6 @@ class GradientNorm {
   std::int64_t parameters_of(int bucket) const;
 
   Backend& backend_;
-  SquaredNorms* many_;  ///< null where the backend takes one tensor at a time
   const std::vector<Bucket>& buckets_;
   std::vector<std::int64_t> first_;  ///< per bucket, its first parameter's place in totals_
   Tensor totals_;                    ///< fp64, one per parameter

@@ -10,6 +10,7 @@
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/planner/predict.h"
+#include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {

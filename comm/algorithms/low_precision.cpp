@@ -12,6 +12,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
 #include "comm/planner/predict.h"
+#include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {

@@ -11,6 +11,7 @@
 #include "comm/algorithms/updater.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
+#include "core/operations/codecs.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"

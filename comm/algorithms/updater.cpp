@@ -7,6 +7,7 @@
 
 #include "core/device_trace.h"
 #include "core/error.h"
+#include "core/operations/updates.h"
 #include "core/trace.h"
 
 namespace starling {

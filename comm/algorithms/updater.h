@@ -5,6 +5,7 @@
 
 #include "comm/algorithm.h"
 #include "comm/algorithms/gradient_norm.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 
 namespace starling {

@@ -7,6 +7,8 @@
 #include "comm/mixers/encoded.h"
 #include "comm/mixers/messages.h"
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {

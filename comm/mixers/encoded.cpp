@@ -6,6 +6,8 @@
 #include "comm/exchange_plan.h"
 #include "comm/mixers/messages.h"
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/pointwise.h"
 #include "kernels/decode_sum.h"
 
 namespace starling {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/mixer.h"
-#include "core/operations.h"
+#include "core/operations/codecs.h"
 
 namespace starling {
 
@@ -45,8 +45,8 @@ class EncodedMessages {
   std::vector<Messages> messages_;  ///< by bucket
 };
 
-/// Exchanges whose numbers travel encoded (core/operations.h, Code). With C(v) what is decoded from
-/// v, a rank's row becomes
+/// Exchanges whose numbers travel encoded (core/operations/codecs.h, Code). With C(v) what is
+/// decoded from v, a rank's row becomes
 ///     c_i = x_i + γ Σ_j w_j (C(v_j) - C(v_i)),
 /// so both sides of a pair add and subtract the same numbers, and the mean over ranks stays what it
 /// was, to rounding. v is x; or, with error feedback (Seide et al. 2014; Tang et al. 2019,

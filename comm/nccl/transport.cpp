@@ -20,6 +20,7 @@
 #include "comm/transports/node_mix.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/device_trace.h"
+#include "core/operations/pointwise.h"
 #include "core/trace.h"
 
 namespace starling {

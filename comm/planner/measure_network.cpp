@@ -10,6 +10,7 @@
 
 #include "comm/mpi/window.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {

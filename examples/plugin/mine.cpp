@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"
 #include "layers/functions.h"

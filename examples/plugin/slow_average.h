@@ -7,6 +7,7 @@
 
 #include "comm/algorithm.h"
 #include "comm/algorithms/updater.h"
+#include "core/operations/pointwise.h"
 
 namespace mine {
 

@@ -14,6 +14,7 @@
 #include "comm/transports/forwarding.h"
 #include "comm/transports/plan.h"
 #include "core/error.h"
+#include "core/operations/accesses.h"
 
 namespace mine {
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/operations/updates.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/cpu/update.h"
 
@@ -92,7 +93,7 @@ void CpuBackend::fill(const Tensor& x, double value) {
   }
 }
 
-void CpuBackend::update(const Update& args) {
+void CpuBackend::issue(const Update& args) {
   threads_.enter();
   cpu::update(threads_, {kernels<float>(), kernels<double>()}, args.rule, args.args);
 }

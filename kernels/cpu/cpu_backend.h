@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/backend.h"
+#include "core/operations/all.h"
 #include "kernels/cpu/allocator.h"
 #include "kernels/cpu/dnnl_operations.h"
 #include "kernels/cpu/isa.h"
@@ -52,15 +53,14 @@ class CpuBackend final : public Backend {
   void synchronize(Event) override {}
   void synchronize() override {}
 
-  STARLING_OPERATIONS(STARLING_OVERRIDE_OPERATION)
-
  private:
+  STARLING_OPERATIONS(STARLING_ISSUE_OPERATION)
+
   template <class T>
   const cpu::Kernels<T>& kernels() const;
-  /// Calls f(T{}) with the type of `x`: float, double, BFloat16 or Float16; any other dtype is one
-  /// clear error.
+  /// Calls f(T{}) with the type of `x`: float, double, BFloat16 or Float16.
   template <class F>
-  void floating(const Tensor& x, const char* operation, F&& f) const;
+  void floating(const Tensor& x, F&& f) const;
 
   template <class T>
   void batch_norm_forward_of(const BatchNormForward& args);
@@ -91,7 +91,7 @@ class CpuBackend final : public Backend {
   /// Calls f(kernels, first image, images, x, y) over parts of the images of two tensors, in
   /// numbers to compute in: 16-bit ones go through fp32, image by image.
   template <class F>
-  void by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f);
+  void by_image(const Tensor& from, const Tensor& to, F&& f);
 
   /// A blur's filters, as the weight of a convolution of every channel alone.
   Tensor blur_weight(const Window2d& window, std::int64_t channels, DType type);

@@ -4,7 +4,9 @@
 #include <tuple>
 #include <vector>
 
+#include "core/dispatch.h"
 #include "core/error.h"
+#include "core/operations/convolutions.h"
 #include "kernels/cpu/cpu_backend.h"
 
 // What the files that implement CpuBackend share.
@@ -25,19 +27,9 @@ const cpu::Kernels<T>& CpuBackend::kernels() const {
 }
 
 template <class F>
-void CpuBackend::floating(const Tensor& x, const char* operation, F&& f) const {
+void CpuBackend::floating(const Tensor& x, F&& f) const {
   threads_.enter();
-  require(static_cast<bool>(x), "cpu", "{}: a tensor is missing", operation);
-  switch (x.dtype()) {
-    case DType::kFloat32: return f(float{});
-    case DType::kFloat64: return f(double{});
-    case DType::kBFloat16: return f(BFloat16());
-    case DType::kFloat16: return f(Float16());
-    default:
-      fail(ExitCode::kUsage, "cpu",
-           "{} on a {} tensor: the CPU computes in fp32, fp64, bf16 and fp16", operation,
-           name_of(x.dtype()));
-  }
+  dispatch_floating(x.dtype(), f);
 }
 
 template <class T>
@@ -64,18 +56,6 @@ T* optional(const Tensor& x) {
   return x ? x.data<T>() : nullptr;
 }
 
-/// Checks that a tensor is there with `elements` elements of T.
-template <class T>
-T* numbers(const Tensor& x, Index elements, const char* operation, const char* name) {
-  require(static_cast<bool>(x) && x.elements() == elements, "cpu",
-          "{}: {} must have {} elements, not {}", operation, name, elements, x ? x.elements() : 0);
-  return x.data<T>();
-}
-template <class T>
-T* optional_numbers(const Tensor& x, Index elements, const char* operation, const char* name) {
-  return x ? numbers<T>(x, elements, operation, name) : nullptr;
-}
-
 /// Rows (product of all but the last dimension) and channels.
 struct Matrix {
   Index rows = 0, channels = 0;
@@ -83,9 +63,7 @@ struct Matrix {
   Index width() const { return fold_width(channels); }  ///< of the normalisation kernels' long rows
   Index block() const { return block_rows(channels); }  ///< of rows whose sums gather in one run
 };
-inline Matrix matrix_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cpu",
-          "{}: x must have two or more dimensions", operation);
+inline Matrix matrix_of(const Tensor& x) {
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
@@ -96,9 +74,8 @@ void repeat(T* vector, Index channels) {
   for (Index v = channels; v < width; ++v) vector[v] = vector[v - channels];
 }
 
-/// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O]; checks that they belong
-/// together.
-Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const char* operation);
+/// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O].
+Geometry geometry(const Shape& x, const Shape& y, const Window2d& window);
 
 }  // namespace cpu
 }  // namespace starling

@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/operations/codecs.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/cpu/decode.h"
 
@@ -14,8 +15,7 @@ using cpu::kElementGrain;
 
 using cpu::MessageLayout;
 
-void CpuBackend::encode(const Encode& args) {
-  check_encode(args);
+void CpuBackend::issue(const Encode& args) {
   const auto run = [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
@@ -88,8 +88,7 @@ void CpuBackend::encode(const Encode& args) {
   args.x.dtype() == DType::kFloat32 ? run(float{}) : run(double{});
 }
 
-void CpuBackend::decode(const Decode& args) {
-  check_decode(args);
+void CpuBackend::issue(const Decode& args) {
   const auto run = [&](auto type) {
     using T = decltype(type);
     T* out = args.out.data<T>();

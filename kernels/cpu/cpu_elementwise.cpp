@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/gradient_factor.h"
 
@@ -10,52 +12,46 @@ namespace starling {
 using cpu::Index;
 using cpu::kElementGrain;
 
-void CpuBackend::activation_forward(const ActivationForward& args) {
-  constexpr const char* kName = "activation forward";
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const ActivationForward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    T* y = cpu::numbers<T>(args.y, args.x.elements(), kName, "y");
+    T* y = args.y.data<T>();
     threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
       kernels<T>().activation_forward(args.kind, x + begin, y + begin, end - begin);
     });
   });
 }
 
-void CpuBackend::activation_backward(const ActivationBackward& args) {
-  constexpr const char* kName = "activation backward";
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const ActivationBackward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    const T* dy = cpu::numbers<T>(args.dy, args.x.elements(), kName, "dy");
-    T* dx = cpu::numbers<T>(args.dx, args.x.elements(), kName, "dx");
+    const T* dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
     threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
       kernels<T>().activation_backward(args.kind, x + begin, dy + begin, dx + begin, end - begin);
     });
   });
 }
 
-void CpuBackend::add(const Add& args) {
-  floating(args.a, "add", [&](auto type) {
+void CpuBackend::issue(const Add& args) {
+  floating(args.a, [&](auto type) {
     using T = decltype(type);
     const T* a = args.a.data<T>();
-    const T* b = cpu::numbers<T>(args.b, args.a.elements(), "add", "b");
-    T* y = cpu::numbers<T>(args.y, args.a.elements(), "add", "y");
+    const T* b = args.b.data<T>();
+    T* y = args.y.data<T>();
     threads_.parallel_for(args.a.elements(), kElementGrain, [&](Index begin, Index end) {
       kernels<T>().add(a + begin, b + begin, y + begin, end - begin);
     });
   });
 }
 
-void CpuBackend::dropout(const Dropout& args) {
-  require(args.p >= 0.0 && args.p <= 1.0, "cpu", "dropout: p is {}, but must lie in [0, 1]",
-          args.p);
-  require(args.run > 0 && args.x.elements() % args.run == 0, "cpu",
-          "dropout: runs of {} do not make up {} elements", args.run, args.x.elements());
-  floating(args.x, "dropout", [&](auto type) {
+void CpuBackend::issue(const Dropout& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    T* y = cpu::numbers<T>(args.y, args.x.elements(), "dropout", "y");
+    T* y = args.y.data<T>();
     if (args.run > 1) {
       threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
         kernels<T>().dropout_runs(x, y, begin, end - begin, args.run, args.p, args.key,
@@ -69,18 +65,15 @@ void CpuBackend::dropout(const Dropout& args) {
   });
 }
 
-void CpuBackend::weighted_sum(const WeightedSum& args) {
-  constexpr const char* kName = "weighted_sum";
-  require(args.terms >= 0 && args.terms <= 8, "cpu", "weighted_sum: {} terms; at most 8",
-          args.terms);
-  floating(args.out, kName, [&](auto type) {
+void CpuBackend::issue(const WeightedSum& args) {
+  floating(args.out, [&](auto type) {
     using T = decltype(type);
     const Index n = args.out.elements();
     T* out = args.out.data<T>();
     std::array<const T*, 8> in{};
     std::array<Compute<T>, 8> weight{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.terms); ++i) {
-      in[i] = cpu::numbers<T>(args.in[i], n, kName, "an input");
+      in[i] = args.in[i].data<T>();
       weight[i] = static_cast<Compute<T>>(args.weight[i]);
     }
     threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
@@ -93,13 +86,7 @@ void CpuBackend::weighted_sum(const WeightedSum& args) {
   });
 }
 
-void CpuBackend::gradient_control(const GradientControl& args) {
-  require(args.totals && args.first >= 0 && args.count >= 0 &&
-              args.first + args.count <= args.totals.elements(),
-          "cpu", "gradient_control: totals {} to {} of {}", args.first, args.first + args.count,
-          args.totals ? args.totals.elements() : 0);
-  require(args.control && args.control.elements() == 2, "cpu",
-          "gradient_control: control must have 2 elements");
+void CpuBackend::issue(const GradientControl& args) {
   const double* totals = args.totals.data<double>() + args.first;
   double sum = 0.0;
   for (Index i = 0; i < args.count; ++i) sum += totals[i];
@@ -110,17 +97,14 @@ void CpuBackend::gradient_control(const GradientControl& args) {
   control[1] = result.skip;
 }
 
-void CpuBackend::squared_distance(const SquaredDistance& args) {
-  constexpr const char* kName = "squared_distance";
+void CpuBackend::issue(const SquaredDistance& args) {
   // elements whose sum is one term, so that the order does not depend on the threads
   constexpr Index kBlock = 4096;
-  require(args.totals && args.index >= 0 && args.index < args.totals.elements(), "cpu",
-          "squared_distance: no total {}", args.index);
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements(), blocks = (n + kBlock - 1) / kBlock;
     const T* x = args.x.data<T>();
-    const T* y = cpu::optional_numbers<T>(args.y, n, kName, "y");
+    const T* y = cpu::optional<T>(args.y);
     const cpu::Workspace<double> sums(*allocator_, std::max<Index>(blocks, 1));
     threads_.parallel_for(blocks, 8, [&](Index begin, Index end) {
       for (Index b = begin; b < end; ++b) {
@@ -140,6 +124,17 @@ void CpuBackend::squared_distance(const SquaredDistance& args) {
     }
     args.totals.data<double>()[args.index] += sum;
   });
+}
+
+void CpuBackend::issue(const SquaredNorms& args) {
+  if (args.x.empty()) return;
+  fill(args.results(), 0.0);
+  for (std::size_t i = 0; i < args.x.size(); ++i) {
+    squared_distance({.x = args.x[i],
+                      .y = {},
+                      .totals = args.totals,
+                      .index = args.first + static_cast<Index>(i)});
+  }
 }
 
 namespace {
@@ -172,23 +167,12 @@ void cast_numbers(const cpu::Threads& threads, const Tensor& x, const Tensor& y)
 
 template <class From>
 void cast_from(const cpu::Threads& threads, const Tensor& x, const Tensor& y) {
-  switch (y.dtype()) {
-    case DType::kFloat32: return cast_numbers<From, float>(threads, x, y);
-    case DType::kFloat64: return cast_numbers<From, double>(threads, x, y);
-    case DType::kBFloat16: return cast_numbers<From, BFloat16>(threads, x, y);
-    case DType::kFloat16: return cast_numbers<From, Float16>(threads, x, y);
-    default:
-      fail(ExitCode::kUsage, "cpu",
-           "a cast from {} to {} is not offered; to fp32, fp64, bf16 and fp16 it is",
-           name_of(x.dtype()), name_of(y.dtype()));
-  }
+  dispatch_floating(y.dtype(), [&](auto to) { cast_numbers<From, decltype(to)>(threads, x, y); });
 }
 
 }  // namespace
 
-void CpuBackend::cast(const Cast& args) {
-  require(args.x && args.y && args.x.elements() == args.y.elements(), "cpu",
-          "cast: x and y must have as many elements");
+void CpuBackend::issue(const Cast& args) {
   // Denormal numbers of 16-bit types are values like any other; a cast must keep them, so this does
   // not enter().
   const auto between = [&](auto low) {
@@ -205,17 +189,9 @@ void CpuBackend::cast(const Cast& args) {
   };
   if (is_between(DType::kBFloat16)) return between(BFloat16());
   if (is_between(DType::kFloat16)) return between(Float16());
-  switch (args.x.dtype()) {
-    case DType::kFloat32: return cast_from<float>(threads_, args.x, args.y);
-    case DType::kFloat64: return cast_from<double>(threads_, args.x, args.y);
-    case DType::kBFloat16: return cast_from<BFloat16>(threads_, args.x, args.y);
-    case DType::kFloat16: return cast_from<Float16>(threads_, args.x, args.y);
-    case DType::kUInt8: return cast_from<std::uint8_t>(threads_, args.x, args.y);
-    default:
-      fail(ExitCode::kUsage, "cpu",
-           "a cast from {} is not offered; from floating types and uint8 it is",
-           name_of(args.x.dtype()));
-  }
+  if (args.x.dtype() == DType::kUInt8) return cast_from<std::uint8_t>(threads_, args.x, args.y);
+  dispatch_floating(args.x.dtype(),
+                    [&](auto from) { cast_from<decltype(from)>(threads_, args.x, args.y); });
 }
 
 }  // namespace starling

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/operations/indexing.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // Rows of a table by number, and back. On the way back the positions are sorted by token, so that
@@ -12,9 +13,8 @@ using cpu::Index;
 namespace {
 
 /// A token outside the table is the data's fault.
-const std::int32_t* checked_tokens(const Tensor& tokens, Index rows, const char* operation) {
-  const std::int32_t* token =
-      cpu::numbers<std::int32_t>(tokens, tokens.elements(), operation, "tokens");
+const std::int32_t* checked_tokens(const Tensor& tokens, Index rows) {
+  const std::int32_t* token = tokens.data<std::int32_t>();
   for (Index i = 0; i < tokens.elements(); ++i) {
     if (token[i] < 0 || token[i] >= rows) {
       fail(ExitCode::kUsage, "data",
@@ -27,29 +27,27 @@ const std::int32_t* checked_tokens(const Tensor& tokens, Index rows, const char*
 
 }  // namespace
 
-void CpuBackend::embedding_forward(const EmbeddingForward& args) {
-  constexpr const char* kName = "embedding";
-  const auto [rows, columns] = cpu::matrix_of(args.table, kName);
-  const std::int32_t* tokens = checked_tokens(args.tokens, rows, kName);
-  floating(args.table, kName, [&, c = columns](auto type) {
+void CpuBackend::issue(const EmbeddingForward& args) {
+  const auto [rows, columns] = cpu::matrix_of(args.table);
+  const std::int32_t* tokens = checked_tokens(args.tokens, rows);
+  floating(args.table, [&, c = columns](auto type) {
     using T = decltype(type);
     const T* table = args.table.data<T>();
     const Index n = args.tokens.elements();
-    T* y = cpu::numbers<T>(args.y, n * c, kName, "y");
+    T* y = args.y.data<T>();
     threads_.parallel_for(n, cpu::rows_of_work(c), [&](Index begin, Index end) {
       for (Index i = begin; i < end; ++i) std::copy_n(table + tokens[i] * c, c, y + i * c);
     });
   });
 }
 
-void CpuBackend::embedding_backward(const EmbeddingBackward& args) {
-  constexpr const char* kName = "embedding, backward";
-  const auto [rows, columns] = cpu::matrix_of(args.dtable, kName);
-  const std::int32_t* tokens = checked_tokens(args.tokens, rows, kName);
-  floating(args.dy, kName, [&, v = rows, c = columns](auto type) {
+void CpuBackend::issue(const EmbeddingBackward& args) {
+  const auto [rows, columns] = cpu::matrix_of(args.dtable);
+  const std::int32_t* tokens = checked_tokens(args.tokens, rows);
+  floating(args.dy, [&, v = rows, c = columns](auto type) {
     using T = decltype(type);
     const Index n = args.tokens.elements();
-    const T* dy = cpu::numbers<T>(args.dy, n * c, kName, "dy");
+    const T* dy = args.dy.data<T>();
     Compute<T>* dtable = args.dtable.data<Compute<T>>();
     // ends[row] becomes where the row's positions end in `order`; they begin where those of the row
     // before end.

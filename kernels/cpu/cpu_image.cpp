@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pictures.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/pixel.h"
 
@@ -10,10 +13,10 @@ namespace starling {
 using cpu::Index;
 
 template <class F>
-void CpuBackend::by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f) {
+void CpuBackend::by_image(const Tensor& from, const Tensor& to, F&& f) {
   const Index images = from.shape()[0], each = std::max<Index>(images, 1),
               x_size = from.elements() / each, y_size = to.elements() / each;
-  floating(from, operation, [&](auto type) {
+  floating(from, [&](auto type) {
     using T = decltype(type);
     const T* x = from.data<T>();
     T* y = to.data<T>();
@@ -36,11 +39,8 @@ void CpuBackend::by_image(const Tensor& from, const Tensor& to, const char* oper
 
 namespace {
 /// The sizes of a pooling of `image` into `result`.
-cpu::Geometry pooling(const Tensor& image, const Tensor& result, const Window2d& window,
-                      const char* operation) {
-  const cpu::Geometry g = cpu::geometry(image.shape(), result.shape(), window, operation);
-  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", operation, g.channels,
-          g.out_channels);
+cpu::Geometry pooling(const Tensor& image, const Tensor& result, const Window2d& window) {
+  const cpu::Geometry g = cpu::geometry(image.shape(), result.shape(), window);
   return g;
 }
 
@@ -54,7 +54,7 @@ Window2d by_channel(Window2d window, Index channels) {
 Tensor CpuBackend::blur_weight(const Window2d& window, Index channels, DType type) {
   const std::vector<double> filter = blur_filter(window);
   Tensor weight(*this, {channels, window.kernel[0], window.kernel[1], 1}, type);
-  floating(weight, "blur", [&](auto number) {
+  floating(weight, [&](auto number) {
     using T = decltype(number);
     T* to = weight.data<T>();
     for (Index c = 0; c < channels; ++c) {
@@ -64,9 +64,8 @@ Tensor CpuBackend::blur_weight(const Window2d& window, Index channels, DType typ
   return weight;
 }
 
-void CpuBackend::pool2d_forward(const Pool2dForward& args) {
-  constexpr const char* kName = "pooling forward";
-  const cpu::Geometry g = pooling(args.x, args.y, args.window, kName);
+void CpuBackend::issue(const Pool2dForward& args) {
+  const cpu::Geometry g = pooling(args.x, args.y, args.window);
   if (args.kind == Pooling::kBlur) {
     return conv2d_forward({.x = args.x,
                            .weight = blur_weight(args.window, g.channels, args.x.dtype()),
@@ -74,9 +73,8 @@ void CpuBackend::pool2d_forward(const Pool2dForward& args) {
                            .y = args.y,
                            .window = by_channel(args.window, g.channels)});
   }
-  std::int32_t* index =
-      cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
-  by_image(args.x, args.y, kName, [&](const auto& k, Index first, Index images, auto* x, auto* y) {
+  std::int32_t* index = cpu::optional<std::int32_t>(args.index);
+  by_image(args.x, args.y, [&](const auto& k, Index first, Index images, auto* x, auto* y) {
     if (args.kind == Pooling::kMax) {
       k.max_pool_forward(x, y,
                          index ? index + first * g.out_height * g.out_width * g.channels : nullptr,
@@ -87,9 +85,8 @@ void CpuBackend::pool2d_forward(const Pool2dForward& args) {
   });
 }
 
-void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
-  constexpr const char* kName = "pooling backward";
-  const cpu::Geometry g = pooling(args.dx, args.dy, args.window, kName);
+void CpuBackend::issue(const Pool2dBackward& args) {
+  const cpu::Geometry g = pooling(args.dx, args.dy, args.window);
   if (args.kind == Pooling::kBlur) {
     return conv2d_backward_data({.dy = args.dy,
                                  .weight = blur_weight(args.window, g.channels, args.dy.dtype()),
@@ -97,67 +94,37 @@ void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
                                  .window = by_channel(args.window, g.channels)});
   }
   const bool max = args.kind == Pooling::kMax;
-  const std::int32_t* index =
-      max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-  by_image(args.dy, args.dx, kName,
-           [&](const auto& k, Index first, Index images, auto* dy, auto* dx) {
-             if (max) {
-               k.max_pool_backward(dy, index + first * g.out_height * g.out_width * g.channels, dx,
-                                   g, 0, images);
-             } else {
-               k.avg_pool_backward(dy, dx, g, 0, images);
-             }
-           });
+  const std::int32_t* index = max ? args.index.data<std::int32_t>() : nullptr;
+  by_image(args.dy, args.dx, [&](const auto& k, Index first, Index images, auto* dy, auto* dx) {
+    if (max) {
+      k.max_pool_backward(dy, index + first * g.out_height * g.out_width * g.channels, dx, g, 0,
+                          images);
+    } else {
+      k.avg_pool_backward(dy, dx, g, 0, images);
+    }
+  });
 }
 
-namespace {
-/// The pixels of x[N,H,W,C] that an element of y[N,C] is the mean of.
-Index pixels_of(const Tensor& image, const Tensor& vector, const char* operation) {
-  require(image && vector && image.shape().rank() == 4 &&
-              vector.elements() == image.shape()[0] * image.shape()[3],
-          "cpu", "{}: {} and {} do not belong together", operation, image.shape().text(),
-          vector.shape().text());
-  return image.shape()[1] * image.shape()[2];
-}
-}  // namespace
-
-void CpuBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
-  constexpr const char* kName = "global average pooling forward";
-  const Index pixels = pixels_of(args.x, args.y, kName), channels = args.x.shape()[3];
-  by_image(args.x, args.y, kName,
-           [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
-             k.global_sum(x, y, images, pixels, channels,
-                          static_cast<R>(1.0 / static_cast<double>(pixels)));
-           });
+void CpuBackend::issue(const GlobalAvgPoolForward& args) {
+  const Shape& image = args.x.shape();
+  const Index pixels = image[1] * image[2], channels = image[3];
+  by_image(args.x, args.y, [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
+    k.global_sum(x, y, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
+  });
 }
 
-void CpuBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
-  constexpr const char* kName = "global average pooling backward";
-  const Index pixels = pixels_of(args.dx, args.dy, kName), channels = args.dx.shape()[3];
-  by_image(args.dy, args.dx, kName,
-           [&]<class R>(const auto& k, Index, Index images, const R* dy, R* dx) {
-             k.global_spread(dy, dx, images, pixels, channels,
-                             static_cast<R>(1.0 / static_cast<double>(pixels)));
-           });
+void CpuBackend::issue(const GlobalAvgPoolBackward& args) {
+  const Shape& image = args.dx.shape();
+  const Index pixels = image[1] * image[2], channels = image[3];
+  by_image(args.dy, args.dx, [&]<class R>(const auto& k, Index, Index images, const R* dy, R* dx) {
+    k.global_spread(dy, dx, images, pixels, channels,
+                    static_cast<R>(1.0 / static_cast<double>(pixels)));
+  });
 }
 
-namespace {
-void check_subsample(const Shape& large, const Shape& small, Index stride, Index pad_before,
-                     const char* operation) {
-  require(large.rank() == 4 && small.rank() == 4 && stride > 0 && large[0] == small[0] &&
-              small[1] == (large[1] + stride - 1) / stride &&
-              small[2] == (large[2] + stride - 1) / stride && pad_before >= 0 &&
-              small[3] >= large[3] + pad_before,
-          "cpu", "{}: {} does not become {} with stride {} and {} channels before", operation,
-          large.text(), small.text(), stride, pad_before);
-}
-}  // namespace
-
-void CpuBackend::subsample_pad_forward(const SubsamplePadForward& args) {
-  constexpr const char* kName = "subsample_pad forward";
+void CpuBackend::issue(const SubsamplePadForward& args) {
   const Shape from = args.x.shape(), to = args.y.shape();
-  check_subsample(from, to, args.stride, args.pad_before, kName);
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     T* y = args.y.data<T>();
@@ -177,11 +144,9 @@ void CpuBackend::subsample_pad_forward(const SubsamplePadForward& args) {
   });
 }
 
-void CpuBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
-  constexpr const char* kName = "subsample_pad backward";
+void CpuBackend::issue(const SubsamplePadBackward& args) {
   const Shape from = args.dy.shape(), to = args.dx.shape();
-  check_subsample(to, from, args.stride, args.pad_before, kName);
-  floating(args.dy, kName, [&](auto type) {
+  floating(args.dy, [&](auto type) {
     using T = decltype(type);
     const T* dy = args.dy.data<T>();
     T* dx = args.dx.data<T>();
@@ -200,15 +165,13 @@ void CpuBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
   });
 }
 
-void CpuBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
-  constexpr const char* kName = "flatten_channels_first";
+void CpuBackend::issue(const FlattenChannelsFirst& args) {
   const Shape image = (args.inverse ? args.y : args.x).shape();
-  require(image.rank() == 4, "cpu", "{}: {} is not N×H×W×C", kName, image.text());
   const Index pixels = image[1] * image[2], channels = image[3], size = pixels * channels;
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    T* y = cpu::numbers<T>(args.y, args.x.elements(), kName, "y");
+    T* y = args.y.data<T>();
     threads_.parallel_for(image[0], 1, [&](Index begin, Index end) {
       for (Index n = begin; n < end; ++n) {
         const T* from = x + n * size;
@@ -227,17 +190,13 @@ void CpuBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
   });
 }
 
-void CpuBackend::augment_images(const AugmentImages& args) {
-  constexpr const char* kName = "augment_images";
-  check_augment_images(args);
+void CpuBackend::issue(const AugmentImages& args) {
   const Shape shape = args.x.shape();
-  const std::int32_t* params =
-      cpu::optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
+  const std::int32_t* params = cpu::optional<std::int32_t>(args.params);
   const Index boxes_each = args.boxes_each();
-  const std::int32_t* boxes =
-      cpu::optional_numbers<std::int32_t>(args.boxes, shape[0] * boxes_each * 4, kName, "boxes");
-  const std::int32_t* mix = cpu::optional_numbers<std::int32_t>(args.mix, 5, kName, "mix");
-  floating(args.y, kName, [&](auto type) {
+  const std::int32_t* boxes = cpu::optional<std::int32_t>(args.boxes);
+  const std::int32_t* mix = cpu::optional<std::int32_t>(args.mix);
+  floating(args.y, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
     const std::uint8_t* x = args.x.data<std::uint8_t>();

@@ -1,5 +1,8 @@
 #include <algorithm>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/cpu/depthwise.h"
 
@@ -10,9 +13,7 @@ using cpu::Index;
 
 namespace cpu {
 
-Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const char* operation) {
-  require(x.rank() == 4 && y.rank() == 4, "cpu", "{}: {} and {} must have four dimensions",
-          operation, x.text(), y.text());
+Geometry geometry(const Shape& x, const Shape& y, const Window2d& window) {
   Geometry g;
   g.images = x[0];
   g.height = x[1];
@@ -30,16 +31,6 @@ Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const 
   g.dilation_h = window.dilation[0];
   g.dilation_w = window.dilation[1];
   g.groups = window.groups;
-  const bool valid = g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0 &&
-                     g.dilation_h > 0 && g.dilation_w > 0 && g.groups > 0;
-  require(valid && y[0] == x[0] && y[1] == window.output(0, x[1]) &&
-              y[2] == window.output(1, x[2]) && y[1] > 0 && y[2] > 0 && x[3] % g.groups == 0 &&
-              y[3] % g.groups == 0,
-          "cpu",
-          "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}, "
-          "{} groups",
-          operation, x.text(), y.text(), g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h,
-          g.groups);
   return g;
 }
 
@@ -120,15 +111,12 @@ void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* 
   }
 }
 
-void CpuBackend::conv2d_forward(const Conv2dForward& args) {
-  constexpr const char* kName = "conv2d forward";
-  const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const Conv2dForward& args) {
+  const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    conv2d_forward_of<T>(
-        g, args.x.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
-        cpu::optional_numbers<Compute<T>>(args.bias, g.out_channels, kName, "bias"),
-        args.y.data<T>());
+    conv2d_forward_of<T>(g, args.x.data<T>(), args.weight.data<T>(),
+                         cpu::optional<Compute<T>>(args.bias), args.y.data<T>());
   });
 }
 
@@ -156,14 +144,11 @@ void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, co
   }
 }
 
-void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
-  constexpr const char* kName = "conv2d backward of the data";
-  const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
-  floating(args.dy, kName, [&](auto type) {
+void CpuBackend::issue(const Conv2dBackwardData& args) {
+  const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window);
+  floating(args.dy, [&](auto type) {
     using T = decltype(type);
-    conv2d_backward_data_of<T>(
-        g, args.dy.data<T>(),
-        cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"), args.dx.data<T>());
+    conv2d_backward_data_of<T>(g, args.dy.data<T>(), args.weight.data<T>(), args.dx.data<T>());
   });
 }
 
@@ -205,19 +190,16 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
   }
 }
 
-void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
-  constexpr const char* kName = "conv2d backward of the weights";
-  const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window, kName);
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const Conv2dBackwardWeights& args) {
+  const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const T* dy = args.dy.data<T>();
-    conv2d_backward_weights_of<T>(
-        g, args.x.data<T>(), dy,
-        cpu::numbers<R>(args.dweight, cpu::weight_elements(g), kName, "dweight"), args.accumulate);
+    conv2d_backward_weights_of<T>(g, args.x.data<T>(), dy, args.dweight.data<R>(), args.accumulate);
     if (args.dbias) {
-      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels,
-                  cpu::numbers<R>(args.dbias, g.out_channels, kName, "dbias"), args.accumulate);
+      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels, args.dbias.data<R>(),
+                  args.accumulate);
     }
   });
 }
@@ -264,26 +246,15 @@ void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const
   }
 }
 
-void CpuBackend::matmul(const Matmul& args) {
-  constexpr const char* kName = "matmul";
-  require(args.a && args.b && args.c && args.a.shape().rank() == 2 && args.b.shape().rank() == 2 &&
-              args.c.shape().rank() == 2,
-          "cpu", "matmul: a, b and c must be matrices");
+void CpuBackend::issue(const Matmul& args) {
   const Index m = args.c.shape()[0], n = args.c.shape()[1],
               k = args.a.shape()[args.transpose_a ? 0 : 1];
-  require(args.a.shape()[args.transpose_a ? 1 : 0] == m &&
-              args.b.shape()[args.transpose_b ? 1 : 0] == k &&
-              args.b.shape()[args.transpose_b ? 0 : 1] == n,
-          "cpu", "matmul: {}{} by {}{} is not {}", args.a.shape().text(),
-          args.transpose_a ? " transposed" : "", args.b.shape().text(),
-          args.transpose_b ? " transposed" : "", args.c.shape().text());
-  require(!args.relu || !args.accumulate, "cpu", "matmul: relu and accumulate exclude each other");
   const cpu::Product p{m, n, k, args.transpose_a, args.transpose_b, args.accumulate};
-  floating(args.a, kName, [&](auto type) {
+  floating(args.a, [&](auto type) {
     using T = decltype(type);
     const T* a = args.a.data<T>();
     const T* b = args.b.data<T>();
-    const auto* bias = cpu::optional_numbers<Compute<T>>(args.bias, n, kName, "bias");
+    const auto* bias = cpu::optional<Compute<T>>(args.bias);
     if constexpr (!cpu::kIsLow<T>) {
       matmul_of<T>(p, a, b, bias, args.c.data<T>());
     } else if (args.c.dtype() == DType::kFloat32) {
@@ -316,12 +287,11 @@ void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>*
     y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + total[c] : total[c]);
 }
 
-void CpuBackend::sum_rows(const SumRows& args) {
-  const cpu::Matrix x = cpu::matrix_of(args.x, "sum_rows");
-  floating(args.x, "sum_rows", [&](auto type) {
+void CpuBackend::issue(const SumRows& args) {
+  const cpu::Matrix x = cpu::matrix_of(args.x);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    column_sums(args.x.data<T>(), x.rows, x.channels,
-                cpu::numbers<Compute<T>>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
+    column_sums(args.x.data<T>(), x.rows, x.channels, args.y.data<Compute<T>>(), args.accumulate);
   });
 }
 

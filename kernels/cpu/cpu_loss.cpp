@@ -1,3 +1,4 @@
+#include "core/operations/losses.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // The loss and what evaluation counts.
@@ -8,9 +9,8 @@ using cpu::Index;
 namespace {
 
 /// Labels outside the classes would read past a row; they are the data's fault.
-const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes,
-                                   const char* operation) {
-  const std::int32_t* label = cpu::numbers<std::int32_t>(labels, rows, operation, "labels");
+const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes) {
+  const std::int32_t* label = labels.data<std::int32_t>();
   for (Index r = 0; r < rows; ++r) {
     if (label[r] < 0 || label[r] >= classes) {
       fail(ExitCode::kUsage, "data",
@@ -23,14 +23,13 @@ const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index class
 
 }  // namespace
 
-void CpuBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
-  constexpr const char* kName = "softmax cross entropy";
-  const auto [rows, classes] = cpu::matrix_of(args.logits, kName);
-  const std::int32_t* labels = checked_labels(args.labels, rows, classes, kName);
-  floating(args.logits, kName, [&, n = rows, c = classes](auto type) {
+void CpuBackend::issue(const SoftmaxCrossEntropy& args) {
+  const auto [rows, classes] = cpu::matrix_of(args.logits);
+  const std::int32_t* labels = checked_labels(args.labels, rows, classes);
+  floating(args.logits, [&, n = rows, c = classes](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
-    T* dlogits = cpu::optional_numbers<T>(args.dlogits, n * c, kName, "dlogits");
+    T* dlogits = cpu::optional<T>(args.dlogits);
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, 16, [&](Index begin, Index end) {
       kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin,
@@ -43,12 +42,11 @@ void CpuBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
   });
 }
 
-void CpuBackend::classification_metrics(const ClassificationMetrics& args) {
-  constexpr const char* kName = "classification metrics";
-  const auto [rows, classes] = cpu::matrix_of(args.logits, kName);
-  const std::int32_t* labels = checked_labels(args.labels, rows, classes, kName);
-  double* totals = cpu::numbers<double>(args.totals, 4, kName, "totals");
-  floating(args.logits, kName, [&, n = rows, c = classes](auto type) {
+void CpuBackend::issue(const ClassificationMetrics& args) {
+  const auto [rows, classes] = cpu::matrix_of(args.logits);
+  const std::int32_t* labels = checked_labels(args.labels, rows, classes);
+  double* totals = args.totals.data<double>();
+  floating(args.logits, [&, n = rows, c = classes](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
     const cpu::Workspace<double> losses(*allocator_, n);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/operations/norms.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/activations.h"
 
@@ -60,12 +61,11 @@ struct NormStatistics {
 
   /// From BatchNormForward or BatchNormFinish.
   template <class Args>
-  NormStatistics(const Args& args, Index channels, const char* operation)
-      : saved_mean(cpu::numbers<R>(args.saved_mean, channels, operation, "saved_mean")),
-        saved_inv_std(cpu::numbers<R>(args.saved_inv_std, channels, operation, "saved_inv_std")),
-        running_mean(
-            cpu::optional_numbers<R>(args.running_mean, channels, operation, "running_mean")),
-        running_var(cpu::optional_numbers<R>(args.running_var, channels, operation, "running_var")),
+  explicit NormStatistics(const Args& args)
+      : saved_mean(args.saved_mean.template data<R>()),
+        saved_inv_std(args.saved_inv_std.template data<R>()),
+        running_mean(cpu::optional<R>(args.running_mean)),
+        running_var(cpu::optional<R>(args.running_var)),
         eps(args.eps),
         momentum(args.momentum) {}
 
@@ -90,12 +90,12 @@ struct NormInputs {
   const R *mean, *inv_std, *gamma;  ///< gamma is optional
 
   template <class Args>
-  NormInputs(const Args& args, const cpu::Matrix& matrix, const char* operation)
+  explicit NormInputs(const Args& args)
       : x(args.x.template data<T>()),
-        dy(cpu::numbers<T>(args.dy, matrix.elements(), operation, "dy")),
-        mean(cpu::numbers<R>(args.saved_mean, matrix.channels, operation, "saved_mean")),
-        inv_std(cpu::numbers<R>(args.saved_inv_std, matrix.channels, operation, "saved_inv_std")),
-        gamma(cpu::optional_numbers<R>(args.gamma, matrix.channels, operation, "gamma")) {}
+        dy(args.dy.template data<T>()),
+        mean(args.saved_mean.template data<R>()),
+        inv_std(args.saved_inv_std.template data<R>()),
+        gamma(cpu::optional<R>(args.gamma)) {}
 };
 
 /// dγ, dβ and the coefficients of dx = a·g + b·(x - mean) + shift, where g is the gradient before
@@ -131,16 +131,15 @@ struct NormGradients {
 
 template <class T>
 void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
-  constexpr const char* kName = "batch norm forward";
   using R = Compute<T>;
-  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  const Index rows = matrix.rows, channels = matrix.channels, elements = matrix.elements();
+  const cpu::Matrix matrix = cpu::matrix_of(args.x);
+  const Index rows = matrix.rows, channels = matrix.channels;
   const Index width = matrix.width(), block = matrix.block();
   const T* x = args.x.data<T>();
-  const T* residual = cpu::optional_numbers<T>(args.residual, elements, kName, "residual");
-  const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
-  const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
-  T* y = cpu::numbers<T>(args.y, elements, kName, "y");
+  const T* residual = cpu::optional<T>(args.residual);
+  const R* gamma = cpu::optional<R>(args.gamma);
+  const R* beta = cpu::optional<R>(args.beta);
+  T* y = args.y.data<T>();
   const cpu::Kernels<T>& k = kernels<T>();
 
   const Workspace<R> vectors(*allocator_, 4 * width);
@@ -150,7 +149,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   const R* inv_std = mean + width;
   if (args.training) {
     const Index parts = threads_.count();
-    const NormStatistics<R> statistics(args, channels, kName);
+    const NormStatistics<R> statistics(args);
     const Workspace<R> scratch(*allocator_, parts * 3 * width);
     // Per part: mean and squared deviations so far, and those of one block.
     const Workspace<double> moments(*allocator_, parts * 4 * channels);
@@ -192,18 +191,13 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     mean = statistics.saved_mean;
     inv_std = statistics.saved_inv_std;
   } else {
-    require(args.running_mean && args.running_var, "cpu",
-            "batch norm forward: inference needs the running statistics");
-    mean = cpu::numbers<R>(args.running_mean, channels, kName, "running_mean");
-    const R* running_var = cpu::numbers<R>(args.running_var, channels, kName, "running_var");
+    mean = args.running_mean.data<R>();
+    const R* running_var = args.running_var.data<R>();
     R* inverse = shift + 2 * width;
     for (Index c = 0; c < channels; ++c)
       inverse[c] = static_cast<R>(1.0 / std::sqrt(static_cast<double>(running_var[c]) + args.eps));
-    if (args.saved_mean)
-      std::copy_n(mean, channels, cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean"));
-    if (args.saved_inv_std)
-      std::copy_n(inverse, channels,
-                  cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std"));
+    if (args.saved_mean) std::copy_n(mean, channels, args.saved_mean.data<R>());
+    if (args.saved_inv_std) std::copy_n(inverse, channels, args.saved_inv_std.data<R>());
   }
   repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
@@ -213,9 +207,8 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   });
 }
 
-void CpuBackend::batch_norm_forward(const BatchNormForward& args) {
-  floating(args.x, "batch norm forward",
-           [&](auto type) { batch_norm_forward_of<decltype(type)>(args); });
+void CpuBackend::issue(const BatchNormForward& args) {
+  floating(args.x, [&](auto type) { batch_norm_forward_of<decltype(type)>(args); });
 }
 
 /// Σ g and Σ g·(x - mean) of each channel, [2][channels], where g is dy + dy2 masked by y or by the
@@ -247,20 +240,18 @@ static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator,
 
 template <class T>
 void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
-  constexpr const char* kName = "batch norm backward";
   using R = Compute<T>;
-  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  const Index rows = matrix.rows, channels = matrix.channels, elements = matrix.elements();
+  const cpu::Matrix matrix = cpu::matrix_of(args.x);
+  const Index rows = matrix.rows, channels = matrix.channels;
   const Index width = matrix.width(), block = matrix.block();
-  const NormInputs<T> in(args, matrix, kName);
+  const NormInputs<T> in(args);
   const T *x = in.x, *dy = in.dy;
   const R *mean = in.mean, *inv_std = in.inv_std, *gamma = in.gamma;
-  const R* beta =
-      args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
-  const T* y = args.relu && !beta ? cpu::numbers<T>(args.y, elements, kName, "y") : nullptr;
-  const T* dy2 = cpu::optional_numbers<T>(args.dy2, elements, kName, "dy2");
-  T* dx = cpu::optional_numbers<T>(args.dx, elements, kName, "dx");
-  T* dresidual = cpu::optional_numbers<T>(args.dresidual, elements, kName, "dresidual");
+  const R* beta = args.relu ? cpu::optional<R>(args.beta) : nullptr;
+  const T* y = args.relu && !beta ? args.y.data<T>() : nullptr;
+  const T* dy2 = cpu::optional<T>(args.dy2);
+  T* dx = cpu::optional<T>(args.dx);
+  T* dresidual = cpu::optional<T>(args.dresidual);
   const cpu::Kernels<T>& k = kernels<T>();
 
   const Index parts = threads_.count();
@@ -280,17 +271,16 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
                        args.ceiling, scratch);
   const double* sum_g = sums.data();
   const double* sum_gx = sum_g + channels;
-  const NormGradients<R> gradients{
-      .inv_std = inv_std,
-      .gamma = gamma,
-      .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
-      .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
-      .a = a,
-      .b = b,
-      .shift = c0,
-      .rows = rows,
-      .accumulate = args.accumulate,
-      .training = args.training};
+  const NormGradients<R> gradients{.inv_std = inv_std,
+                                   .gamma = gamma,
+                                   .dgamma = cpu::optional<R>(args.dgamma),
+                                   .dbeta = cpu::optional<R>(args.dbeta),
+                                   .a = a,
+                                   .b = b,
+                                   .shift = c0,
+                                   .rows = rows,
+                                   .accumulate = args.accumulate,
+                                   .training = args.training};
   for (Index c = 0; c < channels; ++c)
     gradients.take(c, sum_g[c], sum_gx[c] * static_cast<double>(inv_std[c]));
   if (!dx) return;
@@ -308,15 +298,13 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   });
 }
 
-void CpuBackend::batch_norm_backward(const BatchNormBackward& args) {
-  floating(args.x, "batch norm backward",
-           [&](auto type) { batch_norm_backward_of<decltype(type)>(args); });
+void CpuBackend::issue(const BatchNormBackward& args) {
+  floating(args.x, [&](auto type) { batch_norm_backward_of<decltype(type)>(args); });
 }
 
-void CpuBackend::channel_sums(const ChannelSums& args) {
-  constexpr const char* kName = "channel sums";
-  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const ChannelSums& args) {
+  const cpu::Matrix matrix = cpu::matrix_of(args.x);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
@@ -338,8 +326,8 @@ void CpuBackend::channel_sums(const ChannelSums& args) {
     });
     as_sums<R>(args.sum, [&](auto number) {
       using S = decltype(number);
-      S* sum = cpu::numbers<S>(args.sum, channels, kName, "sum");
-      S* square_sum = cpu::numbers<S>(args.square_sum, channels, kName, "square_sum");
+      S* sum = args.sum.data<S>();
+      S* square_sum = args.square_sum.data<S>();
       for (Index c = 0; c < channels; ++c) {
         double total = 0.0, square_total = 0.0;
         for (Index part = 0; part < parts; ++part) {
@@ -354,57 +342,44 @@ void CpuBackend::channel_sums(const ChannelSums& args) {
   });
 }
 
-void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
-  constexpr const char* kName = "batch norm finish";
-  require(args.count > 0, "cpu", "{}: sums of {} values", kName, args.count);
-  floating(args.saved_mean, kName, [&](auto type) {
+void CpuBackend::issue(const BatchNormFinish& args) {
+  threads_.enter();
+  as_sums<float>(args.saved_mean, [&](auto type) {
     using R = decltype(type);
     const Index channels = args.sum.elements();
-    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
-    const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
-    const NormStatistics<R> statistics(args, channels, kName);
-    R* scale = cpu::numbers<R>(args.scale, channels, kName, "scale");
-    R* shift = cpu::numbers<R>(args.shift, channels, kName, "shift");
+    const NormStatistics<R> statistics(args);
     const auto n = static_cast<double>(args.count);
-    if constexpr (cpu::kIsLow<R>) {
-      fail(ExitCode::kUsage, "cpu", "{}: statistics are fp32 or fp64, not {}", kName,
-           name_of(args.saved_mean.dtype()));
-    } else {
-      as_sums<R>(args.sum, [&](auto number) {
-        using S = decltype(number);
-        const S* sum = cpu::numbers<S>(args.sum, channels, kName, "sum");
-        const S* square_sum = cpu::numbers<S>(args.square_sum, channels, kName, "square_sum");
-        for (Index c = 0; c < channels; ++c) {
-          const double mean = static_cast<double>(sum[c]) / n;
-          const double difference = static_cast<double>(square_sum[c]) / n - mean * mean;
-          const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
-          statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
-        }
-      });
-      // From the rounded statistics, as the backward pass finds the mask from them.
-      affine_form(channels, statistics.saved_mean, statistics.saved_inv_std, gamma, beta, scale,
-                  shift);
-    }
+    as_sums<R>(args.sum, [&](auto number) {
+      using S = decltype(number);
+      const S* sum = args.sum.data<S>();
+      const S* square_sum = args.square_sum.data<S>();
+      for (Index c = 0; c < channels; ++c) {
+        const double mean = static_cast<double>(sum[c]) / n;
+        const double difference = static_cast<double>(square_sum[c]) / n - mean * mean;
+        const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
+        statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
+      }
+    });
+    // From the rounded statistics, as the backward pass finds the mask from them.
+    affine_form(channels, statistics.saved_mean, statistics.saved_inv_std,
+                cpu::optional<R>(args.gamma), cpu::optional<R>(args.beta), args.scale.data<R>(),
+                args.shift.data<R>());
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
   });
 }
 
-void CpuBackend::scale_shift(const ScaleShift& args) {
-  constexpr const char* kName = "scale and shift";
-  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const ScaleShift& args) {
+  const cpu::Matrix matrix = cpu::matrix_of(args.x);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width();
     const T* x = args.x.data<T>();
-    const T* residual =
-        cpu::optional_numbers<T>(args.residual, matrix.elements(), kName, "residual");
-    T* y = cpu::numbers<T>(args.y, matrix.elements(), kName, "y");
+    const T* residual = cpu::optional<T>(args.residual);
+    T* y = args.y.data<T>();
     const Workspace<R> vectors(*allocator_, 2 * width);
-    const R* scale =
-        repeated(cpu::numbers<R>(args.scale, channels, kName, "scale"), channels, vectors.data());
-    const R* shift = repeated(cpu::numbers<R>(args.shift, channels, kName, "shift"), channels,
-                              vectors.data() + width);
+    const R* scale = repeated(args.scale.data<R>(), channels, vectors.data());
+    const R* shift = repeated(args.shift.data<R>(), channels, vectors.data() + width);
     const R ceiling = static_cast<R>(args.ceiling);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
       const Index o = begin * channels;
@@ -414,30 +389,28 @@ void CpuBackend::scale_shift(const ScaleShift& args) {
   });
 }
 
-void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
-  constexpr const char* kName = "batch norm backward sums";
-  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const BatchNormBackwardSums& args) {
+  const cpu::Matrix matrix = cpu::matrix_of(args.x);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
-    const NormInputs<T> in(args, matrix, kName);
-    T* masked = cpu::numbers<T>(args.masked, matrix.elements(), kName, "masked");
+    const NormInputs<T> in(args);
+    T* masked = args.masked.data<T>();
     const Workspace<R> vectors(*allocator_, (3 + 2 * parts) * width);
     R* scale = vectors.data();
     R* shift = scale + width;
     R* scratch = shift + 2 * width;
-    repeated_affine_form(channels, in.mean, in.inv_std, in.gamma,
-                         cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale,
-                         shift);
+    repeated_affine_form(channels, in.mean, in.inv_std, in.gamma, cpu::optional<R>(args.beta),
+                         scale, shift);
     const R* means = repeated(in.mean, channels, shift + width);
     const Workspace<double> sums =
         gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked,
                          means, scale, shift, args.ceiling, scratch);
     as_sums<R>(args.sum_dy, [&](auto number) {
       using S = decltype(number);
-      S* sum_dy = cpu::numbers<S>(args.sum_dy, channels, kName, "sum_dy");
-      S* sum_dy_xhat = cpu::numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+      S* sum_dy = args.sum_dy.data<S>();
+      S* sum_dy_xhat = args.sum_dy_xhat.data<S>();
       for (Index c = 0; c < channels; ++c) {
         sum_dy[c] = static_cast<S>(sums.data()[c]);
         sum_dy_xhat[c] =
@@ -447,33 +420,31 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
   });
 }
 
-void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
-  constexpr const char* kName = "batch norm backward apply";
-  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const BatchNormBackwardApply& args) {
+  const cpu::Matrix matrix = cpu::matrix_of(args.x);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width();
-    const NormInputs<T> in(args, matrix, kName);
-    T* dx = cpu::optional_numbers<T>(args.dx, matrix.elements(), kName, "dx");
+    const NormInputs<T> in(args);
+    T* dx = cpu::optional<T>(args.dx);
     const Workspace<R> vectors(*allocator_, 4 * width);
     const R* means = repeated(in.mean, channels, vectors.data());
     R* a = vectors.data() + width;
-    const NormGradients<R> gradients{
-        .inv_std = in.inv_std,
-        .gamma = in.gamma,
-        .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
-        .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
-        .a = a,
-        .b = a + width,
-        .shift = a + 2 * width,
-        .rows = matrix.rows,
-        .accumulate = args.accumulate,
-        .training = true};
+    const NormGradients<R> gradients{.inv_std = in.inv_std,
+                                     .gamma = in.gamma,
+                                     .dgamma = cpu::optional<R>(args.dgamma),
+                                     .dbeta = cpu::optional<R>(args.dbeta),
+                                     .a = a,
+                                     .b = a + width,
+                                     .shift = a + 2 * width,
+                                     .rows = matrix.rows,
+                                     .accumulate = args.accumulate,
+                                     .training = true};
     as_sums<R>(args.sum_dy, [&](auto number) {
       using S = decltype(number);
-      const S* sum_dy = cpu::numbers<S>(args.sum_dy, channels, kName, "sum_dy");
-      const S* sum_dy_xhat = cpu::numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+      const S* sum_dy = args.sum_dy.data<S>();
+      const S* sum_dy_xhat = args.sum_dy_xhat.data<S>();
       for (Index c = 0; c < channels; ++c)
         gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
     });
@@ -488,19 +459,18 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
   });
 }
 
-void CpuBackend::layer_norm_forward(const LayerNormForward& args) {
-  constexpr const char* kName = "layer norm forward";
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const LayerNormForward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
-    const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+    const cpu::Matrix matrix = cpu::matrix_of(args.x);
     const Index rows = matrix.rows, channels = matrix.channels;
     const T* x = args.x.data<T>();
-    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
-    const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
-    T* y = cpu::numbers<T>(args.y, rows * channels, kName, "y");
-    R* mean = cpu::optional_numbers<R>(args.saved_mean, rows, kName, "saved_mean");
-    R* inv_std = cpu::optional_numbers<R>(args.saved_inv_std, rows, kName, "saved_inv_std");
+    const R* gamma = cpu::optional<R>(args.gamma);
+    const R* beta = cpu::optional<R>(args.beta);
+    T* y = args.y.data<T>();
+    R* mean = cpu::optional<R>(args.saved_mean);
+    R* inv_std = cpu::optional<R>(args.saved_inv_std);
     threads_.parallel_for(rows, 8, [&, c = channels](Index begin, Index end) {
       kernels<T>().layer_norm_forward(
           x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr,
@@ -509,21 +479,20 @@ void CpuBackend::layer_norm_forward(const LayerNormForward& args) {
   });
 }
 
-void CpuBackend::layer_norm_backward(const LayerNormBackward& args) {
-  constexpr const char* kName = "layer norm backward";
-  floating(args.x, kName, [&](auto type) {
+void CpuBackend::issue(const LayerNormBackward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
-    const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+    const cpu::Matrix matrix = cpu::matrix_of(args.x);
     const Index rows = matrix.rows, channels = matrix.channels;
     const T* x = args.x.data<T>();
-    const T* dy = cpu::numbers<T>(args.dy, rows * channels, kName, "dy");
-    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
-    const R* mean = cpu::numbers<R>(args.saved_mean, rows, kName, "saved_mean");
-    const R* inv_std = cpu::numbers<R>(args.saved_inv_std, rows, kName, "saved_inv_std");
-    T* dx = cpu::optional_numbers<T>(args.dx, rows * channels, kName, "dx");
-    R* dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma");
-    R* dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta");
+    const T* dy = args.dy.data<T>();
+    const R* gamma = cpu::optional<R>(args.gamma);
+    const R* mean = args.saved_mean.data<R>();
+    const R* inv_std = args.saved_inv_std.data<R>();
+    T* dx = cpu::optional<T>(args.dx);
+    R* dgamma = cpu::optional<R>(args.dgamma);
+    R* dbeta = cpu::optional<R>(args.dbeta);
     const Index parts = threads_.count();
     const Workspace<double> sums(*allocator_, parts * 2 * channels);
     std::fill_n(sums.data(), parts * 2 * channels, 0.0);

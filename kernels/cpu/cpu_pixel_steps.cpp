@@ -1,3 +1,4 @@
+#include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/resize_pictures.h"
 #include "kernels/math/run_pixel_steps.h"
@@ -28,8 +29,7 @@ struct Alone {
 
 }  // namespace
 
-void CpuBackend::resize_pictures(const ResizePictures& args) {
-  check_resize_pictures(args);
+void CpuBackend::issue(const ResizePictures& args) {
   const Shape shape = args.y.shape();
   const std::int64_t size = shape[1] * shape[2] * shape[3],
                      tiles = math::picture_tiles(shape[1], shape[2]);
@@ -46,8 +46,7 @@ void CpuBackend::resize_pictures(const ResizePictures& args) {
   });
 }
 
-void CpuBackend::change_pixels(const ChangePixels& args) {
-  check_change_pixels(args);
+void CpuBackend::issue(const ChangePixels& args) {
   const Shape shape = args.x.shape();
   const std::int64_t size = shape[1] * shape[2] * shape[3], most = args.steps.shape()[1];
   const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());

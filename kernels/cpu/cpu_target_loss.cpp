@@ -1,6 +1,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/operations/losses.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/losses.h"
 
@@ -59,22 +60,19 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
 
 }  // namespace
 
-void CpuBackend::target_loss(const TargetLoss& args) {
-  constexpr const char* kName = "target loss";
-  const auto [rows, classes] = cpu::matrix_of(args.x, kName);
+void CpuBackend::issue(const TargetLoss& args) {
+  const auto [rows, classes] = cpu::matrix_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
-  const std::int32_t* labels =
-      by_number ? cpu::numbers<std::int32_t>(args.targets, rows, kName, "targets") : nullptr;
+  const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
   for (Index r = 0; labels && r < rows; ++r) check_label(labels[r], r, classes);
   const bool softmax = args.kind == LossKind::kCrossEntropy || args.kind == LossKind::kFocal;
-  floating(args.x, kName, [&, n = rows, width = classes](auto type) {
+  floating(args.x, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const T* x = args.x.data<T>();
-    T* dx = cpu::optional_numbers<T>(args.dx, n * width, kName, "dx");
-    R* loss = cpu::optional_numbers<R>(args.loss, 1, kName, "loss");
-    const Targets<R> targets{
-        labels, labels ? nullptr : cpu::numbers<R>(args.targets, n * width, kName, "targets")};
+    T* dx = cpu::optional<T>(args.dx);
+    R* loss = cpu::optional<R>(args.loss);
+    const Targets<R> targets{labels, labels ? nullptr : args.targets.data<R>()};
     const double factor = args.scale * args.gradient_scale;
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, std::max<Index>(1, 1024 / width), [&](Index begin, Index end) {
@@ -103,12 +101,11 @@ void CpuBackend::target_loss(const TargetLoss& args) {
   });
 }
 
-void CpuBackend::confusion_counts(const ConfusionCounts& args) {
-  constexpr const char* kName = "confusion counts";
-  const auto [rows, classes] = cpu::matrix_of(args.logits, kName);
-  const std::int32_t* labels = cpu::numbers<std::int32_t>(args.labels, rows, kName, "labels");
-  double* counts = cpu::numbers<double>(args.counts, classes * (classes + 1), kName, "counts");
-  floating(args.logits, kName, [&, n = rows, width = classes](auto type) {
+void CpuBackend::issue(const ConfusionCounts& args) {
+  const auto [rows, classes] = cpu::matrix_of(args.logits);
+  const std::int32_t* labels = args.labels.data<std::int32_t>();
+  double* counts = args.counts.data<double>();
+  floating(args.logits, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
     for (Index r = 0; r < n; ++r) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/operations/codecs.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/math/codec.h"
 

@@ -1,4 +1,4 @@
-#include "core/operations.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 #include "kernels/math/activations.h"

@@ -4,10 +4,11 @@
 
 #include "core/dtype.h"
 #include "core/host_device.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/storage.h"
 
-// Not core/operations.h, which has it: the files that are compiled for each instruction set take
+// Not core/operations, which has it: the files that are compiled for each instruction set take
 // long, and need not know the operations.
 namespace starling {
 enum class Activation : std::uint8_t;

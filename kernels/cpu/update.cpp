@@ -12,6 +12,8 @@
 #endif
 
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/updates.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"

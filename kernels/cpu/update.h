@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/operations/updates.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizer.h"

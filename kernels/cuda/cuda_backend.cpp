@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
 #include "core/trace.h"
 #include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/operations/plain.h"
@@ -177,21 +180,21 @@ bool CudaBackend::done(Event event) {
   return host_->events.done(event);
 }
 
-void CudaBackend::conv2d_forward(const Conv2dForward& args) {
+void CudaBackend::issue(const Conv2dForward& args) {
   const bool depthwise = takes_depthwise(args.x, args.y, args.window);
   if (!depthwise && cudnn_ && cudnn_->conv2d_forward(args, handle())) return;
   if (depthwise) return depthwise_conv2d_forward(*this, args);
   plain_conv2d_forward(*this, args);
 }
 
-void CudaBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
+void CudaBackend::issue(const Conv2dBackwardData& args) {
   const bool depthwise = takes_depthwise(args.dx, args.dy, args.window);
   if (!depthwise && cudnn_ && cudnn_->conv2d_backward_data(args, handle())) return;
   if (depthwise) return depthwise_conv2d_backward_data(*this, args);
   plain_conv2d_backward_data(*this, args);
 }
 
-void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
+void CudaBackend::issue(const Conv2dBackwardWeights& args) {
   Conv2dBackwardWeights weights = args;
   weights.dbias = {};
   const bool depthwise = takes_depthwise(args.x, args.dy, args.window);
@@ -206,15 +209,7 @@ void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
             args.accumulate});
 }
 
-void CudaBackend::matmul(const Matmul& args) {
-  if (args.a && args.c) {  // what is missing is named below; cuBLASLt does not look at the types
-    const DType given = args.a.dtype(), wide = is_low_precision(given) ? DType::kFloat32 : given;
-    require(args.c.dtype() == given || args.c.dtype() == wide, "cuda",
-            "matmul: c is {}; needed for {} factors: {}", name_of(args.c.dtype()), name_of(given),
-            name_of(wide));
-    require(!args.bias || args.bias.dtype() == wide, "cuda", "matmul: the bias is {}; needed: {}",
-            name_of(args.bias.dtype()), name_of(wide));
-  }
+void CudaBackend::issue(const Matmul& args) {
   // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
   const auto by_library = [&](Matmul product) {
     if (blas_->matmul(product, handle())) return true;

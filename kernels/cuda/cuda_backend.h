@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/dispatch.h"
+#include "core/operations/all.h"
 #include "core/peer_memory.h"
-#include "core/squared_norms.h"
 #include "kernels/cuda/device/step_scalar.h"
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -31,7 +32,7 @@ class Pool;
 /// pool whose blocks are reused in the order of the stream that they were last allocated on: a
 /// tensor that another stream uses too is kept by its owner until the streams have been joined. Own
 /// kernels: *.cu; libraries: libraries.h.
-class CudaBackend final : public Backend, public SquaredNorms, private WorkspaceSource {
+class CudaBackend final : public Backend, private WorkspaceSource {
  public:
   CudaBackend(int device, bool tf32, bool benchmark, bool deterministic);
   ~CudaBackend() override;
@@ -67,9 +68,6 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   bool capturing() const override { return capture_ != nullptr; }
   void synchronize() override;
 
-  STARLING_OPERATIONS(STARLING_OVERRIDE_OPERATION)
-  void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
-
   /// The current stream.
   StreamHandle handle() const { return streams_[static_cast<std::size_t>(stream())]; }
   const DeviceInfo& info() const { return info_; }
@@ -101,6 +99,8 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   }
 
  private:
+  STARLING_OPERATIONS(STARLING_ISSUE_OPERATION)
+
   std::shared_ptr<Storage> workspace(std::size_t bytes) override { return allocate(bytes); }
   struct Host;     ///< staging memory and events: backend_host.h
   struct Capture;  ///< the one under way, and
@@ -123,30 +123,14 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
 
 /// Calls f(T{}) with the tensor's floating type: float, double, BFloat16 or Float16.
 template <class F>
-void floating(const Tensor& x, const char* operation, F&& f) {
-  require(static_cast<bool>(x), "cuda", "{}: a tensor is missing", operation);
-  switch (x.dtype()) {
-    case DType::kFloat32: return f(float{});
-    case DType::kFloat64: return f(double{});
-    case DType::kBFloat16: return f(BFloat16{});
-    case DType::kFloat16: return f(Float16{});
-    default: break;
-  }
-  fail(ExitCode::kInternal, "cuda", "{} on a {} tensor", operation, name_of(x.dtype()));
+void floating(const Tensor& x, F&& f) {
+  dispatch_floating(x.dtype(), f);
 }
 
-/// The tensor's numbers as T* after checks of presence, dtype and element count; null for an empty
-/// tensor in optional_numbers.
+/// The tensor's numbers, or null where it is empty.
 template <class T>
-T* numbers(const Tensor& x, std::int64_t elements, const char* operation, const char* name) {
-  require(static_cast<bool>(x) && x.elements() == elements, "cuda",
-          "{}: {} must have {} elements, not {}", operation, name, elements, x ? x.elements() : 0);
-  return x.data<T>();
-}
-template <class T>
-T* optional_numbers(const Tensor& x, std::int64_t elements, const char* operation,
-                    const char* name) {
-  return x ? numbers<T>(x, elements, operation, name) : nullptr;
+T* optional(const Tensor& x) {
+  return x ? x.data<T>() : nullptr;
 }
 
 }  // namespace starling::cuda

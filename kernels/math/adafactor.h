@@ -10,6 +10,7 @@
 
 #include "core/backend.h"
 #include "core/host_device.h"
+#include "core/operations/updates.h"
 #include "kernels/math/linear.h"
 #include "kernels/math/rules.h"
 

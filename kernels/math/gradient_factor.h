@@ -6,7 +6,7 @@
 
 namespace starling::math {
 
-/// What GradientControl computes; see core/operations.h.
+/// What GradientControl computes; see core/operations/updates.h.
 struct GradientFactor {
   double factor = 1.0, skip = 0.0;
 };

@@ -6,7 +6,7 @@
 
 namespace starling::math {
 
-// Terms of the losses (core/operations.h, LossKind), shared by the CPU and GPUs.
+// Terms of the losses (core/operations/losses.h, LossKind), shared by the CPU and GPUs.
 
 struct LossTerm {
   double value, slope;  ///< slope: the derivative by the term's variable

@@ -6,6 +6,7 @@
 
 #include "core/backend.h"
 #include "core/host_device.h"
+#include "core/operations/updates.h"
 #include "kernels/math/rules.h"
 
 namespace starling::rules {

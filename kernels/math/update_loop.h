@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/host_device.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 
 // Turns a rule (see kernels/math/rules.h for what one is) into an OptimizerRule: mixing, scaling,

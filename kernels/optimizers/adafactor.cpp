@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/products.h"
+#include "core/operations/updates.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"

@@ -2,6 +2,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/chain.h"

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "core/operations/pointwise.h"
 #include "layers/builtin.h"
 #include "layers/chain.h"
 #include "layers/conv2d.h"

@@ -1,3 +1,4 @@
+#include "core/operations/pointwise.h"
 #include "layers/builtin.h"
 #include "layers/linear.h"
 #include "layers/sequential.h"

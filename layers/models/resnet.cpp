@@ -1,5 +1,7 @@
 #include <utility>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/chain.h"

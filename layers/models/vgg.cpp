@@ -1,3 +1,5 @@
+#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/chain.h"

@@ -1,3 +1,4 @@
+#include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/chain.h"

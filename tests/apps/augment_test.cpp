@@ -15,6 +15,7 @@
 
 #include "apps/pictures/pixel_kernels.h"
 #include "apps/trainer/data/loader.h"
+#include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/support/base64.h"

@@ -15,6 +15,7 @@
 #include "apps/trainer/data/dataset.h"
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
@@ -121,7 +122,7 @@ class MemoryBackend : public Backend {
   void wait(Event) override {}
   void synchronize(Event) override {}
   void synchronize() override {}
-  void augment_images(const AugmentImages& args) override {
+  void issue(const AugmentImages& args) override {
     if (host_) no();
     ++augmentations;
     cpu_.augment_images(args);  // it looks at addresses alone

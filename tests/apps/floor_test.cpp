@@ -8,6 +8,7 @@
 #include "apps/trainer/report/floor.h"
 #include "comm/bucket.h"
 #include "core/config.h"
+#include "core/operations/updates.h"
 #include "kernels/open_backend.h"
 
 using namespace starling;

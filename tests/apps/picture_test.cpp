@@ -13,6 +13,7 @@
 #include "apps/pictures/picture.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
 

@@ -12,6 +12,7 @@
 #include "apps/trainer/schedules/schedule.h"
 #include "apps/trainer/tasks/metric.h"
 #include "comm/algorithm.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 #include "tests/apps/program.h"
 

@@ -18,6 +18,7 @@
 #include "apps/trainer/shards/in_order.h"
 #include "apps/trainer/shards/prepare.h"
 #include "apps/trainer/shards/shard_set.h"
+#include "core/operations/accesses.h"
 #include "core/philox.h"
 #include "tests/apps/picture_tree.h"
 

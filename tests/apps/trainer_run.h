@@ -14,6 +14,7 @@
 #include "apps/trainer/evaluation.h"
 #include "apps/trainer/trainer.h"
 #include "comm/transport.h"
+#include "core/operations/pointwise.h"
 #include "core/safetensors.h"
 #include "kernels/open_backend.h"
 

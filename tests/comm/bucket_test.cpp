@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "core/error.h"
+#include "core/operations/updates.h"
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"

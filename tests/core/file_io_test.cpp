@@ -16,6 +16,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/operations/accesses.h"
 #include "core/safetensors.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"

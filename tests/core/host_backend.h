@@ -7,6 +7,7 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 
 namespace starling::test {
 
@@ -38,12 +39,6 @@ class HostBackend final : public Backend {
   void fill(const Tensor& x, double value) override {
     for (float& element : x.span<float>()) element = static_cast<float>(value);
   }
-  void add(const Add& args) override {
-    ++additions;
-    for (std::size_t i = 0; i < args.y.span<float>().size(); ++i)
-      args.y.span<float>()[i] = args.a.span<float>()[i] + args.b.span<float>()[i];
-  }
-
   void set_stream(StreamKind stream) override { stream_ = stream; }
   StreamKind stream() const override { return stream_; }
   Event record() override { return {}; }
@@ -54,6 +49,12 @@ class HostBackend final : public Backend {
   int additions = 0;
 
  private:
+  void issue(const Add& args) override {
+    ++additions;
+    for (std::size_t i = 0; i < args.y.span<float>().size(); ++i)
+      args.y.span<float>()[i] = args.a.span<float>()[i] + args.b.span<float>()[i];
+  }
+
   class Block final : public Storage {
    public:
     Block(Backend& backend, std::size_t bytes, std::shared_ptr<MemoryStats> stats)

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "core/checksum.h"
+#include "core/operations/accesses.h"
 #include "core/safetensors.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/pointwise.h"
 #include "core/tensor.h"
 #include "tests/core/host_backend.h"
 #include "tests/support/errors.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_work.h"
 #include "tests/cuda/support.h"

@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/optimizer_reference.h"
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/operations/pictures.h"
 #include "kernels/math/pixel_steps.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"

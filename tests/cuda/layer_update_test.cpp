@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/updates.h"
 #include "kernels/gpu_update.h"
 #include "kernels/open_backend.h"
 #include "tests/cuda/support.h"

@@ -18,6 +18,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
 #include "comm/transports/rank_order_sum.h"
+#include "core/operations/pointwise.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/runtime/runtime.h"

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "core/forwarding_backend.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/products.h"
 #include "kernels/cuda/operations/plain.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/offset_backend.h"
@@ -37,7 +39,7 @@ std::string off(const Operation& op, DType dtype, const Results& found, const Re
 /// Whether the CPU's bits are to be found. A GPU's fused multiply-add keeps bits of products that
 /// fp64 does not hold.
 bool has_bits_of_cpu(const Operation& op, DType dtype) {
-  return op.exact && !(on_gpu() && op.name.starts_with("squared_distance") &&
+  return op.exact && !(on_gpu() && op.name.starts_with("squared_") &&
                        (dtype == DType::kFloat64 || op.name.find("two") != std::string::npos));
 }
 
@@ -79,17 +81,15 @@ void compare_with_cpu(DType dtype) {
 class WithoutLibraries final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
-  void conv2d_forward(const Conv2dForward& args) override {
-    cuda::plain_conv2d_forward(gpu(), args);
-  }
-  void conv2d_backward_data(const Conv2dBackwardData& args) override {
+  void issue(const Conv2dForward& args) override { cuda::plain_conv2d_forward(gpu(), args); }
+  void issue(const Conv2dBackwardData& args) override {
     cuda::plain_conv2d_backward_data(gpu(), args);
   }
-  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override {
+  void issue(const Conv2dBackwardWeights& args) override {
     cuda::plain_conv2d_backward_weights(gpu(), args);
     if (args.dbias) gpu().sum_rows({.x = args.dy, .y = args.dbias, .accumulate = args.accumulate});
   }
-  void matmul(const Matmul& args) override { cuda::plain_matmul(gpu(), args); }
+  void issue(const Matmul& args) override { cuda::plain_matmul(gpu(), args); }
 };
 
 bool is_product(const Operation& op) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/updates.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"

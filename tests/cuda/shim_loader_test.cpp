@@ -13,6 +13,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/data/batch_maker.h"
 #include "core/error.h"
+#include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/staging.h"
@@ -107,7 +108,7 @@ TEST_CASE(
         gpu.copy_to_host(found, numbers.data());
         CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
       }
-      CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "change_pixels") == 6);
+      CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "ChangePixels") == 6);
     }
   }
 }
@@ -192,7 +193,7 @@ TEST_CASE(
           CHECK(on_device.next(epoch) == expected);
           CHECK(shared.next(epoch) == expected);
         }
-        CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "resize_pictures") == 16);
+        CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "ResizePictures") == 16);
         CHECK((by_host ? on_device.left == 0 : on_device.left > 10));
         // Pictures that are not decoded at a smaller scale do not all fit beside each other, so
         // that the host resizes some.
@@ -251,8 +252,8 @@ TEST_CASE(
     CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
   }
   const std::vector<Call> calls = cuda::shim::stop_recording();
-  CHECK(cuda::shim::launches(calls, "change_pixels") == 6);
-  CHECK(cuda::shim::launches(calls, "resize_pictures") == 6);
+  CHECK(cuda::shim::launches(calls, "ChangePixels") == 6);
+  CHECK(cuda::shim::launches(calls, "ResizePictures") == 6);
 }
 
 TEST_CASE(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/updates.h"
 #include "kernels/cuda/operations/update_kernel.h"
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/race_script.h"
 #include "tests/fakes/cuda/noting_backend.h"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "tests/cuda/support.h"
 #include "tests/operations/operation_table.h"
 
@@ -13,7 +14,7 @@ namespace {
 std::vector<double> many(const std::vector<Tensor>& x) {
   const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
   gpu().fill(totals, -1.0);
-  gpu().squared_norms(x, totals, 1);
+  gpu().squared_norms({x, totals, 1});
   return to_numbers(totals);
 }
 std::vector<double> one_by_one(const std::vector<Tensor>& x) {

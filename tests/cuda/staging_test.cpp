@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/accesses.h"
 #include "tests/cuda/support.h"
 #include "tests/support/errors.h"
 

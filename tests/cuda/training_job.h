@@ -17,6 +17,7 @@
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/codecs.h"
+#include "core/operations/updates.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/optimizer_reference.h"

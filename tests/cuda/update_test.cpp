@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/operations/codecs.h"
 #include "kernels/open_backend.h"
 #include "tests/cuda/support.h"
 #include "tests/cuda/update_side.h"

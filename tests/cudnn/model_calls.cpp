@@ -12,6 +12,7 @@
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/convolutions.h"
 #include "layers/layer.h"
 
 namespace starling::testing {
@@ -25,9 +26,9 @@ class Listener final : public ForwardingBackend {
   std::string model;
   std::map<cuda::GraphSpec, std::string> graphs;
 
-  void conv2d_forward(const Conv2dForward& args) override { note(args); }
-  void conv2d_backward_data(const Conv2dBackwardData& args) override { note(args); }
-  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override { note(args); }
+  void issue(const Conv2dForward& args) override { note(args); }
+  void issue(const Conv2dBackwardData& args) override { note(args); }
+  void issue(const Conv2dBackwardWeights& args) override { note(args); }
 
  private:
   template <class Args>

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/operations/convolutions.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "tests/cudnn/stand_in.h"
 

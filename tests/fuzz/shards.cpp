@@ -6,6 +6,7 @@
 
 #include "apps/pictures/picture.h"
 #include "apps/trainer/shards/shard_set.h"
+#include "core/operations/accesses.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

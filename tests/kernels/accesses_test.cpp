@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "core/forwarding_backend.h"
+#include "core/operations/accesses.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/operations/operation_table.h"
 
-// core/operations.h says what operations read and write; here they are watched doing it. (That the
+// core/operations says what operations read and write; here they are watched doing it. (That the
 // operation table has every operation is checked in operations_test.cpp.)
 namespace starling::tests {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/operations.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/optimizer_reference.h"
 

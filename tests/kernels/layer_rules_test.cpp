@@ -12,6 +12,7 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/operations/updates.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/adafactor.h"
 #include "kernels/math/lamb.h"

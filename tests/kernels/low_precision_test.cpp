@@ -3,6 +3,10 @@
 #include <bit>
 #include <cmath>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/instruction_sets.h"

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/operations/norms.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/instruction_sets.h"
 #include "tests/operations/operation_table.h"

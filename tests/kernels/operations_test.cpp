@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "core/operations/all.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/instruction_sets.h"
 #include "tests/operations/operation_table.h"

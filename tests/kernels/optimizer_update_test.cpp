@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/updates.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/adagrad.h"
 #include "kernels/math/lion.h"

@@ -7,6 +7,9 @@
 
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
 #include "kernels/open_backend.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/operations/operation_table.h"

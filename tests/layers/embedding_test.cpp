@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 #include "tests/support/errors.h"

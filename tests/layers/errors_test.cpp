@@ -133,7 +133,8 @@ TEST_CASE(
                        "[layer] model: an input of 2×1×2×2, but batches of 1×1×4 were declared",
                        Error);
   CHECK_THROWS_WITH_AS(run({2, 1, 1, 4}, DType::kFloat64),
-                       "[layer] 2.weight is fp32, but its input is fp64", Error);
+                       "[layer] 1: [operation] batch_norm_forward: gamma is fp32; needed: fp64",
+                       Error);
   CHECK(contains(error_of(ExitCode::kUsage,
                           [&] {
                             run({1, 1, 1, 4}, DType::kFloat32);

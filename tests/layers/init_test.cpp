@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/operations/convolutions.h"
 #include "tests/layers/support.h"
 
 using namespace starling;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/operations/losses.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 

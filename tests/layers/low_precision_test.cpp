@@ -5,6 +5,10 @@
 #include <string_view>
 
 #include "core/forwarding_backend.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/losses.h"
+#include "core/operations/norms.h"
+#include "core/operations/products.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 #include "tests/support/errors.h"
@@ -16,24 +20,24 @@ namespace {
 
 constexpr DType kFp32 = DType::kFloat32;
 
-/// Checks each operation's types against the paragraph "Low precision" of core/operations.h, and
-/// counts.
+/// Checks each operation's types against the paragraph "Low precision" of
+/// core/operations/list.h, and counts.
 class TypeChecker final : public ForwardingBackend {
  public:
   TypeChecker(Backend& inner, DType low) : ForwardingBackend(inner), low_(low) {}
   int products = 0, normalisations = 0, losses = 0;
 
-  void conv2d_forward(const Conv2dForward& a) override {
+  void issue(const Conv2dForward& a) override {
     low({a.x, a.weight, a.y});
     full({a.bias});
     ++products;
   }
-  void conv2d_backward_data(const Conv2dBackwardData& a) override { low({a.dy, a.weight, a.dx}); }
-  void conv2d_backward_weights(const Conv2dBackwardWeights& a) override {
+  void issue(const Conv2dBackwardData& a) override { low({a.dy, a.weight, a.dx}); }
+  void issue(const Conv2dBackwardWeights& a) override {
     low({a.x, a.dy});
     full({a.dweight, a.dbias});
   }
-  void matmul(const Matmul& a) override {
+  void issue(const Matmul& a) override {
     low({a.a, a.b});
     if (a.transpose_a) {
       full({a.c});  // a weight's gradient
@@ -43,29 +47,29 @@ class TypeChecker final : public ForwardingBackend {
     full({a.bias});
     ++products;
   }
-  void sum_rows(const SumRows& a) override {
+  void issue(const SumRows& a) override {
     low({a.x});
     full({a.y});
   }
-  void batch_norm_forward(const BatchNormForward& a) override {
+  void issue(const BatchNormForward& a) override {
     low({a.x, a.residual, a.y});
     full({a.gamma, a.beta, a.running_mean, a.running_var, a.saved_mean, a.saved_inv_std});
     ++normalisations;
   }
-  void batch_norm_backward(const BatchNormBackward& a) override {
+  void issue(const BatchNormBackward& a) override {
     low({a.x, a.y, a.dy, a.dy2, a.dx, a.dresidual});
     full({a.gamma, a.beta, a.saved_mean, a.saved_inv_std, a.dgamma, a.dbeta});
   }
-  void layer_norm_forward(const LayerNormForward& a) override {
+  void issue(const LayerNormForward& a) override {
     low({a.x, a.y});
     full({a.gamma, a.beta, a.saved_mean, a.saved_inv_std});
     ++normalisations;
   }
-  void layer_norm_backward(const LayerNormBackward& a) override {
+  void issue(const LayerNormBackward& a) override {
     low({a.x, a.dy, a.dx});
     full({a.gamma, a.saved_mean, a.saved_inv_std, a.dgamma, a.dbeta});
   }
-  void softmax_cross_entropy(const SoftmaxCrossEntropy& a) override {
+  void issue(const SoftmaxCrossEntropy& a) override {
     low({a.logits, a.dlogits});
     full({a.loss});
     CHECK(a.gradient_scale == 4096.0);

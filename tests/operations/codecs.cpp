@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/operations/codecs.h"
 #include "tests/operations/rows.h"
 
 namespace starling::tests {

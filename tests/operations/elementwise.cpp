@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
 #include "core/philox.h"
 #include "tests/operations/rows.h"
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "core/operations/indexing.h"
 #include "tests/operations/rows.h"
 
 namespace starling::tests {

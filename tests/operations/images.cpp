@@ -6,6 +6,9 @@
 #include <cstring>
 #include <limits>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/pictures.h"
+#include "core/operations/pointwise.h"
 #include "kernels/math/pixel_steps.h"
 #include "kernels/math/resize_pictures.h"
 #include "tests/operations/rows.h"

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/updates.h"
 #include "tests/operations/rows.h"
 
 // What comes after the last layer.
@@ -267,6 +270,27 @@ Operation squared_distance(Index n, bool of_two) {
     std::fill(out[0].begin(), out[0].end(), kBefore);
     for (std::size_t i = 0; i < in[0].size(); ++i)
       out[0][1] += std::pow(in[0][i] - (of_two ? in[1][i] : 0.0), 2);
+  };
+  return op;
+}
+
+Operation squared_norms(Index n) {
+  Operation op;
+  op.exact = true;
+  op.loose = {0, 1, 2};
+  op.name = fmt::format("squared_norms of {} and 40", n);
+  op.inputs = {{n}, {40}};
+  op.outputs = {{2}};
+  op.output_roles = {Role::kExact};
+  op.input_roles = {Role::kParameter, Role::kParameter};
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.squared_norms({{in[0], in[1]}, out[0], 0});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t k = 0; k < 2; ++k) {
+      out[0][k] = 0.0;
+      for (const double x : in[k]) out[0][k] += x * x;
+    }
   };
   return op;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/operations/norms.h"
 #include "tests/operations/rows.h"
 
 // The steps of a batch norm, each alone.

@@ -12,6 +12,7 @@
 #include "core/dispatch.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/all.h"
 #include "core/philox.h"
 #include "tests/operations/operation_table.h"
 
@@ -175,7 +176,7 @@ std::set<std::string> names_in(const Operation& op) {
 namespace {
 
 using Pairs = std::vector<std::pair<Tensor*, Tensor*>>;
-/// Inputs, and the results that may lie over them, by core/operations.h.
+/// Inputs, and the results that may lie over them, by core/operations.
 template <class Args>
 Pairs overlaps(Args&) {
   return {};
@@ -208,11 +209,11 @@ class Varying final : public ForwardingBackend {
   Varying(Backend& inner, const Way& way) : ForwardingBackend(inner), way_(way) {}
   int varied = 0;
 
-#define STARLING_VARY(Arguments, name)        \
-  void name(const Arguments& args) override { \
-    Arguments changed = args;                 \
-    vary(changed);                            \
-    ForwardingBackend::name(changed);         \
+#define STARLING_VARY(Arguments, name)         \
+  void issue(const Arguments& args) override { \
+    Arguments changed = args;                  \
+    vary(changed);                             \
+    ForwardingBackend::issue(changed);         \
   }
   STARLING_OPERATIONS(STARLING_VARY)
 #undef STARLING_VARY

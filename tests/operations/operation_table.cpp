@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/operations/codecs.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/losses.h"
+#include "core/operations/norms.h"
+#include "core/operations/pointwise.h"
 #include "tests/operations/rows.h"
 
 namespace starling::tests {
@@ -48,6 +53,7 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
            squared_distance(4096, true),
            squared_distance(9001, true),
            squared_distance(70 * 4096 + 7, false),
+           squared_norms(9001),
            gradient_control(1, 0.0, false, Norms::kFinite),
            gradient_control(40, 0.5, true, Norms::kFinite),
            augmentation({5, 9, 7, 3}, 2),

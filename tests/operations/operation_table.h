@@ -12,7 +12,7 @@ namespace starling::tests {
 
 using Numbers = std::vector<double>;
 
-/// What a tensor's dtype is where activations are bf16 or fp16 (core/operations.h, "Low
+/// What a tensor's dtype is where activations are bf16 or fp16 (core/operations, "Low
 /// precision"). In fp32 and fp64 all are alike.
 enum class Role : std::uint8_t {
   kActivation,  ///< of the low precision, as is its gradient
@@ -77,7 +77,7 @@ struct Operation {
   DType gradient_dtype(std::size_t i, DType dtype) const;
 };
 
-/// Every operation of core/operations.h, over shapes with tails, odd channel counts, strides,
+/// Every operation of core/operations, over shapes with tails, odd channel counts, strides,
 /// padding, dilation and groups.
 std::vector<Operation> operation_table();
 /// The same operations at the shapes of ResNet-20 and a few layers more, for samples of `batch`:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/operations/convolutions.h"
+#include "core/operations/products.h"
 #include "tests/operations/rows.h"
 
 // Convolutions and matrix products.

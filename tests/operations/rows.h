@@ -7,6 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "core/operations/codecs.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/losses.h"
+#include "core/operations/norms.h"
+#include "core/operations/pointwise.h"
 #include "tests/operations/operation_table.h"
 
 // What the operation table's rows are made with: one function per kind of row, over shapes.
@@ -117,6 +122,8 @@ Operation soft_target_loss(LossKind kind, Index rows, Index classes, double para
 Operation confusion(Index rows, Index classes);
 Operation metrics(Index rows, Index classes);
 Operation squared_distance(Index n, bool of_two);
+/// Two tensors at once, one of them `n` long.
+Operation squared_norms(Index n);
 /// What the squared norms hold in this row's run.
 enum class Norms { kFinite, kInfinite, kNan };
 Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/operations/updates.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/operations/rows.h"
 

@@ -15,6 +15,7 @@
 #include "apps/trainer/data/image_table.h"
 #include "apps/trainer/data/picture_pool.h"
 #include "apps/trainer/data/workers.h"
+#include "core/operations/pictures.h"
 
 namespace starling {
 namespace {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/operations/accesses.h"
+
 namespace starling {
 
 /// A whole file mapped for reading: the ranks of one host share its pages. Errors are Error(kUsage)

@@ -10,6 +10,7 @@
 
 #include "apps/trainer/data/picture_dataset.h"
 #include "apps/trainer/shards/shard_set.h"
+#include "core/operations/accesses.h"
 
 namespace starling {
 namespace {

@@ -8,6 +8,7 @@
 #include "apps/trainer/report/floor.h"
 #include "comm/bucket.h"
 #include "core/autograd.h"
+#include "core/operations/updates.h"
 
 namespace starling {
 namespace {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <functional>
 
+#include "core/operations/products.h"
+
 namespace starling {
 
 namespace {

@@ -9,6 +9,7 @@
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/updates.h"
 
 namespace starling {
 

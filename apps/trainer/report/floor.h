@@ -8,6 +8,7 @@
 #include "apps/trainer/report/ceilings.h"
 #include "apps/trainer/tasks/training_pass.h"
 #include "core/dtype.h"
+#include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 
@@ -17,7 +18,7 @@ namespace starling {
 /// written once, and what it multiplies and adds. What a batch needs as a whole before it can go on
 /// (batch norm's statistics) is read twice.
 struct OperationWork {
-  std::string name;  ///< as in core/operations.h
+  std::string name;  ///< as in core/operations
   double bytes = 0.0;
   double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
   /// The device's, of an operation in another type than the others; 0: as floor_of() is told

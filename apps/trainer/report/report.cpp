@@ -13,6 +13,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
 #include "comm/growth.h"
+#include "core/operations/updates.h"
 
 namespace starling {
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/operations/accesses.h"
 #include "core/text.h"
 
 static_assert(std::endian::native == std::endian::little, "shards are little endian");

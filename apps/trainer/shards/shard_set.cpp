@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/operations/accesses.h"
 
 namespace starling {
 namespace {

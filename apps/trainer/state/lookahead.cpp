@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/operations/pointwise.h"
 #include "core/trace.h"
 
 namespace starling {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "core/trace.h"
 
 namespace starling {

@@ -1,6 +1,7 @@
 #include "apps/trainer/tasks/loss.h"
 
 #include "core/error.h"
+#include "core/operations/losses.h"
 #include "layers/functions.h"
 
 namespace starling {

@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
+
 namespace starling {
 namespace {
 

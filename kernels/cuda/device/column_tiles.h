@@ -4,6 +4,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "core/operations/pointwise.h"
 #include "core/tensor.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
@@ -292,9 +293,7 @@ struct RowsAndChannels {
   Index rows = 0, channels = 0;
   Index elements() const { return rows * channels; }
 };
-inline RowsAndChannels rows_and_channels(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
-          "{}: x must have two or more dimensions", operation);
+inline RowsAndChannels rows_and_channels(const Tensor& x) {
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 

@@ -9,9 +9,9 @@
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/math/codec.h"
 
-// What messages hold (core/operations.h, Code), a few numbers at a time: for decoding by itself and
-// within the fused update. A message is its n codes one after another, then each block's few
-// floats.
+// What messages hold (core/operations/codecs.h, Code), a few numbers at a time: for decoding by
+// itself and within the fused update. A message is its n codes one after another, then each block's
+// few floats.
 namespace starling::cuda::detail {
 
 /// An unsigned integer of so many bytes: the compiler would move a struct of bytes one by one.

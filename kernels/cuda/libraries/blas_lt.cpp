@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/products.h"
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
 
@@ -232,25 +233,10 @@ void* aligned(const Storage& storage, std::size_t bytes) {
 }
 
 Problem problem_of(const Matmul& args) {
-  const auto matrix = [](const Tensor& x, const char* name) {
-    require(static_cast<bool>(x) && x.shape().rank() == 2, "cublas", "matmul: {} is no matrix",
-            name);
-  };
-  matrix(args.a, "a");
-  matrix(args.b, "b");
-  matrix(args.c, "c");
   Problem problem;
   problem.m = args.c.shape()[0];
   problem.n = args.c.shape()[1];
   problem.k = args.a.shape()[args.transpose_a ? 0 : 1];
-  require(args.a.shape()[args.transpose_a ? 1 : 0] == problem.m &&
-              args.b.shape()[args.transpose_b ? 0 : 1] == problem.n &&
-              args.b.shape()[args.transpose_b ? 1 : 0] == problem.k,
-          "cublas", "matmul: a {}{} times b {}{} does not give c {}", args.a.shape().text(),
-          args.transpose_a ? " transposed" : "", args.b.shape().text(),
-          args.transpose_b ? " transposed" : "", args.c.shape().text());
-  require(args.a.dtype() == args.b.dtype(), "cublas", "matmul: a is {}, but b is {}",
-          name_of(args.a.dtype()), name_of(args.b.dtype()));
   problem.input = args.a.dtype();
   problem.output = args.c.dtype();
   problem.transpose_a = args.transpose_a;
@@ -258,12 +244,9 @@ Problem problem_of(const Matmul& args) {
   problem.accumulate = args.accumulate;
   problem.bias = static_cast<bool>(args.bias);
   problem.relu = args.relu;
-  require(!args.relu || !args.accumulate, "cublas", "matmul: ReLU of a sum that is added to");
   problem.alignment = {alignment_of(args.a.raw()), alignment_of(args.b.raw()),
                        alignment_of(args.c.raw()), 1};
   if (problem.bias) {
-    require(args.bias.elements() == problem.n, "cublas",
-            "matmul: a bias of {} numbers for {} columns", args.bias.elements(), problem.n);
     problem.bias_type = args.bias.dtype();
     problem.alignment[3] = alignment_of(args.bias.raw());
   }

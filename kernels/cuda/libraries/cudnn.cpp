@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/operations/convolutions.h"
 #include "kernels/cuda/libraries/cudnn_finish.h"
 #include "kernels/cuda/libraries/cudnn_plans.h"
 
@@ -20,10 +21,7 @@ namespace starling::cuda {
 namespace {
 
 /// A missing tensor has no address, and no graph takes that.
-Binding bind(GraphTensor as, const Tensor& tensor) {
-  if (!tensor) return {as, nullptr};
-  return {as, tensor.raw(), tensor.elements(), tensor.dtype()};
-}
+Binding bind(GraphTensor as, const Tensor& tensor) { return {as, tensor ? tensor.raw() : nullptr}; }
 
 /// cuDNN's engines were asked for tensors that start on 16 bytes.
 bool aligned(const Bindings& bindings) {
@@ -43,7 +41,6 @@ class CudnnLibrary final : public Cudnn {
                             bind(GraphTensor::kY, args.y)};
     // cuDNN would compile the sum with a bias at run time, 0.6 s and more a shape: a pass of our
     // own does it.
-    if (args.bias) check_per_channel(args.bias, args.y, "conv2d: the bias");
     Plan* plan = find(args, bindings);
     if (!plan) return false;
     plans_.run(*plan, bindings, stream);
@@ -97,7 +94,6 @@ class CudnnLibrary final : public Cudnn {
                    fmt::format("[cudnn] conv2d is not one graph of cuDNN's: {}", why));
       return nullptr;
     }
-    check_bindings(*spec, bindings);
     return aligned(bindings) ? plans_.find(*spec) : nullptr;
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/convolutions.h"
 
 // What the backend asks of cuDNN, as plain values: which graph for which call, and which tensor of
 // the call is which of the graph's. No cuDNN header is needed here, so tests look at every choice
@@ -45,8 +46,6 @@ std::string text(const GraphSpec& spec);
 struct Binding {
   GraphTensor tensor;
   void* data;
-  std::int64_t elements = -1;  ///< -1: scratch memory of the backend's, which fits
-  DType dtype = DType::kFloat32;
 };
 using Bindings = std::vector<Binding>;
 
@@ -55,11 +54,5 @@ using Bindings = std::vector<Binding>;
 std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why);
 std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& why);
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why);
-
-/// Refuses a tensor of the call that is not what the graph reads or writes there, which no library
-/// would notice.
-void check_bindings(const GraphSpec& spec, const Bindings& bindings);
-/// Numbers of the parameters' dtype, one for each of the image's channels.
-void check_per_channel(const Tensor& tensor, const Tensor& image, std::string_view name);
 
 }  // namespace starling::cuda

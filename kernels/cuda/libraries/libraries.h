@@ -4,6 +4,8 @@
 #include <string>
 
 #include "core/backend.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/products.h"
 #include "kernels/cuda/runtime/runtime.h"
 
 // The libraries that the backend hands work to. Each call answers whether it did the work: false

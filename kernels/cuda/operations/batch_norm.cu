@@ -1,3 +1,4 @@
+#include "core/operations/norms.h"
 #include "kernels/cuda/operations/batch_norm_parts.h"
 
 // Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives
@@ -137,37 +138,34 @@ struct SavedLines {
 template <class T>
 void forward(CudaBackend& backend, const BatchNormForward& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "batch norm forward";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
-  const Index channels = matrix.channels, elements = matrix.elements();
+  const RowsAndChannels matrix = rows_and_channels(args.x);
+  const Index channels = matrix.channels;
   const T* x = args.x.data<T>();
-  const T* residual = optional_numbers<T>(args.residual, elements, kName, "residual");
-  T* y = numbers<T>(args.y, elements, kName, "y");
-  Normalisation<C> how{.gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                       .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
+  const T* residual = optional<T>(args.residual);
+  T* y = args.y.data<T>();
+  Normalisation<C> how{.gamma = optional<C>(args.gamma),
+                       .beta = optional<C>(args.beta),
                        .eps = static_cast<C>(args.eps),
                        .relu = args.relu,
                        .ceiling = static_cast<C>(args.ceiling)};
-  C* running_mean = optional_numbers<C>(args.running_mean, channels, kName, "running_mean");
-  C* running_var = optional_numbers<C>(args.running_var, channels, kName, "running_var");
+  C* running_mean = optional<C>(args.running_mean);
+  C* running_var = optional<C>(args.running_var);
 
   const auto run = [&]<int kSize>() {
     const auto second = residual ? normalise<T, kSize, true> : normalise<T, kSize, false>;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, moments<T, kSize>, second);
     const Launch how_many = over_columns(backend, t);
     if (args.training) {
-      const auto statistics = statistics_of<C>(args, channels, kName);
+      const auto statistics = statistics_of<C>(args);
       const Tensor partial = partial_sums<C>(backend, t);
       launch(moments<T, kSize>, how_many, x, t, partial.data<C>(), backend.arrivals(), statistics);
       how.mean = statistics.saved_mean;
       how.inv_std = statistics.saved_inv_std;
     } else {
-      require(running_mean && running_var, "cuda",
-              "batch norm forward: inference needs the running statistics");
       how.mean = running_mean;
       how.variance = running_var;
-      how.saved_mean = optional_numbers<C>(args.saved_mean, channels, kName, "saved_mean");
-      how.saved_inv_std = optional_numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std");
+      how.saved_mean = optional<C>(args.saved_mean);
+      how.saved_inv_std = optional<C>(args.saved_inv_std);
     }
     launch(second, how_many, x, residual, y, t, how);
   };
@@ -177,19 +175,18 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
 template <class T>
 void backward(CudaBackend& backend, const BatchNormBackward& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "batch norm backward";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
-  const Index channels = matrix.channels, elements = matrix.elements();
-  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, args.ceiling, kName);
-  from.dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2");
-  from.beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr;
-  if (args.relu && !from.beta) from.y = numbers<T>(args.y, elements, kName, "y");
-  T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
-  T* dresidual = optional_numbers<T>(args.dresidual, elements, kName, "dresidual");
+  const RowsAndChannels matrix = rows_and_channels(args.x);
+  const Index channels = matrix.channels;
+  detail::Gradient<T> from = detail::gradient_of<T>(args, args.ceiling);
+  from.dy2 = optional<T>(args.dy2);
+  from.beta = args.relu ? optional<C>(args.beta) : nullptr;
+  if (args.relu && !from.beta) from.y = args.y.data<T>();
+  T* dx = optional<T>(args.dx);
+  T* dresidual = optional<T>(args.dresidual);
   GradientResults<C> to{.inv_std = from.inv_std,
                         .gamma = from.gamma,
-                        .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
-                        .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
+                        .dgamma = optional<C>(args.dgamma),
+                        .dbeta = optional<C>(args.dbeta),
                         .rows = matrix.rows,
                         .accumulate = args.accumulate,
                         .training = args.training};
@@ -223,13 +220,12 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
 
 }  // namespace
 
-void CudaBackend::batch_norm_forward(const BatchNormForward& args) {
-  floating(args.x, "batch norm forward", [&](auto type) { forward<decltype(type)>(*this, args); });
+void CudaBackend::issue(const BatchNormForward& args) {
+  floating(args.x, [&](auto type) { forward<decltype(type)>(*this, args); });
 }
 
-void CudaBackend::batch_norm_backward(const BatchNormBackward& args) {
-  floating(args.x, "batch norm backward",
-           [&](auto type) { backward<decltype(type)>(*this, args); });
+void CudaBackend::issue(const BatchNormBackward& args) {
+  floating(args.x, [&](auto type) { backward<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

@@ -36,16 +36,14 @@ struct Statistics {
 
 /// From BatchNormForward or BatchNormFinish.
 template <class C, class Args>
-Statistics<C> statistics_of(const Args& args, Index channels, const char* operation) {
-  return {
-      .saved_mean = numbers<C>(args.saved_mean, channels, operation, "saved_mean"),
-      .saved_inv_std = numbers<C>(args.saved_inv_std, channels, operation, "saved_inv_std"),
-      .running_mean = optional_numbers<C>(args.running_mean, channels, operation, "running_mean"),
-      .running_var = optional_numbers<C>(args.running_var, channels, operation, "running_var"),
-      .batches_tracked =
-          optional_numbers<std::int64_t>(args.batches_tracked, 1, operation, "batches_tracked"),
-      .eps = args.eps,
-      .momentum = args.momentum};
+Statistics<C> statistics_of(const Args& args) {
+  return {.saved_mean = args.saved_mean.template data<C>(),
+          .saved_inv_std = args.saved_inv_std.template data<C>(),
+          .running_mean = optional<C>(args.running_mean),
+          .running_var = optional<C>(args.running_var),
+          .batches_tracked = optional<std::int64_t>(args.batches_tracked),
+          .eps = args.eps,
+          .momentum = args.momentum};
 }
 
 /// The numbers of a thread's channels, or `otherwise` for each where there are none.
@@ -131,14 +129,13 @@ struct Gradient {
 
 /// What BatchNormBackward and its steps all have; `ceiling`: of the ReLU that the mask is for.
 template <class T, class Args>
-Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, double ceiling,
-                        const char* operation) {
+Gradient<T> gradient_of(const Args& args, double ceiling) {
   using C = Compute<T>;
   return {.x = args.x.template data<T>(),
-          .dy = numbers<T>(args.dy, matrix.elements(), operation, "dy"),
-          .mean = numbers<C>(args.saved_mean, matrix.channels, operation, "saved_mean"),
-          .inv_std = numbers<C>(args.saved_inv_std, matrix.channels, operation, "saved_inv_std"),
-          .gamma = optional_numbers<C>(args.gamma, matrix.channels, operation, "gamma"),
+          .dy = args.dy.template data<T>(),
+          .mean = args.saved_mean.template data<C>(),
+          .inv_std = args.saved_inv_std.template data<C>(),
+          .gamma = optional<C>(args.gamma),
           .largest = math::largest_below<C>(ceiling)};
 }
 

@@ -1,3 +1,4 @@
+#include "core/operations/norms.h"
 #include "kernels/cuda/operations/batch_norm_parts.h"
 
 // The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they
@@ -147,17 +148,15 @@ __global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResult
 template <class T>
 void sums(CudaBackend& backend, const ChannelSums& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "channel sums";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x);
   const Index channels = matrix.channels;
   const T* x = args.x.data<T>();
   as_sums<C>(args.sum, [&](auto number) {
     using S = decltype(number);
-    const ChannelTotals<T, S> to{
-        .origin = sizeof(S) > sizeof(C) && matrix.rows > 0 ? x : nullptr,
-        .first = numbers<S>(args.sum, channels, kName, "sum"),
-        .second = numbers<S>(args.square_sum, channels, kName, "square_sum"),
-        .rows = matrix.rows};
+    const ChannelTotals<T, S> to{.origin = sizeof(S) > sizeof(C) && matrix.rows > 0 ? x : nullptr,
+                                 .first = args.sum.data<S>(),
+                                 .second = args.square_sum.data<S>(),
+                                 .rows = matrix.rows};
     const auto run = [&]<int kSize>() {
       const ColumnTiles t = column_tiles(backend, matrix, kSize, channel_sums<T, kSize, S>);
       const Tensor partial = partial_sums<C>(backend, t);
@@ -170,16 +169,14 @@ void sums(CudaBackend& backend, const ChannelSums& args) {
 
 template <class C, class S>
 void finish(CudaBackend& backend, const BatchNormFinish& args) {
-  constexpr const char* kName = "batch norm finish";
   const Index channels = args.sum.elements();
-  require(args.count > 0, "cuda", "{}: the count of values per channel is {}", kName, args.count);
-  const Finish<C, S> f{.sum = numbers<S>(args.sum, channels, kName, "sum"),
-                       .square_sum = numbers<S>(args.square_sum, channels, kName, "square_sum"),
-                       .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                       .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
-                       .statistics = statistics_of<C>(args, channels, kName),
-                       .scale = numbers<C>(args.scale, channels, kName, "scale"),
-                       .shift = numbers<C>(args.shift, channels, kName, "shift"),
+  const Finish<C, S> f{.sum = args.sum.data<S>(),
+                       .square_sum = args.square_sum.data<S>(),
+                       .gamma = optional<C>(args.gamma),
+                       .beta = optional<C>(args.beta),
+                       .statistics = statistics_of<C>(args),
+                       .scale = args.scale.data<C>(),
+                       .shift = args.shift.data<C>(),
                        .channels = channels,
                        .count = args.count};
   launch(finish_batch_norm<C, S>,
@@ -192,14 +189,13 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
 template <class T>
 void apply(CudaBackend& backend, const ScaleShift& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "scale and shift";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
-  const Index channels = matrix.channels, elements = matrix.elements();
+  const RowsAndChannels matrix = rows_and_channels(args.x);
+  const Index channels = matrix.channels;
   const T* x = args.x.data<T>();
-  const T* residual = optional_numbers<T>(args.residual, elements, kName, "residual");
-  T* y = numbers<T>(args.y, elements, kName, "y");
-  const Scales<C> how{.scale = numbers<C>(args.scale, channels, kName, "scale"),
-                      .shift = numbers<C>(args.shift, channels, kName, "shift"),
+  const T* residual = optional<T>(args.residual);
+  T* y = args.y.data<T>();
+  const Scales<C> how{.scale = args.scale.data<C>(),
+                      .shift = args.shift.data<C>(),
                       .relu = args.relu,
                       .ceiling = static_cast<C>(args.ceiling)};
   const auto run = [&]<int kSize>() {
@@ -213,16 +209,14 @@ void apply(CudaBackend& backend, const ScaleShift& args) {
 template <class T>
 void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "batch norm backward sums";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
-  const Index channels = matrix.channels, elements = matrix.elements();
-  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, args.ceiling, kName);
-  from.beta = optional_numbers<C>(args.beta, channels, kName, "beta");
-  T* masked = numbers<T>(args.masked, elements, kName, "masked");
+  const RowsAndChannels matrix = rows_and_channels(args.x);
+  const Index channels = matrix.channels;
+  detail::Gradient<T> from = detail::gradient_of<T>(args, args.ceiling);
+  from.beta = optional<C>(args.beta);
+  T* masked = args.masked.data<T>();
   as_sums<C>(args.sum_dy, [&](auto number) {
     using S = decltype(number);
-    const GradientSums<C, S> to{from.inv_std, numbers<S>(args.sum_dy, channels, kName, "sum_dy"),
-                                numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat")};
+    const GradientSums<C, S> to{from.inv_std, args.sum_dy.data<S>(), args.sum_dy_xhat.data<S>()};
     const auto run = [&]<int kSize>() {
       constexpr auto kKernel = detail::gradient_sums<T, kSize, true, GradientSums<C, S>>;
       const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
@@ -237,23 +231,21 @@ void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
 template <class T>
 void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "batch norm backward apply";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
-  const Index channels = matrix.channels, elements = matrix.elements();
-  const detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kNoCeiling, kName);
-  T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
+  const RowsAndChannels matrix = rows_and_channels(args.x);
+  const Index channels = matrix.channels;
+  const detail::Gradient<T> from = detail::gradient_of<T>(args, kNoCeiling);
+  T* dx = optional<T>(args.dx);
   as_sums<C>(args.sum_dy, [&](auto number) {
     using S = decltype(number);
-    const ApplyResults<C, S> results{
-        .inv_std = from.inv_std,
-        .gamma = from.gamma,
-        .sum_dy = numbers<S>(args.sum_dy, channels, kName, "sum_dy"),
-        .sum_dy_xhat = numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
-        .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
-        .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
-        .channels = channels,
-        .rows = matrix.rows,
-        .accumulate = args.accumulate};
+    const ApplyResults<C, S> results{.inv_std = from.inv_std,
+                                     .gamma = from.gamma,
+                                     .sum_dy = args.sum_dy.data<S>(),
+                                     .sum_dy_xhat = args.sum_dy_xhat.data<S>(),
+                                     .dgamma = optional<C>(args.dgamma),
+                                     .dbeta = optional<C>(args.dbeta),
+                                     .channels = channels,
+                                     .rows = matrix.rows,
+                                     .accumulate = args.accumulate};
     if (!dx) {
       launch(take_gradient_sums<C, S>,
              {.grid = {blocks_for(channels, kColumnThreads)},
@@ -273,31 +265,27 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
 
 }  // namespace
 
-void CudaBackend::channel_sums(const ChannelSums& args) {
-  floating(args.x, "channel sums", [&](auto type) { sums<decltype(type)>(*this, args); });
+void CudaBackend::issue(const ChannelSums& args) {
+  floating(args.x, [&](auto type) { sums<decltype(type)>(*this, args); });
 }
 
-void CudaBackend::batch_norm_finish(const BatchNormFinish& args) {
-  require(args.sum && args.saved_mean, "cuda",
-          "batch norm finish: the sums or the statistics are missing");
+void CudaBackend::issue(const BatchNormFinish& args) {
   if (args.saved_mean.dtype() == DType::kFloat64)
     finish<double, double>(*this, args);
   else
     as_sums<float>(args.sum, [&](auto number) { finish<float, decltype(number)>(*this, args); });
 }
 
-void CudaBackend::scale_shift(const ScaleShift& args) {
-  floating(args.x, "scale and shift", [&](auto type) { apply<decltype(type)>(*this, args); });
+void CudaBackend::issue(const ScaleShift& args) {
+  floating(args.x, [&](auto type) { apply<decltype(type)>(*this, args); });
 }
 
-void CudaBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
-  floating(args.x, "batch norm backward sums",
-           [&](auto type) { backward_sums<decltype(type)>(*this, args); });
+void CudaBackend::issue(const BatchNormBackwardSums& args) {
+  floating(args.x, [&](auto type) { backward_sums<decltype(type)>(*this, args); });
 }
 
-void CudaBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
-  floating(args.x, "batch norm backward apply",
-           [&](auto type) { backward_apply<decltype(type)>(*this, args); });
+void CudaBackend::issue(const BatchNormBackwardApply& args) {
+  floating(args.x, [&](auto type) { backward_apply<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

@@ -1,3 +1,4 @@
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -24,34 +25,15 @@ void cast_numbers(StreamHandle stream, const Tensor& x, const Tensor& y) {
 
 template <class From>
 void cast_from(StreamHandle stream, const Tensor& x, const Tensor& y) {
-  switch (y.dtype()) {
-    case DType::kFloat32: return cast_numbers<From, float>(stream, x, y);
-    case DType::kFloat64: return cast_numbers<From, double>(stream, x, y);
-    case DType::kBFloat16: return cast_numbers<From, BFloat16>(stream, x, y);
-    case DType::kFloat16: return cast_numbers<From, Float16>(stream, x, y);
-    default:
-      fail(ExitCode::kUsage, "cuda",
-           "a cast from {} to {} is not offered; to fp32, fp64, bf16 and fp16 it is",
-           name_of(x.dtype()), name_of(y.dtype()));
-  }
+  dispatch_floating(y.dtype(), [&](auto to) { cast_numbers<From, decltype(to)>(stream, x, y); });
 }
 
 }  // namespace
 
-void CudaBackend::cast(const Cast& args) {
-  require(args.x && args.y && args.x.elements() == args.y.elements(), "cuda",
-          "cast: x and y must have as many elements");
-  switch (args.x.dtype()) {
-    case DType::kFloat32: return cast_from<float>(handle(), args.x, args.y);
-    case DType::kFloat64: return cast_from<double>(handle(), args.x, args.y);
-    case DType::kBFloat16: return cast_from<BFloat16>(handle(), args.x, args.y);
-    case DType::kFloat16: return cast_from<Float16>(handle(), args.x, args.y);
-    case DType::kUInt8: return cast_from<std::uint8_t>(handle(), args.x, args.y);
-    default:
-      fail(ExitCode::kUsage, "cuda",
-           "a cast from {} is not offered; from floating types and uint8 it is",
-           name_of(args.x.dtype()));
-  }
+void CudaBackend::issue(const Cast& args) {
+  if (args.x.dtype() == DType::kUInt8) return cast_from<std::uint8_t>(handle(), args.x, args.y);
+  dispatch_floating(args.x.dtype(),
+                    [&](auto from) { cast_from<decltype(from)>(handle(), args.x, args.y); });
 }
 
 }  // namespace starling::cuda

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/operations/codecs.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/decode.h"
 #include "kernels/cuda/device/device.h"
@@ -170,8 +171,7 @@ unsigned grid_for(Index n) { return blocks_for((n + kCodeGroup - 1) / kCodeGroup
 
 }  // namespace
 
-void CudaBackend::encode(const Encode& args) {
-  check_encode(args);
+void CudaBackend::issue(const Encode& args) {
   const Index n = args.x.elements();
   if (n == 0) return;
   auto* message = args.message.data<std::uint8_t>();
@@ -209,8 +209,7 @@ void CudaBackend::encode(const Encode& args) {
   });
 }
 
-void CudaBackend::decode(const Decode& args) {
-  check_decode(args);
+void CudaBackend::issue(const Decode& args) {
   const Index n = args.out.elements();
   if (n == 0) return;
   of_type(args.out, [&](auto type) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/operations/convolutions.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -220,14 +221,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The sizes of a convolution from x to y; checks that they belong together.
-Window window_of(const Tensor& x, const Tensor& y, const Window2d& w, const char* operation) {
+/// The sizes of a convolution from x to y.
+Window window_of(const Tensor& x, const Tensor& y, const Window2d& w) {
   const Shape &in = x.shape(), &out = y.shape();
-  bool valid = in[0] == out[0];
-  for (int axis = 0; axis < 2; ++axis)
-    valid = valid && out[1 + axis] == w.output(axis, in[1 + axis]) && out[1 + axis] > 0;
-  require(valid, "cuda", "{}: {} does not become {} under a window of {}x{}, each channel alone",
-          operation, in.text(), out.text(), w.kernel[0], w.kernel[1]);
   const auto narrow = [](Index value) { return static_cast<int>(value); };
   return {in[0],
           narrow(in[1]),
@@ -246,14 +242,12 @@ Window window_of(const Tensor& x, const Tensor& y, const Window2d& w, const char
 }
 
 template <class T>
-Tensor turned(CudaBackend& backend, const Tensor& weight, const Window& g, bool mirrored,
-              const char* operation) {
+Tensor turned(CudaBackend& backend, const Tensor& weight, const Window& g, bool mirrored) {
   const int taps = g.kernel_h * g.kernel_w;
   const Index n = Index{g.channels} * taps;
   Tensor result = backend.scratch(n, weight.dtype());
   launch(turn_filters<T>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
-         numbers<T>(weight, n, operation, "weight"), Index{g.channels}, taps, mirrored,
-         result.data<T>());
+         weight.data<T>(), Index{g.channels}, taps, mirrored, result.data<T>());
   return result;
 }
 
@@ -298,24 +292,22 @@ bool takes_depthwise(const Tensor& x, const Tensor& y, const Window2d& window) {
 }
 
 void depthwise_conv2d_forward(CudaBackend& backend, const Conv2dForward& args) {
-  constexpr const char* kName = "conv2d forward";
-  const Window g = window_of(args.x, args.y, args.window, kName);
-  floating(args.x, kName, [&](auto type) {
+  const Window g = window_of(args.x, args.y, args.window);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    const Tensor filters = turned<T>(backend, args.weight, g, false, kName);
-    const auto* bias = optional_numbers<Compute<T>>(args.bias, g.channels, kName, "bias");
+    const Tensor filters = turned<T>(backend, args.weight, g, false);
+    const auto* bias = optional<Compute<T>>(args.bias);
     convolve_all<T>(backend, args.x.data<T>(), filters.data<T>(), bias, g, args.y.data<T>());
   });
 }
 
 void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& args) {
-  constexpr const char* kName = "conv2d backward of the data";
-  const Window g = window_of(args.dx, args.dy, args.window, kName);
+  const Window g = window_of(args.dx, args.dy, args.window);
   // Without strides it is a convolution with the filters turned round.
   const bool plain = g.stride_h == 1 && g.stride_w == 1;
-  floating(args.dy, kName, [&](auto type) {
+  floating(args.dy, [&](auto type) {
     using T = decltype(type);
-    const Tensor filters = turned<T>(backend, args.weight, g, plain, kName);
+    const Tensor filters = turned<T>(backend, args.weight, g, plain);
     const T* dy = args.dy.data<T>();
     T* dx = args.dx.data<T>();
     if (plain) {
@@ -337,14 +329,13 @@ void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardDa
 }
 
 void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args) {
-  constexpr const char* kName = "conv2d backward of the weights";
-  const Window g = window_of(args.x, args.dy, args.window, kName);
+  const Window g = window_of(args.x, args.dy, args.window);
   const int taps = g.kernel_h * g.kernel_w;
   const Index n = Index{g.channels} * taps, rows = g.images * g.out_height;
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
-    C* dweight = numbers<C>(args.dweight, n, kName, "dweight");
+    C* dweight = args.dweight.data<C>();
     const T* x = args.x.data<T>();
     const T* dy = args.dy.data<T>();
     const auto run = [&]<int kCount>() {

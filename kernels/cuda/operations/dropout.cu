@@ -1,3 +1,4 @@
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -74,20 +75,16 @@ struct DropRuns {
 
 }  // namespace
 
-void CudaBackend::dropout(const Dropout& args) {
-  require(args.p >= 0.0 && args.p <= 1.0, "cuda", "dropout: p is {}, but must lie in [0, 1]",
-          args.p);
-  require(args.run > 0 && args.x.elements() % args.run == 0, "cuda",
-          "dropout: runs of {} do not make up {} elements", args.run, args.x.elements());
+void CudaBackend::issue(const Dropout& args) {
   const auto counter = step_scalar<std::uint64_t>(
       args.counter, [at = args.counter](const StepValues& now, const StepValues& then) {
         return at - then.dropout_counter + now.dropout_counter;
       });
-  floating(args.x, "dropout", [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const double scale = args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0;
-    T* y = numbers<T>(args.y, n, "dropout", "y");
+    T* y = args.y.data<T>();
     const auto run = [&](const auto& drop) {
       pointwise<T, T>(handle(), n, {args.x.data<T>()}, y, drop);
     };

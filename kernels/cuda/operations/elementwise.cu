@@ -1,6 +1,7 @@
 #include <array>
 #include <type_traits>
 
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -111,27 +112,25 @@ void with_activation(Activation kind, F f) {
 
 }  // namespace
 
-void CudaBackend::activation_forward(const ActivationForward& args) {
-  constexpr const char* kName = "activation forward";
-  floating(args.x, kName, [&](auto type) {
+void CudaBackend::issue(const ActivationForward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const T* x = args.x.data<T>();
-    T* y = numbers<T>(args.y, n, kName, "y");
+    T* y = args.y.data<T>();
     with_activation(args.kind, [&](auto kind) {
       pointwise<T, T>(handle(), n, {x}, y, Activate<Compute<T>, decltype(kind)::value>{});
     });
   });
 }
 
-void CudaBackend::activation_backward(const ActivationBackward& args) {
-  constexpr const char* kName = "activation backward";
-  floating(args.x, kName, [&](auto type) {
+void CudaBackend::issue(const ActivationBackward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const T* x = args.x.data<T>();
-    const T* dy = numbers<T>(args.dy, n, kName, "dy");
-    T* dx = numbers<T>(args.dx, n, kName, "dx");
+    const T* dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
     with_activation(args.kind, [&](auto kind) {
       pointwise<T, T>(handle(), n, {x, dy}, dx,
                       ActivateBackward<Compute<T>, decltype(kind)::value>{});
@@ -139,21 +138,18 @@ void CudaBackend::activation_backward(const ActivationBackward& args) {
   });
 }
 
-void CudaBackend::add(const Add& args) {
-  floating(args.a, "add", [&](auto type) {
+void CudaBackend::issue(const Add& args) {
+  floating(args.a, [&](auto type) {
     using T = decltype(type);
     const Index n = args.a.elements();
     const T* a = args.a.data<T>();
-    const T* b = numbers<T>(args.b, n, "add", "b");
-    pointwise<T, T>(handle(), n, {a, b}, numbers<T>(args.y, n, "add", "y"), Sum<Compute<T>>{});
+    const T* b = args.b.data<T>();
+    pointwise<T, T>(handle(), n, {a, b}, args.y.data<T>(), Sum<Compute<T>>{});
   });
 }
 
-void CudaBackend::weighted_sum(const WeightedSum& args) {
-  constexpr const char* kName = "weighted_sum";
-  require(args.terms >= 0 && args.terms <= 8, "cuda", "weighted_sum: {} terms; at most 8",
-          args.terms);
-  floating(args.out, kName, [&](auto type) {
+void CudaBackend::issue(const WeightedSum& args) {
+  floating(args.out, [&](auto type) {
     using T = decltype(type);
     const Index n = args.out.elements();
     T* out = args.out.data<T>();
@@ -166,7 +162,7 @@ void CudaBackend::weighted_sum(const WeightedSum& args) {
     };
     if (args.accumulate) term(out, 1.0);
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.terms); ++i) {
-      term(numbers<T>(args.in[i], n, kName, "an input"), args.weight[i]);
+      term(args.in[i].data<T>(), args.weight[i]);
     }
     switch (terms) {
       case 0: return fill(args.out, 0.0);

@@ -2,6 +2,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/operations/indexing.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -99,23 +100,18 @@ __global__ void add_rows(const std::int32_t* tokens, const std::int32_t* order, 
 struct Table {
   Index rows, columns;
 };
-Table table_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
-          "{}: the table must have two or more dimensions", operation);
-  return {x.elements() / x.shape().back(), x.shape().back()};
-}
+Table table_of(const Tensor& x) { return {x.elements() / x.shape().back(), x.shape().back()}; }
 
 }  // namespace
 
-void CudaBackend::embedding_forward(const EmbeddingForward& args) {
-  constexpr const char* kName = "embedding";
-  const Table t = table_of(args.table, kName);
+void CudaBackend::issue(const EmbeddingForward& args) {
+  const Table t = table_of(args.table);
   const Index n = args.tokens.elements();
-  const std::int32_t* tokens = numbers<std::int32_t>(args.tokens, n, kName, "tokens");
-  floating(args.table, kName, [&](auto type) {
+  const std::int32_t* tokens = args.tokens.data<std::int32_t>();
+  floating(args.table, [&](auto type) {
     using T = decltype(type);
     const T* table = args.table.data<T>();
-    T* y = numbers<T>(args.y, n * t.columns, kName, "y");
+    T* y = args.y.data<T>();
     const auto run = [&]<int kCount>() {
       const Index packs = t.columns / kCount;
       launch(take_rows<T, kCount>, over_rows(n, packs, handle()), tokens, table, n, t.rows, packs,
@@ -125,16 +121,15 @@ void CudaBackend::embedding_forward(const EmbeddingForward& args) {
   });
 }
 
-void CudaBackend::embedding_backward(const EmbeddingBackward& args) {
-  constexpr const char* kName = "embedding, backward";
-  const Table t = table_of(args.dtable, kName);
+void CudaBackend::issue(const EmbeddingBackward& args) {
+  const Table t = table_of(args.dtable);
   const Index n = args.tokens.elements();
   require(n <= std::numeric_limits<std::int32_t>::max(), "cuda",
-          "{}: {} tokens are more than can be numbered", kName, n);
-  const std::int32_t* tokens = numbers<std::int32_t>(args.tokens, n, kName, "tokens");
-  floating(args.dy, kName, [&](auto type) {
+          "embedding: {} tokens are more than can be numbered", n);
+  const std::int32_t* tokens = args.tokens.data<std::int32_t>();
+  floating(args.dy, [&](auto type) {
     using T = decltype(type);
-    const T* dy = numbers<T>(args.dy, n * t.columns, kName, "dy");
+    const T* dy = args.dy.data<T>();
     Compute<T>* dtable = args.dtable.data<Compute<T>>();
     if (!args.accumulate) fill_numbers(*this, args.dtable, 0.0);
     const Tensor order = scratch(std::max<Index>(n, 1), DType::kInt32);

@@ -1,3 +1,5 @@
+#include "core/operations/pictures.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -58,14 +60,8 @@ __global__ void subsample_backward(Shortcut s, const T* dy, T* dx) {
 /// Checks the shapes, and calls run.template operator()<elements in a pack>(sizes).
 template <class T, class Run>
 void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index pad_before,
-                   const char* operation, Run run) {
+                   Run run) {
   const Shape from = large.shape(), to = small.shape();
-  require(from.rank() == 4 && to.rank() == 4 && stride > 0 && from[0] == to[0] &&
-              to[1] == (from[1] + stride - 1) / stride &&
-              to[2] == (from[2] + stride - 1) / stride && pad_before >= 0 &&
-              to[3] >= from[3] + pad_before,
-          "cuda", "{}: {} does not become {} with stride {} and {} channels before", operation,
-          from.text(), to.text(), stride, pad_before);
   Shortcut s{from[0], from[1], from[2], from[3], to[1], to[2], to[3], stride, pad_before};
   const auto in_packs = [&]<int kCount>() {
     s.channels /= kCount;
@@ -199,13 +195,12 @@ void launch_augment(StreamHandle stream, const Augmentation<Compute<T>>& a, T* y
 
 }  // namespace
 
-void CudaBackend::subsample_pad_forward(const SubsamplePadForward& args) {
-  constexpr const char* kName = "subsample_pad forward";
-  floating(args.x, kName, [&](auto type) {
+void CudaBackend::issue(const SubsamplePadForward& args) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    T* y = numbers<T>(args.y, args.y.elements(), kName, "y");
+    T* y = args.y.data<T>();
     with_shortcut<T>(
-        args.x, args.y, args.stride, args.pad_before, kName, [&]<int kCount>(const Shortcut& s) {
+        args.x, args.y, args.stride, args.pad_before, [&]<int kCount>(const Shortcut& s) {
           launch(subsample_forward<T, kCount>,
                  over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()),
                  s, args.x.data<T>(), y);
@@ -213,12 +208,11 @@ void CudaBackend::subsample_pad_forward(const SubsamplePadForward& args) {
   });
 }
 
-void CudaBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
-  constexpr const char* kName = "subsample_pad backward";
-  floating(args.dy, kName, [&](auto type) {
+void CudaBackend::issue(const SubsamplePadBackward& args) {
+  floating(args.dy, [&](auto type) {
     using T = decltype(type);
-    T* dx = numbers<T>(args.dx, args.dx.elements(), kName, "dx");
-    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before, kName,
+    T* dx = args.dx.data<T>();
+    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before,
                      [&]<int kCount>(const Shortcut& s) {
                        launch(subsample_backward<T, kCount>,
                               over_rows(s.images * s.height, s.width * s.channels, handle()), s,
@@ -227,15 +221,13 @@ void CudaBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
   });
 }
 
-void CudaBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
-  constexpr const char* kName = "flatten_channels_first";
+void CudaBackend::issue(const FlattenChannelsFirst& args) {
   const Shape image = (args.inverse ? args.y : args.x).shape();
-  require(image.rank() == 4, "cuda", "{}: {} is not N×H×W×C", kName, image.text());
   const Index pixels = image[1] * image[2], channels = image[3];
   const Index rows = args.inverse ? channels : pixels, columns = args.inverse ? pixels : channels;
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    T* y = numbers<T>(args.y, args.x.elements(), kName, "y");
+    T* y = args.y.data<T>();
     const Index tiles = image[0] * ((rows + kImageTile - 1) / kImageTile) *
                         ((columns + kImageTile - 1) / kImageTile);
     launch(transpose<T>, {{blocks_for(tiles, 1)}, {kImageTile, kImageTileRows}, handle()},
@@ -243,16 +235,12 @@ void CudaBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
   });
 }
 
-void CudaBackend::augment_images(const AugmentImages& args) {
-  constexpr const char* kName = "augment_images";
-  check_augment_images(args);
+void CudaBackend::issue(const AugmentImages& args) {
   const Shape shape = args.x.shape();
-  const std::int32_t* params =
-      optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
-  const std::int32_t* boxes =
-      optional_numbers<std::int32_t>(args.boxes, shape[0] * args.boxes_each() * 4, kName, "boxes");
-  const std::int32_t* mix = optional_numbers<std::int32_t>(args.mix, 5, kName, "mix");
-  floating(args.y, kName, [&](auto type) {
+  const std::int32_t* params = optional<std::int32_t>(args.params);
+  const std::int32_t* boxes = optional<std::int32_t>(args.boxes);
+  const std::int32_t* mix = optional<std::int32_t>(args.mix);
+  floating(args.y, [&](auto type) {
     using T = decltype(type);
     Augmentation<Compute<T>> a{shape[0], shape[1], shape[2], args.crop_padding,
                                {},       {},       {},       args.x.data<std::uint8_t>(),

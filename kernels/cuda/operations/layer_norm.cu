@@ -1,3 +1,4 @@
+#include "core/operations/norms.h"
 #include "kernels/cuda/device/column_tiles.h"
 
 // Layer normalisation: a warp for each row, which stays in the first cache between its passes. The
@@ -157,15 +158,14 @@ Launch over_warps(Index rows, StreamHandle stream) {
 template <class T>
 void forward(CudaBackend& backend, const LayerNormForward& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "layer norm forward";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x);
   const Index rows = matrix.rows, channels = matrix.channels;
   const T* x = args.x.data<T>();
-  const C* gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma");
-  const C* beta = optional_numbers<C>(args.beta, channels, kName, "beta");
-  T* y = numbers<T>(args.y, rows * channels, kName, "y");
-  C* mean = optional_numbers<C>(args.saved_mean, rows, kName, "saved_mean");
-  C* inv_std = optional_numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std");
+  const C* gamma = optional<C>(args.gamma);
+  const C* beta = optional<C>(args.beta);
+  T* y = args.y.data<T>();
+  C* mean = optional<C>(args.saved_mean);
+  C* inv_std = optional<C>(args.saved_inv_std);
   if (rows == 0) return;
   const auto run = [&]<int kSize>() {
     launch(layer_norm_rows<T, kSize>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
@@ -177,18 +177,16 @@ void forward(CudaBackend& backend, const LayerNormForward& args) {
 template <class T>
 void backward(CudaBackend& backend, const LayerNormBackward& args) {
   using C = Compute<T>;
-  constexpr const char* kName = "layer norm backward";
-  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x);
   const Index rows = matrix.rows, channels = matrix.channels;
-  const LayerGradient<T> from{
-      .x = args.x.data<T>(),
-      .dy = numbers<T>(args.dy, rows * channels, kName, "dy"),
-      .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-      .mean = numbers<C>(args.saved_mean, rows, kName, "saved_mean"),
-      .inv_std = numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std")};
-  T* dx = optional_numbers<T>(args.dx, rows * channels, kName, "dx");
-  C* dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma");
-  C* dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta");
+  const LayerGradient<T> from{.x = args.x.data<T>(),
+                              .dy = args.dy.data<T>(),
+                              .gamma = optional<C>(args.gamma),
+                              .mean = args.saved_mean.data<C>(),
+                              .inv_std = args.saved_inv_std.data<C>()};
+  T* dx = optional<T>(args.dx);
+  C* dgamma = optional<C>(args.dgamma);
+  C* dbeta = optional<C>(args.dbeta);
   const auto run = [&]<int kSize>() {
     if (dgamma || dbeta) {
       constexpr auto kColumns = layer_norm_gradient_columns<T, kSize>;
@@ -206,13 +204,12 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
 
 }  // namespace
 
-void CudaBackend::layer_norm_forward(const LayerNormForward& args) {
-  floating(args.x, "layer norm forward", [&](auto type) { forward<decltype(type)>(*this, args); });
+void CudaBackend::issue(const LayerNormForward& args) {
+  floating(args.x, [&](auto type) { forward<decltype(type)>(*this, args); });
 }
 
-void CudaBackend::layer_norm_backward(const LayerNormBackward& args) {
-  floating(args.x, "layer norm backward",
-           [&](auto type) { backward<decltype(type)>(*this, args); });
+void CudaBackend::issue(const LayerNormBackward& args) {
+  floating(args.x, [&](auto type) { backward<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

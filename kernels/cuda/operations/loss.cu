@@ -2,6 +2,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/operations/losses.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
 #include "kernels/cuda/device/device.h"
@@ -159,11 +160,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Logits {
   Index rows = 0, classes = 0;
 };
-Logits logits_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
-          "{}: x must have two or more dimensions", operation);
-  return {x.elements() / x.shape().back(), x.shape().back()};
-}
+Logits logits_of(const Tensor& x) { return {x.elements() / x.shape().back(), x.shape().back()}; }
 /// Calls run(threads to a row as a constant, the grid).
 template <class Run>
 void with_team(const Logits& l, Run run) {
@@ -176,15 +173,14 @@ void with_team(const Logits& l, Run run) {
 
 }  // namespace
 
-void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
-  constexpr const char* kName = "softmax cross entropy";
-  const Logits l = logits_of(args.logits, kName);
-  const std::int32_t* labels = numbers<std::int32_t>(args.labels, l.rows, kName, "labels");
-  floating(args.logits, kName, [&](auto type) {
+void CudaBackend::issue(const SoftmaxCrossEntropy& args) {
+  const Logits l = logits_of(args.logits);
+  const std::int32_t* labels = args.labels.data<std::int32_t>();
+  floating(args.logits, [&](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
-    T* dlogits = optional_numbers<T>(args.dlogits, l.rows * l.classes, kName, "dlogits");
-    Compute<T>* loss = optional_numbers<Compute<T>>(args.loss, 1, kName, "loss");
+    T* dlogits = optional<T>(args.dlogits);
+    Compute<T>* loss = optional<Compute<T>>(args.loss);
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const double scale = args.scale * args.gradient_scale;
     const LossSettings settings{
@@ -201,12 +197,11 @@ void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
   });
 }
 
-void CudaBackend::classification_metrics(const ClassificationMetrics& args) {
-  constexpr const char* kName = "classification metrics";
-  const Logits l = logits_of(args.logits, kName);
-  const std::int32_t* labels = numbers<std::int32_t>(args.labels, l.rows, kName, "labels");
-  double* totals = numbers<double>(args.totals, 4, kName, "totals");
-  floating(args.logits, kName, [&](auto type) {
+void CudaBackend::issue(const ClassificationMetrics& args) {
+  const Logits l = logits_of(args.logits);
+  const std::int32_t* labels = args.labels.data<std::int32_t>();
+  double* totals = args.totals.data<double>();
+  floating(args.logits, [&](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/operations.h"
+#include "core/operations/updates.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/operations/update_buffers.h"
 #include "kernels/cuda/runtime/launch.h"

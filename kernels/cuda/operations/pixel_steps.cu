@@ -1,3 +1,4 @@
+#include "core/operations/pictures.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/row_grid.h"
@@ -80,8 +81,7 @@ __global__ void __launch_bounds__(kPixelThreads, 3)
 
 }  // namespace
 
-void CudaBackend::resize_pictures(const ResizePictures& args) {
-  check_resize_pictures(args);
+void CudaBackend::issue(const ResizePictures& args) {
   const Shape shape = args.y.shape();
   const auto* parts = reinterpret_cast<const CutPicture*>(args.parts.data<std::int32_t>());
   launch(cuda::resize_pictures,
@@ -92,8 +92,7 @@ void CudaBackend::resize_pictures(const ResizePictures& args) {
          args.y.data<std::uint8_t>());
 }
 
-void CudaBackend::change_pixels(const ChangePixels& args) {
-  check_change_pixels(args);
+void CudaBackend::issue(const ChangePixels& args) {
   const Shape shape = args.x.shape();
   const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());
   with_channels(shape[3], [&]<int kChannels>() {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "core/backend.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/products.h"
 
 namespace starling::cuda {
 

@@ -1,3 +1,4 @@
+#include "core/operations/convolutions.h"
 #include "kernels/cuda/device/row_grid.h"
 #include "kernels/cuda/device/tiled_product.h"
 #include "kernels/cuda/operations/plain.h"
@@ -250,29 +251,13 @@ struct WindowColumns {
   };
 };
 
-/// The sizes of a convolution from x[N,H,W,C] to y[N,P,Q,O]; checks that they belong together.
-Geometry geometry(const Tensor& x, const Tensor& y, const Window2d& window, const char* operation) {
-  require(x && y && x.shape().rank() == 4 && y.shape().rank() == 4, "cuda",
-          "{}: x and y must have four dimensions", operation);
+/// The sizes of a convolution from x[N,H,W,C] to y[N,P,Q,O].
+Geometry geometry(const Tensor& x, const Tensor& y, const Window2d& window) {
   const Shape &in = x.shape(), &out = y.shape();
-  bool valid = window.groups > 0;
-  for (int i = 0; i < 2; ++i) {
-    const auto axis = static_cast<std::size_t>(i);
-    valid = valid && window.kernel[axis] > 0 && window.stride[axis] > 0 &&
-            window.dilation[axis] > 0 && window.padding[axis] >= 0;
-    valid = valid && out[1 + i] == window.output(i, in[1 + i]) && out[1 + i] > 0;
-  }
-  valid = valid && in[0] == out[0] && in[3] % window.groups == 0 && out[3] % window.groups == 0;
-  // Places within one image and one filter are computed in 32 bits.
+  // Places within one filter are computed in 32 bits, as those within an image (check_window).
   constexpr Index kMost = Index{1} << 30;
-  require(valid, "cuda", "{}: {} does not become {} under a window of {}x{}, {} groups", operation,
-          in.text(), out.text(), window.kernel[0], window.kernel[1], window.groups);
-  for (std::size_t i = 0; i < 2; ++i) {
-    valid = valid && in[1 + static_cast<int>(i)] + 2 * window.padding[i] < kMost &&
-            window.kernel[i] * window.dilation[i] < kMost;
-  }
-  require(valid && window.kernel[0] * window.kernel[1] * std::max(in[3], out[3]) < kMost, "cuda",
-          "{}: {} is too large", operation, in.text());
+  require(window.kernel[0] * window.kernel[1] * std::max(in[3], out[3]) < kMost, "cuda",
+          "conv2d: {} is too large", in.text());
   const auto narrow = [](Index value) { return static_cast<int>(value); };
   return {.height = in[1],
           .width = in[2],
@@ -297,13 +282,12 @@ Index filter_elements(const Geometry& g) { return Index{g.kernel_area} * g.group
 }  // namespace
 
 void plain_conv2d_forward(CudaBackend& backend, const Conv2dForward& args) {
-  constexpr const char* kName = "conv2d forward";
-  const Geometry g = geometry(args.x, args.y, args.window, kName);
-  floating(args.x, kName, [&](auto type) {
+  const Geometry g = geometry(args.x, args.y, args.window);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
-    const T* weight = numbers<T>(args.weight, g.out_channels * filter_elements(g), kName, "weight");
-    const C* bias = optional_numbers<C>(args.bias, g.out_channels, kName, "bias");
+    const T* weight = args.weight.data<T>();
+    const C* bias = optional<C>(args.bias);
     const ProductSizes s{.m = args.y.shape()[0] * g.out_height * g.out_width,
                          .n = g.group_out_channels,
                          .k = filter_elements(g),
@@ -314,12 +298,11 @@ void plain_conv2d_forward(CudaBackend& backend, const Conv2dForward& args) {
 }
 
 void plain_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& args) {
-  constexpr const char* kName = "conv2d backward of the data";
-  const Geometry g = geometry(args.dx, args.dy, args.window, kName);
-  floating(args.dy, kName, [&](auto type) {
+  const Geometry g = geometry(args.dx, args.dy, args.window);
+  floating(args.dy, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
-    const T* weight = numbers<T>(args.weight, g.out_channels * filter_elements(g), kName, "weight");
+    const T* weight = args.weight.data<T>();
     const ProductSizes s{.m = args.dx.shape()[0] * g.height * g.width,
                          .n = g.group_channels,
                          .k = Index{g.kernel_area} * g.group_out_channels,
@@ -331,12 +314,11 @@ void plain_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& 
 }
 
 void plain_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args) {
-  constexpr const char* kName = "conv2d backward of the weights";
-  const Geometry g = geometry(args.x, args.dy, args.window, kName);
-  floating(args.x, kName, [&](auto type) {
+  const Geometry g = geometry(args.x, args.dy, args.window);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
-    C* dweight = numbers<C>(args.dweight, g.out_channels * filter_elements(g), kName, "dweight");
+    C* dweight = args.dweight.data<C>();
     const ProductSizes s{.m = g.group_out_channels,
                          .n = filter_elements(g),
                          .k = args.dy.shape()[0] * g.out_height * g.out_width,

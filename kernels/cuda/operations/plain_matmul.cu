@@ -1,3 +1,4 @@
+#include "core/operations/products.h"
 #include "kernels/cuda/device/tiled_product.h"
 #include "kernels/cuda/operations/plain.h"
 
@@ -47,7 +48,7 @@ void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
                                             : PlainMatrix<T>{args.a.data<T>(), s.k, 1};
   const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1}
                                             : PlainMatrix<T>{args.b.data<T>(), 1, s.n};
-  const C* bias = optional_numbers<C>(args.bias, s.n, "matmul", "bias");
+  const C* bias = optional<C>(args.bias);
   launch_product<C, Out>(backend, a, b, s,
                          {args.c.data<Out>(), bias, s.n, 0, args.accumulate, args.relu});
 }
@@ -55,20 +56,10 @@ void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
 }  // namespace
 
 void plain_matmul(CudaBackend& backend, const Matmul& args) {
-  require(args.a && args.b && args.c && args.a.shape().rank() == 2 && args.b.shape().rank() == 2 &&
-              args.c.shape().rank() == 2,
-          "cuda", "matmul: a, b and c must be matrices");
   const ProductSizes s{.m = args.c.shape()[0],
                        .n = args.c.shape()[1],
                        .k = args.a.shape()[args.transpose_a ? 0 : 1]};
-  require(args.a.shape()[args.transpose_a ? 1 : 0] == s.m &&
-              args.b.shape()[args.transpose_b ? 1 : 0] == s.k &&
-              args.b.shape()[args.transpose_b ? 0 : 1] == s.n,
-          "cuda", "matmul: {}{} by {}{} is not {}", args.a.shape().text(),
-          args.transpose_a ? " transposed" : "", args.b.shape().text(),
-          args.transpose_b ? " transposed" : "", args.c.shape().text());
-  require(!args.relu || !args.accumulate, "cuda", "matmul: ReLU of a sum that is added to");
-  floating(args.a, "matmul", [&](auto type) {
+  floating(args.a, [&](auto type) {
     using T = decltype(type);
     if (args.c.dtype() == DTypeOf<Compute<T>>::value) {
       run<T, Compute<T>>(backend, args, s);

@@ -2,6 +2,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/operations/convolutions.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -173,24 +174,13 @@ __global__ void global_spread(const T* dy, T* dx, Index images, Index pixels, In
   });
 }
 
-/// The sizes of a pooling from x[N,H,W,C] and y[N,P,Q,C]; checks that they belong together.
-Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s,
-               const char* operation) {
-  require(image && result && image.shape().rank() == 4 && result.shape().rank() == 4, "cuda",
-          "{}: {} and {} must have four dimensions", operation, image.shape().text(),
-          result.shape().text());
+/// The sizes of a pooling from x[N,H,W,C] and y[N,P,Q,C].
+Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s) {
   const Shape x = image.shape(), y = result.shape();
   Sizes sizes{.images = x[0], .packs = x[3]};
-  bool valid = s.groups > 0;
   for (int axis = 0; axis < 2; ++axis) {
     const auto i = static_cast<std::size_t>(axis);
     const Index in = x[axis + 1], out = y[axis + 1];
-    valid = valid && s.kernel[i] > 0 && s.stride[i] > 0 && s.dilation[i] > 0 && s.padding[i] >= 0 &&
-            out > 0;
-    // All that a kernel computes with ints stays below 2^31.
-    valid = valid &&
-            in + 2 * s.padding[i] + s.dilation[i] * s.kernel[i] + s.stride[i] < (Index{1} << 30) &&
-            out == s.output(axis, in);
     const auto set = [&](int(&to)[2], Index value) { to[i] = static_cast<int>(value); };
     set(sizes.size, in);
     set(sizes.out, out);
@@ -199,11 +189,6 @@ Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s,
     set(sizes.pad, s.padding[i]);
     set(sizes.dilation, s.dilation[i]);
   }
-  require(valid && y[0] == x[0] && x[1] * x[2] < (Index{1} << 31), "cuda",
-          "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}",
-          operation, x.text(), y.text(), s.kernel[0], s.kernel[1], s.stride[0], s.padding[0],
-          s.dilation[0]);
-  require(x[3] == y[3], "cuda", "{}: {} channels in, {} out", operation, x[3], y[3]);
   return sizes;
 }
 
@@ -215,9 +200,9 @@ Compute<T> share_of(const Sizes& s) {
 /// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, result's).
 template <class Run>
 void with_pooling(const Tensor& image, const Tensor& result, const std::int32_t* index,
-                  const Window2d& window, const char* operation, Run run) {
-  Sizes s = sizes_of(image, result, window, operation);
-  floating(image, operation, [&](auto type) {
+                  const Window2d& window, Run run) {
+  Sizes s = sizes_of(image, result, window);
+  floating(image, [&](auto type) {
     using T = decltype(type);
     T *x = image.data<T>(), *y = result.data<T>();
     const auto in_packs = [&]<int kCount>() {
@@ -256,7 +241,7 @@ Blur blur_of(CudaBackend& backend, Window2d window, Index channels, DType type) 
                  [](double share) { return static_cast<float>(share); });
   const auto taps = static_cast<Index>(shares.size());
   const Tensor weight = backend.scratch(channels * taps, type);
-  floating(weight, "blur", [&](auto number) {
+  floating(weight, [&](auto number) {
     using T = decltype(number);
     launch(repeat_filter<T>,
            {{blocks_for(channels * taps, kThreads)}, {kThreads}, backend.handle()}, filter,
@@ -272,13 +257,9 @@ struct Pixels {
 /// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, vector's, 1 /
 /// pixels).
 template <class Run>
-void with_pixels(const Tensor& image, const Tensor& vector, const char* operation, Run run) {
-  require(image && vector && image.shape().rank() == 4 &&
-              vector.elements() == image.shape()[0] * image.shape()[3],
-          "cuda", "{}: {} and {} do not belong together", operation, image.shape().text(),
-          vector.shape().text());
+void with_pixels(const Tensor& image, const Tensor& vector, Run run) {
   const Shape& shape = image.shape();
-  floating(image, operation, [&](auto type) {
+  floating(image, [&](auto type) {
     using T = decltype(type);
     T *x = image.data<T>(), *y = vector.data<T>();
     const auto in_packs = [&]<int kCount>() {
@@ -291,19 +272,16 @@ void with_pixels(const Tensor& image, const Tensor& vector, const char* operatio
 
 }  // namespace
 
-void CudaBackend::pool2d_forward(const Pool2dForward& args) {
-  constexpr const char* kName = "pooling forward";
+void CudaBackend::issue(const Pool2dForward& args) {
   if (args.kind == Pooling::kBlur) {
-    sizes_of(args.x, args.y, args.window, kName);
     const Blur blur = blur_of(*this, args.window, args.x.shape()[3], args.x.dtype());
     const Conv2dForward conv{
         .x = args.x, .weight = blur.weight, .bias = {}, .y = args.y, .window = blur.window};
     return takes_depthwise(conv.x, conv.y, conv.window) ? depthwise_conv2d_forward(*this, conv)
                                                         : plain_conv2d_forward(*this, conv);
   }
-  std::int32_t* index =
-      optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
-  with_pooling(args.x, args.y, index, args.window, kName,
+  std::int32_t* index = optional<std::int32_t>(args.index);
+  with_pooling(args.x, args.y, index, args.window,
                [&]<class T, int kCount>(const Sizes& s, const T* x, T* y) {
                  const Launch how = over_rows(s.images * s.out[0], s.out[1] * s.packs, handle());
                  launch(args.kind == Pooling::kMax ? pool_forward<T, kCount, true>
@@ -312,10 +290,8 @@ void CudaBackend::pool2d_forward(const Pool2dForward& args) {
                });
 }
 
-void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
-  constexpr const char* kName = "pooling backward";
+void CudaBackend::issue(const Pool2dBackward& args) {
   if (args.kind == Pooling::kBlur) {
-    sizes_of(args.dx, args.dy, args.window, kName);
     const Blur blur = blur_of(*this, args.window, args.dx.shape()[3], args.dy.dtype());
     const Conv2dBackwardData conv{
         .dy = args.dy, .weight = blur.weight, .dx = args.dx, .window = blur.window};
@@ -324,9 +300,8 @@ void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
                : plain_conv2d_backward_data(*this, conv);
   }
   const bool max = args.kind == Pooling::kMax;
-  const std::int32_t* index =
-      max ? numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-  with_pooling(args.dx, args.dy, index, args.window, kName,
+  const std::int32_t* index = max ? args.index.data<std::int32_t>() : nullptr;
+  with_pooling(args.dx, args.dy, index, args.window,
                [&]<class T, int kCount>(const Sizes& s, T* dx, const T* dy) {
                  const Launch how = over_rows(s.images * s.size[0], s.size[1] * s.packs, handle());
                  launch(max ? pool_backward<T, kCount, true> : pool_backward<T, kCount, false>, how,
@@ -334,7 +309,7 @@ void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
                });
 }
 
-void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
+void CudaBackend::issue(const GlobalAvgPoolForward& args) {
   const auto run = [&]<class T, int kCount>(const Pixels& p, const T* x, T* y, double share) {
     // As many threads for the packs as there are, at most a warp, and no more for the pixels than
     // have some: both powers of two.
@@ -347,15 +322,15 @@ void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
         handle()};
     launch(global_average<T, kCount>, how, x, y, p.images, p.pixels, p.packs, share);
   };
-  with_pixels(args.x, args.y, "global average pooling forward", run);
+  with_pixels(args.x, args.y, run);
 }
 
-void CudaBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
+void CudaBackend::issue(const GlobalAvgPoolBackward& args) {
   const auto run = [&]<class T, int kCount>(const Pixels& p, T* dx, const T* dy, double share) {
     launch(global_spread<T, kCount>, over_rows(p.images * p.pixels, p.packs, handle()), dy, dx,
            p.images, p.pixels, p.packs, share);
   };
-  with_pixels(args.dx, args.dy, "global average pooling backward", run);
+  with_pixels(args.dx, args.dy, run);
 }
 
 }  // namespace starling::cuda

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
+#include "core/operations/updates.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
@@ -198,16 +201,13 @@ __global__ void __launch_bounds__(kControlThreads)
 
 }  // namespace
 
-void CudaBackend::sum_rows(const SumRows& args) {
-  constexpr const char* kName = "sum_rows";
-  require(args.x && args.x.shape().rank() >= 2 && args.x.shape().back() > 0, "cuda",
-          "{}: x must have two or more dimensions", kName);
+void CudaBackend::issue(const SumRows& args) {
   const Index channels = args.x.shape().back(), rows = args.x.elements() / channels;
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using Y = Compute<T>;
     const T* x = args.x.data<T>();
-    Y* y = numbers<Y>(args.y, channels, kName, "y");
+    Y* y = args.y.data<Y>();
     const auto run = [&]<int kCount>() {
       const RowParts parts(rows, channels, kCount, 256);
       const Tensor partial =
@@ -222,16 +222,13 @@ void CudaBackend::sum_rows(const SumRows& args) {
   });
 }
 
-void CudaBackend::squared_distance(const SquaredDistance& args) {
-  constexpr const char* kName = "squared_distance";
-  require(args.totals && args.index >= 0 && args.index < args.totals.elements(), "cuda",
-          "squared_distance: no total {}", args.index);
+void CudaBackend::issue(const SquaredDistance& args) {
   double* total = args.totals.data<double>() + args.index;
-  floating(args.x, kName, [&](auto type) {
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements(), blocks = (n + kBlock - 1) / kBlock;
     const T* x = args.x.data<T>();
-    const T* y = optional_numbers<T>(args.y, n, kName, "y");
+    const T* y = optional<T>(args.y);
     if (n == 0) return;
     const Tensor sums = scratch(blocks, DType::kFloat64);
     const auto run = [&]<int kCount>() {
@@ -244,13 +241,7 @@ void CudaBackend::squared_distance(const SquaredDistance& args) {
   });
 }
 
-void CudaBackend::gradient_control(const GradientControl& args) {
-  require(args.totals && args.first >= 0 && args.count >= 0 &&
-              args.first + args.count <= args.totals.elements(),
-          "cuda", "gradient_control: totals {} to {} of {}", args.first, args.first + args.count,
-          args.totals ? args.totals.elements() : 0);
-  require(args.control && args.control.elements() == 2, "cuda",
-          "gradient_control: control must have 2 elements");
+void CudaBackend::issue(const GradientControl& args) {
   const auto scale = step_scalar<double>(
       args.scale, [at = args.scale](const StepValues& now, const StepValues& then) {
         return at * (then.loss_scale / now.loss_scale);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -98,18 +99,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
-                                std::int64_t first) {
-  constexpr const char* kName = "squared_norms";
-  require(totals && totals.dtype() == DType::kFloat64 && first >= 0 &&
-              first + static_cast<std::int64_t>(x.size()) <= totals.elements(),
-          "cuda", "{}: {} totals from {} on, in {}", kName, x.size(), first,
-          totals ? totals.elements() : 0);
-  for (const Tensor& tensor : x) {
-    require(tensor && tensor.dtype() == x[0].dtype() &&
-                (tensor.dtype() == DType::kFloat32 || tensor.dtype() == DType::kFloat64),
-            "cuda", "{}: a tensor is missing, or they are not all fp32 or all fp64", kName);
-  }
+void CudaBackend::issue(const SquaredNorms& args) {
+  const auto& [x, totals, first] = args;
   for (std::size_t begin = 0; begin < x.size(); begin += kMostSegments) {
     Segments s;
     s.count = static_cast<int>(std::min<std::size_t>(kMostSegments, x.size() - begin));

@@ -2,6 +2,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/operations/losses.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
 #include "kernels/cuda/device/device.h"
@@ -108,27 +109,20 @@ __global__ void __launch_bounds__(kThreads)
 struct Outputs {
   Index rows = 0, classes = 0;
 };
-Outputs outputs_of(const Tensor& x, const char* operation) {
-  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda",
-          "{}: x must have two or more dimensions", operation);
-  return {x.elements() / x.shape().back(), x.shape().back()};
-}
+Outputs outputs_of(const Tensor& x) { return {x.elements() / x.shape().back(), x.shape().back()}; }
 
 }  // namespace
 
-void CudaBackend::target_loss(const TargetLoss& args) {
-  constexpr const char* kName = "target loss";
-  const Outputs o = outputs_of(args.x, kName);
+void CudaBackend::issue(const TargetLoss& args) {
+  const Outputs o = outputs_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
-  const std::int32_t* labels =
-      by_number ? numbers<std::int32_t>(args.targets, o.rows, kName, "targets") : nullptr;
-  floating(args.x, kName, [&](auto type) {
+  const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
-    const C* targets =
-        by_number ? nullptr : numbers<C>(args.targets, o.rows * o.classes, kName, "targets");
-    T* dx = optional_numbers<T>(args.dx, o.rows * o.classes, kName, "dx");
-    C* loss = optional_numbers<C>(args.loss, 1, kName, "loss");
+    const C* targets = by_number ? nullptr : args.targets.data<C>();
+    T* dx = optional<T>(args.dx);
+    C* loss = optional<C>(args.loss);
     const Tensor losses = scratch(std::max<Index>(o.rows, 1), DType::kFloat64);
     const double scale = args.scale * args.gradient_scale;
     const TargetSettings settings{
@@ -147,12 +141,11 @@ void CudaBackend::target_loss(const TargetLoss& args) {
   });
 }
 
-void CudaBackend::confusion_counts(const ConfusionCounts& args) {
-  constexpr const char* kName = "confusion counts";
-  const Outputs o = outputs_of(args.logits, kName);
-  const std::int32_t* labels = numbers<std::int32_t>(args.labels, o.rows, kName, "labels");
-  double* counts = numbers<double>(args.counts, o.classes * (o.classes + 1), kName, "counts");
-  floating(args.logits, kName, [&](auto type) {
+void CudaBackend::issue(const ConfusionCounts& args) {
+  const Outputs o = outputs_of(args.logits);
+  const std::int32_t* labels = args.labels.data<std::int32_t>();
+  double* counts = args.counts.data<double>();
+  floating(args.logits, [&](auto type) {
     using T = decltype(type);
     launch(count_predictions<T>, {{blocks_for(o.rows, kThreads)}, {kThreads}, handle()},
            args.logits.data<T>(), labels, o.rows, o.classes, counts);

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/updates.h"
 #include "core/tensor.h"
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -159,7 +161,7 @@ GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
                   rules::AdafactorQuotient>(rule);
 }
 
-void CudaBackend::update(const Update& call) {
+void CudaBackend::issue(const Update& call) {
   const OptimizerRule& rule = call.rule;
   const UpdateArgs& args = call.args;
   check_update(rule, args);

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "core/operations.h"
 
 // What the kernels of a fused update take (update_kernel.h, measure_kernel.h).
 

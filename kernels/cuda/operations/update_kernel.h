@@ -11,6 +11,8 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/operations/codecs.h"
+#include "core/operations/updates.h"
 #include "kernels/cuda/device/decode.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/operations/measure_kernel.h"

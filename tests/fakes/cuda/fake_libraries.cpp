@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/operations/products.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/cuda/graph_on_cpu.h"

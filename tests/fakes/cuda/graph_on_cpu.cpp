@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/operations/convolutions.h"
+#include "core/operations/products.h"
 
 namespace starling::cuda::shim {
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/backend.h"
+#include "core/operations/products.h"
 #include "kernels/cuda/libraries/cudnn_spec.h"
 
 namespace starling::cuda::shim {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/operations/accesses.h"
 #include "kernels/optimizer.h"
 #include "tests/fakes/cuda/recorder.h"
 
@@ -86,15 +87,6 @@ void NotingBackend::fill(const Tensor& x, double value) {
   // Zeros are set by the runtime, which notes them.
   if (value != 0.0 || std::signbit(value)) before("fill", Accesses().write({x}));
   ForwardingBackend::fill(x, value);
-}
-
-void NotingBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
-                                  std::int64_t first) {
-  Accesses accesses;
-  for (const Tensor& tensor : x) accesses.read({tensor});
-  before("squared_norms",
-         accesses.write({totals.slice(first, Shape{static_cast<std::int64_t>(x.size())})}));
-  cuda_.squared_norms(x, totals, first);
 }
 
 void NotingBackend::before(std::string_view name, const Accesses& accesses) {

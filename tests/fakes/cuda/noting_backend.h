@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "core/forwarding_backend.h"
+#include "core/operations/accesses.h"
 #include "core/peer_memory.h"
-#include "core/squared_norms.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace starling::cuda::shim {
@@ -15,13 +15,12 @@ namespace starling::cuda::shim {
 /// Hands every call on to a CudaBackend on the fake runtime, and adds to the record (recorder.h)
 /// which memory each operation reads and writes, and which blocks the pool gives out and gets back:
 /// what check_races() needs to know. Tensors belong to this backend.
-class NotingBackend final : public ForwardingBackend, public SquaredNorms {
+class NotingBackend final : public ForwardingBackend {
  public:
   explicit NotingBackend(CudaBackend& inner) : ForwardingBackend(inner), cuda_(inner) {}
 
   std::shared_ptr<Storage> allocate(std::size_t bytes) override;
   void fill(const Tensor& x, double value) override;
-  void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
   PeerMemory* peer_memory() override;  ///< whose signals and waits are noted
 
  protected:

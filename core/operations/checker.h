@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/tensor.h"
+
+namespace starling {
+
+/// The dtype of what is not rounded where numbers are of this one: fp32 for bf16 and fp16, and
+/// else the same.
+inline DType wide_of(DType dtype) { return is_low_precision(dtype) ? DType::kFloat32 : dtype; }
+
+/// Checks of one operation's arguments. Each throws Error(kInternal), which names the operation and
+/// the tensor.
+class Checker {
+ public:
+  explicit Checker(std::string_view operation) : operation_(operation) {}
+
+  /// The tensor is there.
+  void there(const Tensor& x, const char* name) const {
+    require(static_cast<bool>(x), "operation", "{}: {} is missing", operation_, name);
+  }
+  /// And holds floating numbers: fp32, fp64, bf16 or fp16.
+  void floating(const Tensor& x, const char* name) const {
+    there(x, name);
+    that(is_floating(x.dtype()), "{} is {}; needed: fp32, fp64, bf16 or fp16", name,
+         name_of(x.dtype()));
+  }
+  /// It has so many elements of this dtype.
+  void has(const Tensor& x, const char* name, std::int64_t elements, DType dtype) const;
+  /// The same of a tensor that may be missing.
+  void may_have(const Tensor& x, const char* name, std::int64_t elements, DType dtype) const {
+    if (x) has(x, name, elements, dtype);
+  }
+
+  /// Rows, which are all dimensions but the last, and columns of floating numbers in two or more
+  /// dimensions.
+  struct Matrix {
+    std::int64_t rows = 0, columns = 0;
+    std::int64_t elements() const { return rows * columns; }
+  };
+  Matrix matrix(const Tensor& x, const char* name) const;
+
+  template <class... Args>
+  void that(bool condition, fmt::format_string<Args...> format, Args&&... args) const {
+    if (!condition)
+      require(false, "operation", "{}: {}", operation_,
+              fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  std::string_view operation_;
+};
+
+}  // namespace starling

@@ -1,0 +1,79 @@
+#pragma once
+
+// The operations of a backend. A struct of each family's header says what an operation takes and
+// does, and which tensors it reads and writes; check() in the family's .cpp looks at them once for
+// all backends. From STARLING_OPERATIONS come the declarations (core/backend.h), forwarding, the
+// meta backend, checks of the order between streams, counts of bytes and arithmetic. A new
+// operation is a struct, a check and a line of the list; a function of CpuBackend and one of
+// CudaBackend; rows in tests/operations; and what calls it in layers/.
+//
+// Tensors of a call are contiguous; its floating tensors of one call share a dtype
+// unless said otherwise. "accumulate" adds to the output instead of overwriting it. An empty Tensor
+// means "not wanted" where a comment says optional. No output may alias an input unless a comment
+// allows it.
+// Low precision: where activations (x, y, dy, dx, residuals, logits) are bf16 or fp16, weights of
+// products have their dtype, and everything else is fp32: biases, gamma, beta, statistics, losses,
+// and the gradients of parameters (dweight, dbias, dgamma, dbeta, the y of SumRows, the c of a
+// Matmul that makes a weight's gradient). Arithmetic and sums are fp32 at least.
+namespace starling {
+
+// X(arguments, name of the function that takes them)
+#define STARLING_OPERATIONS(X)                         \
+  X(Conv2dForward, conv2d_forward)                     \
+  X(Conv2dBackwardData, conv2d_backward_data)          \
+  X(Conv2dBackwardWeights, conv2d_backward_weights)    \
+  X(Matmul, matmul)                                    \
+  X(SumRows, sum_rows)                                 \
+  X(ActivationForward, activation_forward)             \
+  X(ActivationBackward, activation_backward)           \
+  X(BatchNormForward, batch_norm_forward)              \
+  X(BatchNormBackward, batch_norm_backward)            \
+  X(ChannelSums, channel_sums)                         \
+  X(BatchNormFinish, batch_norm_finish)                \
+  X(ScaleShift, scale_shift)                           \
+  X(BatchNormBackwardSums, batch_norm_backward_sums)   \
+  X(BatchNormBackwardApply, batch_norm_backward_apply) \
+  X(LayerNormForward, layer_norm_forward)              \
+  X(LayerNormBackward, layer_norm_backward)            \
+  X(Pool2dForward, pool2d_forward)                     \
+  X(Pool2dBackward, pool2d_backward)                   \
+  X(GlobalAvgPoolForward, global_avg_pool_forward)     \
+  X(GlobalAvgPoolBackward, global_avg_pool_backward)   \
+  X(Add, add)                                          \
+  X(SubsamplePadForward, subsample_pad_forward)        \
+  X(SubsamplePadBackward, subsample_pad_backward)      \
+  X(FlattenChannelsFirst, flatten_channels_first)      \
+  X(Dropout, dropout)                                  \
+  X(SoftmaxCrossEntropy, softmax_cross_entropy)        \
+  X(TargetLoss, target_loss)                           \
+  X(ConfusionCounts, confusion_counts)                 \
+  X(ClassificationMetrics, classification_metrics)     \
+  X(EmbeddingForward, embedding_forward)               \
+  X(EmbeddingBackward, embedding_backward)             \
+  X(Cast, cast)                                        \
+  X(AugmentImages, augment_images)                     \
+  X(ResizePictures, resize_pictures)                   \
+  X(ChangePixels, change_pixels)                       \
+  X(WeightedSum, weighted_sum)                         \
+  X(Encode, encode)                                    \
+  X(Decode, decode)                                    \
+  X(SquaredDistance, squared_distance)                 \
+  X(SquaredNorms, squared_norms)                       \
+  X(GradientControl, gradient_control)                 \
+  X(Update, update)
+
+#define STARLING_DECLARE_CHECK(Arguments, name)                             \
+  struct Arguments;                                                         \
+  /** Throws Error(kInternal) where the arguments do not fit each other. */ \
+  void check(const Arguments& args);
+STARLING_OPERATIONS(STARLING_DECLARE_CHECK)
+#undef STARLING_DECLARE_CHECK
+
+/// For a backend that has them all: declares its functions.
+#define STARLING_ISSUE_OPERATION(Arguments, name) void issue(const Arguments& args) override;
+
+#define STARLING_COUNT_OPERATION(Arguments, name) +1
+inline constexpr int kOperations = 0 STARLING_OPERATIONS(STARLING_COUNT_OPERATION);
+#undef STARLING_COUNT_OPERATION
+
+}  // namespace starling

@@ -1,0 +1,43 @@
+#include "core/operations/losses.h"
+
+#include "core/operations/checker.h"
+#include "core/operations/list.h"
+
+namespace starling {
+
+void check(const SoftmaxCrossEntropy& args) {
+  const Checker call("softmax_cross_entropy");
+  const auto logits = call.matrix(args.logits, "logits");
+  call.has(args.labels, "labels", logits.rows, DType::kInt32);
+  call.may_have(args.dlogits, "dlogits", logits.elements(), args.logits.dtype());
+  call.may_have(args.loss, "loss", 1, wide_of(args.logits.dtype()));
+}
+
+void check(const TargetLoss& args) {
+  const Checker call("target_loss");
+  const auto x = call.matrix(args.x, "x");
+  const DType wide = wide_of(args.x.dtype());
+  call.there(args.targets, "targets");
+  if (args.targets.dtype() == DType::kInt32)
+    call.has(args.targets, "targets", x.rows, DType::kInt32);
+  else
+    call.has(args.targets, "targets", x.elements(), wide);
+  call.may_have(args.dx, "dx", x.elements(), args.x.dtype());
+  call.may_have(args.loss, "loss", 1, wide);
+}
+
+void check(const ConfusionCounts& args) {
+  const Checker call("confusion_counts");
+  const auto logits = call.matrix(args.logits, "logits");
+  call.has(args.labels, "labels", logits.rows, DType::kInt32);
+  call.has(args.counts, "counts", logits.columns * (logits.columns + 1), DType::kFloat64);
+}
+
+void check(const ClassificationMetrics& args) {
+  const Checker call("classification_metrics");
+  const auto logits = call.matrix(args.logits, "logits");
+  call.has(args.labels, "labels", logits.rows, DType::kInt32);
+  call.has(args.totals, "totals", 4, DType::kFloat64);
+}
+
+}  // namespace starling

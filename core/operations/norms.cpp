@@ -1,0 +1,150 @@
+#include "core/operations/norms.h"
+
+#include <initializer_list>
+#include <utility>
+
+#include "core/operations/checker.h"
+#include "core/operations/list.h"
+
+namespace starling {
+
+namespace {
+
+/// Tensors of one number a channel, of the dtype that statistics have.
+void check_channels(const Checker& call, std::int64_t channels, DType dtype,
+                    std::initializer_list<std::pair<const char*, const Tensor*>> tensors,
+                    std::initializer_list<std::pair<const char*, const Tensor*>> optional = {}) {
+  for (const auto& [name, tensor] : tensors) call.has(*tensor, name, channels, dtype);
+  for (const auto& [name, tensor] : optional) call.may_have(*tensor, name, channels, dtype);
+}
+
+/// Sums may be fp64 where ranks add them up; both are alike.
+void check_sums(const Checker& call, std::int64_t channels, DType dtype, const Tensor& sum,
+                const char* name, const Tensor& other, const char* other_name) {
+  call.there(sum, name);
+  const DType own = sum.dtype() == DType::kFloat64 ? DType::kFloat64 : dtype;
+  check_channels(call, channels, own, {{name, &sum}, {other_name, &other}});
+}
+
+}  // namespace
+
+void check(const BatchNormForward& args) {
+  const Checker call("batch_norm_forward");
+  const auto x = call.matrix(args.x, "x");
+  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
+  call.has(args.y, "y", x.elements(), dtype);
+  call.may_have(args.residual, "residual", x.elements(), dtype);
+  check_channels(call, x.columns, wide, {}, {{"gamma", &args.gamma}, {"beta", &args.beta}});
+  if (args.training) {
+    check_channels(call, x.columns, wide,
+                   {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
+                   {{"running_mean", &args.running_mean}, {"running_var", &args.running_var}});
+    call.may_have(args.batches_tracked, "batches_tracked", 1, DType::kInt64);
+  } else {
+    check_channels(call, x.columns, wide,
+                   {{"running_mean", &args.running_mean}, {"running_var", &args.running_var}},
+                   {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}});
+  }
+}
+
+void check(const BatchNormBackward& args) {
+  const Checker call("batch_norm_backward");
+  const auto x = call.matrix(args.x, "x");
+  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
+  call.has(args.dy, "dy", x.elements(), dtype);
+  if (args.relu && !args.beta) call.has(args.y, "y", x.elements(), dtype);
+  call.may_have(args.dy2, "dy2", x.elements(), dtype);
+  call.may_have(args.dx, "dx", x.elements(), dtype);
+  call.may_have(args.dresidual, "dresidual", x.elements(), dtype);
+  check_channels(call, x.columns, wide,
+                 {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
+                 {{"gamma", &args.gamma},
+                  {"beta", &args.beta},
+                  {"dgamma", &args.dgamma},
+                  {"dbeta", &args.dbeta}});
+}
+
+void check(const ChannelSums& args) {
+  const Checker call("channel_sums");
+  const auto x = call.matrix(args.x, "x");
+  check_sums(call, x.columns, wide_of(args.x.dtype()), args.sum, "sum", args.square_sum,
+             "square_sum");
+}
+
+void check(const BatchNormFinish& args) {
+  const Checker call("batch_norm_finish");
+  call.there(args.sum, "sum"), call.there(args.saved_mean, "saved_mean");
+  call.that(args.count > 0, "sums of {} values", args.count);
+  const std::int64_t channels = args.sum.elements();
+  const DType dtype = args.saved_mean.dtype();
+  call.that(dtype == DType::kFloat32 || dtype == DType::kFloat64,
+            "statistics are fp32 or fp64, not {}", name_of(dtype));
+  check_sums(call, channels, dtype, args.sum, "sum", args.square_sum, "square_sum");
+  check_channels(call, channels, dtype,
+                 {{"saved_mean", &args.saved_mean},
+                  {"saved_inv_std", &args.saved_inv_std},
+                  {"scale", &args.scale},
+                  {"shift", &args.shift}},
+                 {{"gamma", &args.gamma},
+                  {"beta", &args.beta},
+                  {"running_mean", &args.running_mean},
+                  {"running_var", &args.running_var}});
+  call.may_have(args.batches_tracked, "batches_tracked", 1, DType::kInt64);
+}
+
+void check(const ScaleShift& args) {
+  const Checker call("scale_shift");
+  const auto x = call.matrix(args.x, "x");
+  call.has(args.y, "y", x.elements(), args.x.dtype());
+  call.may_have(args.residual, "residual", x.elements(), args.x.dtype());
+  check_channels(call, x.columns, wide_of(args.x.dtype()),
+                 {{"scale", &args.scale}, {"shift", &args.shift}});
+}
+
+void check(const BatchNormBackwardSums& args) {
+  const Checker call("batch_norm_backward_sums");
+  const auto x = call.matrix(args.x, "x");
+  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
+  call.has(args.dy, "dy", x.elements(), dtype);
+  call.has(args.masked, "masked", x.elements(), dtype);
+  check_channels(call, x.columns, wide,
+                 {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
+                 {{"gamma", &args.gamma}, {"beta", &args.beta}});
+  check_sums(call, x.columns, wide, args.sum_dy, "sum_dy", args.sum_dy_xhat, "sum_dy_xhat");
+}
+
+void check(const BatchNormBackwardApply& args) {
+  const Checker call("batch_norm_backward_apply");
+  const auto x = call.matrix(args.x, "x");
+  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
+  call.has(args.dy, "dy", x.elements(), dtype);
+  call.may_have(args.dx, "dx", x.elements(), dtype);
+  check_channels(call, x.columns, wide,
+                 {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
+                 {{"gamma", &args.gamma}, {"dgamma", &args.dgamma}, {"dbeta", &args.dbeta}});
+  check_sums(call, x.columns, wide, args.sum_dy, "sum_dy", args.sum_dy_xhat, "sum_dy_xhat");
+}
+
+void check(const LayerNormForward& args) {
+  const Checker call("layer_norm_forward");
+  const auto x = call.matrix(args.x, "x");
+  const DType wide = wide_of(args.x.dtype());
+  call.has(args.y, "y", x.elements(), args.x.dtype());
+  check_channels(call, x.columns, wide, {}, {{"gamma", &args.gamma}, {"beta", &args.beta}});
+  call.may_have(args.saved_mean, "saved_mean", x.rows, wide);
+  call.may_have(args.saved_inv_std, "saved_inv_std", x.rows, wide);
+}
+
+void check(const LayerNormBackward& args) {
+  const Checker call("layer_norm_backward");
+  const auto x = call.matrix(args.x, "x");
+  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
+  call.has(args.dy, "dy", x.elements(), dtype);
+  call.may_have(args.dx, "dx", x.elements(), dtype);
+  call.has(args.saved_mean, "saved_mean", x.rows, wide);
+  call.has(args.saved_inv_std, "saved_inv_std", x.rows, wide);
+  check_channels(call, x.columns, wide, {},
+                 {{"gamma", &args.gamma}, {"dgamma", &args.dgamma}, {"dbeta", &args.dbeta}});
+}
+
+}  // namespace starling

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/operations/accesses.h"
+#include "core/tensor.h"
+
+// Operations on each number by itself, or that move numbers, and squared distances.
+namespace starling {
+
+enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu, kRelu6 };
+
+/// y = activation(x). y may be x for ReLU and ReLU6, which is min(max(x, 0), 6). GELU is the exact
+/// one, x·Φ(x).
+struct ActivationForward {
+  Activation kind = Activation::kRelu;
+  Tensor x, y;
+  Accesses accesses() const { return Accesses().read({x}).write({y}); }
+};
+
+/// dx = dy · activation'(x). For ReLU and ReLU6 `x` may be the forward's output as well. dx may be
+/// dy.
+struct ActivationBackward {
+  Activation kind = Activation::kRelu;
+  Tensor x, dy, dx;
+  Accesses accesses() const { return Accesses().read({x, dy}).write({dx}); }
+};
+
+/// y = a + b. y may be a or b.
+struct Add {
+  Tensor a, b, y;
+  Accesses accesses() const { return Accesses().read({a, b}).write({y}); }
+};
+
+/// Option-A shortcut: y[N,ceil(H/s),ceil(W/s),O] takes every s-th pixel of x[N,H,W,C]; channels
+/// before `pad_before` and from pad_before + C on are zero.
+struct SubsamplePadForward {
+  Tensor x, y;
+  std::int64_t stride = 2, pad_before = 0;
+  Accesses accesses() const { return Accesses().read_part(x, y).write({y}); }
+};
+
+struct SubsamplePadBackward {
+  Tensor dy, dx;
+  std::int64_t stride = 2, pad_before = 0;
+  Accesses accesses() const { return Accesses().read_part(dy, dx).write({dx}); }
+};
+
+/// y[N, C·H·W] in PyTorch's order C, H, W from x[N,H,W,C]; `inverse` goes back.
+struct FlattenChannelsFirst {
+  Tensor x, y;
+  bool inverse = false;
+  Accesses accesses() const { return Accesses().read({x}).write({y}); }
+};
+
+/// y = x · mask / (1 - p); element i is kept where the Philox number of (key, counter, i) is >= p.
+/// The backward pass calls it again on the gradient with the same key and counter, so no mask is
+/// stored. y may be x. With a `run`, that many neighbouring elements share a number, that of i /
+/// run: whole samples are dropped, for example.
+struct Dropout {
+  Tensor x, y;
+  double p = 0.5;
+  std::uint64_t key = 0;
+  std::uint64_t counter = 0;  ///< distinct per layer use, step, micro-batch and rank
+  std::int64_t run = 1;       ///< divides the number of elements
+  Accesses accesses() const { return Accesses().read({x}).write({y}); }
+};
+
+/// y = cast of x to y's dtype.
+struct Cast {
+  Tensor x, y;
+  Accesses accesses() const { return Accesses().read({x}).write({y}); }
+};
+
+/// out = Σ_k weight_k · in_k, at most 8 terms; `accumulate` adds to out. Without it, out may be one
+/// of the terms.
+struct WeightedSum {
+  std::array<Tensor, 8> in;
+  std::array<double, 8> weight{};
+  int terms = 0;
+  Tensor out;
+  bool accumulate = false;
+  Accesses accesses() const {
+    Accesses result;
+    for (int i = 0; i < terms; ++i) result.read({in[static_cast<std::size_t>(i)]});
+    return result.output(accumulate, {out});
+  }
+};
+
+/// totals (fp64, on the device) [i] += Σ (x - y)², y optional: the squared norm. Summed in fp64, in
+/// an order that depends on the number of elements alone.
+struct SquaredDistance {
+  Tensor x, y, totals;
+  std::int64_t index = 0;
+  Accesses accesses() const {
+    return Accesses().read({x, y}).change({totals.slice(index, Shape{1})});
+  }
+};
+
+/// totals[first + i] (fp64, on the device) = Σ x[i]², with the bits of a SquaredDistance of each
+/// alone onto 0. The tensors are all fp32 or all fp64. One call for all gradients of a step: a
+/// device would take longer to be told of each than to sum it.
+struct SquaredNorms {
+  std::vector<Tensor> x;
+  Tensor totals;
+  std::int64_t first = 0;
+  Tensor results() const { return totals.slice(first, Shape{static_cast<std::int64_t>(x.size())}); }
+  Accesses accesses() const {
+    Accesses result;
+    for (const Tensor& tensor : x) result.read({tensor});
+    return result.write({results()});
+  }
+};
+
+}  // namespace starling
