@@ -111,8 +111,8 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model,
   return pictures;
 }
 
-/// Whether its outputs are scores of classes; of another task they are the numbers that it was
-/// trained to give.
+/// Whether a model's outputs are scores of classes; of another task they are the numbers that it
+/// was trained to give.
 bool classifies(const InferenceModel& model) {
   const nlohmann::json config = nlohmann::json::parse(model.config(), nullptr, false);
   const nlohmann::json::json_pointer task("/task/type");

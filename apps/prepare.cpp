@@ -205,7 +205,7 @@ int run_prepare(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  // a file over the size limit is a write error with a message, not a death
+  // A file over the size limit is a write error with a message, not a death
   std::signal(SIGXFSZ, SIG_IGN);
   at_stop_signal(AtStopSignal::kNote);  // whole shards stay
   if (*check) return run_check(folder, options.threads);

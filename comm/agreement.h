@@ -30,7 +30,7 @@ template <class... Args>
                     detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 
-/// What the lowest rank had to say.
+/// The reason that the lowest rank had to give.
 struct RankReason {
   int rank = 0;
   std::string reason;
@@ -43,10 +43,10 @@ std::optional<RankReason> lowest_reason(World& world, const std::string& mine);
 /// Runs purely local work on every rank, which must not talk to others. All get the error of the
 /// lowest rank on which it failed.
 std::optional<AgreedError> try_together(World& world, const std::function<void()>& work);
-/// The same, and throws it.
+/// Does try_together(), and throws that error.
 void together(World& world, const std::function<void()>& work);
 
-/// Where ranks' texts are not all the same: rank 0's, and that of the lowest rank that has another.
+/// Ranks' texts that are not all the same: rank 0's, and that of the lowest rank that has another.
 /// Digests travel first.
 struct Disagreement {
   int rank = 0;

@@ -12,7 +12,7 @@ namespace starling {
 /// pieces, so that little memory is needed beside `out`. Exchanges in flight are not disturbed.
 void mean_model(Transport& transport, const std::vector<Tensor>& in,
                 const std::vector<Tensor>& out);
-/// The same into new tensors of in's shapes.
+/// The mean model in new tensors of in's shapes.
 std::vector<Tensor> mean_model(Transport& transport, const std::vector<Tensor>& in);
 
 /// sqrt(mean over ranks of ‖x_i - x̄‖²), in fp64.

@@ -154,7 +154,7 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets,
       }
     }
     if (!bucket.runs.empty())
-      // with the bucket's padding
+      // The last run includes the bucket's padding.
       bucket.runs.back().elements = bucket.layout->elements - bucket.runs.back().first;
     if (bucket.runs.size() == 1 && bucket.runs[0].group == 0) bucket.runs.clear();
     backend.copy_from_host(entries.data(), bucket.decay);

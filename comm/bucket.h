@@ -57,7 +57,8 @@ struct BucketRun {
 /// A slot's part of each of the optimizer's states.
 struct StateExtent {
   std::int64_t first = 0, elements = 0;
-  /// As the rule says (OptimizerRule::state_elements), and not a number for each of the parameter's
+  /// True: sized as the rule says (OptimizerRule::state_elements), and not a number for each of the
+  /// parameter's
   bool own = false;
 };
 
@@ -65,8 +66,8 @@ struct StateExtent {
 struct Bucket {
   const BucketLayout* layout = nullptr;
   Tensor parameters, gradients;
-  /// Where other ranks read the parameters where they lie: what the next update writes; otherwise
-  /// empty, the update is in place
+  /// Buffer that the next update writes, if other ranks read the parameters where they lie;
+  /// otherwise empty, and the update is in place
   Tensor spare;
   std::vector<Tensor> states;              ///< one per state of the optimizer's rule
   std::vector<StateExtent> state_extents;  ///< by slot: where its part of each of them lies
@@ -78,9 +79,9 @@ struct Bucket {
   /// All of the bucket, in order; empty: it is of one group, the first
   std::vector<BucketRun> runs;
 
-  /// What an update writes.
+  /// The tensor that an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
-  /// After an update of target(): it holds the parameters now, and the model's views follow.
+  /// Makes target() the parameters after an update, and the model's views follow.
   void flip();
 };
 
@@ -88,7 +89,7 @@ struct Bucket {
 /// (and low, where it is a product's operand and `compute` is bf16 or fp16) a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute = DType::kFloat32);
-/// With the states that the rule keeps.
+/// Allocates the buckets with the states that the rule keeps.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32);
@@ -102,8 +103,8 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets,
                 const std::vector<bool>& decays);
 /// The layers of a run of the bucket; of all of it where `run` has no elements.
 std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run = {});
-/// The same as tables, for rules that measure layers. `workspace`: of add_matrices, shared by
-/// buckets.
+/// Tables of the layers of a run, for rules that measure layers. `workspace`: of add_matrices,
+/// shared by buckets.
 UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket,
                            BucketRun run = {}, const Tensor& workspace = {});
 /// Writes the low-precision copies from the parameters: after initialisation, loading, or

@@ -48,7 +48,7 @@ void Capture::end() {
 
 void Capture::launch(const StepValues& values) {
   graph_->launch(values);
-  // at the first launch the capture itself has changed the buffers
+  // At the first launch the capture itself has changed the buffers
   if (std::exchange(launched_, true)) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (flips_[b]) buckets_[b].flip();

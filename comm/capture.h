@@ -27,8 +27,8 @@ class CapturePart {
 /// done, and the same step may begin again.
 class Capture {
  public:
-  /// Null where the device has no graphs. The rest outlives the capture; `mixer` is null where
-  /// nothing is mixed.
+  /// Begins a capture; null where the device has no graphs. The rest outlives the capture; `mixer`
+  /// is null where nothing is mixed.
   static std::unique_ptr<Capture> begin(Backend& backend, Transport& transport, Mixer* mixer,
                                         std::vector<Bucket>& buckets, const StepValues& values);
   ~Capture();
@@ -37,7 +37,7 @@ class Capture {
 
   /// The work is whole. Throws Error(kInternal) where the device cannot make a graph of it.
   void end();
-  /// All ranks do, in the same order.
+  /// Launches the graph. All ranks do, in the same order.
   void launch(const StepValues& values);
 
  private:

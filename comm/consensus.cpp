@@ -120,7 +120,7 @@ EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& m
   EncodedConsensus result;
   for (std::size_t k = left.size() - kRounds / 4; k < left.size(); ++k)
     result.floor = std::max(result.floor, left[k]);
-  // Up to where the floor begins to show; at least one round.
+  // The end is where the floor begins to show; there is at least one round.
   std::size_t end = 1;
   while (end + 1 < left.size() && left[end] > std::max(10.0 * result.floor, kRounding)) ++end;
   result.rate = std::pow(left[end] / left[0], 1.0 / static_cast<double>(end));

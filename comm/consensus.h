@@ -9,10 +9,11 @@ namespace starling {
 /// How ranks come together again that have gone apart once, where gradients are zero and what they
 /// exchange is encoded.
 struct EncodedConsensus {
-  /// What a round leaves of the disagreement, the geometric mean while it is far above `floor`; 0:
-  /// nothing
+  /// Part of the disagreement that a round leaves, the geometric mean while it is far above
+  /// `floor`; 0: nothing
   double rate = 0.0;
-  /// Where it stays, as a part of the parameters' size; 0: below 1e-6, which is fp32's own rounding
+  /// Disagreement at which it stays, as a part of the parameters' size; 0: below 1e-6, which is
+  /// fp32's own rounding
   double floor = 0.0;
 };
 

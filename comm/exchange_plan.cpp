@@ -22,7 +22,7 @@ Exchange plan_group(const Group& group, int rank) {
     exchange.kind = Exchange::Kind::kGroupSum;
     exchange.group = group.ranks;
     std::sort(exchange.group.begin(), exchange.group.end());
-    // the sum holds this rank's own x once
+    // The sum holds this rank's own x once
     exchange.self_weight = group.mean ? 0.0 : group.self_weight - other;
   }
   exchange.weights = {group.mean ? group.self_weight : other};
@@ -118,7 +118,7 @@ Exchange as_messages(const Exchange& exchange, int rank) {
   }
   messages.receive_from = messages.send_to;
   messages.weights.assign(messages.send_to.size(), exchange.weights[0]);
-  // the sum held this rank's own once
+  // The sum held this rank's own once
   messages.self_weight = exchange.self_weight + exchange.weights[0];
   return messages;
 }

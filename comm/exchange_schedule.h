@@ -15,7 +15,8 @@ namespace starling {
 /// without.
 class ExchangeSchedule {
  public:
-  /// No topology: the identity (a single rank). `flat` as for plan_exchange().
+  /// Plans a topology's rounds; without one, the identity (a single rank). `flat` as for
+  /// plan_exchange().
   ExchangeSchedule(const Topology* topology, int rank, bool flat);
   /// The result is valid until round k + 2 is asked for.
   const Exchange& round(std::int64_t k);
@@ -32,7 +33,7 @@ class ExchangeSchedule {
   int rank_;
   bool flat_;
   std::vector<Exchange> period_;
-  /// Of a topology without period: round t - 1 and round t are in use at once
+  /// Exchanges of a topology without period: round t - 1 and round t are in use at once
   std::array<Exchange, 2> recent_;
   std::array<std::int64_t, 2> recent_round_{-1, -1};
   Exchange identity_;

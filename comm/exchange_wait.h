@@ -22,7 +22,7 @@ class ExchangeWait {
     wait();
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
-  /// Since the last call.
+  /// Seconds waited since the last call.
   double take_seconds() { return std::exchange(seconds_, 0.0); }
 
  private:

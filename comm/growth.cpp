@@ -20,7 +20,7 @@
 namespace starling {
 namespace {
 
-/// Up to so many numbers of all ranks together the map is made as a matrix.
+/// Most numbers of all ranks together for which the map is made as a matrix.
 constexpr std::size_t kMatrix = 256;
 /// Periods that the growth is read off, fewer where there are many ranks. Of the first quarter, in
 /// which what dies out fast still counts, nothing is read.
@@ -38,7 +38,7 @@ double norm(const Numbers& z) {
   return std::sqrt(sum);
 }
 
-/// What the ranks have in common is not disagreement.
+/// Removes what the ranks have in common, which is not disagreement.
 void remove_mean(Numbers& z) {
   for (std::vector<double>& of : z) {
     double mean = 0.0;
@@ -80,7 +80,7 @@ void run_period(const DisagreementModel& model, const Period& period, Numbers& z
   remove_mean(z);  // roundings alone would let it in
 }
 
-/// Of the map as a matrix, whose columns are what it makes of the unit vectors.
+/// Spectral radius of the map as a matrix, whose columns are what it makes of the unit vectors.
 double radius_of_matrix(const DisagreementModel& model, const Period& period, std::size_t ranks) {
   const std::size_t tensors = static_cast<std::size_t>(model.states) + 1, size = tensors * ranks;
   std::vector<double> matrix(size * size);
@@ -95,7 +95,7 @@ double radius_of_matrix(const DisagreementModel& model, const Period& period, st
   return dense_radius(std::move(matrix), size);
 }
 
-/// By how much random starts grow in many periods.
+/// Factor by which random starts grow in many periods.
 double radius_by_trial(const DisagreementModel& model, const Period& of, std::size_t ranks) {
   const int periods = periods_for(ranks, of.length), settling = periods / 4;
   // Several starts at once: one may lie beside what grows most.

@@ -14,7 +14,8 @@ namespace starling {
 struct Growth {
   /// 0 where the plan has no model (AlgorithmPlan::growth), or there is one rank
   double per_step = 0.0;
-  /// From random starts, where the map is too large for a matrix: within a hundredth
+  /// True: estimated from random starts, where the map is too large for a matrix: within a
+  /// hundredth
   bool estimated = false;
   /// The algorithm may not be trained with.
   bool grows() const { return per_step >= (estimated ? 1.01 : 1.0 - 1e-9); }

@@ -13,7 +13,7 @@ struct LostRank {
   std::string what;  ///< "rank 2 on host a has ended: process 4711 is gone"
 };
 
-/// From now on every wait for others fails.
+/// Notes a lost rank: from now on every wait for others fails.
 void note_lost_rank(LostRank lost);
 /// Costs a load: waits ask it between their looks.
 bool any_lost_rank();

@@ -74,16 +74,16 @@ class Mixer {
   void publish(int bucket, std::int64_t step, std::int64_t round);
   /// Waits for all that is under way; what it brought stays until it is received.
   void settle();
-  /// After settle(): what came for a bucket and is still to be mixed, as the transport brought it.
-  /// No exchange: nothing. Not of kinds that encode what travels.
+  /// What came for a bucket and is still to be mixed, after settle(), as the transport brought it;
+  /// nothing without an exchange. Mixers that encode what travels have none.
   struct Arrived {
     const Exchange* exchange = nullptr;
     const std::vector<Tensor>* received = nullptr;
   };
   Arrived arrived(int bucket);
-  /// After a resume at step t: starts again the round that was under way, which step t receives.
+  /// Starts again the round that was under way, after a resume at step t, which receives it.
   void resume(std::int64_t step, std::int64_t round);
-  /// Of this rank for exchanges, since the last call.
+  /// Seconds that this rank waited for exchanges since the last call.
   double take_wait_seconds() { return wait_.take_seconds(); }
 
   // What a kind of mixer is made of.
@@ -102,15 +102,15 @@ class Mixer {
                        const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
                        const ExchangeLabel& label) = 0;
   virtual void wait(Ticket ticket) = 0;
-  /// After the wait: what the update mixes. It may take `received` for its own.
+  /// Fills in what the update mixes, after the wait. It may take `received` for its own.
   virtual void terms(const Exchange& exchange, std::vector<Tensor>& received,
                      const ExchangeLabel& label, Mix& mix) = 0;
-  /// What the last exchange of the label's bucket brought is mixed or dropped: it is not read any
-  /// more. On the update stream.
+  /// Lets go of what the last exchange of the label's bucket brought: it is mixed or dropped, and
+  /// not read any more. On the update stream.
   virtual void release(const ExchangeLabel& label) = 0;
   /// Waits until no rank reads what the bucket, the label's, holds in Bucket::spare.
   virtual void wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) = 0;
-  /// As of a transport, of what a mixer exchanges.
+  /// Why what a mixer exchanges cannot be captured, as of a transport.
   virtual std::string why_not_captured() const = 0;
   virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step) = 0;
 

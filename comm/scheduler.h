@@ -25,13 +25,13 @@ class BucketScheduler {
   void backward(const std::function<void()>& pass);
   /// The tape's observer in the last micro-batch: this parameter's gradient is complete.
   void ready(Parameter& parameter);
-  /// After the backward pass. A traced parameter without gradient is Error(kUsage) with its name;
+  /// Ends the backward pass. A traced parameter without gradient is Error(kUsage) with its name;
   /// with allow_unused its gradient is zeroed.
   void end_backward();
 
  private:
   void hand_over();
-  /// Of errors: the step, and the bucket where there is one.
+  /// Place in errors: the step, and the bucket where there is one.
   std::string place(int bucket) const;
   void begin_span();
   const BucketPlan& plan_;

@@ -33,11 +33,12 @@ struct Exchange {
   std::vector<int> send_to, receive_from;
   /// Ascending; for kGroupSum, and for kNodes: the ranks of this node
   std::vector<int> group;
-  /// For kNodes, where each rank mixes one shard of the bucket: own_share · (its node's mean) + Σ_k
-  /// shares[k] · (receive_from[k]'s).
+  /// Weight of the own node's mean, for kNodes, where each rank mixes one shard of the bucket:
+  /// own_share · (its node's mean) + Σ_k shares[k] · (receive_from[k]'s).
   double own_share = 1.0;
   std::vector<double> shares;
-  /// For kNodes, fp32: the means travel between nodes as bf16, see comm/transports/node_mix.h
+  /// True for kNodes, fp32, where the means travel between nodes as bf16, see
+  /// comm/transports/node_mix.h
   bool bf16_between = false;
   /// The mix: c = self_weight · x + Σ_k weights[k] · received[k]. For a group sum S with self
   /// weight w and ω = (1-w)/(m-1): self_weight = w - ω and weights = {ω}.
@@ -64,8 +65,8 @@ struct ExchangeLabel {
   Lane lane = Lane::kSteps;
 };
 
-/// What an exchange is of, on the timeline: "bucket 3"; "mean 3" outside of steps, "numbers" where
-/// it belongs to no bucket.
+/// Name of an exchange on the timeline: "bucket 3"; "mean 3" outside of steps, "numbers" where it
+/// belongs to no bucket.
 std::string timeline_name(const ExchangeLabel& label);
 
 /// An exchange under way.
@@ -80,12 +81,12 @@ class Flow {
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
   std::size_t bytes() const { return bytes_; }  ///< of the send buffer
-  /// So many of them, from the start, may be sent. Any thread asks.
+  /// Number of bytes, from the start, that may be sent. Any thread asks.
   virtual std::size_t ready() = 0;
-  /// So many bytes of a receive buffer, from its start, have come. Any thread says so; not every
-  /// transport does before the end.
+  /// Tells that so many bytes of a receive buffer, from its start, have come. Any thread calls it;
+  /// not every transport does before the end.
   virtual void arrived(std::size_t buffer, std::size_t bytes) = 0;
-  /// wait() calls this between its looks at the exchange, on its caller's thread.
+  /// Called by wait() between its looks at the exchange, on its caller's thread.
   virtual void look() = 0;
 
  private:
@@ -111,20 +112,21 @@ class Transport {
   operator World&() const { return world_; }
   virtual std::string name() const = 0;
 
-  /// With a flow, nothing leaves before the flow calls it ready, and the flow hears of what came.
+  /// Starts an exchange. With a flow, nothing leaves before the flow calls it ready, and the flow
+  /// hears of what came.
   virtual Ticket start_exchange(const Exchange& exchange, const Tensor& send,
                                 const std::vector<Tensor>& receive, const ExchangeLabel& label,
                                 std::shared_ptr<Flow> flow = nullptr) = 0;
-  /// out = Σ over all ranks of in, summed in rank order; out may be in.
+  /// Starts the sum out = Σ over all ranks of in, summed in rank order; out may be in.
   virtual Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
                            std::shared_ptr<Flow> flow = nullptr) = 0;
   /// Whether wait() would not have to wait. Of an exchange in a device's capture, true: there it
   /// costs the host nothing.
   virtual bool done(Ticket ticket) = 0;
-  /// What came is valid from here on, and what was sent may change: for the host, or, of a device's
-  /// tensors, for work issued from here on to the stream that is current now. That stream waits,
-  /// not the others, nor need the host: call it on the stream that goes on with the numbers. A
-  /// ticket from a capture is good within that capture alone.
+  /// Waits until what came is valid and what was sent may change. That holds for the host, or, of a
+  /// device's tensors, for work issued from here on to the stream that is current now. That stream
+  /// waits, not the others, nor need the host: call it on the stream that goes on with the numbers.
+  /// A ticket from a capture is good within that capture alone.
   virtual void wait(Ticket ticket) = 0;
 
   /// Collective, before the first exchange: the groups of all rounds to come, each once, in one

@@ -114,8 +114,8 @@ Tape::Fork* Tape::fork_of(const Parameter& parameter) {
   return it == forks_.end() ? nullptr : &*it;
 }
 
-/// What it kept can be used again by work that the compute stream is told from here on, which is
-/// where it was allocated.
+/// Joins the oldest fork. What it kept can be used again by work that the compute stream is told
+/// from here on: memory comes from that stream.
 void Tape::join_oldest() {
   backend_->wait(forks_.front().done);
   const Fork fork = std::move(forks_.front());
@@ -224,7 +224,8 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
       try {
         node.backward(gradients);
       } catch (const Error& error) {
-        // Only a layer's own code asks a tensor for what it has not, and hands gradients over.
+        // Errors of a layer's own code: only it asks a tensor for what it has not, and hands
+        // gradients over.
         if (error.parts().component != "tensor" && error.parts().component != "gradient") throw;
         throw told_by("layer", where(), error);
       } catch (...) {
@@ -240,7 +241,7 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     leave(node, report);
   }
   while (!forks_.empty()) join_oldest();
-  // What only an earlier micro-batch of the group used is complete as well.
+  // A parameter that only an earlier micro-batch of the group used is complete as well.
   for (std::size_t i = 0; report && i < uses_.size(); ++i) {
     if (uses_[i].written && !uses_[i].reported) this->report(uses_[i]);
   }

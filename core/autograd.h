@@ -77,7 +77,7 @@ class Gradients {
     bool accumulate = false;
     explicit operator bool() const { return static_cast<bool>(tensor); }
   };
-  /// Where the gradient of this node's parameter j goes: a view into its bucket. Ask once per call,
+  /// Place of the gradient of this node's parameter j: a view into its bucket. Ask once per call,
   /// and write it before returning.
   Target parameter(int j);
 
@@ -149,13 +149,13 @@ class Tape {
   void backward(const Variable& loss, double seed = 1.0, bool accumulate = false,
                 bool report = true);
 
-  /// In a capture, small gradients of parameters are a branch of the graph beside the gradients of
-  /// values: neither fills a GPU, and neither reads the other's. At most kMostForks nodes' are
-  /// under way at once, which bounds the memory that they keep. STARLING_FORK=0 in the environment
-  /// switches it off. The branch is captured on kUpload, which has nothing else to do within a
-  /// capture.
+  /// True for small gradients of parameters in a capture: they are a branch of the graph beside the
+  /// gradients of values. Neither fills a GPU, and neither reads the other's. At most kMostForks
+  /// nodes' are under way at once, which bounds the memory that they keep. STARLING_FORK=0 in the
+  /// environment switches it off. The branch is captured on kUpload, which has nothing else to do
+  /// within a capture.
   bool forks(std::size_t bytes) const;
-  /// What an H200 moves in some 8 µs; larger work fills it alone
+  /// Bytes that an H200 moves in some 8 µs; larger work fills it alone
   static constexpr std::size_t kForkBytes = std::size_t{32} << 20;
   static constexpr std::size_t kMostForks = 2;
   bool may_fork() const { return may_fork_; }
@@ -250,9 +250,10 @@ struct Pass {
   std::uint64_t dropout_counter = 0;
   /// Factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
   double loss_scale = 1.0;
-  /// In training, batch norms take their statistics from all ranks' batches; null: each its own
+  /// Sums over ranks, from which batch norms take statistics of all ranks' batches in training;
+  /// null: each its own
   RankSums* norms_over = nullptr;
-  /// In training: of every batch norm's running statistics; below 0: each its own
+  /// Momentum of every batch norm's running statistics in training; below 0: each its own
   double norm_momentum = -1.0;
   /// Called with what each layer has taken and made, the innermost first.
   std::function<void(std::string_view layer, const Variable& in, const Variable& out)>

@@ -13,7 +13,7 @@ namespace starling {
 std::string checksum(const void* data, std::size_t bytes);
 inline std::string checksum(std::string_view text) { return checksum(text.data(), text.size()); }
 
-/// The same of bytes that come in pieces.
+/// The checksum of bytes that come in pieces.
 class ChecksumOfPieces {
  public:
   ChecksumOfPieces();
@@ -22,7 +22,7 @@ class ChecksumOfPieces {
   ChecksumOfPieces& operator=(const ChecksumOfPieces&) = delete;
 
   void add(const void* data, std::size_t bytes);
-  /// Of all that was added; then it begins anew.
+  /// Takes the checksum of all that was added; then it begins anew.
   std::string take();
 
  private:

@@ -19,9 +19,9 @@ using nlohmann::json;
 
 namespace {
 
-/// Neither zero nor normal: processors are told to take such numbers for zero, so what computes
-/// would not know the value that was given. Looks at the bits, as a comparison may be told the
-/// same.
+/// True for a number that is neither zero nor normal: processors are told to take such numbers for
+/// zero, so what computes would not know the value that was given. Looks at the bits, as a
+/// comparison may be told the same.
 bool is_tiny(double value) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value) << 1;  // without the sign
   return bits != 0 && bits < std::bit_cast<std::uint64_t>(std::numeric_limits<double>::min()) << 1;
@@ -71,7 +71,7 @@ std::optional<std::int64_t> as_integer(const json& value) {
   return static_cast<std::int64_t>(number);
 }
 
-/// What a required number reads as where there is no input.
+/// Number that a required key reads as where there is no input.
 double placeholder(const Range& range) {
   for (const double value : {1.0, 0.0, range.min, range.max}) {
     if (range.contains(value)) return value;
@@ -103,7 +103,7 @@ struct ConfigSection::Node {
   struct Entry {
     ConfigKey key;
     std::string name;
-    // null: left out of the resolved config, unless it has children
+    // Null: left out of the resolved config, unless it has children
     json value;
     std::shared_ptr<Node> object;              // of section()
     std::vector<std::shared_ptr<Node>> items;  // of sections()
@@ -183,7 +183,7 @@ struct ConfigSection::Node {
     error(key, "expected {}, found {}; a number is not quoted, and written as in JSON: {}",
           expected, found_text(found), number);
   }
-  /// What looks like a number on a command line may be meant as a text.
+  /// Refuses what is no text: what looks like a number on a command line may be meant as one.
   [[noreturn]] void no_text(const std::string& key, const std::string& expected,
                             const json& found) const {
     const std::string name = path.empty() ? key : path + "." + key;

@@ -12,7 +12,7 @@
 
 namespace starling {
 
-/// What a number may be. Non-finite numbers are always refused.
+/// Range of what a number may be. Non-finite numbers are always refused.
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -107,8 +107,8 @@ class ConfigSection {
                 detail::error_parts("config", place(key), format, fmt::make_format_args(args...)));
   }
 
-  /// The same for a key that is needed, or another one in its place: names the unknown key that it
-  /// may have been meant by.
+  /// Refuses that a key is missing, or another one in its place: names the unknown key that it may
+  /// have been meant by.
   [[noreturn]] void missing(const std::string& key, const std::string& expected,
                             const std::string& other = {}) const;
 

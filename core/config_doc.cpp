@@ -24,7 +24,7 @@ std::string cell(std::string_view text) {
   return result;
 }
 
-/// As code; inside it only the table's own separator needs care.
+/// A text as code; inside it only the table's own separator needs care.
 std::string code(std::string_view text) {
   if (text.empty()) return {};
   std::string result = "`";

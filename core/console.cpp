@@ -36,7 +36,7 @@ int print(std::string_view text) {
   ::_exit(128 + signal);
 }
 
-/// What a write to the stream `stderr` of a terminal does. The stream is locked meanwhile.
+/// Writes to the stream `stderr` of a terminal. The stream is locked meanwhile.
 ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
   static int column = 0;
   winsize size{};
@@ -55,8 +55,8 @@ ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
   return static_cast<ssize_t>(bytes);
 }
 
-/// In glibc `stderr` is a variable: all that prints to it, libraries too, then goes through
-/// write_wrapped().
+/// Puts write_wrapped() in place of glibc's `stderr`, which is a variable: all that prints to it,
+/// libraries too, then goes through write_wrapped().
 void wrap_stderr() {
   if (::isatty(STDERR_FILENO) == 0) return;
   std::FILE* stream = ::fopencookie(nullptr, "w", {nullptr, write_wrapped, nullptr, nullptr});
@@ -71,7 +71,7 @@ void take_standard_files(bool with_reader) {
   std::signal(SIGPIPE, with_reader ? end_with_reader : SIG_IGN);
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(number, F_GETFD) >= 0 || errno != EBADF) continue;
-    // the lowest number that is free: this one
+    // open() takes the lowest number that is free: this one.
     const int opened = ::open("/dev/null", number == STDIN_FILENO ? O_RDONLY : O_WRONLY);
     if (opened > STDERR_FILENO) ::close(opened);
   }
@@ -98,7 +98,7 @@ void answer(std::string_view text) {
 }
 
 void complain(std::string_view line) {
-  // in one write: lines of several ranks do not mix
+  // One write: lines of several ranks do not mix
   const std::string text = std::string(line) + "\n";
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);

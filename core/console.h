@@ -23,8 +23,8 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   say(std::string_view(fmt::format(format, std::forward<Args>(args)...)));
 }
 
-/// What the program was asked for: Error(kOutput) where it cannot be written; where its reader has
-/// gone, the process ends as above.
+/// Prints what the program was asked for: Error(kOutput) where it cannot be written; where its
+/// reader has gone, the process ends as above.
 void answer(std::string_view text);
 template <class... Args>
 void answer(fmt::format_string<Args...> format, Args&&... args) {

@@ -159,7 +159,7 @@ std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
   return used;
 }
 
-/// What `write` puts into a pipe, read back: text made without memory. It fits into a pipe, which
+/// Reads back what `write` puts into a pipe: text made without memory. It fits into a pipe, which
 /// holds 64 KiB.
 template <class Write>
 std::size_t text_of(const Write& write, char* to, std::size_t room) {
@@ -237,11 +237,11 @@ void end_by(int signal) {
   ::raise(signal);
 }
 
-// whose lines begin with its name; without, they begin with the rank
+// Program whose lines begin with its name; without it they begin with the rank.
 const char* program = nullptr;
 
-/// Where a mapped file has no byte any more at the address, or none that can be read: one line as
-/// of any other error of data, and its exit status. Returns where it is nothing of that kind.
+/// Ends the process where a mapped file has no byte any more at the address, or none that can be
+/// read. It leaves one line as of any other error of data, and its exit status. Otherwise returns.
 void end_by_lost_data(const siginfo_t* info) {
   MappedPlace place;
   if (info->si_code <= 0 || !find_mapping(info->si_addr, place)) return;
@@ -280,8 +280,8 @@ void end_by_lost_data(const siginfo_t* info) {
   ::_exit(kStatus);
 }
 
-/// Whether this thread is the first to crash. Another one that does tells its crash, and ends the
-/// process, while this one waits.
+/// True where this thread is the first to crash. Another one that does tells its crash, and ends
+/// the process, while this one waits.
 bool crashes_first() {
   static std::atomic<pid_t> crashing{0};
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -353,10 +353,10 @@ void on_crash(int signal, siginfo_t* info, void*) {
 void install_crash_reports() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   std::array<void*, 4> frames{};
-  // loads libgcc now: a handler must not
+  // Loads libgcc now: a handler must not.
   ::backtrace(frames.data(), static_cast<int>(frames.size()));
   stack_t stack{};
-  // for good; with it an overflow of the main thread's stack is told too
+  // The stack stays for good; with it an overflow of the main thread's stack is told too
   stack.ss_sp = new char[kStack];
   stack.ss_size = kStack;
   ::sigaltstack(&stack, nullptr);

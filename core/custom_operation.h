@@ -23,9 +23,9 @@ namespace starling {
 template <class Args>
 class CustomOperation {
  public:
-  /// On a CPU the work is done when it returns. On a GPU it goes to backend.native_stream(), a
-  /// cudaStream_t, and nothing waits for it; what the kernel takes besides tensors must be the same
-  /// in every step, or steps cannot be replayed as graphs.
+  /// Does the operation. On a CPU the work is done when it returns. On a GPU it goes to
+  /// backend.native_stream(), a cudaStream_t, and nothing waits for it. What the kernel takes
+  /// besides tensors must be the same in every step, or steps cannot be replayed as graphs.
   using Run = void (*)(Backend& backend, const Args& args);
 
   explicit CustomOperation(std::string name) : name_(std::move(name)) {}
@@ -37,8 +37,8 @@ class CustomOperation {
     functions_.emplace_back(device, run);
     return true;
   }
-  /// For LayerSupport::devices, by which a device that the operation is not for is refused before
-  /// training starts.
+  /// Devices that the operation is for. LayerSupport::devices takes them, so that another device is
+  /// refused before training starts.
   std::vector<DeviceType> devices() const {
     std::vector<DeviceType> result;
     for (const auto& [device, run] : functions_) result.push_back(device);

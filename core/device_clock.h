@@ -15,8 +15,8 @@ class DeviceClock {
   virtual ~DeviceClock() = default;
   /// Marks the current stream's work so far.
   virtual Mark mark() = 0;
-  /// When the device came to it; nothing while it has not. Does not wait, and is asked until it
-  /// answers: then the mark is forgotten.
+  /// Time when the device came to the mark; nothing while it has not. Does not wait, and is asked
+  /// until it answers: then the mark is forgotten.
   virtual std::optional<Time> time_of(Mark mark) = 0;
 };
 

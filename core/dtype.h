@@ -18,7 +18,7 @@ struct BFloat16 {
   BFloat16() = default;
   STARLING_HD explicit BFloat16(float value) {
 #if defined(__CUDA_ARCH__)
-    // the same bits in one instruction, but for a NaN's payload
+    // The same bits in one instruction, but for a NaN's payload
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
     const auto u = std::bit_cast<std::uint32_t>(value);
@@ -109,7 +109,7 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::kFloat16; }
-/// bf16 or fp16: what products are computed in beside fp32 masters.
+/// True for bf16 and fp16, which products are computed in beside fp32 masters.
 constexpr bool is_low_precision(DType dtype) {
   return dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }

@@ -15,7 +15,7 @@
 namespace starling {
 namespace {
 
-// characters of a line; the tail has the remedy
+// Characters of a line; the tail has the remedy
 constexpr std::size_t kLongest = 1600, kTail = 400;
 
 /// Fit for a terminal: printable, and a line that can be read. What came from outside may be
@@ -28,7 +28,7 @@ std::string one_line(const std::string& text) {
   return shown(line, kLongest - kTail) + " … " + line.substr(tail);
 }
 
-/// Of the exception that is being handled, as the source has it.
+/// Type of the exception that is being handled, as the source has it.
 std::string exception_type() {
   const std::type_info* type = abi::__cxa_current_exception_type();
   if (!type) return "unknown";
@@ -119,7 +119,7 @@ ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string
 
 void rethrow_named(std::string_view component, std::string_view key) {
   const Error known = as_error(std::current_exception());
-  // whose code asked for it says nothing of who has it
+  // Whose code asked for memory says nothing of who has it.
   if (known.code() == ExitCode::kMemory) throw Error(known);
   std::string what = "an exception of type " + exception_type();
   try {

@@ -12,7 +12,7 @@
 
 namespace starling {
 
-/// How a program ends. Every Error carries the one that the process exits with; docs/interface
+/// How a program ends. Every Error carries the one that the process exits with; docs/outputs.md
 /// lists them for users.
 enum class ExitCode : int {
   kOk = 0,
@@ -61,7 +61,7 @@ class Error : public std::runtime_error {
   std::shared_ptr<const ErrorParts> parts_;
 };
 
-/// The same error, told by who called: "[component] key: [its component] its sentence; its remedy".
+/// An error as its caller tells it: "[component] key: [its component] its sentence; its remedy".
 Error told_by(std::string_view component, std::string key, const Error& error);
 /// The Error that an exception stands for: a lack of memory has an exit code of its own, what is
 /// unknown is a defect.
@@ -79,7 +79,7 @@ namespace detail {
 /// the remedy.
 ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format,
                        fmt::format_args arguments);
-/// Within a catch (...).
+/// Throws the exception under way as an Error. Called within a catch (...).
 [[noreturn]] void rethrow_named(std::string_view component, std::string_view key);
 }  // namespace detail
 

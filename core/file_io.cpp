@@ -56,7 +56,7 @@ constexpr std::size_t kDigits = 8;
 /// The folder that holds it, with a slash at its end; "" where none is named.
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
-/// Which of this process's own descriptors a path means, -1: none.
+/// The descriptor of this process's own that a path means; -1: none.
 int own_descriptor(const std::string& path) {
   for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/", "/proc/thread-self/fd/"}) {
     int number = -1;
@@ -68,8 +68,8 @@ int own_descriptor(const std::string& path) {
   return -1;
 }
 
-/// Where a path's links lead, also one to nothing; a descriptor of this process is not followed
-/// further.
+/// The path to which a path's links lead, also one to nothing; a descriptor of this process is not
+/// followed further.
 std::string followed(std::string path) {
   std::array<char, PATH_MAX> to{};
   for (int links = 0; links < 40 && own_descriptor(path) < 0; ++links) {

@@ -18,8 +18,8 @@ class RegularFile {
   RegularFile(const RegularFile&) = delete;
   RegularFile& operator=(const RegularFile&) = delete;
 
-  /// Why it is not open: "No such file or directory", "it is a pipe, not a regular file"; empty
-  /// where it is.
+  /// Why the file is not open: "No such file or directory", "it is a pipe, not a regular file";
+  /// empty where it is.
   const std::string& fault() const { return fault_; }
   int descriptor() const { return descriptor_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -40,9 +40,9 @@ class RegularFile {
 /// names the file, the reason, and what to do.
 class AtomicFile {
  public:
-  /// kPast: past the system's cache of files, where the file system can. That takes a third of the
-  /// processor's time for a file of many MiB that nobody reads soon, and leaves in memory what was
-  /// there.
+  /// Way through the system's cache of files. kPast: past it, where the file system can. That takes
+  /// a third of the processor's time for a file of many MiB that nobody reads soon, and leaves in
+  /// memory what was there.
   enum class Cache : std::uint8_t { kThrough, kPast };
   explicit AtomicFile(std::string path, Cache cache = Cache::kThrough);
   ~AtomicFile();
@@ -55,7 +55,8 @@ class AtomicFile {
  private:
   [[noreturn]] void refuse(int error) const;
   void write_now(const char* at, std::size_t bytes);
-  /// What is in the buffer: whole pages of the disk, or at the end the rest, through the cache.
+  /// Writes what is in the buffer: whole pages of the disk, or at the end the rest, through the
+  /// cache.
   void flush();
   void leave_direct();
 
@@ -66,7 +67,7 @@ class AtomicFile {
   std::string target_;     ///< to which its links lead
   std::string temporary_;  ///< empty: written directly, or committed
   int fd_ = -1;
-  /// Where it goes past the cache: what is to be written, aligned
+  /// What is to be written, aligned, where it goes past the cache
   std::unique_ptr<char, Free> buffer_;
   std::size_t used_ = 0;
 };

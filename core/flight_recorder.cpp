@@ -33,7 +33,8 @@ std::string_view reason_name(FlightRecorder::Reason reason) {
   return "?";
 }
 
-/// With those above it, which another host may not have; by what a signal handler may call.
+/// Makes a folder with those above it, which another host may not have; by what a signal handler
+/// may call.
 void make_folder(const char* path) {
   if (::mkdir(path, 0777) == 0 || errno != ENOENT) return;
   std::array<char, 4096> part{};
@@ -84,7 +85,7 @@ std::string_view event_name(FlightEvent event) {
 }
 
 FlightRecorder& FlightRecorder::instance() {
-  // never destroyed: threads note events until the process ends
+  // The recorder is never destroyed: threads note events until the process ends
   static auto* recorder = new FlightRecorder;
   return *recorder;
 }
@@ -143,7 +144,7 @@ bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) 
       reason == Reason::kCrash || reason == Reason::kError || reason == Reason::kOther;
   if (last ? ended_.exchange(true) : ended_.load()) return false;
   make_folder(folder_.data());
-  // Beside the last one, so that there is a whole file at any time.
+  // The new file is written beside the last one, so that there is a whole file at any time.
   const int descriptor = ::open(temporary_.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) return false;
   write_file(descriptor, reason, exit_code, text);
@@ -169,7 +170,7 @@ void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code,
     std::array<std::uint64_t, 8> copy{};
     for (std::size_t i = 0; i < copy.size(); ++i)
       copy[i] = words[i].load(std::memory_order_acquire);
-    // being written at this moment
+    // The event is being written at this moment.
     if (copy[0] != number + 1 || words[0].load(std::memory_order_acquire) != copy[0]) continue;
     const auto event = static_cast<FlightEvent>(copy[4] >> 32 & 0xff);
     const auto field = [&](std::string_view name, std::int64_t value) {

@@ -69,8 +69,8 @@ class FlightRecorder {
   /// The process's own. One per rank; where ranks are threads, in tests, they share it.
   static FlightRecorder& instance();
 
-  /// From now on write() makes FOLDER/rank-R.jsonl. The folder itself is made when there is
-  /// something to write.
+  /// Opens the recorder: from now on write() makes FOLDER/rank-R.jsonl. The folder itself is made
+  /// when there is something to write.
   void open(int rank, int ranks, std::string_view host, const std::string& folder);
   /// Events are counted but not kept, and nothing is ever written.
   void switch_off() { on_.store(false, std::memory_order_relaxed); }
@@ -81,13 +81,13 @@ class FlightRecorder {
   /// The step that began last; -1: none.
   std::int64_t step() const { return step_.load(std::memory_order_relaxed); }
   int rank() const { return rank_; }
-  /// Before open(), for crashes.
+  /// Tells the rank before open(), for crashes.
   void set_rank(int rank) { rank_ = rank; }
 
   /// Writes the file; false where there is nothing to write to, or nothing more. Safe in a signal
   /// handler.
   bool write(Reason reason, int exit_code, std::string_view text) noexcept;
-  /// Where write() writes; empty before open().
+  /// The file that write() writes; empty before open().
   std::string_view file() const { return file_.data(); }
 
  private:

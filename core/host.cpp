@@ -25,8 +25,8 @@ std::string text_in(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// What one group's files say. Version 2: "max 100000" or "150000 100000" in one file, version 1:
-/// -1 or a number in one, and the period in another.
+/// Quota that one group's files say. Version 2: "max 100000" or "150000 100000" in one file,
+/// version 1: -1 or a number in one, and the period in another.
 double quota_of_group(const std::string& folder, bool second) {
   std::istringstream numbers(second ? text_in(folder + "/cpu.max")
                                     : text_in(folder + "/cpu.cfs_quota_us") + " " +
@@ -44,7 +44,7 @@ int allowed_cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-/// Where `ranks` share the quota.
+/// Cores that are within the quota, which `ranks` share.
 int within_quota(int cores, int ranks) {
   static const double quota = cpu_quota();
   return std::max(1, static_cast<int>(std::min<double>(cores, quota / ranks)));

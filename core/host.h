@@ -13,13 +13,14 @@ int usable_cores();
 /// /proc/self/cgroup, `root` where the groups are mounted.
 double cpu_quota(const std::string& groups, const std::string& root);
 double cpu_quota();
-/// Of those, the share of one of `local_size` ranks on this host: all of them where mpirun bound
-/// each rank to cores of its own.
+/// Cores of a rank: the share of one of `local_size` ranks on this host: all of them where mpirun
+/// bound each rank to cores of its own.
 int cores_of_rank(int local_size);
 std::string host_name();
 /// What the kernel says of a process of this host.
 struct ProcessState {
-  /// As in /proc: R runs, S sleeps, D waits for a disk, T is stopped, Z has ended; '\0': not known
+  /// State as in /proc: R runs, S sleeps, D waits for a disk, T is stopped, Z has ended; '\0': not
+  /// known
   char letter = '\0';
   int on_disk = 0;  ///< threads in state D
 };

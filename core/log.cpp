@@ -12,7 +12,7 @@ namespace starling::log {
 
 namespace {
 
-// characters of a line, which may quote what came from outside
+// Characters of a line, which may quote what came from outside
 constexpr std::size_t kLongest = 2000;
 
 struct State {

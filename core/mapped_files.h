@@ -7,7 +7,7 @@
 
 namespace starling {
 
-// Which files this process has mapped, for a signal handler: an access to a mapped page that the
+// The files that this process has mapped, for a signal handler. An access to a mapped page that the
 // file has no longer is a SIGBUS, and all that the handler is told is the address.
 
 /// A byte of a mapped file.
@@ -16,9 +16,9 @@ struct MappedPlace {
   std::uint64_t offset = 0, bytes = 0;  ///< of the byte, and of the file when it was mapped
 };
 
-/// From now on the addresses from `begin` on belong to that file. Any thread.
+/// Notes that the addresses from `begin` on belong to that file from now on. Any thread.
 void note_mapping(const void* begin, std::size_t bytes, const std::string& path);
-/// Before it is unmapped.
+/// Forgets a mapping, before it is unmapped.
 void forget_mapping(const void* begin);
 /// False where the address is in no noted file. Safe in a signal handler, takes no lock.
 bool find_mapping(const void* address, MappedPlace& place) noexcept;

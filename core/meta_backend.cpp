@@ -65,7 +65,7 @@ class MetaBackend final : public Backend {
     copy_to_host(from, to);
     return {};
   }
-  // an error: there is nothing to copy
+  // Always an error: there is nothing to copy
   void copy_to_host(const Tensor& from, void*) override { (void)from.raw(); }
   void fill(const Tensor&, double) override {}
 

@@ -40,12 +40,12 @@ struct Parameter {
   bool product = false;
   Tensor value;
   Tensor grad;
-  /// bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or
-  /// not `product`
+  /// A bf16 or fp16 copy of value, kept by the update; empty where training has no low precision,
+  /// or not `product`
   Tensor low;
   int index = -1;  ///< position among the model's parameters, in declaration order
 
-  /// What convolutions and matrix products take.
+  /// The operand that convolutions and matrix products take.
   const Tensor& operand() const { return low ? low : value; }
 
   /// Weight decay applies to tensors of two or more dimensions unless the config says "all".

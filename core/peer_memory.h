@@ -52,19 +52,18 @@ class PeerMemory {
   // circle. In a capture, `value` is that of the captured step, and every launch adds the steps in
   // between (StepValues::pass).
 
-  /// All that the stream did before is seen by whoever finds the counter at `value`.
+  /// Sets a counter: whoever finds it at `value` sees all that the stream did before.
   virtual void signal(std::uint32_t* counter, std::uint32_t value) = 0;
   struct Awaited {
     const std::uint32_t* counter = nullptr;
     int rank = 0;  ///< whose it is
   };
-  /// For an error: which counter of what. The numbers are the caller's.
+  /// Purpose of a wait, for an error: which counter of what. The numbers are the caller's.
   struct Purpose {
     int bucket = 0, kind = 0;
   };
-  /// What the stream does afterwards comes after the counters have reached `value`; or, once one
-  /// has not for so many seconds, at once, and lost() tells of it. After a loss nothing is awaited
-  /// any more.
+  /// Makes the stream wait until the counters have reached `value`. Once one has not for so many
+  /// seconds it goes on at once, and lost() tells of it. After a loss nothing is awaited any more.
   virtual void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
                      double limit_seconds) = 0;
   struct Loss {
@@ -74,7 +73,7 @@ class PeerMemory {
   };
   /// The first loss. Costs a look at host memory.
   virtual std::optional<Loss> lost() const = 0;
-  /// From now on nothing is awaited, on the device either.
+  /// Gives up: from now on nothing is awaited, on the device either.
   virtual void give_up() = 0;
   /// Forgets losses; the device must be done with all that was issued.
   virtual void restart() = 0;

@@ -49,7 +49,7 @@ PluginScope::PluginScope(std::string file)
 PluginScope::~PluginScope() { current_plugin() = std::move(before_); }
 
 std::string suggestion(std::string_view found, const std::vector<std::string>& known) {
-  // no name is longer; keeps the cost small whatever a file holds
+  // No name is longer; this keeps the cost small whatever a file holds
   constexpr std::size_t kLongest = 64;
   if (found.empty() || found.size() > kLongest) return {};
   const std::string wanted = lower_case(found);

@@ -29,7 +29,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the format's own reader has it
 constexpr const char* kMetadata = "__metadata__";
-// bytes of tensors from which on a file goes past the system's cache
+// Bytes of tensors from which on a file goes past the system's cache
 constexpr std::uint64_t kPastCache = 8 << 20;
 constexpr std::size_t kPiece = 128 << 10;
 
@@ -216,7 +216,7 @@ void check_cover(const Reader& reader, std::vector<Extent> extents, std::uint64_
   }
 }
 
-/// Of all entries but that of the checksums: each name and text, ended by a zero byte.
+/// Checksum of all entries but that of the checksums: each name and text, ended by a zero byte.
 std::string metadata_checksum(const SafetensorsFile& file) {
   std::string text;
   for (const auto& [key, value] : file.metadata) {
@@ -234,7 +234,7 @@ void check_bytes(const Reader& reader, const std::string& name, const FileTensor
                             found, shown(written, 16), remedy));
 }
 
-/// By what the file says of itself.
+/// Checks a file by what it says of itself.
 void check_own(const Reader& reader, const SafetensorsFile& file) {
   constexpr const char* kRemedy =
       "the file is damaged, or a program that changed it left the metadata's entry "
@@ -314,7 +314,8 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
   }
   left.insert(left.end(), extents.begin(), extents.end());
   check_cover(reader, std::move(left), data_size);
-  // Only now, so that no entry makes us take memory for bytes that another one claims too.
+  // Memory is taken only now, so that no entry makes us take memory for bytes that another one
+  // claims too.
   for (const Extent& extent : extents) {
     std::vector<std::byte>& bytes = file.tensors[extent.name].bytes;
     bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));

@@ -40,7 +40,7 @@ class Shape {
   friend bool operator==(const Shape& a, const Shape& b) = default;
 
  private:
-  // entries past rank_ stay 0, so that == compares whole objects
+  // Entries past rank_ stay 0, so that == compares whole objects
   std::array<std::int64_t, kMaxRank> sizes_{};
   int rank_ = 0;
 };

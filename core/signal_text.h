@@ -31,7 +31,7 @@ class SignalText {
   }
   SignalText& operator<<(int value) { return *this << static_cast<std::int64_t>(value); }
   SignalText& hexadecimal(std::uint64_t value) { return (*this << "0x").digits(value, 16); }
-  /// As the inside of a JSON string.
+  /// Adds a text as the inside of a JSON string.
   SignalText& json(std::string_view text) {
     for (const char c : text) {
       const auto code = static_cast<unsigned char>(c);

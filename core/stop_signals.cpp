@@ -79,7 +79,7 @@ void install_stop_signals() {
   ::sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGQUIT}) ::sigaddset(&signals, signal);
   struct sigaction hangup {};
-  // nohup
+  // A process under nohup ignores the signal already.
   const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
   if (!ignored) ::sigaddset(&signals, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -21,7 +21,7 @@ void at_stop_signal(AtStopSignal what, const char* word = nullptr);
 bool stop_requested();
 /// 128 + the signal that asked for the stop.
 int stop_status();
-/// For tests: asks for a stop, or takes the request back.
+/// Asks for a stop, or takes the request back. For tests.
 void request_stop(bool stop);
 
 }  // namespace starling

@@ -89,7 +89,7 @@ class Tensor {
             name_of(DTypeOf<T>::value));
     return reinterpret_cast<T*>(raw());
   }
-  /// The same whatever the dtype; null for an empty handle.
+  /// The memory, whatever the dtype; null for an empty handle.
   std::byte* raw() const {
     if (storage_ && storage_->data()) return storage_->data() + offset_;
     if (elements() != 0 && storage_) fail_without_memory();

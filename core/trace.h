@@ -96,8 +96,8 @@ class TraceSpan {
   Tracer::Clock::time_point begin_;
 };
 
-/// For the hook alone: the calling thread hands work to a device, whose time is a DeviceSpan of the
-/// same name.
+/// A range for the hook alone: the calling thread hands work to a device, whose time is a
+/// DeviceSpan of the same name.
 class TraceRange {
  public:
   explicit TraceRange(std::string_view verb, std::string_view what = {})

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string>
 
-// What this build's plug-in was compiled against (kernels/CMakeLists.txt); empty without the
-// plug-in.
+// Versions that this build's plug-in was compiled against (kernels/CMakeLists.txt); empty without
+// the plug-in.
 #ifndef STARLING_BUILT_CUDA
 #define STARLING_BUILT_CUDA ""
 #endif

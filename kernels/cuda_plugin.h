@@ -24,8 +24,8 @@ extern "C" {
 /// core/operations or this header; a plug-in of another version is refused.
 constexpr std::uint32_t kStarlingCudaAbi = 8000 + starling::kOperations;
 
-/// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it
-/// is null and `message` is one line (terminated, at most 511 bytes) with what is missing and the
+/// A plug-in's answer. On success `backend` is a new backend that the caller owns. Otherwise it is
+/// null and `message` is one line (terminated, at most 511 bytes) with what is missing and the
 /// remedy: no driver, no device, a driver too old.
 struct StarlingCudaOpening {
   std::uint32_t abi;  ///< in: the caller's kStarlingCudaAbi
@@ -45,8 +45,8 @@ struct StarlingCudaOpening {
 /// the plug-in's own ABI version.
 using StarlingCudaOpen = std::uint32_t (*)(StarlingCudaOpening*);
 
-/// The same for NCCL: `nccl` is null, with the reason and the remedy in `message`, where the
-/// plug-in was built without it. Needs no device.
+/// A plug-in's answer for NCCL: `nccl` is null, with the reason and the remedy in `message`, where
+/// the plug-in was built without it. Needs no device.
 struct StarlingNcclOpening {
   std::uint32_t abi;     ///< in: the caller's kStarlingCudaAbi
   starling::Nccl* nccl;  ///< out

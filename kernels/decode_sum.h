@@ -7,8 +7,8 @@
 
 namespace starling {
 
-/// out = factor · Σ_k weights[k] · what message k holds, with `accumulate` added to out: any number
-/// of messages, by as many decodings as that takes. On the current stream.
+/// Adds up messages: out = factor · Σ_k weights[k] · what message k holds, with `accumulate` added
+/// to out: any number of messages, by as many decodings as that takes. On the current stream.
 void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms,
                 double factor, const Tensor& out, bool accumulate);
 

@@ -13,14 +13,14 @@ namespace starling {
 /// do.
 class BatchNorm : public Layer {
  public:
-  /// Without `trains_scale` the weight stays 1.
+  /// Makes a norm; without `trains_scale` the weight stays 1.
   explicit BatchNorm(double eps = 1e-5, double momentum = 0.1, bool trains_scale = true)
       : trains_scale_(trains_scale) {
     state_.eps = eps;
     state_.momentum = momentum;
   }
-  /// forward() with `+ residual` (if it holds a value), then `active`: kNone, kRelu or kRelu6; in
-  /// one operation.
+  /// Does forward() with `+ residual` (if it holds a value), then `active`: kNone, kRelu or kRelu6;
+  /// in one operation.
   Variable forward_fused(const Variable& x, Activation active, const Variable& residual,
                          Pass& pass);
 

@@ -41,7 +41,7 @@ Shape Conv2d::build(const Shape& input) {
 }
 
 Variable Conv2d::compute(const Variable& x, Pass& pass) {
-  // an image of another size may be too small
+  // An image of another size may be too small
   window_output(*this, x.shape().without_batch(), options_.window, options_.out_channels);
   return functions::conv2d(x, *weight_, bias_, options_.window, pass);
 }

@@ -9,8 +9,8 @@ struct Conv2dOptions {
   std::int64_t out_channels = 0;
   Window2d window;
   bool bias = true;
-  /// What weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5)) is
-  /// U(±1/sqrt(fan_in)), biases too. kNormal002: N(0, 0.02²).
+  /// Distribution that weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5))
+  /// is U(±1/sqrt(fan_in)), biases too. kNormal002: N(0, 0.02²).
   enum class WeightInit : std::uint8_t {
     kDefault,
     kKaimingNormalFanIn,

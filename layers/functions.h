@@ -30,11 +30,11 @@ struct BatchNormState {
   ModelBuffer* batches_tracked = nullptr;
   double eps = 1e-5, momentum = 0.1;
 };
-/// In training every channel needs two values at least (Error(kUsage)). Otherwise the running
-/// statistics are constants.
+/// Normalises over a batch. In training every channel needs two values at least (Error(kUsage)).
+/// Otherwise the running statistics are constants.
 Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active,
                     const Variable& residual, Pass& pass);
-/// Over the last dimension.
+/// Normalises over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
 /// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape,
 /// columns] of the table's operand's type.
@@ -51,7 +51,7 @@ Variable scaled(const Variable& x, double factor, Pass& pass);
 /// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and
 /// half after the old ones.
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);
-/// The same numbers as another shape.
+/// The numbers in another shape.
 Variable reshape(const Variable& x, const Shape& shape, Pass& pass);
 /// [N,H,W,C] → [N, C·H·W] in PyTorch's order; any other rank is only reshaped.
 Variable flatten(const Variable& x, Pass& pass);
@@ -62,7 +62,7 @@ Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run = 1);
 /// Dropout of whole samples: a sample's values all become 0 with probability p in training, or are
 /// all scaled by 1/(1 - p).
 Variable stochastic_depth(const Variable& x, double p, Pass& pass);
-/// x in another floating format, without a gradient; itself where it is in that one.
+/// The numbers of x in another floating format, without a gradient; itself where it is in that one.
 Tensor in_format(const Tensor& x, DType format, Backend& backend);
 /// Mean over the batch times `scale`; a scalar. labels: int32 [N], or a probability of each class,
 /// [N,C].

@@ -59,8 +59,8 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
       back.dresidual = dresidual;
     }
   }
-  // dx takes the place of a term or of x where nobody else holds it: less memory, and what is in
-  // the cache stays there.
+  // The gradient dx takes the place of a term or of x where nobody else holds it: less memory, and
+  // what is in the cache stays there.
   for (const Tensor& term : terms) {
     if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2)
       back.dx = term;
@@ -117,7 +117,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
   pass.backend.batch_norm_forward(args);
   if (!pass.tape) return Variable(std::move(args.y));
 
-  // Without a residual, the ReLU's mask is found from x again, so that the output need not be kept
+  // The ReLU's mask is found, without a residual, from x again, so that the output need not be kept
   // or read.
   detail::BatchNormSaved saved{.x = args.x,
                                .y = relu && has_residual ? args.y : Tensor(),

@@ -7,7 +7,7 @@
 // What the files of the normalisations share.
 namespace starling::functions::detail {
 
-/// Where the gradients of a scale and a shift go. Kernels write both, so a frozen one goes to
+/// Targets of the gradients of a scale and a shift. Kernels write both, so a frozen one goes to
 /// scratch memory.
 struct ScaleShiftTargets {
   Tensor dgamma, dbeta;
@@ -26,8 +26,8 @@ struct Rectifier {
 /// Error(kInternal) where the activation is no ReLU, ReLU6 or kNone.
 Rectifier rectifier_of(Activation active);
 
-/// What a batch norm keeps for its backward pass. y only with a residual: without one the ReLU's
-/// mask is found from x and beta again.
+/// Values that a batch norm keeps for its backward pass. y only with a residual: without one the
+/// ReLU's mask is found from x and beta again.
 struct BatchNormSaved {
   Tensor x, y, gamma, beta, mean, inv_std;
   Rectifier rectifier;

@@ -65,7 +65,7 @@ Variable flatten(const Variable& x, Pass& pass) {
   const Shape& in = x.shape();
   require(in.rank() >= 2, "flatten", "the input is {}, it has no dimensions to flatten", in.text());
   const Shape out{in[0], in.elements() / in[0]};
-  // With one channel or one pixel both orders are the same: no copy.
+  // Both orders are the same with one channel or one pixel: no copy.
   const bool reorder = in.rank() == 4 && in[3] > 1 && in[1] * in[2] > 1;
   if (!reorder) return reshape(x, out, pass);
   Tensor y(pass.backend, out, x.dtype());

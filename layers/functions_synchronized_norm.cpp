@@ -27,8 +27,8 @@ struct SumsOfChannels {
   }
 };
 
-/// dy, and where it goes besides x: masked by what followed the norm, as far as that needs the
-/// norm's output.
+/// Gradient dy, and where it goes besides x: masked by what followed the norm, as far as that needs
+/// the norm's output.
 struct Incoming {
   Tensor dy, dresidual;
 };
@@ -61,7 +61,7 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
   Incoming incoming = incoming_of(saved, g);
   const bool masks = saved.rectifier.relu && !saved.has_residual;
   const SumsOfChannels own(backend, channels), mean(backend, channels);
-  // Where nothing is masked any more, 0·x̂ + 1 is positive everywhere.
+  // The form 0·x̂ + 1 is positive everywhere: nothing is masked any more.
   const Tensor masked = masks ? Tensor(backend, saved.x.shape(), saved.x.dtype()) : incoming.dy;
   backend.batch_norm_backward_sums({.x = saved.x,
                                     .dy = incoming.dy,

@@ -13,7 +13,7 @@ namespace starling {
 
 namespace {
 
-/// More elements than this in one tensor is a slip of the pen in a config; below it, element counts
+/// Most elements of one tensor: more is a slip of the pen in a config; below it, element counts
 /// cannot overflow.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 
@@ -167,7 +167,7 @@ Variable Layer::shell(const Variable& x, Pass& pass, const std::function<Variabl
   }
 }
 
-/// What build() has promised, wherever the input is what it was told of.
+/// Checks what build() has promised, wherever the input is what it was told of.
 void Layer::check_output(const Variable& x, const Variable& y) const {
   if (!y.has_value())
     fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "the output holds no value");

@@ -63,14 +63,14 @@ class Layer {
   const Shape& input_shape() const { return input_; }
   const Shape& output_shape() const { return output_; }
 
-  /// What is wrong with training in `compute` on `device`, the meta backend standing for any: names
-  /// the layer, or the child, and what it can do instead. None where all support it.
+  /// The error of training in `compute` on `device`, the meta backend standing for any: names the
+  /// layer, or the child, and what it can do instead. None where all support it.
   std::optional<Error> unsupported(DType compute, DeviceType device) const;
 
   /// How many of the first training images the initial values of this layer or its children are
   /// computed from; 0: none.
   std::int64_t first_images() const;
-  /// After all tensors have been drawn: begin_values() of the children, then of this layer.
+  /// Calls begin_values() of the children, then of this layer, after all tensors have been drawn.
   void begin(const FirstImages& images);
 
   /// Calls `visit` for each layer below this one, then for this one.
@@ -85,11 +85,12 @@ class Layer {
   /// bad_shape() if `input` does not fit.
   virtual Shape build(const Shape& input) = 0;
   virtual Variable compute(const Variable& x, Pass& pass) = 0;
-  /// Asked before training begins. The default is what the built-in operations can do; a layer with
-  /// arithmetic of its own that can do less says so here, and is refused elsewhere by name.
+  /// What the layer can do, asked before training begins. The default is what the built-in
+  /// operations can do; a layer with arithmetic of its own that can do less says so here, and is
+  /// refused elsewhere by name.
   virtual LayerSupport support() const { return {}; }
 
-  /// Of this layer alone: how many images begin_values() wants.
+  /// Number of images that begin_values() of this layer alone wants.
   virtual std::int64_t wanted_images() const { return 0; }
   /// Initial values that are no draw: computed from the first training images, or from what was
   /// drawn. There may be fewer images than were wanted, and none.
@@ -112,8 +113,8 @@ class Layer {
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// What forward() wraps around compute(): checks of `x` and of what comes out, a trace range, the
-  /// layer's name in errors. For layers with a second entry.
+  /// Does what forward() wraps around compute(): checks of `x` and of what comes out, a trace
+  /// range, the layer's name in errors. For layers with a second entry.
   Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const;
 
  private:
@@ -166,7 +167,7 @@ class Model {
   /// is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead; this serves tests,
   /// evaluation and tracing on the meta backend.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// The same for the parameters that training leaves alone, which are in no bucket.
+  /// Allocates the parameters that training leaves alone, which are in no bucket.
   void allocate_frozen(Backend& backend, DType dtype, DType compute = DType::kFloat32);
   /// Memory for the buffers alone.
   void allocate_buffers(Backend& backend, DType dtype);

@@ -12,7 +12,7 @@ class LayerScale : public Layer {
   /// `name`: of its tensor.
   explicit LayerScale(double initial, std::string name = "weight")
       : initial_(initial), tensor_(std::move(name)) {}
-  /// forward(), then + residual, in one operation.
+  /// Does forward(), then + residual, in one operation.
   Variable forward_residual(const Variable& x, const Variable& residual, Pass& pass);
 
  protected:

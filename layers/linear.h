@@ -13,7 +13,7 @@ class Linear : public Layer {
                   WeightInit init = WeightInit::kDefault, bool zero_bias = false)
       : out_features_(out_features), has_bias_(bias), init_(init), zero_bias_(zero_bias) {}
 
-  /// forward(), then ReLU, in one operation.
+  /// Does forward(), then ReLU, in one operation.
   Variable forward_relu(const Variable& x, Pass& pass);
 
  protected:

@@ -13,7 +13,7 @@ Shape Pool2d::build(const Shape& input) {
 }
 
 Variable Pool2d::compute(const Variable& x, Pass& pass) {
-  // an image of another size may be too small
+  // An image of another size may be too small
   window_output(*this, x.shape().without_batch(), window_, x.shape().back());
   return functions::pool2d(x, kind_, window_, pass);
 }

@@ -12,8 +12,8 @@ struct SymmetricEigen {
   std::vector<double> vectors;
 };
 
-/// Of a symmetric n×n matrix, by Jacobi's rotations (Golub and Van Loan, Matrix Computations,
-/// section 8.5). For small matrices.
+/// Eigenvalues and vectors of a symmetric n×n matrix, by Jacobi's rotations (Golub and Van Loan,
+/// Matrix Computations, section 8.5). For small matrices.
 SymmetricEigen symmetric_eigen(std::vector<double> matrix, std::size_t n);
 
 }  // namespace starling

@@ -73,7 +73,7 @@ std::int64_t first_numeric_mean(const std::vector<MixingMatrix>& rounds, std::in
   return -1;
 }
 
-/// The same for many ranks: on three random vectors.
+/// The smallest such K for many ranks, found on three random vectors.
 std::int64_t first_sampled_mean(const std::vector<MixingMatrix>& rounds) {
   constexpr std::size_t kWidth = 3;
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
@@ -132,7 +132,7 @@ Analysis inspect(const Topology& topology, const std::string& name) {
   report.exact = n <= kExactRanks;
   for (std::size_t k = 0; k < rounds.size() && report.exact; ++k) {
     std::optional<ExactRows> rows = exact_rows(topology.round(static_cast<std::int64_t>(k)), n);
-    // else a weight is no small fraction: sums within the tolerance must do
+    // Otherwise a weight is no small fraction: sums within the tolerance must do.
     report.exact = rows.has_value();
     if (rows) exact.push_back(std::move(*rows));
   }

@@ -9,7 +9,7 @@
 
 namespace starling {
 
-/// What a topology does to disagreement; semantics.md section 6.
+/// Report on what a topology does to disagreement; semantics.md section 6.
 struct TopologyReport {
   bool row_stochastic = false, column_stochastic = false;
   /// The product over a period (64 rounds for one without period) is primitive
@@ -20,7 +20,7 @@ struct TopologyReport {
   bool exact = false;
 };
 
-/// What an algorithm asks of its topology, beside what check_topology() asks of every one.
+/// Kinds of topology that an algorithm asks for, beside what check_topology() asks of every one.
 enum class TopologyKind : std::uint8_t {
   kNone,              ///< there is none
   kDoublyStochastic,  ///< any that keeps the mean

@@ -13,7 +13,7 @@
 namespace starling {
 namespace {
 
-/// Where the ranks lie: clockwise from the top.
+/// Places where the ranks lie: clockwise from the top.
 class Circle {
  public:
   Circle(Point corner, int ranks)
@@ -132,7 +132,7 @@ void draw_graph(Picture& picture, const Round& round, int ranks, const Circle& c
   draw_groups(picture, round.groups, units, place, colour_of);
   if (!round.rows.empty()) draw_rows(picture, round, per_node == 1 ? circle.dot() : 2.0, place);
   if (per_node > 1) {
-    // an outline around the node's ranks, that mix inside
+    // An outline goes around a node's ranks, which mix inside.
     for (int node = 0; node < units; ++node) {
       std::vector<Point> points;
       for (int r = 0; r < per_node; ++r) points.push_back(circle.at(node * per_node + r));

@@ -135,7 +135,7 @@ double krylov_radius(const std::vector<MixingMatrix>& rounds, double budget, boo
     }
     const double rest = norm(x);
     ++size;
-    // an invariant space: its eigenvalues are exact
+    // The space is invariant: its eigenvalues are exact.
     if (size == space || rest <= 1e-12 * before) break;
     small[size * space + size - 1] = rest;
     scale(x, 1.0 / rest);
@@ -151,9 +151,9 @@ double krylov_radius(const std::vector<MixingMatrix>& rounds, double budget, boo
   return radius;
 }
 
-/// Where every rank keeps some of its own value in every round, the product over a period has an
-/// edge for each edge of a round and a loop for each rank: it is primitive if all ranks reach each
-/// other over the rounds' edges together.
+/// Says why ranks do not all reach each other. Where every rank keeps some of its own value in
+/// every round, the product over a period has an edge for each edge of a round, and a loop for each
+/// rank. So it is primitive if all ranks reach each other over the rounds' edges together.
 std::string reach_fault(const std::vector<MixingMatrix>& rounds) {
   for (const bool forward : {true, false}) {
     std::vector<char> marked(static_cast<std::size_t>(rounds[0].ranks()), 0);

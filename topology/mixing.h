@@ -21,7 +21,7 @@ class MixingMatrix {
  public:
   MixingMatrix(Round round, int ranks);
   int ranks() const { return units_ * per_unit_; }
-  /// Else by groups, which are doubly stochastic by definition
+  /// True: by rows; otherwise by groups, which are doubly stochastic by definition
   bool by_rows() const { return !rows_.empty(); }
 
   /// Calls f(j, W_ij) for every W_ij ≠ 0 of row i.
@@ -95,7 +95,8 @@ class MixingMatrix {
 
   /// Nodes and ranks per node of a hierarchical round, else ranks and 1
   int units_, per_unit_;
-  /// Where no group has more than two: the other, or oneself; then groups_ and group_of_ are empty
+  /// The other of each rank's group, or oneself, where no group has more than two; then groups_ and
+  /// group_of_ are empty
   std::vector<int> partner_;
   double self_weight_ = 1.0;  ///< of all pairs, unless they differ:
   std::vector<double> pair_weights_;

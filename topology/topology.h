@@ -20,7 +20,8 @@ namespace starling {
 struct Group {
   std::vector<int> ranks;  ///< ascending
   double self_weight = 0.5;
-  /// self_weight is 1/m, and all members are to have the same bits: the sum in rank order, divided
+  /// The group takes the mean: self_weight is 1/m, and all members are to have the same bits, of
+  /// the sum in rank order, divided.
   bool mean = false;
 };
 
@@ -39,7 +40,7 @@ struct Round {
   bool identity() const { return groups.empty() && rows.empty(); }
 };
 
-/// The same matrix with ranks_per_node = 1: by groups where every group of nodes takes its mean,
+/// A round's matrix with ranks_per_node = 1: by groups where every group of nodes takes its mean,
 /// else by rows of deg · L entries.
 Round over_ranks(const Round& round);
 
@@ -82,7 +83,7 @@ enum class TopologyKind : std::uint8_t;
 std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site,
                                         TopologyKind kind, const std::string& standard = "base-2");
 std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site);
-/// The same without the check: for a topology that is part of another, or whose check gives a
+/// Makes a topology without the check, for one that is part of another, or whose check gives a
 /// report that is needed.
 std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site,
                                                   const std::string& standard = "base-2");

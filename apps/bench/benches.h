@@ -57,8 +57,7 @@ struct ExchangeBench {
 /// the exit status.
 int bench_exchange(const ExchangeBench& settings);
 
-/// What the bucket scheduler and the algorithms cost the host: everything that they call does
-/// nothing.
+/// The host's time in bucket scheduler and algorithms: everything that they call does nothing.
 struct SchedulerBench {
   std::string model = "resnet50", stem, optimizer = "accum_adamw", topology;
   double bucket_mb = 25.0;
@@ -80,7 +79,7 @@ struct GpuStepBench {
   std::string model = "resnet50", optimizer = "adamw", stem, precision = "bf16";
   std::int64_t batch = 256, image = 224, classes = 1000, steps = 40;
   bool tf32 = false, cudnn_benchmark = false, json = false;
-  /// Without scheduler and gossip: one update of each bucket after the backward pass, on the
+  /// True: without scheduler and gossip, one update of each bucket after the backward pass, on the
   /// compute stream
   bool plain = false;
 };
@@ -121,8 +120,8 @@ struct PicturesBench {
 /// Prints the time of a random crop of 224×224 against that in which the library decodes the whole
 /// picture, in turns. Returns the exit status.
 int bench_pictures(const PicturesBench& settings);
-/// The same of a folder of shards: opening it, crops, and of raw pixels how far they are from
-/// copying as many bytes.
+/// Prints the times of a folder of shards: of opening it and of crops, and how far raw pixels are
+/// from copying as many bytes.
 int bench_shards(const PicturesBench& settings);
 
 /// Random changes of images that lie in memory, on one core.

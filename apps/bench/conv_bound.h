@@ -15,12 +15,12 @@ struct ConvShape {
   bool backward_data = false;  ///< the first layer's is not needed
 };
 
-/// What a training step would take if it were nothing but its convolutions: forward, backward data
-/// and backward weights as bare oneDNN primitives in the formats that oneDNN likes best, data
-/// resident, nothing reordered.
+/// A training step that is nothing but its convolutions: forward, backward data and backward
+/// weights. They are bare oneDNN primitives in the formats that oneDNN likes best; data are
+/// resident, and nothing is reordered.
 class ConvBound {
  public:
-  /// On the threads of the backend that this thread used last.
+  /// Computes on the threads of the backend that this thread used last.
   explicit ConvBound(const std::vector<ConvShape>& convolutions);
   ~ConvBound();
   /// Runs all of them once; seconds.

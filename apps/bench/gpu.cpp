@@ -33,7 +33,8 @@ namespace {
 constexpr double kLossScale = 1024.0;  // for fp16, as a run would have found it
 constexpr int kProfiledSteps = 5;
 
-/// With `profiling`, the host waits for each operation and notes its time.
+/// A GPU's backend with a clock: with `profiling`, the host waits for each operation and notes its
+/// time.
 class GpuProfile final : public ForwardingBackend {
  public:
   explicit GpuProfile(Backend& gpu) : ForwardingBackend(gpu) {}

@@ -77,8 +77,8 @@ class IdleBackend final : public ForwardingBackend {
     }
     return ForwardingBackend::record();
   }
-  /// What ran up to now was an update's issue, where one had begun, else the algorithm's own
-  /// decisions.
+  /// Books the time up to now: as an update's issue where one had begun, else as the algorithm's
+  /// own decisions.
   void issued() {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
     updating_ = false;

@@ -118,7 +118,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
                         std::make_unique<CopyRule>(library), copy, 1,
                         32.0 * static_cast<double>(n)});
   }
-  // As many layers as ResNet-50 has weights, all of one size.
+  // Layers: as many as ResNet-50 has weights, all of one size.
   std::vector<LayerExtent> extents;
   const std::int64_t each = (n / 54 + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
   for (std::int64_t first = 0; first < n; first += each)

@@ -82,7 +82,7 @@ std::unique_ptr<Model> described_model(const ModelDescription& description,
       std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
 }
 
-/// evaluate.tta of the run; models of before that key were tested without.
+/// Views of the run's evaluate.tta; models of before that key were tested without.
 std::vector<TestView> described_views(const ModelDescription& description,
                                       const std::string& source) {
   const nlohmann::json config = parse_json(description.config, source);
@@ -133,7 +133,7 @@ class LoadedModel final : public InferenceModel {
       }
     }
   }
-  // its tensors before the backend that holds their memory
+  // Its tensors go before the backend that holds their memory
   ~LoadedModel() override { model_.reset(); }
 
   const Shape& input() const override { return model_->input_shape(); }

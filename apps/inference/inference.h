@@ -32,7 +32,7 @@ class InferenceModel {
 
   /// One sample: {height, width, channels} for images.
   virtual const Shape& input() const = 0;
-  /// Of a sample's logits: {number of classes} for classifiers.
+  /// Shape of a sample's logits: {number of classes} for classifiers.
   virtual const Shape& output() const = 0;
   /// The classes' names, one for each output: numbers where the data set had no names, and for
   /// outputs beyond its classes.
@@ -44,13 +44,13 @@ class InferenceModel {
   /// Logits of a batch, one sample after another. `batch` holds whole samples, row-major: images as
   /// height × width × channels, normalised as in training. Error(kUsage) where it does not.
   virtual std::vector<float> logits(std::span<const float> batch) = 0;
-  /// The same of bytes (0 to 255), which are normalised as in training.
+  /// Logits of images as bytes (0 to 255), which are normalised as in training.
   virtual std::vector<float> logits(std::span<const std::uint8_t> images) = 0;
-  /// Of bytes too: the mean over the views that the run's tests show of an image (evaluate.tta);
-  /// without those the same as logits().
+  /// Scores of images as bytes: the mean over the views that the run's tests show of an image
+  /// (evaluate.tta); without those the same as logits().
   virtual std::vector<float> scores(std::span<const std::uint8_t> images) = 0;
-  /// Of one sample's logits, by the loss that the model was trained with: softmax, or the sigmoid
-  /// of each after bce_with_logits.
+  /// Probabilities that one sample's logits stand for, by the loss that the model was trained with:
+  /// softmax, or the sigmoid of each after bce_with_logits.
   virtual std::vector<double> probabilities(std::span<const float> logits) const = 0;
   /// A picture file, JPEG or PNG, as images take it: resized and cut as test images were in
   /// training. Error(kUsage) names the file.

@@ -110,7 +110,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
       if (optional_tensor(name)) return;
       std::vector<std::string> names;
       for (const auto& [other, value] : file.tensors) names.push_back(other);
-      // Where most are missing no single name was misspelt.
+      // No single name was misspelt where most are missing.
       const std::vector<Parameter*>& parameters = model.parameters();
       const auto missing = static_cast<std::size_t>(
           std::count_if(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {

@@ -9,8 +9,8 @@ namespace starling {
 
 /// A tensor of the model as a file's tensor: PyTorch's shape, read from its device.
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout);
-/// The same into one that may be there already, whose memory is used again: new memory costs more
-/// than the copy.
+/// Writes a tensor into a FileTensor that may be there already, whose memory is used again: new
+/// memory costs more than the copy.
 void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file);
 /// Writes a file's tensor into `tensor`, converting between floating dtypes. `what` names file and
 /// tensor for the error of a wrong shape.

@@ -4,9 +4,9 @@
 
 #include "starling_build.h"  // made by the build, and installed with the headers
 
-// What a file was compiled with, as a text that both a program and the plug-ins that it opens have
-// in them. starling_add_plugin() compiles cmake/plugin_stamp.cpp into each; load_plugins() looks
-// for it in the file, before any code of it runs.
+// The stamp: what a file was compiled with, as a text. A program and the plug-ins that it opens
+// have it in them. starling_add_plugin() compiles cmake/plugin_stamp.cpp into each; load_plugins()
+// looks for it in the file, before any code of it runs.
 //
 // The first two lines must be alike. Classes, templates and inline functions of the public headers
 // are compiled into both, so a digest of the headers, without their comments and spaces, stands for

@@ -27,7 +27,7 @@ struct Stamp {
   }
 };
 
-/// From the first stamp in `bytes`; of a file without one all is empty.
+/// Reads the first stamp in `bytes`; without one, all is empty.
 Stamp stamp_in(std::string_view bytes) {
   constexpr std::string_view kBegin = STARLING_STAMP_BEGIN;
   constexpr std::size_t kLongest = 100;  // characters of a line

@@ -23,7 +23,8 @@ struct TestView {
 std::vector<std::string> test_view_names();
 /// Error(kInternal) where there are none of that name.
 std::vector<TestView> test_views(std::string_view name);
-/// What makes an image of that size what is seen; kNone for the view without shift or mirror.
+/// The step that makes the view of an image of that size; kNone for the view without shift or
+/// mirror.
 PixelStep step_of(const TestView& view, std::int64_t height, std::int64_t width);
 /// Changes the image's bytes to what is seen; for the view without shift or mirror this does
 /// nothing. An image of one pixel a side is not moved.

@@ -22,7 +22,7 @@ struct StoredRegion {
   int denominator = 1;                                    ///< 1, 2, 4 or 8: the scale wanted
 };
 struct DecodedRegion {
-  /// In pixels of the scaled picture; holds what was wanted
+  /// Place in pixels of the scaled picture; holds what was wanted
   std::int64_t top = 0, left = 0, height = 0, width = 0;
   /// Red, green, blue and a byte that is anything; memory is kept for the next picture
   std::vector<std::uint8_t> pixels;
@@ -34,16 +34,17 @@ StoredPicture jpeg_header(std::span<const std::uint8_t> file, const std::string&
 StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& source);
 void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source,
                  const StoredRegion& region, DecodedRegion& out);
-/// Its scale is 1.
+/// Decodes a PNG file, always at scale 1.
 void decode_png(std::span<const std::uint8_t> file, const std::string& source,
                 const StoredRegion& region, DecodedRegion& out);
 
-// Where a picture says how it is turned, as Pillow looks for it: in EXIF data, and where these have
-// no such entry in XMP. 0: nothing is said; what makes no sense is 1.
+// How a picture is turned. As Pillow does, one looks in EXIF data, and where these have no such
+// entry, in XMP. 0: nothing is said; what makes no sense is 1.
 
-/// In EXIF data: a TIFF header and its first directory, after any number of "Exif\0\0".
+/// Orientation from EXIF data: a TIFF header and its first directory, after any number of
+/// "Exif\0\0".
 int exif_orientation(std::span<const std::uint8_t> exif);
-/// In an XMP packet: the first tiff:Orientation, an attribute or an element.
+/// Orientation from an XMP packet: the first tiff:Orientation, an attribute or an element.
 int xmp_orientation(std::string_view packet);
 
 }  // namespace starling

@@ -9,16 +9,17 @@
 #include "apps/pictures/codec.h"
 #include "core/error.h"
 
-// After <cstdio>, which it needs.
+// jerror.h needs <cstdio> before it.
 #include <jerror.h>
 #include <jpeglib.h>
 
 namespace starling {
 namespace {
 
-// a progressive picture of thousands of scans takes minutes, and nobody makes one
+// Most scans of a picture: a progressive one of thousands of scans takes minutes, and nobody makes
+// one
 constexpr int kMostScans = 500;
-// decoded beside a crop: upsampled colours of the last pixels look beyond it
+// Pixels decoded beside a crop: upsampled colours of the last pixels look beyond it
 constexpr JDIMENSION kRim = 16;
 constexpr unsigned kExifMarker = JPEG_APP0 + 1;
 using namespace std::string_view_literals;

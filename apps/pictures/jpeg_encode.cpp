@@ -8,7 +8,7 @@
 #include "apps/pictures/picture.h"
 #include "core/error.h"
 
-// After <cstdio>, which it needs.
+// jpeglib.h needs <cstdio> before it.
 #include <jpeglib.h>
 
 namespace starling {

@@ -151,7 +151,7 @@ class Plan {
                     part_.box_width / static_cast<double>(columns_));
   }
 
-  /// Which pixels the filter looks at: those of the box, and as far around it as it reaches, within
+  /// Pixels that the filter looks at: those of the box, and as far around it as it reaches, within
   /// the window.
   StoredRegion wanted() const {
     const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from,
@@ -207,7 +207,7 @@ PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_
 PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize,
                                 std::int64_t height, std::int64_t width) {
   const std::int64_t shorter = std::min(picture.height, picture.width);
-  // Its sides once resized: never less than what is cut out.
+  // Sides of the picture once resized: never less than what is cut out.
   std::int64_t tall = resize * picture.height / shorter, wide = resize * picture.width / shorter;
   if (tall < height || wide < width) {
     const double more = std::max(static_cast<double>(height) / static_cast<double>(tall),
@@ -389,7 +389,7 @@ struct PictureDecoder::State {
     return {seen_size(stored), turn_of(stored.orientation), choose, source, image};
   }
 
-  /// What a part of a picture whose pixels lie in memory is made of.
+  /// Pixels that a part is made of, of a picture that lies in memory.
   static PartPixels in_memory(const PixelRows& picture, const Plan& plan) {
     const StoredRegion wanted = plan.wanted();
     const std::int64_t stride = 3 * picture.width;

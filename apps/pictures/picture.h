@@ -17,7 +17,7 @@
 
 namespace starling {
 
-/// Of a picture as it is seen: after its EXIF orientation.
+/// Size of a picture as it is seen: after its EXIF orientation.
 struct PictureSize {
   std::int64_t height = 0, width = 0;
   friend bool operator==(const PictureSize&, const PictureSize&) = default;
@@ -33,10 +33,10 @@ struct PicturePart {
   /// The whole of a window.
   static PicturePart window(std::int64_t top, std::int64_t left, std::int64_t height,
                             std::int64_t width);
-  /// What is left of a picture whose shorter side is resized to `resize` pixels (the longer in
-  /// proportion, rounded down) and of which the centre of `height` × `width` is cut out, as
-  /// torchvision's Resize and CenterCrop do. Where the resized picture is smaller than the cut, it
-  /// is enlarged until it covers it.
+  /// The centre of a picture, as torchvision's Resize and CenterCrop take it. The shorter side is
+  /// resized to `resize` pixels, the longer one in proportion, rounded down; then `height` ×
+  /// `width` is cut out. Where the resized picture is smaller than the cut, it is enlarged until it
+  /// covers it.
   static PicturePart centre(const PictureSize& picture, std::int64_t resize, std::int64_t height,
                             std::int64_t width);
 };
@@ -93,26 +93,26 @@ class PictureDecoder {
   ~PictureDecoder();
   PictureDecoder(PictureDecoder&&) noexcept;
   PictureDecoder& operator=(PictureDecoder&&) noexcept;
-  /// From here on.
+  /// Takes other settings from here on.
   void use(const PictureSettings& settings);
 
   /// Writes height × width × channels (1 or 3) bytes.
   void decode(std::span<const std::uint8_t> file, const std::string& source,
               const PartChoice& choose, std::int64_t height, std::int64_t width,
               std::int64_t channels, std::uint8_t* out);
-  /// Of 3 channels, and not resized yet, but for a part that shrinks by more than
+  /// Leaves 3 channels in `target`, not resized yet, but for a part that shrinks by more than
   /// CutPicture::kMostShrink or has no room.
   void decode(std::span<const std::uint8_t> file, const std::string& source,
               const PartChoice& choose, std::int64_t height, std::int64_t width, CutTarget& target);
-  /// The same of a picture whose pixels lie in memory: nothing is decoded, and where the part has
-  /// the image's size, rows are copied.
+  /// Cuts a picture whose pixels lie in memory: nothing is decoded, and where the part has the
+  /// image's size, rows are copied.
   void cut(const PixelRows& picture, const std::string& source, const PartChoice& choose,
            std::int64_t height, std::int64_t width, std::uint8_t* out);
   void cut(const PixelRows& picture, const std::string& source, const PartChoice& choose,
            std::int64_t height, std::int64_t width, CutTarget& target);
   /// Decodes all of a picture, at full scale, to see whether that can be done.
   void check(std::span<const std::uint8_t> file, const std::string& source);
-  /// From the header alone.
+  /// A picture's size, from the header alone.
   PictureSize size(std::span<const std::uint8_t> file, const std::string& source);
 
  private:

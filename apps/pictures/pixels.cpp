@@ -180,7 +180,7 @@ void equalize(const ImageBytes& image) {
 void enlarge(const ImageBytes& image, const std::int32_t* part) {
   thread_local std::vector<std::uint8_t> pixels, resized;
   thread_local Resizer resizer;
-  // channels that the resizer takes
+  // Channels that the resizer takes
   const std::int64_t depth = image.channels, taken = depth == 3 ? 3 : 4;
   const std::uint8_t* from = image.bytes;
   resized.resize(static_cast<std::size_t>(taken * image.height * image.width));
@@ -256,7 +256,8 @@ PixelMap PixelMap::rotate(double degrees, std::int64_t height, std::int64_t widt
 namespace pixel_steps {
 namespace {
 
-/// Beyond, every byte above 0 is 255 anyway; products stay within 32 bits.
+/// A factor in fixed point, at most 256: there every byte above 0 is 255 anyway, and products stay
+/// within 32 bits.
 std::int32_t fixed_factor(double factor) {
   return static_cast<std::int32_t>(
       std::lround(std::clamp(factor, 0.0, 256.0) * (1 << math::kBlendBits)));

@@ -20,8 +20,8 @@ static void scale(std::uint8_t* bytes, std::int64_t n, std::int32_t factor, std:
     bytes[i] = static_cast<std::uint8_t>(scaled_byte(bytes[i], factor, add));
 }
 
-/// change(r, g, b) of planes of kBlock numbers, for all pixels; what it leaves there is written
-/// back where kWrite.
+/// Calls change(r, g, b) with planes of kBlock numbers, for all pixels; what it leaves there is
+/// written back where kWrite.
 template <bool kWrite, class Bytes, class Change>
 static inline __attribute__((always_inline)) void by_planes(Bytes* bytes, std::int64_t pixels,
                                                             const Change& change) {

@@ -16,7 +16,7 @@ namespace starling {
 namespace {
 
 constexpr png_uint_32 kMostSide = 1 << 24;
-// of an ancillary chunk; a bomb unpacks to far more
+// Most bytes of an ancillary chunk; a bomb unpacks to far more
 constexpr png_alloc_size_t kMostChunk = 64 << 20;
 
 struct PngReader {
@@ -61,7 +61,7 @@ bool open_png(PngReader& reader, StoredPicture* picture) {
   return true;
 }
 
-/// After it each row is 4 bytes a pixel. False with the text, or sets whether all rows must be read
+/// Prepares for rows of 4 bytes a pixel. False with the text, or sets whether all rows must be read
 /// at once.
 bool prepare_rows(PngReader& reader, bool* interlaced) {
   if (setjmp(reader.failed)) return false;
@@ -157,7 +157,8 @@ std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
   return bytes;
 }
 
-/// From chunks before and after the pixels; libpng would have to read these to come to the latter.
+/// Orientation, from chunks before and after the pixels; libpng would have to read these to come to
+/// the latter.
 int png_orientation(std::span<const std::uint8_t> file) {
   const auto number = [&](std::size_t at) {
     return std::size_t{file[at]} << 24 | std::size_t{file[at + 1]} << 16 |
@@ -179,7 +180,7 @@ int png_orientation(std::span<const std::uint8_t> file) {
       } else {
         const std::string_view keyword = until_zero(rest);
         bool packed = type == "zTXt";
-        // the method, which is zlib's
+        // Skips the method, which is zlib's
         if (packed) rest.remove_prefix(std::min<std::size_t>(rest.size(), 1));
         if (type == "iTXt") {
           packed = !rest.empty() && rest[0] == 1;

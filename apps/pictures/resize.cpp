@@ -39,8 +39,8 @@ void make_taps(Resizer::Taps& taps, std::int64_t inputs, double begin, double le
 
 constexpr std::size_t kFour = 4;  // outputs at a time
 
-/// For each four outputs and pair of taps the weights, each four times. Returns the pairs an
-/// output.
+/// Makes the weights for each four outputs and pair of taps, each four times. Returns the number of
+/// pairs an output.
 std::int64_t make_weights(const Resizer::Taps& taps, std::size_t outputs,
                           std::vector<std::int32_t>& weights) {
   const auto pairs =

@@ -27,8 +27,8 @@ class Resizer {
   void resize(const PixelWindow& window, const PixelBox& box, Interpolation interpolation,
               std::int64_t height, std::int64_t width, std::uint8_t* out);
 
-  /// What one pass needs: of each output the first input and the weights, in 1/16384 and of sum
-  /// 16384.
+  /// Numbers that one pass needs: of each output the first input and the weights, in 1/16384 and of
+  /// sum 16384.
   struct Taps {
     std::int64_t most = 0;  ///< weights an output, those beyond its last being 0
     std::vector<std::int32_t> first, count;

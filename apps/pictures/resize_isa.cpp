@@ -23,7 +23,7 @@ static inline __attribute__((always_inline)) int pair_of(std::int32_t first, std
 #endif
 
 #if defined(__AVX2__)
-/// kPairs: of rows, of which few are common; 0: any.
+/// kPairs: number of pairs of rows, of which few are common; 0: any.
 template <int kPairs>
 static inline __attribute__((always_inline)) void mix_wide_rows(const std::uint8_t* rows,
                                                                 std::int64_t stride,
@@ -179,7 +179,7 @@ static inline __attribute__((always_inline)) void store_four(__m128i pixels, std
     pixels = _mm_shuffle_epi8(
         pixels, _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
   std::uint8_t* const to = out + kChannels * x;
-  // of 3 channels the next four are written over what is too much
+  // With 3 channels the next four are written over what is too much
   if (kChannels * (width - x) >= 16) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), pixels);
     return;

@@ -18,7 +18,7 @@ struct ResizeColumns {
   /// [width / 4][taps][4 outputs]: the weights of pixels 2t (lower 16 bits) and 2t + 1, which may
   /// be 0; four times each, one a channel.
   const std::int32_t* weights = nullptr;
-  /// So many numbers of any value lie behind a row and 2 · taps pixels more
+  /// Numbers of any value that lie behind a row and 2 · taps pixels more
   static constexpr std::int64_t kBehind = 8;
 };
 

@@ -33,7 +33,7 @@ NetworkModel network_of(const PlanOptions& options) {
       (options.ranks != network.ranks || options.ranks_per_node != network.ranks_per_host)) {
     network.ranks = options.ranks;
     network.ranks_per_host = std::min(options.ranks_per_node, options.ranks);
-    // another number of hosts than was measured
+    // Another number of hosts than was measured
     network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), link);
   }
   if (options.bandwidth_gbits > 0.0) {

@@ -22,7 +22,7 @@ using Numbers = std::vector<double>;
 
 constexpr std::int64_t kSamples = 4;
 constexpr int kDirections = 2;
-/// Of the steps along a direction, over the size of what is changed: a kink that a long one
+/// Lengths of steps along a direction, over the size of what is changed: a kink that a long one
 /// crosses, a short one may not. A wrong gradient is off at all.
 constexpr double kSteps[] = {1e-4, 1e-5, 1e-6, 1e-7, 1e-8};
 constexpr double kMoved = 0.01;  ///< of an input, over its size
@@ -142,8 +142,8 @@ class Comparison {
     dx_ = gradient ? host_numbers(gradient) : Numbers(x_.size(), 0.0);
   }
 
-  /// By how much the directional derivatives differ, over the gradient's norm: of the input where
-  /// no parameter is given. The most of some directions, in each the least of all steps.
+  /// Difference of the directional derivatives over the gradient's norm; of the input where no
+  /// parameter is given. It is the most of some directions, in each the least of all steps.
   double distance(Parameter* parameter) {
     const Numbers from = parameter ? host_numbers(parameter->value) : x_,
                   gradient = parameter ? host_numbers(parameter->grad) : dx_;
@@ -186,7 +186,8 @@ class Comparison {
   double least_ = 0.0;
 };
 
-/// Of a layer of layers the parameters of its own: the others are compared where they belong.
+/// What to check of a layer; of a layer of layers, the parameters of its own: the others are
+/// compared where they belong.
 Subject subject_of(Layer& layer) {
   Subject subject{layer.name().empty() ? "model" : layer.name(),
                   [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); },

@@ -127,7 +127,7 @@ namespace {
 /// Classes of other names, or in another order, would be measured as errors.
 void check_same_names(const SafetensorsFile& saved, const std::string& file,
                       const std::vector<std::string>& of_data) {
-  // another program's, or names that nobody knows
+  // The file is another program's, or has names that nobody knows.
   if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;
   const std::vector<std::string> of_model = description_of(saved, file).classes;
   for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {

@@ -16,7 +16,7 @@ namespace starling {
 std::string evaluated_file(const std::string& given);
 /// A class's name and number of test samples, and how many of them were recognised, a line each.
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names);
-/// The same counts as comma-separated values: rows are the true classes, columns the predicted
+/// The confusion counts as comma-separated values: rows are the true classes, columns the predicted
 /// ones, both with their names.
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names);
 

@@ -107,7 +107,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;
     } catch (const Error& error) {
-      // not of the data: this rank cannot go on, not even to tell others
+      // The error is not of the data: this rank cannot go on, not even to tell others
       if (error.code() != ExitCode::kUsage) throw;
       failure = std::current_exception();
       through = true;

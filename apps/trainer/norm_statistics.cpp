@@ -20,7 +20,7 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
     if (is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) backend.fill(fresh, 0.0);
     buffer->value = fresh;
   }
-  // from the numbers of training's dropout
+  // Keeps these numbers apart from those of training's dropout.
   constexpr std::uint64_t kApart = std::uint64_t{1} << 63;
   // After a stop the test behind it is given up.
   for (std::int64_t batch = 0; batch < batches && !stop_requested(); ++batch) {

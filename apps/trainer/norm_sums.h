@@ -16,7 +16,7 @@ class NormSums final : public RankSums {
   int ranks() const override { return transport_.size(); }
   void sum(const Tensor& numbers) override;
   void begin_step(std::int64_t step) { step_ = step; }
-  /// That this rank has waited since the last call.
+  /// Seconds that this rank has waited since the last call.
   double take_wait_seconds() { return std::exchange(seconds_, 0.0); }
 
  private:

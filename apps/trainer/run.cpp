@@ -68,7 +68,7 @@ std::vector<Listed> listed(const R& registry) {
   for (const std::string& name : registry.names()) result.push_back({name, registry.summary(name)});
   return result;
 }
-/// What `--list` knows.
+/// A kind of part that `--list` knows.
 struct ListedKind {
   const char* kind;
   std::vector<Listed> (*entries)();
@@ -135,7 +135,7 @@ bool answer_question(const TrainOptions& options) {
 
 namespace {
 
-/// What a config's errors name: the config, or the model file that has it.
+/// Source that a config's errors name: the config, or the model file that has it.
 std::string source_of(const TrainOptions& options) {
   return options.config.empty() ? evaluated_file(options.evaluate) : options.config;
 }
@@ -178,7 +178,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
     const nlohmann::json elastic = config.value("elastic", nlohmann::json()),
                          given = elastic.is_object() ? elastic.value("topology", nlohmann::json())
                                                      : nlohmann::json();
-    // what is no text is told by the reader
+    // What is no text is told by the reader
     const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;
     config["sync"]["topology"] = {{"type", other}};
     TrainConfig result = read_train_config(config, source, site, options.dry_run);
@@ -234,7 +234,8 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   warn_of_known_tests(config);
 }
 
-/// Now rather than after training. What is there stays as it is.
+/// Checks that the trace's file can be written, now rather than after training. What is there stays
+/// as it is.
 void check_trace_file(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) &&
@@ -315,8 +316,8 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
   }
 }
 
-/// Where another number of ranks made it, the mean of what they saved, and `config` goes on with
-/// this one. Collective.
+/// State of a checkpoint. Where another number of ranks made it, it is the mean of what they saved,
+/// and `config` goes on with this one. Collective.
 SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
                          TrainConfig& config, const RankLayout& site, World& world) {
   if (!options.elastic || checkpoint.made == site.ranks) {
@@ -347,7 +348,8 @@ SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
   return state;
 }
 
-/// What an earlier run of the folder left stays beside the new one's. Collective.
+/// Opens the flight recorder; what an earlier run of the folder left stays beside the new one's.
+/// Collective.
 void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
   FlightRecorder& recorder = FlightRecorder::instance();
   if (config.flight_recorder == "off") recorder.switch_off();
@@ -401,7 +403,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
         read_newest_checkpoint(checkpoints, transport, folder.resume_step, options.elastic),
         options, config, site, transport);
   }
-  // before the first checkpoint: from the start, as --elastic would from step 0
+  // Before the first checkpoint a run begins at the start, as --elastic would from step 0
   if (!folder.resume && heritage.first_ranks > site.ranks) {
     config.stretches = continued({{.ranks = heritage.first_ranks, .batch_size = config.batch_size}},
                                  0, site.ranks, config.elastic);
@@ -463,7 +465,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
   if (transport.size() > 1) transport.world().max(&any_traces, 1);
   transport.world().barrier();
-  // the same moment on all ranks, and before the first span of any
+  // The origin is the same moment on all ranks, and before the first span of any
   const auto origin = Tracer::Clock::now();
   std::optional<DeviceTrace> device_trace;
   if (tracing) {
@@ -529,7 +531,7 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
   return made;
 }
 
-/// From here on ranks survive the loss of others, where they are to and can.
+/// Lets ranks survive the loss of others from here on, where they are to and can.
 void choose_survival(const TrainConfig& config, const Backend& backend, World& world,
                      MpiSession& session) {
   std::string why_not;
@@ -614,7 +616,7 @@ ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
           &session, heritage);
     } catch (const AgreedError& error) {
       if (!heritage.loss || heritage.trains || error.code() != ExitCode::kUsage) throw;
-      // What the config cannot have on so few ranks.
+      // An error of what the config cannot have on so few ranks.
       fail_on_all_ranks(
           ExitCode::kLost, "survive", {},
           "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
@@ -658,7 +660,7 @@ int train_main(int argc, char** argv) {
     if (is_first_rank()) print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
-  // a file over the size limit is a write error with a message, not a death
+  // A file over the size limit is a write error with a message, not a death
   std::signal(SIGXFSZ, SIG_IGN);
   MpiSession session;
   FlightRecorder& recorder = FlightRecorder::instance();

@@ -12,7 +12,7 @@ namespace starling {
 /// The whole of starling-train: arguments to exit status.
 int train_main(int argc, char** argv);
 
-/// What needs neither ranks nor a config that holds. True if that was all that was asked for.
+/// Answers what needs neither ranks nor a valid config. True if that was all that was asked for.
 bool answer_question(const TrainOptions& options);
 
 /// Gives this rank its end of the world that trains; called again where the config wants another

@@ -26,10 +26,10 @@
 namespace starling {
 namespace {
 
-/// Of a checkpoint's metadata: threads that a rank computed with on a CPU.
+/// Key of a checkpoint's metadata: threads that a rank computed with on a CPU.
 constexpr const char* kThreads = "threads";
 
-/// For an algorithm whose step 0 is the run's `first`.
+/// Groups of rules for an algorithm whose step 0 is the run's `first`.
 std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length,
                                    std::int64_t first) {
   std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
@@ -145,7 +145,7 @@ void Trainer::open_part(std::size_t k) {
   const auto& [plan, topology, began, first] = part(k);
   Encoding encoding = plan.encoding.value_or(Encoding());
   encoding.dtype = config_.dtype;
-  // another part's exchanges are those that are encoded
+  // The exchanges that are encoded are another part's.
   const bool whole = config_.mixer.encodes && !plan.encoding;
   mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer)
                .make(backend_, transport_, encoding);
@@ -176,7 +176,7 @@ void Trainer::open_part(std::size_t k) {
 void Trainer::close_part(const std::vector<Tensor>& parameters) {
   scheduler_.reset();
   algorithm_.reset();
-  // other ranks may have read the old ones where they lay
+  // Other ranks may have read the old ones where they lay
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     bucket.spare = parameters[b];
@@ -461,7 +461,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
                   .first = micro.first,
                   .last = micro.last};
   steps.before_loss = [&] {
-    // as late as can be: the device has the forward pass to do meanwhile
+    // This comes as late as can be: the device has the forward pass to do meanwhile
     if (micro.first) settle_scale(info);
     pass.loss_scale = info.loss_scale;
   };

@@ -48,11 +48,11 @@ class Trainer {
   }
   /// The algorithm that steps are taken with now, and its topology's name.
   const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
-  /// Its own count of steps.
+  /// The algorithm's own count of steps.
   std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
-  /// What is done while the model's tensors are those that are tested; empty functions do nothing.
+  /// Work to do while the model's tensors are those that are tested; empty functions do nothing.
   struct TestedModels {
-    /// Of the ranks, with all that was measured
+    /// With the mean of the ranks, and all that was measured
     std::function<void(const EvaluationResult&)> mean;
     /// The moving average, before that; only with `ema`
     std::function<void()> average;
@@ -65,8 +65,8 @@ class Trainer {
   EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) {
     return test(TestedModels{meanwhile, {}, {}});
   }
-  /// At the end of a run: Error(kUsage) where a bucket is as it was at the beginning, though it has
-  /// gradients, a rate, and had steps enough.
+  /// Checks at the end of a run: Error(kUsage) where a bucket is as it was at the beginning, though
+  /// it has gradients, a rate, and had steps enough.
   void check_updated() const;
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose
   /// memory is used again.
@@ -80,7 +80,7 @@ class Trainer {
   /// took.
   double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
-  /// What the host has waited for exchanges since the last question.
+  /// Seconds that the host has waited for exchanges since the last question.
   double take_wait_seconds() {
     return algorithm_->take_wait_seconds() + (norm_sums_ ? norm_sums_->take_wait_seconds() : 0.0);
   }
@@ -130,14 +130,14 @@ class Trainer {
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
   /// `check_numbers`: looks at what the pass is about to read, and has it tell what it makes.
   void watch_numbers(const Batch& batch, Pass& pass) const;
-  /// What check_updated() compares with.
+  /// Notes what check_updated() compares with.
   void note_beginning();
   /// `continues`: with what is left of an epoch that other ranks began.
   LoaderSettings loader_settings(bool continues = true) const;
   /// Makes the loader for the size that images have in an epoch, where it has another: it is to be
   /// started then.
   bool size_loader(std::int64_t epoch);
-  /// sync.batch_norm: before a test of the model that `shown` shows.
+  /// Measures norms anew for sync.batch_norm, before a test of the model that `shown` shows.
   void recalibrate_norms(MeanModelScope& shown);
 
   TrainConfig& config_;
@@ -154,7 +154,7 @@ class Trainer {
   std::vector<float> complexities_;  ///< of training samples, where the sampler goes by them
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
-  /// Of batches that statistics are measured on; made at the first test
+  /// Loader of batches that statistics are measured on; made at the first test
   std::unique_ptr<Loader> norm_loader_;
   std::unique_ptr<ModelAverage> average_;  ///< `ema`
   std::unique_ptr<Lookahead> lookahead_;

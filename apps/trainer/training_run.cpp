@@ -112,7 +112,7 @@ ExitCode TrainingRun::run() {
 ExitCode TrainingRun::run_steps() {
   const RunLength& length = trainer_.length();
   const std::int64_t total = length.total_steps;
-  // a finished run has written its lines
+  // A finished run has written its lines
   if (transport_.rank() == 0 && (step() < total || owes_test_)) {
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
@@ -156,7 +156,7 @@ ExitCode TrainingRun::run_steps() {
   checkpoints_.finish();
   if (progress_) progress_->finish();
   if (stopped) return ExitCode::kStopped;
-  // a resumed run that had nothing left to do
+  // A resumed run that had nothing left to do
   if (!result_ && !test(true)) return ExitCode::kStopped;
   write_summary();
   return ExitCode::kOk;
@@ -302,7 +302,7 @@ bool TrainingRun::test_before_checkpoint(bool last) {
   try {
     return test(last);
   } catch (const AgreedError& error) {
-    // the run is ill, not the data; then others may not come along either
+    // The run is ill, not the data: then others may not come along either
     if (error.code() != ExitCode::kUsage) throw;
     try {
       save_checkpoint();
@@ -454,7 +454,8 @@ bool TrainingRun::stop_agreed() {
 
 namespace {
 
-/// Of texts "7,12,40": the numbers, each once. Ranks meet the same bad pictures in other epochs.
+/// The numbers of texts such as "7,12,40", each once. Ranks meet the same bad pictures in other
+/// epochs.
 std::set<std::string> different_of(const std::vector<std::string>& lists) {
   std::set<std::string> result;
   for (const std::string& list : lists) {

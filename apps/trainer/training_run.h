@@ -18,7 +18,7 @@ namespace starling {
 /// after a signal.
 class TrainingRun {
  public:
-  /// Of a checkpoint's metadata: its step's test was given up, and is made up for.
+  /// Key of a checkpoint's metadata: its step's test was given up, and is made up for.
   static constexpr const char* kOwesTest = "owes_test";
   TrainingRun(Trainer& trainer, std::string folder, bool owes_test = false);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
@@ -33,12 +33,12 @@ class TrainingRun {
   void catch_up();
   void check_finite();
   [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
-  /// False: given up, as a rank was told to stop.
+  /// Tests the model. False: given up, as a rank was told to stop.
   bool test(bool last);
-  /// Where a checkpoint is due behind it: data that cannot be read end the run, but not without
+  /// Tests before a checkpoint that is due: data that cannot be read end the run, but not without
   /// that checkpoint.
   bool test_before_checkpoint(bool last);
-  /// Of a test, while the model is the mean; the last one writes it.
+  /// Tells of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
   void save_checkpoint();
   /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its
@@ -46,10 +46,10 @@ class TrainingRun {
   void read_best();
   /// Rank 0: what the folder has; a damaged one gets another name, and one line says so.
   std::optional<CheckpointFolder::Best> whole_best() const;
-  /// Of the same test: whether it is the best so far, and then the first part of its checkpoint,
-  /// the mean model.
+  /// Notes whether a test, which tell() has told of, is the best so far, and then writes the first
+  /// part of its checkpoint, the mean model.
   void compare_with_best(const EvaluationResult& result);
-  /// The rest of it, once the model's tensors are the rank's own again.
+  /// Writes the rest of the best checkpoint, once the model's tensors are the rank's own again.
   void save_best();
   /// Whether any rank was told to stop. With the same question ranks tell each other whether they
   /// still write a checkpoint.
@@ -69,7 +69,7 @@ class TrainingRun {
   std::string folder_;
   bool owes_test_;  ///< of the step that has been done
 
-  /// Since the last line of metrics
+  /// Seconds since the last line of metrics
   double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;
   std::int64_t line_steps_ = 0;
   AsyncSum metrics_sum_, stop_sum_;

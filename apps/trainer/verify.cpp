@@ -159,8 +159,8 @@ void compare_mix(Trainer& trainer) {
   World& world = trainer.transport().world();
   const std::vector<Bucket>& buckets = trainer.buckets();
   const auto n = static_cast<std::size_t>(world.size());
-  // By bucket and rank: its own digest; and what it received from whom, as "b from digest" after
-  // it.
+  // Digests by bucket and rank: the rank's own, and after it what it received from whom, as "b from
+  // digest".
   std::string mine, received;
   std::vector<double> sums(3 * buckets.size(), 0.0);  // of x, of the mix, and of |x|, by bucket
   for (std::size_t b = 0; b < buckets.size(); ++b) {

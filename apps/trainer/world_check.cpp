@@ -34,7 +34,7 @@ void flatten(const nlohmann::json& value, const std::string& path,
     flatten(inner, path.empty() ? name : path + "." + name, lines);
 }
 
-/// Behind a host's name.
+/// The text of a path, behind a host's name.
 std::string path_text(const std::string& path) { return path.empty() ? "" : ", data.path " + path; }
 
 std::vector<std::string> lines_of(const std::string& text) {

@@ -31,7 +31,7 @@ class AllReduce final : public Algorithm {
     } else if (site.transport.size() > 1) {
       site.transport.prepare({});
     }
-    // sums over all ranks alone: now the transport knows what goes which way
+    // There are sums over all ranks alone: now the transport knows what goes which way
     streams_wait_ =
         site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
   }
@@ -108,7 +108,7 @@ class AllReduce final : public Algorithm {
   Updater updater_;
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
   Exchange by_nodes_;
-  /// By bucket, where they are made by nodes; otherwise sums are in place
+  /// Means by bucket, where they are made by nodes; otherwise sums are in place
   std::vector<Tensor> means_;
   bool streams_wait_ = false;  ///< Transport::wait() costs the host nothing
   std::size_t started_ = 0, updated_ = 0;

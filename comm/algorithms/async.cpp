@@ -100,7 +100,7 @@ class Asynchronous final : public Averages {
   bool alone_;
   std::vector<Tensor> snapshots_;  ///< by bucket: s
   std::unique_ptr<OptimizerRule> add_;
-  /// agreed: no step since all ranks had the same averages
+  /// `agreed_`: no step since all ranks had the same averages
   bool under_way_ = false, agreed_ = true;
   std::int64_t started_ = 0;
   Clock::time_point ended_;  ///< of the last average; before one, when steps began

@@ -39,14 +39,14 @@ class Averages : public Algorithm {
  protected:
   /// Whether the bucket's ranks meet after step t.
   virtual bool meets(int bucket, std::int64_t t) const = 0;
-  /// Of such a bucket, once it is updated: starts what meet() needs.
+  /// Starts what meet() needs of a bucket whose ranks meet, once it is updated.
   virtual void start(int bucket) {
     means_.start(bucket, site_.buckets[static_cast<std::size_t>(bucket)].parameters, info_);
   }
   virtual void meet(int bucket) = 0;
   /// A bucket's optimizer state becomes its mean.
   virtual void average_state(int bucket, std::size_t k);
-  /// What a new run begins with, before the first update.
+  /// Called when a new run begins, before the first update.
   virtual void first_step() {}
 
   Bucketwise& inner() { return *inner_; }
@@ -54,7 +54,7 @@ class Averages : public Algorithm {
   int buckets() const { return static_cast<int>(site_.buckets.size()); }
   /// Waits for the mean; the result is a sum, of which means_.share() is the mean.
   Tensor wait_mean(int b);
-  /// p' of `numbers`, in place: the parameters, or a state beside them.
+  /// Makes the rule's p' of `numbers`, in place: the parameters, or a state beside them.
   void apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient,
              const Tensor& numbers, const Mix& mix = {});
   /// The mean of `numbers` in their place.

@@ -45,8 +45,8 @@ class Bucketwise : public Algorithm {
 
  protected:
   virtual void start_step() {}
-  /// For gradients that others take part in: one is ready; and, where updates come after the pass,
-  /// all are, before they are measured.
+  /// Called for gradients that others take part in: one is ready. Where updates come after the
+  /// pass, have_gradients() says that all are, before they are measured.
   virtual void gradient_ready(int) {}
   virtual void have_gradients() {}
   virtual void update(int bucket) = 0;
@@ -57,7 +57,7 @@ class Bucketwise : public Algorithm {
   Bucket& bucket(int b) { return site_.buckets[static_cast<std::size_t>(b)]; }
   /// The plan's k-th state of a bucket.
   Tensor& state(int b, std::size_t k) { return bucket(b).sync[k].numbers; }
-  /// Before a state's first use: what a run starts from.
+  /// Copies the parameters, which a run starts from, to state k before its first use.
   void copy_parameters_to(std::size_t k) {
     for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, state(b, k));
   }
@@ -99,7 +99,7 @@ class Means {
   void start(int bucket, const Tensor& numbers, const StepInfo& info, Lane lane = Lane::kSteps);
   /// The ticket to wait for; 0 where there is but one rank.
   Ticket ticket(int bucket) const { return tickets_[static_cast<std::size_t>(bucket)]; }
-  /// After the wait: the sum, which share() makes the mean. Ends what start() began.
+  /// Takes the sum after the wait; share() makes it the mean. Ends what start() began.
   Tensor take(int bucket);
   double share() const { return share_; }
 

@@ -29,9 +29,9 @@ AlgorithmPlan plan_async(ConfigSection& config);
 AlgorithmPlan plan_gossip(ConfigSection& config);
 /// The mean gradient over all ranks, the baseline (semantics.md section 4).
 AlgorithmPlan plan_all_reduce(ConfigSection& config);
-/// The same by chunks, which each rank adds up and sends to all.
+/// Makes all-reduce by chunks, which each rank adds up and sends to all.
 std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay);
-/// With default keys, for algorithms that begin with it.
+/// Makes all-reduce with default keys, for algorithms that begin with it.
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site);
 
 }  // namespace starling

@@ -27,7 +27,7 @@ class ConsensusControl {
 
   /// Even rounds are the given topology's, each half as large; odd ones the mean over all.
   const Topology& topology() const { return *topology_; }
-  /// Before anything else of the step: judges the sums that have come. `wait(ticket)` waits for
+  /// Judges the sums that have come, before anything else of the step. `wait(ticket)` waits for
   /// them.
   template <class Wait>
   void begin(std::int64_t step, const Wait& wait) {
@@ -41,11 +41,11 @@ class ConsensusControl {
   /// The round that next_round() gave last, once that exchange is under way; -1: none is.
   std::int64_t in_flight = -1;
 
-  /// Before the updates or mixes of a step that mixes.
+  /// Called before the updates or mixes of a step that mixes.
   void start_measuring();
-  /// x is mixed to c. On the update stream.
+  /// Measures how far mixing moves x, on the update stream.
   void measure(const Tensor& x, const Mix& mix);
-  /// After them: ranks start to sum, in steps that check.
+  /// Called after the updates or mixes: ranks start to sum, in steps that check.
   void start_sums();
 
   template <class Wait>
@@ -53,7 +53,7 @@ class ConsensusControl {
     if (ticket_) wait(ticket_);
     ticket_ = 0;
   }
-  /// With nothing under way: into `saved`, and back.
+  /// Writes the state to `saved`; restore() reads it back. Nothing may be under way.
   void save();
   void restore();
 

@@ -138,7 +138,7 @@ void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
     backend_.decode(mean);
     Tensor numbers = state.chunk;
     if (!chunk_residuals_.empty()) {
-      // at its place: checkpoints keep no padding
+      // The residual lies at its chunk's place: checkpoints keep no padding.
       const Tensor left = chunk_of(chunk_residuals_[static_cast<std::size_t>(bucket)], rank);
       backend_.weighted_sum(
           {.in = {state.chunk}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});

@@ -17,22 +17,22 @@ namespace starling {
 /// decodes its own too, so all get the same bits. `divisor`: n for the mean, 1 for the sum.
 class EncodedMean {
  public:
-  /// With feedback, `residuals` and `chunk_residuals` hold by bucket what encoding left out of a
-  /// rank's numbers, and of its chunk's mean.
+  /// Makes the mean for these buckets. With feedback, `residuals` and `chunk_residuals` hold by
+  /// bucket what encoding left out of a rank's numbers, and of its chunk's mean.
   EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor,
               std::vector<Tensor> residuals = {}, std::vector<Tensor> chunk_residuals = {});
 
   /// Collective, in bucket order: starts to send `numbers`, which do not change until finish().
   void start(int bucket, const Tensor& numbers, std::int64_t step);
   using Wait = std::function<void(Ticket, int bucket)>;
-  /// After all of a step's start(): collective, in bucket order.
+  /// Sends the chunk's mean to all, after all of a step's start(). Collective, in bucket order.
   void gather(int bucket, std::int64_t step, const Wait& wait);
-  /// After all of a step's gather(): `numbers` become the mean. On the update stream.
+  /// Makes `numbers` the mean, after all of a step's gather(). On the update stream.
   void finish(int bucket, const Wait& wait);
 
  private:
   struct State {
-    /// Given to start(); this rank's chunk: the mean, then what was decoded
+    /// `numbers`: given to start(). `chunk`: this rank's, the mean, then what was decoded
     Tensor numbers, chunk;
     /// Messages by rank: of the rank's chunk, and of this rank's by that rank
     std::vector<Tensor> sent, received;
@@ -43,7 +43,7 @@ class EncodedMean {
   std::int64_t size(const Tensor& numbers, int chunk) const;
   Tensor chunk_of(const Tensor& numbers, int chunk) const;
   std::int64_t bytes(DType dtype, std::int64_t elements) const;
-  /// Of a message, what these numbers fill.
+  /// The part of a message that these numbers fill.
   Tensor part(const Tensor& message, const Tensor& numbers) const;
   void encode(const Tensor& numbers, const Tensor& message);
   void decode(const Tensor& message, const Tensor& out, double weight, bool accumulate);

@@ -31,8 +31,8 @@ class WithGlobalRounds final : public Topology {
       : Topology(inner.ranks()), inner_(inner), every_(every) {
     all_ = group_of_all(ranks());
   }
-  /// So many of the inner rounds that both come to an end together; 0 where nobody would plan so
-  /// many ahead.
+  /// Number of rounds after which both come to an end together; 0 where nobody would plan so many
+  /// ahead.
   std::int64_t period() const override {
     if (every_ == 1) return 1;
     if (inner_.period() == 0) return 0;
@@ -53,18 +53,18 @@ class WithGlobalRounds final : public Topology {
   Group all_;
 };
 
-/// With order awc step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and
-/// starts round t; per bucket. So an exchange has a whole forward and backward pass to arrive. With
-/// start_at_begin step t starts round t - 1 of all buckets at its beginning: the same numbers, and
-/// nothing is in flight between steps. With order atc step t updates, starts round t, and mixes
-/// what it brings at its end.
+/// Mixes with the neighbours and updates. With order awc step t mixes what round t - 1 brought
+/// (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole
+/// forward and backward pass to arrive. With start_at_begin step t starts round t - 1 of all
+/// buckets at its beginning: the same numbers, and nothing is in flight between steps. With order
+/// atc step t updates, starts round t, and mixes what it brings at its end.
 class Gossip final : public Bucketwise {
  public:
   Gossip(const AlgorithmSite& site, const GossipSettings& settings,
          std::function<bool(std::int64_t)> quiet, Tensor control)
       : Bucketwise(site), settings_(settings), when_{settings.interval}, quiet_(std::move(quiet)) {
     if (settings.global_above > 0.0 && ranks() > 1) {
-      // Where steps without an exchange come in between, every mix is measured: which is the last
+      // Every mix is measured where steps without an exchange come in between: which is the last
       // before a check is not known.
       const std::int64_t apart =
           quiet_ ? settings.check_every + settings.interval : settings.interval;
@@ -125,7 +125,7 @@ class Gossip final : public Bucketwise {
     if (mixes && why.empty() && !settings_.adapt_then_combine && !site_.start_at_begin)
       why = "exchanges are under way between steps";
     if (!why.empty()) return 0;
-    // two buffers of the parameters
+    // Whether there are two buffers of the parameters.
     const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;
     return repeat_period(mixes ? site_.topology : nullptr, site_.rule, in_turn ? 2 : 1, why);
   }
@@ -210,7 +210,7 @@ class Gossip final : public Bucketwise {
     return partly_;
   }
 
-  /// With exchange `exchange`, whose round is `round`.
+  /// Mixes the states with exchange `exchange`, whose round is `round`.
   void mix_states(int b, std::int64_t exchange, std::int64_t round) {
     if (!mixes_states(exchange)) return;
     for (std::size_t k = 0; k < states_.size(); ++k) {
@@ -319,7 +319,7 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
   const GossipSettings settings = read_gossip(config);
   std::vector<AlgorithmPlan::State> states;
   const Encoding encoding = read_encoding(config, states);
-  // the first bucket's alone: after the others
+  // States of the first bucket alone come after the others.
   for (const AlgorithmPlan::State& state : states_of(settings)) states.push_back(state);
   const bool repeats = settings.interval == 1 && settings.power == 0.0 &&
                        settings.mix_states == 0 && settings.global_above == 0.0;

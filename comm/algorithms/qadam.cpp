@@ -197,7 +197,7 @@ class QAdam final : public Algorithm {
   std::unique_ptr<Algorithm> all_reduce_;
   AdamRules adam_;
   Updater updater_;
-  /// By bucket; empty without feedback
+  /// Residuals by bucket; empty without feedback
   std::vector<Tensor> residuals_, chunk_residuals_;
   /// Copies where tentative(), the same tensors otherwise
   std::vector<Tensor> momenta_, residuals_ahead_, chunk_residuals_ahead_;
@@ -224,11 +224,11 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
   if (feedback) {
     states.push_back({"residual"});
     states.push_back({.name = "residual_mean"});
-    // as the mean that it joins
+    // The state's type is that of the mean that it joins.
     if (compressor.code != Code::kNone) states.back().dtype = DType::kFloat32;
   }
-  // After how many updates the second moment stays: steps that were skipped do not count, so no
-  // step number tells.
+  // Number of updates after which the second moment stays: steps that were skipped do not count, so
+  // no step number tells.
   states.push_back({.name = "frozen_at", .dtype = DType::kFloat64, .numbers = 1});
   return {.title = "QAdam",
           .optimizers = {"adam", "adamw"},

@@ -92,7 +92,7 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
   if (gossip) {
     for (AlgorithmPlan::StepKey& key : step_keys_of(*settings.gossip))
       keys.push_back(std::move(key));
-    // the averages bring it down further
+    // The averages bring growth down further.
     growth = [inner = *settings.gossip](const OptimizerRule& rule) {
       return model_of_mixing(
           rule, {inner.mixing, inner.interval, inner.global_every, inner.adapt_then_combine});

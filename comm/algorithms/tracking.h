@@ -8,7 +8,7 @@
 
 namespace starling {
 
-/// What trackings share: beside the parameters a second tensor is mixed, by the same rounds,
+/// Base of trackings: beside the parameters a second tensor is mixed, by the same rounds,
 /// overlapped alike.
 class Tracking : public Bucketwise {
  public:
@@ -38,7 +38,7 @@ class Tracking : public Bucketwise {
  protected:
   /// The tracked tensor of bucket b from what it was, mixed.
   virtual UpdateWork track(int b) = 0;
-  /// x' from the mixed x and the tracked tensor.
+  /// The work that makes x' from the mixed x and the tracked tensor.
   virtual UpdateWork move(int b) = 0;
 
   void update(int b) final {

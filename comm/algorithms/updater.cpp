@@ -81,7 +81,7 @@ Tensor Updater::control_of(int bucket, const StepInfo& info, const UpdateWork& w
 
 Tensor Updater::control_of(int bucket, const StepInfo& info) {
   if (!clips_buckets()) return global_;
-  // Where an overflow was looked for, every bucket's squares are known already, and one bucket's
+  // Every bucket's squares are known already where an overflow was looked for, and one bucket's
   // overflow skips them all.
   if (!site_.check_overflow) norm_.measure_bucket(bucket);
   norm_.control_of_bucket(bucket, scale(info), site_.clip.norm, of_bucket_);

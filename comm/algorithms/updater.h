@@ -29,12 +29,12 @@ struct UpdateWork {
   Tensor gradient = {};  ///< made by the algorithm: neither unscaled nor clipped
   /// With a gradient: read instead of what this rank knows of the step, see GradientControl
   Tensor control = {};
-  /// Also where this rank's gradients overflowed; otherwise it only mixes then. Not with the step's
-  /// own gradient
+  /// True: the work is done also where this rank's gradients overflowed; otherwise the update only
+  /// mixes then. Not with the step's own gradient
   bool always = false;
 };
 
-/// What algorithms share: the fused update of one bucket on the update stream, with clipping, and
+/// The fused update of one bucket on the update stream, which algorithms share: with clipping, and
 /// without the rule in a step whose gradients overflowed. Norms stay on the device: the host never
 /// waits for one.
 class Updater {
@@ -49,8 +49,8 @@ class Updater {
   bool needs_all_gradients() const { return clips_globally() || site_.check_overflow; }
   /// True where buckets are updated while the backward pass goes on.
   bool in_backward() const { return site_.in_backward && !needs_all_gradients(); }
-  /// Before the updates of a step that needs all gradients: measures the norm of the step's
-  /// gradients, unscaled.
+  /// Measures the norm of the step's gradients, unscaled, before the updates of a step that needs
+  /// all gradients.
   void measure_all(const StepInfo& info);
   /// x = rule(c, scale · clip factor · gradient, states), in place or into the bucket's spare
   /// buffer, which the model's views follow. Issued to the update stream, after the work that the
@@ -66,7 +66,7 @@ class Updater {
   bool clips_globally() const { return site_.clip.norm > 0.0 && !site_.clip.per_bucket; }
   bool clips_buckets() const { return site_.clip.norm > 0.0 && site_.clip.per_bucket; }
   double scale(const StepInfo& info) const { return gradient_share_ / info.loss_scale; }
-  /// What the bucket's update reads; issued to the update stream.
+  /// Control numbers that the bucket's update reads; issued to the update stream.
   Tensor control_of(int bucket, const StepInfo& info);
   Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
   /// The tables of the run's rule, where it measures layers.
@@ -74,20 +74,20 @@ class Updater {
   /// Entries of UpdateArgs::decay for as many numbers as a bucket's, or a state's that has its own
   /// size.
   Tensor decay_of(const Bucket& bucket, std::int64_t elements);
-  /// What args_ says, of one group's part of the bucket.
+  /// Does what args_ says, for one group's part of the bucket.
   void update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info);
 
   AlgorithmSite site_;
   double gradient_share_;
   GradientNorm norm_;
-  /// fp64 [2], see GradientControl; empty where not needed
+  /// Control numbers, fp64 [2], see GradientControl; empty where not needed
   Tensor global_, of_bucket_;
-  /// The same for a gradient that is not clipped any more: with an overflow check
+  /// Control numbers for a gradient that is not clipped any more: with an overflow check
   Tensor skip_;
   bool skip_is_known_ = false;  ///< of this step
   /// Of the update being issued; kept for its vectors' memory
   UpdateArgs args_;
-  /// By bucket and run (one where it has none); empty where the rule measures none
+  /// Tables by bucket and run (one where it has none); empty where the rule measures none
   std::vector<std::vector<UpdateLayers>> layers_;
   Tensor no_decay_;                 ///< of states that have their own size
   std::vector<std::string> names_;  ///< "bucket 3", for the timeline

@@ -19,8 +19,8 @@ class Bf16Mixer final : public MessageMixer {
   Bf16Mixer(Backend& backend, Transport& transport)
       : MessageMixer(backend, transport, Groups::kSummedEncoded) {}
 
-  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is
-  /// shared, and buffers are of another kind.
+  /// No buffers of the parameters' kind: messages need others. Nothing is read where it lies, since
+  /// what was sent and what was made of it must not depend on where a neighbour is.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
   Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
                std::vector<Tensor>& received, const ExchangeLabel& label) override;
@@ -60,7 +60,7 @@ Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const st
     return transport_.start_exchange(narrow, x, {encoded.sum}, label);
   }
   {
-    // behind the update that made x; memory that this stream may write to at once
+    // On the update stream, behind the update that made x: it may write to this memory at once.
     const StreamScope scope(backend_, StreamKind::kUpdate);
     if (!encoded.own) encoded.own = Tensor(backend_, x.shape(), DType::kBFloat16);
     backend_.cast({x, encoded.own});

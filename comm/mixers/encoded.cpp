@@ -81,8 +81,8 @@ class EncodedMixer final : public MessageMixer {
         encoding_(encoding),
         messages_(backend, transport, code, encoding.block) {}
 
-  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is
-  /// shared, and buffers are of another kind.
+  /// No buffers of the parameters' kind: messages need others. Nothing is read where it lies, since
+  /// what was sent and what was made of it must not depend on where a neighbour is.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
 
   Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&,

@@ -19,11 +19,11 @@ class EncodedMessages {
   /// Encodes `numbers`, which may change afterwards, and sends them. Messages of the last send()
   /// have been waited for.
   Ticket send(const Exchange& exchange, const Tensor& numbers, const ExchangeLabel& label);
-  /// After the wait: out = own_weight · C(own) + Σ_k weights[k] · C(received k), with `accumulate`
-  /// added to out. A weight of 0 leaves own out.
+  /// Adds up after the wait: out = own_weight · C(own) + Σ_k weights[k] · C(received k), with
+  /// `accumulate` added to out. A weight of 0 leaves own out.
   void add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out,
               bool accumulate);
-  /// The same as a mix, for a backend whose update decodes as it goes: the sum's part is `share`.
+  /// The sum as a mix, for a backend whose update decodes as it goes: the sum's part is `share`.
   /// The messages are read until the next send().
   void mix(int bucket, double own_weight, const std::vector<double>& weights, double share,
            Mix& mix) const;

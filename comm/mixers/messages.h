@@ -23,12 +23,12 @@ class MessageMixer : public Mixer {
   void wait(Ticket ticket) override { transport_.wait(ticket); }
   void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label,
              Mix& mix) override;
-  // the buffers are this rank's own
+  // Nothing to do: the buffers are this rank's own.
   void release(const ExchangeLabel&) override {}
-  // the update is in place
+  // Nothing to wait for: the update is in place.
   void wait_until_writable(const Bucket&, const ExchangeLabel&) override {}
   std::string why_not_captured() const override { return transport_.why_not_captured(); }
-  // the transport follows its exchanges itself
+  // The transport follows its exchanges itself
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 };
 

@@ -19,18 +19,18 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// without movement, before the waiting caller sleeps
+// Time without movement, before a waiting caller sleeps.
 constexpr auto kSpin = microseconds(100);
 constexpr auto kCallerSleep = microseconds(20);  // first sleep of a waiting caller, growing to
 constexpr auto kCallerSleepMost = microseconds(100);
-// The same for the thread beside a computing caller: every look interrupts a computation where all
+// Sleeps of the thread beside a computing caller. Every look interrupts a computation where all
 // cores compute (four hosts on two cores, computation as long as the exchange: 4 % of the step
-// between 50 and 200 µs), and no network tried, shaped or not, was slower for it.
+// between 50 and 200 µs). No network tried, shaped or not, was slower for it.
 constexpr auto kThreadSleep = microseconds(200);
 constexpr auto kThreadSleepMost = microseconds(400);
 constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
 constexpr auto kAskAfter = std::chrono::seconds(1);
-// after which a rank is called late, at first: this, or a third of the limit,
+// Time after which a rank is called late, at first: this, or a third of the limit.
 constexpr double kLateSeconds = 10.0;
 constexpr double kLeastLateSeconds = 1.5;  // but not before it could answer
 
@@ -64,7 +64,8 @@ MpiEngine::MpiEngine(double timeout_seconds)
   world_ = std::make_unique<MpiWorld>(pulse_of_session());
   late_after_.assign(static_cast<std::size_t>(world_->size),
                      std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
-  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
+  // The timer slack in ns, of this thread and the one below: otherwise every short sleep takes 50
+  // µs more
   prctl(PR_SET_TIMERSLACK, 1000UL);
   thread_ = std::thread([this] { run(); });
 }
@@ -131,7 +132,7 @@ void MpiEngine::note_start(const MpiOperation& operation) {
 
 void MpiEngine::note_through(const MpiOperation& operation) {
   if (is_call(operation))
-    // there is one at a time
+    // There is one call at a time.
     FlightRecorder::instance().note(FlightEvent::kCalled, {.round = ++calls_through_},
                                     operation.what());
   else

@@ -32,7 +32,7 @@ class MpiEngine {
   Ticket start(std::shared_ptr<MpiOperation> operation);
   bool done(Ticket ticket);
   void wait(Ticket ticket);
-  /// start and wait.
+  /// Starts an operation and waits for it.
   void complete(const std::shared_ptr<MpiOperation>& operation) { wait(start(operation)); }
 
  private:

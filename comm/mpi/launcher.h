@@ -19,7 +19,7 @@ Launcher read_launcher();
 /// Whether several processes were started that MPI, which found so many ranks, has not brought
 /// together: each would train by itself.
 bool apart(const Launcher& launcher, int found);
-/// That in words, and what to do. `library`: as of mpi_library_version().
+/// Text of an error where apart(), with what to do. `library`: as of mpi_library_version().
 std::string apart_text(const Launcher& launcher, const std::string& library);
 
 }  // namespace starling::detail

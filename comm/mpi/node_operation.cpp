@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kShardGrain = 32;  // elements
 constexpr std::size_t kLeastPieceBytes =
-    // at least, and at most kMostPieces of a shard: both directions of a link stay busy together
+    // Bytes of a piece at least, and a shard has at most kMostPieces: both directions of a link
+    // stay busy together
     256 << 10;
 constexpr std::size_t kMostPieces = 256;
 

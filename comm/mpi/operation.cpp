@@ -308,7 +308,7 @@ class SumOperation final : public MpiOperation {
       if (flow_) flow_->arrived(0, end_of(finished_ - 1, out_element_));
     }
     if (finished_ == pieces_) {
-      // here, under the lock; the last owner may be any thread
+      // The scratch goes back here, under the lock; the last owner may be any thread
       world_.give_scratch(std::move(scratch_));
       finish();
     }

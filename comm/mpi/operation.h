@@ -24,8 +24,8 @@ struct MpiWorld {
   ~MpiWorld();  ///< frees the communicators unless abandoned
   int next_send_tag(int peer, Lane lane);
   int next_receive_tag(int peer, Lane lane);
-  /// Of the pieces of neighbours' exchanges to a peer, of all operations, the oldest operation's
-  /// first; callers hold mpi_lock().
+  /// Window of the pieces of neighbours' exchanges to a peer, of all operations, the oldest
+  /// operation's first; callers hold mpi_lock().
   PieceWindow& window_to(int peer) { return windows_[static_cast<std::size_t>(peer)]; }
   /// Working memory of operations under way; callers hold mpi_lock().
   std::vector<std::byte> take_scratch(std::size_t bytes);
@@ -87,7 +87,7 @@ class MpiOperation {
   MpiOperation& operator=(const MpiOperation&) = delete;
   /// Posts and tests; returns true if something moved. Sets finished().
   virtual bool advance() = 0;
-  /// Those that have not done their part yet.
+  /// Ranks that have not done their part yet.
   virtual std::vector<int> missing() const = 0;
   /// All others that take part, ascending.
   virtual std::vector<int> partners() const = 0;
@@ -137,8 +137,8 @@ std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchang
 class MpiControl final : public MpiOperation {
  public:
   enum class Kind { kBarrier, kGather, kBroadcast };
-  /// kGather: `mine` has counts[rank] bytes; bytes() holds all ranks' afterwards. kBroadcast:
-  /// `mine` is the root's data, or room for it.
+  /// A control message. kGather: `mine` has counts[rank] bytes; bytes() holds all ranks'
+  /// afterwards. kBroadcast: `mine` is the root's data, or room for it.
   MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine,
              std::vector<int> counts, int root);
   bool advance() override;

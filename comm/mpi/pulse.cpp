@@ -126,7 +126,7 @@ void MpiPulse::close() {
     MPI_Cancel(&receive_);
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
   }
-  // eager: complete without the other side
+  // The messages are eager: complete without the other side
   for (auto& sent : sent_) MPI_Wait(&sent->request, MPI_STATUS_IGNORE);
   sent_.clear();
 }
@@ -165,11 +165,11 @@ void MpiPulse::poll() {
     MPI_Status status{};
     status.MPI_SOURCE = -1;
     const int code = MPI_Test(&receive_, &flag, &status);
-    // whoever watches the rank says so; the others' messages are to come all the same
+    // Whoever watches the rank says so; the others' messages are to come all the same
     if (is_rank_failure(code)) {
       acknowledge_failures(comm_);
-      // Of a receive from any rank MPI tells the loss once more when a message of another has come:
-      // it counts.
+      // MPI tells the loss of a receive from any rank once more, when a message of another rank has
+      // come: it counts.
       if (!flag && receive_ != MPI_REQUEST_NULL) return;
       if (receive_ != MPI_REQUEST_NULL) MPI_Request_free(&receive_);
     } else {

@@ -51,7 +51,7 @@ class MpiPulse {
   bool wait_for_all(double limit_seconds);
   void close();  ///< before MPI_Finalize
 
-  /// From now on a rank's call to muster is noted as a loss (comm/lost_ranks.h), so that waits end.
+  /// Notes a rank's call to muster as a loss from now on (comm/lost_ranks.h), so that waits end.
   void survive_losses();
   /// Calls all others together after a loss, and waits for those that are not lost, as `lost` and
   /// MPI know it, until each has called too. Returns those that did not within so many seconds. The

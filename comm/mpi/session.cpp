@@ -34,20 +34,20 @@ namespace {
 std::unique_ptr<detail::MpiPulse> pulse;
 std::unique_ptr<detail::RankWatch> watch;
 
-// after which a process that ends does so without MPI's help
+// Time after which a process that ends does so without MPI's help.
 constexpr auto kLastResort = std::chrono::seconds(4);
-// seconds, for the other ranks to come to the end too: the longest limit of a transport
+// Seconds for the other ranks to come to the end too: the longest limit of a transport.
 double longest_wait = 300.0;
 
 constexpr double kRecoverySeconds = 30.0;  // for MPI, beside the ranks' own patience
-// until a call of MPI that waits for a lost rank is called back
+// Seconds until a call of MPI that waits for a lost rank is called back.
 constexpr double kStuckSeconds = 2.0;
 std::atomic<int> recoveries{0};  // from lost ranks, this process's end included
 std::atomic<bool> recovering{false};
 
-/// Where this process has not gone on without the lost ranks after so many seconds, `end` is
-/// called. There is one such limit at a time. A call of MPI that waits inside for a lost rank, as
-/// while communicators are made, has the lock, and is called back without it.
+/// Calls `end` where this process has not gone on without the lost ranks after so many seconds.
+/// There is one such limit at a time. A call of MPI that waits inside for a lost rank, as while
+/// communicators are made, has the lock, and is called back without it.
 void limit_recovery(double seconds, const std::function<void()>& end) {
   static std::atomic<int> limited{-1};
   const int now = recoveries;
@@ -146,7 +146,7 @@ MpiSession::MpiSession() {
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  // With ULFM: an error that belongs to no communicator any more, such as that of a message to a
+  // An error under ULFM that belongs to no communicator any more, such as that of a message to a
   // lost rank, is none to end the job for.
   if (std::getenv("OMPI_MCA_mpi_ft_enable"))
     set_default("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return");
@@ -385,7 +385,7 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  // of MPICH: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  // MPICH's text, for example: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
   std::string first(text, static_cast<std::size_t>(length));
   first.resize(std::min(first.size(), first.find_first_of(",\n")));
   std::replace(first.begin(), first.end(), '\t', ' ');

@@ -43,9 +43,9 @@ class MpiSession {
   /// (btl_tcp_links).
   std::vector<std::string> warnings() const;
 
-  /// From now on a rank of another host that has given no sign of life for so many seconds ends the
-  /// job (ExitCode::kLost). A process of this host that ends does so at once, from the session's
-  /// start on; see comm/mpi/watch.h.
+  /// Expects signs of life from now on: a rank of another host that has given none for so many
+  /// seconds ends the job (ExitCode::kLost). A process of this host that ends does so at once, from
+  /// the session's start on; see comm/mpi/watch.h.
   void expect_heartbeats(double limit_seconds);
 
   /// The transport for this world: over MPI, or of a single rank.
@@ -54,8 +54,8 @@ class MpiSession {
   /// Why a lost rank ends the job in any case, as a clause; empty where survive_losses() may be
   /// called.
   std::string why_not_survive() const;
-  /// From now on a lost rank ends no other: every wait for others fails with Error(kLost) instead,
-  /// and so does whatever MPI cannot do any more. Transports are to be destroyed then, and
+  /// Lets no lost rank end another from now on: every wait for others fails with Error(kLost)
+  /// instead, and so does whatever MPI cannot do any more. Transports are to be destroyed then, and
   /// go_on_without_lost() to be called. `patience`: seconds that a healthy rank may take to come
   /// there.
   void survive_losses(double patience_seconds);

@@ -71,7 +71,7 @@ class MpiControlPlane final : public World {
   }
 
  private:
-  /// counts[j] bytes of rank j, one after the other, into `all`.
+  /// Gathers counts[j] bytes of rank j, one after the other, into `all`.
   void gather(const char* what, const void* mine, void* all, std::vector<int> counts) {
     const auto* first = static_cast<const std::byte*>(mine);
     std::vector<std::byte> own(first, first + counts[static_cast<std::size_t>(rank())]);
@@ -143,7 +143,7 @@ class MpiTransport final : public Transport {
   }
   bool done(Ticket ticket) override { return engine_.done(ticket); }
   void wait(Ticket ticket) override { engine_.wait(ticket); }
-  // every pair of ranks is connected
+  // Nothing to do: every pair of ranks is connected
   void prepare(const std::vector<std::vector<int>>&) override {}
   std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
     return make_message_mixer(backend, *this);

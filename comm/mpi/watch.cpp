@@ -106,7 +106,7 @@ RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost)
       if (other == rank) continue;
       const auto process = static_cast<pid_t>(places[static_cast<std::size_t>(other)].process);
       const int file = open_process(process);
-      // no descriptors left: what waits still has its limit
+      // No descriptors are left: what waits still has its limit
       if (file < 0 && errno != ESRCH) continue;
       processes_.push_back({other, process, file});
     }
@@ -157,7 +157,7 @@ void RankWatch::report(const Process& process) {
   const auto until = Clock::now() + kGrace;
   do {
     if (stop_) return;
-    // ends this process on a goodbye
+    // poll() ends this process on a goodbye
     if (const std::unique_lock lock(mpi_lock(), milliseconds(20)); lock.owns_lock()) pulse_.poll();
     std::this_thread::sleep_for(milliseconds(10));
   } while (Clock::now() < until);

@@ -37,7 +37,7 @@ class RankWatch {
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  /// From now on a host that is silent for so many seconds is lost.
+  /// Expects signs of life: from now on a host that is silent for so many seconds is lost.
   void expect_heartbeats(double limit_seconds);
 
   /// Whether the kernel says that the rank's process has ended; false of other hosts' ranks.
@@ -52,7 +52,7 @@ class RankWatch {
   struct Process {
     int rank;
     pid_t id;
-    /// Its pidfd: readable once it has ended; -1: it had ended before it could be opened
+    /// The process's pidfd: readable once it has ended; -1: it had ended before it could be opened
     int file;
   };
   struct Heartbeat {

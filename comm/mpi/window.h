@@ -14,7 +14,7 @@ namespace starling {
 /// A neighbour's buffer goes in pieces of at least so many bytes. The two directions of a pair run
 /// apart by about a piece: 4 MiB cost 16 % on 25 MB.
 inline constexpr std::size_t kPieceBytes = 256 << 10;
-/// To one peer, of all exchanges with it; the most is what Linux buffers
+/// Pieces under way to one peer, of all exchanges with it; the most is what Linux buffers
 inline constexpr int kFewestPieces = 3, kMostPieces = 16;
 inline constexpr double kPairWindow = static_cast<double>(kPieceBytes) * kMostPieces;
 
@@ -54,14 +54,15 @@ class PieceWindow {
   static constexpr double kLongLink = 1e-3;  // s; a quicker piece's link is filled by the fewest
 
   int under_way_ = 0, most_ = kFewestPieces, since_change_ = 0, in_a_row_ = 0;
-  // until the link was full once: by one for each piece, not for each window of them
+  // True until the link was full once: the window grows by one for each piece, not for each window
+  // of them
   bool growing_ = true;
   double quickest_ = std::numeric_limits<double>::infinity();
 };
 
-/// Of one group's sum, each in as many chunks as there are members
+/// Pieces of one group's sum under way, each in as many chunks as there are members
 inline constexpr std::int64_t kSumPieces = 4;
-/// Of a chunk: a piece's scratch stays in the cache.
+/// Bytes of a chunk: a piece's scratch stays in the cache.
 inline std::int64_t sum_chunk_bytes(std::int64_t members) {
   return std::clamp<std::int64_t>((1 << 20) / members, 16 << 10, 256 << 10);
 }

@@ -27,7 +27,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-/// In progress is no error: Nccl::state() tells how it ends.
+/// Throws what a call returned. "In progress" is no error: Nccl::state() tells how it ends.
 void check(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const std::string words = one_line(ncclGetLastError(comm));

@@ -39,8 +39,8 @@ class Nccl {
   /// The calling thread's device as NCCL tells the devices of a host apart: by its bus address.
   virtual std::string device() = 0;
   virtual NcclId make_id() = 0;
-  /// On the calling thread's device. max_ctas: the thread blocks that a communicator's kernels may
-  /// take; 0 leaves it to NCCL.
+  /// Makes a communicator on the calling thread's device. max_ctas: the thread blocks that a
+  /// communicator's kernels may take; 0 leaves it to NCCL.
   virtual NcclComm init(const NcclId& id, int ranks, int rank, int max_ctas) = 0;
   /// Members of one color form a communicator, ranked by `key`, with the parent's settings; color
   /// -1 joins none. Collective over `parent`, which is busy until `joined` is written (null where

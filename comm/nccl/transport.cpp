@@ -197,7 +197,8 @@ class NcclTransport final : public Transport {
   }
 
  private:
-  /// What was issued in a capture. Its tickets are good until the first launch.
+  /// The transport's part of a capture: what was issued in it. Its tickets are good until the first
+  /// launch.
   class Part final : public CapturePart {
    public:
     Part(NcclTransport& transport, std::int64_t step)
@@ -292,7 +293,7 @@ class NcclTransport final : public Transport {
     return it == prepared_.end() ? nullptr : it->second;
   }
 
-  /// What a stream holds so far.
+  /// Marks what a stream holds so far.
   Event mark(StreamKind stream) {
     const StreamScope scope(backend_, stream);
     return backend_.record();
@@ -309,8 +310,8 @@ class NcclTransport final : public Transport {
     const bool captured = work.captured;
     require(!captured || capture_, "transport",
             "an exchange is captured by no Capture (comm/capture.h)");
-    // one communicator and one stream run all in the order of issue, so those under way are of one
-    // lane
+    // One communicator and one stream run all in the order of issue, so those under way are of one
+    // lane.
     const Lane lane = work.label.lane;
     require(under_way_.empty() || under_way_.begin()->second.lane == lane, "transport",
             "with NCCL a lane's exchanges start when no other lane has any under way");
@@ -484,7 +485,7 @@ class NcclTransport final : public Transport {
     nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream);
   }
 
-  /// out = Σ weights · terms, in their order.
+  /// Adds up out = Σ weights · terms, in their order.
   void add_up(const std::vector<Tensor>& terms, const std::vector<double>& weights,
               const Tensor& out) {
     WeightedSum sum;
@@ -575,7 +576,7 @@ class NcclTransport final : public Transport {
   std::map<std::vector<int>, NcclComm> prepared_;  ///< null: a group that this rank is not in
   std::unordered_map<Ticket, UnderWay> under_way_;
   Ticket last_ = 1;
-  /// What is being captured; null once its graph has been launched
+  /// The graph that is being captured; null once its graph has been launched
   std::shared_ptr<NcclGraph> capture_;
   NcclWatchdog watchdog_;
   int exceptions_at_start_;

@@ -50,7 +50,7 @@ class NcclSetupError : public Error {
 /// nothing hangs, and every later call throws Error(kLost) that names step, bucket, round, the
 /// ranks and NCCL's message.
 ///
-/// In a capture (comm/capture.h) the same calls become part of the graph: the communication stream
+/// A capture (comm/capture.h) makes the same calls part of its graph. The communication stream
 /// joins it, nothing is registered, no event of the capture is asked for, and tickets are good
 /// until its first launch. The watchdog follows each launch as one entry, whose time counts from
 /// the launch, or from the end of what it followed before. What NCCL wants of graphs:

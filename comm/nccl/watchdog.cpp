@@ -243,7 +243,7 @@ bool NcclWatchdog::drain() noexcept {
         if (lost_) return false;
         forget_what_is_through();
         if (followed_.empty()) return true;
-        // Where even an exchange's data never gets ready, the thread sees no loss.
+        // The thread sees no loss where even an exchange's data never gets ready.
         if (std::chrono::duration<double>(Clock::now() - begin).count() > 2.0 * timeout_seconds_)
           return false;
       }

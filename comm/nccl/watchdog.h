@@ -19,7 +19,7 @@
 
 namespace starling {
 
-/// What an exchange is called, once somebody asks.
+/// An exchange under way, and its name, once somebody asks.
 struct NcclWork {
   Exchange exchange;
   ExchangeLabel label;
@@ -32,7 +32,7 @@ struct NcclWork {
 struct NcclGraph {
   std::int64_t step = 0;
   std::vector<NcclWork> works;
-  /// What they are called in a launch for `step`.
+  /// Names of the exchanges in a launch for `step`.
   std::string text(std::int64_t step) const;
 };
 
@@ -60,18 +60,18 @@ class NcclWatchdog {
               const std::string& remedy = {});
   /// Waits until the communicator is not busy; too long, or an error, is a loss.
   void settle(NcclComm comm, const std::function<std::string()>& what);
-  /// From now on this communicator is watched, and ended with the others.
+  /// Adds a communicator: from now on it is watched, and ended with the others.
   void add(NcclComm comm);
   /// Aborts everything, as after a loss, for a reason found elsewhere.
   void give_up(const Error& reason);
   /// An exchange is under way: `ready` marks that it can start, `through` its end. What was
   /// followed before is through by then.
   void follow(std::function<std::string()> what, Event ready, Event through);
-  /// From now on graphs hold exchanges: an abort is not through before they are gone.
+  /// Tells that graphs hold exchanges from now on: an abort is not through before they are gone.
   void expect_graphs();
   /// Waits until every exchange is through. False where something was or is lost.
   bool drain() noexcept;
-  /// After drain(): destroys the communicators.
+  /// Destroys the communicators, after drain().
   void close() noexcept;
 
  private:

@@ -77,7 +77,7 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
       continue;  // another number of ranks, or keys without default
     }
     follow(candidate);
-    // else it does not mix within sight
+    // Otherwise the topology does not mix within sight.
     if (candidate.rate < 1.0) result.push_back(std::move(candidate));
   }
   return result;
@@ -109,8 +109,8 @@ class Planner {
     sgd_ = optimizers().make("sgd", "optimizer.type", section);
   }
 
-  /// On every topology that it takes, with each bucket size; none of a single rank that would need
-  /// a topology.
+  /// Choices of an algorithm on every topology that it takes, with each bucket size; none on a
+  /// single rank if it needs a topology.
   std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, StepModel step) {
     std::vector<PlannedChoice> result;
     step.gossip_wire *= algorithm.wire;
@@ -174,7 +174,7 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
   }
 }
 
-/// Those of which it is not known come last, the fastest first.
+/// Order of choices: those whose time is not known come last, the fastest first.
 bool sooner(const PlannedChoice& a, const PlannedChoice& b) {
   return std::pair(a.seconds(), a.prediction.step) < std::pair(b.seconds(), b.prediction.step);
 }
@@ -244,8 +244,8 @@ std::string reason_for(const Advice& advice) {
       milliseconds(best.prediction.exposed), against);
 }
 
-/// Of the choices that differ from this one in the bucket size at most: the fastest, and of equals
-/// the size nearest to the default.
+/// The best of the choices that differ from this one in the bucket size at most: the fastest, and
+/// of equals the size nearest to the default.
 std::size_t best_size(const Advice& advice, const PlannedChoice& of) {
   const auto distance = [](const PlannedChoice& choice) {
     return std::abs(std::log(choice.bucket_mb / kUsualBucket));

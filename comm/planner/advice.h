@@ -21,12 +21,12 @@ struct PlannedChoice {
   Prediction prediction;
   /// Rounds until all ranks agree to 1e-12, if there are such within the rounds looked at.
   std::optional<std::int64_t> rounds_to_consensus;
-  /// What remains of a disagreement after one round, the geometric mean; 0: nothing
+  /// Part that remains of a disagreement after one round, the geometric mean; 0: nothing
   double rate = 0.0;
   /// Powers of e by which disagreement shrinks in a second; infinite without a topology: all agree
   double mixing = 0.0;
-  /// That it takes to a loss, of those that all-reduce takes: expected_steps(); infinite where that
-  /// is not known
+  /// Steps to a loss for each that all-reduce takes: expected_steps(); infinite where that is not
+  /// known
   double steps = 1.0;
   /// Seconds to the loss that all-reduce has after a step, about.
   double seconds() const { return prediction.step * steps; }
@@ -70,8 +70,8 @@ Advice advise(const NetworkModel& network, const StepModel& step,
               const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing = nullptr,
               bool methods = false);
 
-/// The same as advise() for an algorithm and a topology (null where it has none) that are given,
-/// over bucket sizes alone.
+/// Advice over bucket sizes alone, for an algorithm and a topology (null where it has none) that
+/// are given.
 Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, const std::string& name,
                   const NetworkModel& network, const StepModel& step,
                   const std::vector<double>& bucket_mb);

@@ -82,7 +82,7 @@ class Meter {
     const int rank = transport_.rank(), here = rank / model.ranks_per_host,
               local = rank % model.ranks_per_host;
     if (model.ranks_per_host > 1) {
-      // neighbours in pairs
+      // Neighbours in pairs.
       const int peer = (local ^ 1) < model.ranks_per_host ? rank - local + (local ^ 1) : -1;
       model.inside = agreed(link_to(peer, 0.15));
     }
@@ -124,7 +124,7 @@ class Meter {
     return exchange_seconds(peer < 0 ? std::vector<int>{} : std::vector{peer}, send, {receive},
                             count, way);
   }
-  /// The same with several peers at once; a tensor of `received` for each.
+  /// Seconds of an exchange with several peers at once; a tensor of `received` for each.
   double exchange_seconds(const std::vector<int>& peers, const Tensor& send,
                           std::vector<Tensor> received, int count, Way way = Way::kBoth) {
     transport_.world().barrier();
@@ -144,8 +144,8 @@ class Meter {
       transport_.wait(transport_.start_exchange(exchange, send, received, {-1, 0, i}));
       times.push_back(settings_.now() - start);
     }
-    // Who began a latency later than its peer does not wait in every second exchange, and the peer
-    // twice as long: two together tell.
+    // Two exchanges together tell: a rank that began a latency later than its peer does not wait in
+    // every second one, and the peer waits twice as long.
     for (std::size_t i = 0; i + 1 < times.size(); ++i) times[i] = (times[i] + times[i + 1]) / 2.0;
     if (times.size() > 1) times.pop_back();
     return undisturbed(std::move(times));
@@ -155,7 +155,7 @@ class Meter {
   /// take part in the same number of calls.
   LinkModel link_to(int peer, double budget) {
     const Tensor small_send = buffer(128), small_receive = buffer(128);
-    // connections are made with the first message
+    // Connections are made with the first message
     (void)exchange_seconds(peer, small_send, small_receive, 3);
     LinkModel link;
     link.latency = exchange_seconds(peer, small_send, small_receive, 15);
@@ -184,12 +184,12 @@ class Meter {
           return exchange_seconds({peers.begin(), peers.end()}, buffer(bytes), received, 3);
         });
   }
-  /// The same of sums over all ranks, several at once; the same on every rank. Collective.
+  /// Bandwidth of sums over all ranks, several at once; the same on every rank. Collective.
   double with_several_sums(const NetworkModel& model, double budget) {
     const double here = model.ranks_per_host, all = model.ranks;
-    // of a host, for each byte that is summed, as the planner counts it
+    // Bytes that a host sends for each byte that is summed, as the planner counts it
     const double sent = kSeveral * here * (all - here) * 2.0 / all;
-    // what is longer waits for answers in between
+    // What is longer waits for answers in between
     const std::int64_t window = kSumPieces * model.ranks * sum_chunk_bytes(model.ranks);
     const double rate = rate_of(model.between, budget, sent, [&](std::int64_t bytes) {
       std::vector<Tensor> sums;
@@ -233,7 +233,7 @@ class Meter {
   /// sees it (a sender is done when its last bytes are in the socket); 0 on other ranks.
   /// Collective.
   double both_over_one(int peer, const LinkModel& link, double budget) {
-    // As much as fills a part of the budget, the same on all ranks: what a few fragments and their
+    // Bytes that fill a part of the budget, the same on all ranks: what a few fragments and their
     // handshakes take says nothing.
     double most =
         peer < 0 ? 0.0 : std::clamp(link.bandwidth * budget / 8.0, 64.0 * 1024, 16.0 * 1024 * 1024);
@@ -287,7 +287,7 @@ class Meter {
         peer < 0 ? 0.0
                  : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
     transport_.world().max(&bytes, 1);
-    // so little is lost in the noise, and beside so slow a network in its waits
+    // So little is lost in the noise, and beside so slow a network in its waits
     if (bytes < 2 << 20) return 0.0;
     const Tensor send = buffer(static_cast<std::int64_t>(bytes)),
                  receive = buffer(static_cast<std::int64_t>(bytes));

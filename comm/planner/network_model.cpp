@@ -28,7 +28,7 @@ class Reader {
   double number(const char* key, double least, bool exclusive = false) const {
     const Json& value = at(key);
     const double number = value.is_number() ? value.get<double>() : std::nan("");
-    // of a bandwidth of 1e-320 nothing can be computed
+    // With a bandwidth of 1e-320 nothing can be computed.
     const bool usable = std::isnormal(number) || number == 0.0;
     if (!usable || number < least || (exclusive && number == least)) {
       error(key, "a number {} {}", exclusive ? "above" : "from", least);
@@ -140,7 +140,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
       reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
-  // younger than the rest
+  // This key is younger than the rest.
   if (json.contains("sum_bandwidth_gbs"))
     model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;

@@ -25,7 +25,8 @@ struct NetworkModel {
   bool between_measured = false;  ///< otherwise `between` is an assumption
   /// Bytes a second of each host's link, with as many peers as fill it; empty: `between` for all
   std::vector<double> host_bandwidth;
-  /// The same that sums over all ranks reach, several under way, where it is less; 0: not measured
+  /// Bytes a second of a host's link that sums over all ranks reach, several under way, where it is
+  /// less; 0: not measured
   double sum_bandwidth = 0.0;
   /// An exchange between hosts takes so many times as long as one of its directions alone (of the
   /// hosts' medians over their pairs the largest): 1, or 2 where the link, or what drives it, is
@@ -53,8 +54,8 @@ struct NetworkModel {
 /// otherwise empty.
 std::string half_duplex_warning(const NetworkModel& model);
 
-/// As the file that `starling-topo measure --output` writes and `plan --measured` reads. Units in
-/// the names of the keys: microseconds, gigabytes a second.
+/// Text of the file that `starling-topo measure --output` writes and `plan --measured` reads. Units
+/// in the names of the keys: microseconds, gigabytes a second.
 std::string to_json(const NetworkModel& model);
 /// Throws Error(kUsage) with `source` and the key where the text is no such file.
 NetworkModel network_from_json(const std::string& text, const std::string& source);

@@ -104,7 +104,7 @@ class Load {
 
  private:
   const NetworkModel& network_;
-  /// sums_: what sums over groups have of out_ and of in_
+  /// `sums_`: what sums over groups have of out_ and of in_
   std::vector<double> out_, in_, sums_, rank_inside_;
   double sent_ = 0.0, reads_ = 0.0, hops_ = 1.0, pair_ = 0.0, window_ = 0.0;
   bool inside_ = false, between_ = false;
@@ -136,8 +136,8 @@ struct TimeLine {
     const double bytes = bucket.bytes * wire, moving = bytes * cost.per_byte;
     link_free = std::max(link_free, now) + moving;
     const double arrival = std::max(link_free + cost.latency, now + moving + cost.waiting(bytes));
-    // Beside the transfer: what the computation loses it does not lose where it would wait for this
-    // transfer anyway.
+    // The computation loses time beside the transfer, but not where it would wait for this transfer
+    // anyway.
     if (!network.spare_cores) now += bytes * cost.cpu_per_byte;
     return std::max(arrival, now);
   }
@@ -146,7 +146,7 @@ struct TimeLine {
     exposed += time - now;
     now = time;
   }
-  /// Both passes; calls f(b, the bucket) when bucket b's last gradient is there.
+  /// Runs both passes; calls f(b, the bucket) when bucket b's last gradient is there.
   template <class F>
   void passes(F&& f) {
     now += step.forward;
@@ -333,7 +333,7 @@ class Chain {
     }
     rounds_ += ends_ != before;
   }
-  /// Of the rounds so far in which there were any.
+  /// Number of rounds so far in which there were exchanges.
   std::int64_t rounds() const { return rounds_; }
   std::int64_t longest() const { return *std::max_element(ends_.begin(), ends_.end()); }
 
@@ -400,7 +400,7 @@ std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& ne
   }
   if (network.hosts() < 2) return costs;
   const std::int64_t first = chain.longest(), busy = chain.rounds();
-  // now hosts are as far apart as they get
+  // Now hosts are as far apart as they get
   for (std::int64_t k = count; k < 2 * count; ++k) chain.add(topology.round(k));
   if (busy > 0) {
     for (RoundCost& cost : costs)
@@ -509,7 +509,8 @@ Prediction predict_averages(const NetworkModel& network, const StepModel& step, 
 
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double interval) {
-  // over the parameters: a copy, and the mean, the copy and the parameters into the parameters
+  // Passes over the parameters: a copy, and the mean, the copy and the parameters into the
+  // parameters
   constexpr double kPasses = 6.0;
   const MeanOfAll mean(network, step, bucket_bytes);
   const double alone = compute_alone(step, network),

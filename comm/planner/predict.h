@@ -23,7 +23,8 @@ struct PlannedTensor {
   double bytes = 0.0;
   /// 0 … 1: how much of the backward pass is over when its gradient is complete
   double ready = 0.0;
-  /// Of the products of whole matrices that its update is made of beside what it moves (Muon)
+  /// Arithmetic of the products of whole matrices that its update is made of beside what it moves
+  /// (Muon)
   double matrix_flops = 0.0;
 };
 
@@ -38,7 +39,7 @@ struct StepModel {
   double gossip_wire = 1.0;
   bool gossip_whole = false;  ///< every neighbour gets all of it, see costs_of()
   void exchange_by(const MixerKind& mixer);
-  /// Of all tensors' updates.
+  /// Arithmetic of all tensors' updates.
   double matrix_flops() const;
   double matrix_seconds(double flops) const {
     return matrix_flops_per_second > 0.0 ? flops / matrix_flops_per_second : 0.0;
@@ -57,7 +58,7 @@ struct PlannedBucket {
 /// `bucket_bytes` or more.
 std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes);
 
-/// What one exchange of a whole round costs, over all ranks: seconds = latency · ⌈bytes / window⌉ +
+/// Cost of one exchange of a whole round, over all ranks: seconds = latency · ⌈bytes / window⌉ +
 /// bytes · per_byte for a bucket of `bytes`. Exchanges under way at once share per_byte, not the
 /// latency.
 struct RoundCost {
@@ -72,7 +73,7 @@ struct RoundCost {
   double between_per_byte = 0.0;  ///< bytes that leave the busiest host per byte of bucket
   /// Seconds of a core per byte of bucket, for the busiest host's ranks
   double cpu_per_byte = 0.0;
-  /// Of the period: exchanges in a row, for each round that has any; below 1 where hosts sit out
+  /// Exchanges of the period in a row, for each round that has any; below 1 where hosts sit out
   /// rounds and go ahead
   double pace = 1.0;
   /// Rounds from one use of a pair's connection to the next, where latency makes that matter
@@ -103,7 +104,8 @@ Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkMod
 /// Nothing but a mean over all ranks every `period` steps, which has `hidden` of them to arrive.
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
                             std::int64_t period, std::int64_t hidden = 0);
-/// The same whenever it is `interval` seconds past the end of the last one; no step waits for it.
+/// Nothing but a mean over all ranks, which begins `interval` seconds past the end of the last one;
+/// no step waits for it.
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double interval);
 /// Gradient all-reduce, overlapped with the backward pass. `ranks_per_node` above 1: inside nodes
@@ -114,7 +116,7 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
 /// backward pass, their means after it.
 Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double wire);
-/// The same as AlgorithmPlan::predict takes it.
+/// A prediction as AlgorithmPlan::predict takes it.
 using Predict = std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&,
                                          const StepModel&, double bucket_bytes)>;
 Predict predict_by_gossip(bool overlap, std::int64_t interval = 1, int tensors = 1);

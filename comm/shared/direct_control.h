@@ -31,7 +31,7 @@ struct Pulse {
     kMixed,
     kEnded
   };
-  /// Of the host's monotonic clock; 0: never
+  /// Time of the host's monotonic clock; 0: never
   alignas(kCacheLine) std::atomic<std::int64_t> nanoseconds{0};
   std::atomic<std::int64_t> step{-1}, round{-1};
   std::atomic<std::int32_t> bucket{-1};

@@ -26,7 +26,7 @@ struct DirectSettings {
 std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between,
                                                  std::unique_ptr<MemorySharing> sharing,
                                                  const DirectSettings& settings);
-/// The same between processes.
+/// A direct transport between processes.
 std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between,
                                                  const DirectSettings& settings);
 

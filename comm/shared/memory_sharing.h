@@ -46,9 +46,9 @@ class MemorySharing {
   virtual SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) = 0;
 };
 
-/// Between processes: a memory file without a name whose descriptor goes to the others over a
-/// socket in the abstract namespace, so that neither /dev/shm nor any file is needed, and the
-/// kernel frees everything with the last process.
+/// Memory shared between processes: a memory file without a name whose descriptor goes to the
+/// others over a socket in the abstract namespace. So neither /dev/shm nor any file is needed, and
+/// the kernel frees everything with the last process.
 std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds);
 
 }  // namespace starling

@@ -74,7 +74,7 @@ class PeerMixer final : public detail::SharedMixer {
   std::string name() const override {
     return shares() ? "peer memory + " + transport_.name() : transport_.name();
   }
-  /// Where all that ranks exchange goes by peers, whatever carries the rest.
+  /// None where all that ranks exchange goes by peers, whatever carries the rest.
   std::string why_not_captured() const override {
     return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured();
   }
@@ -155,7 +155,7 @@ class PeerTransport final : public ForwardingTransport {
   std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
     return std::make_unique<PeerMixer>(backend, *this, *sharing_, settings_, local_, one_host_);
   }
-  /// Before it is known what is exchanged, whether all of it may go by peers.
+  /// None where all may go by peers, before it is known what is exchanged.
   std::string why_not_captured() const override {
     return !known_ && one_host_ ? std::string() : inner().why_not_captured();
   }
@@ -194,7 +194,7 @@ PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& 
 PeerMixer::~PeerMixer() {
   if (pulse_) pulse_->beat(Doing::kEnded);
   if (!shares()) return;
-  // others may never come
+  // Others may never come.
   if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();
   let_go();
 }
@@ -313,8 +313,8 @@ class PeerMixer::Part final : public CapturePart {
   }
 
  private:
-  /// What the graph did: it published the buffer that was not the last. All ranks of the host may
-  /// have read it.
+  /// Counts what the graph did: it published the buffer that was not the last. All ranks of the
+  /// host may have read it.
   void go_on(Progress& now, std::uint32_t target, std::int64_t step) {
     require(now.count + 1 == target, "mixer",
             "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,

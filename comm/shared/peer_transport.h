@@ -46,7 +46,7 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
                                                Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing,
                                                const PeerSettings& settings, std::string& refusal);
-/// The same between processes.
+/// A peer transport between processes.
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend, const PeerSettings& settings,
                                                std::string& refusal);

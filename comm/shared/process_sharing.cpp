@@ -25,7 +25,7 @@ using detail::refuse;
 
 constexpr std::size_t kHugePage = 2u << 20;
 
-/// What a block of `bytes` takes: whole huge pages where it is large enough to have some.
+/// Bytes that a block of `bytes` takes: whole huge pages where it is large enough to have some.
 std::size_t whole_pages(std::size_t bytes) {
   const std::size_t page = bytes >= kHugePage ? kHugePage : 4096;
   return (bytes + page - 1) / page * page;
@@ -72,7 +72,7 @@ class MappedBlock final : public SharedBlock {
 /// A file of memory with all its pages, which nobody can shrink or grow: so no access ever fails.
 Descriptor make_file(std::size_t block) {
   const std::size_t bytes = whole_pages(block);
-  // Beyond this limit the kernel would send a signal rather than an error.
+  // The limit on files' sizes: beyond it the kernel would send a signal rather than an error.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       limit.rlim_cur < bytes) {

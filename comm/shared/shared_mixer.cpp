@@ -57,8 +57,8 @@ std::size_t SharedMixer::buffers_for(const Exchange& exchange) const {
                                                 [&](int r) { return !is_local(r); }));
 }
 
-/// Who is read where the parameters lie, and what goes by messages, which are started. Returns
-/// those who read this rank.
+/// Decides who is read where the parameters lie, and what goes by messages, which it starts.
+/// Returns those who read this rank.
 std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& bucket,
                                      const std::vector<Tensor>& buffers,
                                      std::vector<Tensor>& received, Operation& operation) {

@@ -19,8 +19,8 @@
 namespace starling {
 namespace {
 
-/// What NCCL tells hosts apart by: NCCL_HOSTID, or else the host's name and the kernel's number of
-/// this boot.
+/// Text by which NCCL tells hosts apart: NCCL_HOSTID, or else the host's name and the kernel's
+/// number of this boot.
 std::string host_of_nccl() {
   const char* given = std::getenv("NCCL_HOSTID");
   if (given && *given) return std::string("NCCL_HOSTID ") + given;
@@ -45,7 +45,7 @@ NcclAnswer answer_of(std::unique_ptr<Nccl>& nccl, const NcclOpener& open) {
 
 std::vector<NcclAnswer> answers_of_all(World& world, const NcclAnswer& mine) {
   std::vector<NcclAnswer> answers;
-  // a library's message may be in any encoding
+  // A library's message may be in any encoding
   const auto replace = nlohmann::json::error_handler_t::replace;
   for (const std::string& text :
        world.all_gather(nlohmann::json{mine.missing, mine.device, mine.nccl_host, mine.host}.dump(
@@ -84,7 +84,7 @@ namespace {
 std::string shared_gpu(World& world, Backend& backend) {
   std::map<std::string, int> owners;
   int rank = 0;
-  // none: then no other rank of this host has any
+  // None: then no other rank of this host has any
   const PeerMemory* memory = backend.peer_memory();
   for (const std::string& gpu :
        world.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {

@@ -17,11 +17,11 @@ struct GpuWays {
   Use peers = Use::kNever;
 };
 
-/// What carries exchanges between the ranks' GPUs: NCCL, where every rank has it and no two ranks
-/// of a host share a GPU (or each has its own NCCL_HOSTID), else host memory; and over either,
-/// memory of peers, where every two ranks of each host can reach each other's. One line from rank 0
-/// says why anything that could be used is not. Collective. What is required and cannot be is an
-/// AgreedError(kUsage) with the reason. `name`: what the config calls this.
+/// Makes what carries exchanges between the ranks' GPUs: NCCL or host memory. NCCL is taken where
+/// every rank has it and no two ranks of a host share a GPU (or each has its own NCCL_HOSTID). Over
+/// either goes memory of peers, where every two ranks of each host can reach each other's. One line
+/// from rank 0 says why anything that could be used is not. Collective. What is required and cannot
+/// be is an AgreedError(kUsage) with the reason. `name`: what the config calls this.
 std::unique_ptr<Transport> make_transport_between_gpus(const std::string& name, const GpuWays& ways,
                                                        std::unique_ptr<Transport> control,
                                                        const TransportSite& site);

@@ -24,16 +24,16 @@ std::string describe(const Exchange& exchange, const ExchangeLabel& label);
 /// "the sum over all ranks of step 12, bucket 3".
 std::string describe_sum(const ExchangeLabel& label);
 
-/// The same, and how far the device is where it has not copied all that is to be sent: then that is
-/// what everybody waits for.
+/// Such a text `what` with how far the device is, where it has not copied all that is to be sent:
+/// then that is what everybody waits for.
 std::string with_copies(const std::string& what, Flow* flow);
 
 /// Throws Error(kLost): a wait passed its limit.
 [[noreturn]] void fail_wait(int rank, const std::string& what, const ExchangeLabel& label,
                             double limit_seconds, std::vector<AwaitedRank> awaited);
 
-/// What every transport asks of its arguments: peers in range and ascending, one receive buffer per
-/// neighbour, same dtype and size, memory of the device that it is for.
+/// Checks what every transport asks of its arguments: peers in range and ascending, one receive
+/// buffer per neighbour, same dtype and size, memory of the device that it is for.
 void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send,
                     const std::vector<Tensor>& receive, DeviceType device = DeviceType::kCpu);
 void check_sum(const Tensor& in, const Tensor& out, DeviceType device = DeviceType::kCpu);

@@ -10,7 +10,7 @@
 namespace starling {
 namespace {
 
-/// What `sync.transport` has by itself: another way between CPUs than between GPUs.
+/// A transport that `sync.transport` has by itself: another way between CPUs than between GPUs.
 struct Builtin {
   const char* name;
   bool between_cpus;

@@ -33,7 +33,7 @@ struct TransportSite {
 struct TransportPlan {
   std::string name = {};  ///< as the config has it; read_transport() fills it in
   bool between_cpus = true, between_gpus = true;
-  /// Between GPUs every exchange passes through the host, so that no graph holds one
+  /// True: between GPUs every exchange passes through the host, so that no graph holds one
   bool through_host = true;
   /// Ranks of one host may read each other's parameters where they lie: two buffers of each bucket
   bool reads_parameters = false;
@@ -52,7 +52,7 @@ using TransportRegistry = Registry<TransportPlan, ConfigSection&>;
 TransportRegistry& transports();
 /// Reads `type` and the type's keys.
 TransportPlan read_transport(ConfigSection& section);
-/// The same from a value as `sync.transport` takes it: an object, or a type.
+/// Reads a transport from a value as `sync.transport` takes it: an object, or a type.
 TransportPlan transport_of(const nlohmann::json& value);
 /// "auto, direct or mpi": those between CPUs.
 std::string transports_between_cpus();

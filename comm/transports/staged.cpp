@@ -67,7 +67,7 @@ class PinnedBuffers {
       if (buffer->taken || buffer->device != &device || buffer->writer != writer ||
           buffer->storage->bytes() != bytes)
         continue;
-      // the device still copies what came before
+      // The device still copies what came before
       if (writer == FirstWriter::kHost && !device.done(buffer->used)) continue;
       buffer->taken = true;
       return *buffer;
@@ -280,8 +280,8 @@ class StagedTransport final : public Transport {
     require(!flow, "transport", "a device's tensors come piece by piece already");
   }
 
-  /// What came for other exchanges goes to the device first: behind this one's copies it would wait
-  /// for the update that these wait for.
+  /// Begins to copy `send` to the host. What came for other exchanges goes to the device first:
+  /// behind this one's copies it would wait for the update that these wait for.
   std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label,
                                      PinnedBuffer** buffer = nullptr) {
     look();

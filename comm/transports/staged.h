@@ -7,9 +7,9 @@
 
 namespace starling {
 
-/// What a copy between a device and host memory moves at once. Over PCIe 4.0 or 5.0 it takes 20 to
-/// 40 µs: several times as long as a copy and its event take to issue, and a small part of a
-/// bucket, so that the first message leaves early and the last one soon after its copy.
+/// Bytes that a copy between a device and host memory moves at once. Over PCIe 4.0 or 5.0 it takes
+/// 20 to 40 µs: several times as long as a copy and its event take to issue. It is a small part of
+/// a bucket, so that the first message leaves early and the last one soon after its copy.
 inline constexpr std::size_t kStagedPieceBytes = 1 << 20;
 
 /// Carries tensors of a device over a transport of host memory, piece by piece, so that copies and

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// What the operating system says it could still give, in bytes.
+/// Bytes that the operating system says it could still give.
 std::size_t available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string key, unit;

@@ -24,8 +24,8 @@ class CachingAllocator {
     std::byte* data = nullptr;
     std::size_t size = 0;  ///< the size class
   };
-  /// At least `bytes` bytes, aligned to 64 or more. Error(kMemory) with needed and free bytes where
-  /// there are none.
+  /// Takes at least `bytes` bytes, aligned to 64 or more. Error(kMemory) with needed and free bytes
+  /// where there are none.
   Block take(std::size_t bytes);
   void give_back(Block block) noexcept;
   MemoryStats stats() const;

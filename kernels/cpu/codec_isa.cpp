@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) Vector swapped(Vector v, std::int32
 #endif
 }
 
-/// What `choose` leaves of a vector's numbers, taken in pairs, pairs of pairs and so on.
+/// The number that `choose` leaves of a vector's numbers, taken in pairs, pairs of pairs and so on.
 template <class Vector, class F>
 static inline __attribute__((always_inline)) auto fold(Vector v, F choose) {
 #pragma GCC unroll 4
@@ -109,10 +109,11 @@ static void range(bool min_max, const T* x, Index n, float* least, float* most) 
 /// that integer.
 constexpr float kInteger = 0x1.8p23f;
 
-// From 32-bit lanes to their lowest bytes and back: the compiler takes lane by lane for what is one
-// instruction or two.
+// Conversions from 32-bit lanes to their lowest bytes and back: the compiler takes lane by lane for
+// what is one instruction or two.
 #if defined(__AVX512F__)
-// of the forms without a mask g++ 12 says wrongly that they read what was never written
+// The mask is for g++ 12, which says wrongly of the forms without one that they read what was never
+// written.
 constexpr __mmask16 kAll = 0xffff;
 static inline __attribute__((always_inline)) void put_bytes(Floats with_integers,
                                                             std::uint8_t* codes) {
@@ -178,10 +179,11 @@ static Index encode_vectors(math::Int8Code code, const T* x, Index n, std::uint8
   return i;
 }
 
-/// The same for MinMax8Code, whose codes need no division. A NaN's block has a scale that is none.
+/// Makes the codes of MinMax8Code, which need no division. A NaN's block has a scale that is
+/// none.
 template <class T>
 static Index encode_vectors(math::MinMax8Code code, const T* x, Index n, std::uint8_t* codes) {
-  // numbers close together, far from 0
+  // Numbers close together, far from 0
   if (!kHasVectors || !(code.upper < 0x1p20f && code.lower > -0x1p20f)) return 0;
   const Floats upper = Floats{} + code.upper, zero = {};
   Index i = 0;
@@ -214,7 +216,8 @@ static inline __attribute__((always_inline)) Floats decode_vector(math::MinMax8C
   return (unsigned_bytes(codes) + code.lower) / code.scale;
 }
 
-/// decode8 of codes of one kind; from zero even where a sum of one would do, as -0 + 0 is 0.
+/// The loop of decode8 for codes of one kind; from zero even where a sum of one would do, as -0 + 0
+/// is 0.
 template <bool two, bool accumulate, class Code, class T>
 static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)[2],
                                                               const std::uint8_t* const* codes,

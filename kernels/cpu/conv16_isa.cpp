@@ -11,7 +11,7 @@ namespace {
 #if defined(__AVX2__) && !defined(__AVX512F__)
 
 constexpr Index kOutputs = 16;
-// pixels of a tile: 12 of the 16 registers gather sums
+// Pixels of a tile: 12 of the 16 registers gather sums
 constexpr int kLanes = 8, kWide = 6, kNarrow = 4;
 constexpr int kVectors = kOutputs / kLanes;
 

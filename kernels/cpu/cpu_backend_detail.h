@@ -13,9 +13,9 @@
 namespace starling {
 
 namespace cpu {
-/// elements: less work than this is not worth another thread
+/// Elements: less work than this is not worth another thread
 constexpr Index kElementGrain = 16384;
-/// The same in rows of so many elements.
+/// The grain in rows of so many elements.
 constexpr Index rows_of_work(Index elements) {
   return std::max<Index>(1, kElementGrain / std::max<Index>(1, elements));
 }

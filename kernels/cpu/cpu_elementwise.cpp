@@ -98,7 +98,7 @@ void CpuBackend::issue(const GradientControl& args) {
 }
 
 void CpuBackend::issue(const SquaredDistance& args) {
-  // elements whose sum is one term, so that the order does not depend on the threads
+  // Elements whose sum is one term, so that the order does not depend on the threads
   constexpr Index kBlock = 4096;
   floating(args.x, [&](auto type) {
     using T = decltype(type);
@@ -113,8 +113,8 @@ void CpuBackend::issue(const SquaredDistance& args) {
             kernels<T>().squared_distance(x + o, y ? y + o : nullptr, std::min(kBlock, n - o));
       }
     });
-    // In chains, of which a GPU takes all at the same time; up to 32 terms are added one after
-    // another.
+    // Sums go in chains, of which a GPU takes all at the same time; up to 32 terms are added one
+    // after another.
     constexpr Index kChains = 32;
     double sum = 0.0;
     for (Index chain = 0; chain < std::min(kChains, blocks); ++chain) {

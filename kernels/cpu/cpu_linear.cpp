@@ -179,7 +179,7 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
         });
         return dnnl_.matmul(p, dy, rows.data(), nullptr, dweight);
       }
-      // Of large windows that oneDNN 2.6 does not know by heart the gradient takes it longer than
+      // The gradient of large windows that oneDNN 2.6 does not know by heart takes it longer than
       // anything else.
       const bool slow = cpu::takes_depthwise(g) && g.kernel_h * g.kernel_w > 9;
       if (bf16_products_ && !slow)

@@ -34,7 +34,7 @@ void affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma
                               static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
   }
 }
-/// The same for the kernels' long rows.
+/// The vectors for the kernels' long rows.
 template <class R>
 void repeated_affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma,
                           const R* beta, R* scale, R* shift) {
@@ -59,7 +59,7 @@ struct NormStatistics {
   R *saved_mean, *saved_inv_std, *running_mean, *running_var;
   double eps, momentum;
 
-  /// From BatchNormForward or BatchNormFinish.
+  /// Takes the arguments of BatchNormForward or BatchNormFinish.
   template <class Args>
   explicit NormStatistics(const Args& args)
       : saved_mean(args.saved_mean.template data<R>()),
@@ -108,7 +108,7 @@ struct NormGradients {
   Index rows;
   bool accumulate, training;
 
-  /// From Σ g and Σ g·x̂ of channel c.
+  /// Makes the channel's results from Σ g and Σ g·x̂ of channel c.
   void take(Index c, double g, double gx) const {
     const double inv = static_cast<double>(inv_std[c]),
                  factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
@@ -151,7 +151,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     const Index parts = threads_.count();
     const NormStatistics<R> statistics(args);
     const Workspace<R> scratch(*allocator_, parts * 3 * width);
-    // Per part: mean and squared deviations so far, and those of one block.
+    // Numbers of each part: mean and squared deviations so far, and those of one block.
     const Workspace<double> moments(*allocator_, parts * 4 * channels);
     const Workspace<double> counts(*allocator_, parts);
     std::fill_n(counts.data(), parts, 0.0);
@@ -310,7 +310,7 @@ void CpuBackend::issue(const ChannelSums& args) {
     const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
     const T* x = args.x.data<T>();
     const Workspace<R> scratch(*allocator_, parts * 3 * width);
-    // Per part: both sums so far, and mean and squared deviations of one block.
+    // Numbers of each part: both sums so far, and mean and squared deviations of one block.
     const Workspace<double> sums(*allocator_, parts * 4 * channels);
     std::fill_n(sums.data(), parts * 4 * channels, 0.0);
     threads_.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
@@ -360,7 +360,7 @@ void CpuBackend::issue(const BatchNormFinish& args) {
         statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
       }
     });
-    // From the rounded statistics, as the backward pass finds the mask from them.
+    // The form comes from the rounded statistics, as the backward pass finds the mask from them.
     affine_form(channels, statistics.saved_mean, statistics.saved_inv_std,
                 cpu::optional<R>(args.gamma), cpu::optional<R>(args.beta), args.scale.data<R>(),
                 args.shift.data<R>());

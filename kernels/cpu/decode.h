@@ -31,8 +31,8 @@ struct MessageLayout {
   }
 };
 
-/// sum[0 … end - begin - 1] = (0, or with `accumulate` what it is) + Σ weight_k · what message k
-/// holds from `begin` on, added in their order.
+/// Sums decoded messages: sum[0 … end - begin - 1] = (0, or with `accumulate` what it is) + Σ
+/// weight_k · what message k holds from `begin` on, added in their order.
 template <class T>
 void sum_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layout,
                  const std::uint8_t* const* messages, const T* weights, Index terms, Index begin,

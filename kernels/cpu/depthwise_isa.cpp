@@ -52,7 +52,7 @@ struct Lines {
 
   T* line(Index row) const { return memory + row % slots * columns * kDepthwiseBlock; }
 
-  /// Before the first row of an image.
+  /// Begins an image, before its first row.
   void begin() {
     next = 0;
     for (Index s = 0; s < slots; ++s) {
@@ -96,7 +96,8 @@ struct Tap {
   const T* weight;
 };
 
-/// kOutputs neighbouring outputs, from the tap's x + `at` on, kStep numbers apart (0: `step`).
+/// Makes kOutputs neighbouring outputs, from the tap's x + `at` on, kStep numbers apart (0:
+/// `step`).
 template <class T, int kOutputs, int kStep, int kWide>
 static inline void tile(const Tap<T>* taps, int count, Index at, Index step, const T* bias, T* out,
                         Index out_step, Index channels) {
@@ -159,7 +160,7 @@ static void row_of(Tap<T>* taps, int count, Index outputs, Index step, const T* 
     q += size;
   }
 }
-/// x_step: pixels between the windows of neighbouring outputs.
+/// `x_step`: pixels between the windows of neighbouring outputs.
 template <class T>
 static void row(Tap<T>* taps, int count, Index outputs, Index x_step, const T* bias, T* out,
                 Index out_step, Index channels) {
@@ -266,7 +267,7 @@ static void backward_data(const Geometry& g, const T* dy, const T* packed, T* dx
         Index p = 0;
         if (!reached(h + g.pad_h - kh * g.dilation_h, g.stride_h, g.out_height, &p)) continue;
         for (Index kw = 0; kw < g.kernel_w; ++kw) {
-          // not negative
+          // The place is not negative.
           const Index at = phase + g.pad_w - kw * g.dilation_w + before * g.stride_w;
           if (at % g.stride_w != 0) continue;
           taps[n++] = {lines.line(p) + at / g.stride_w * kDepthwiseBlock,
@@ -350,7 +351,7 @@ static void backward_weights(const Geometry& g, const T* x, const T* dy, T* sums
                              Index last, Index channel, T* scratch) {
   const Index count = block_of(g, channel), taps = g.kernel_h * g.kernel_w;
   Lines<T> lines = input_lines(g, scratch, count);
-  // of a block that is not full
+  // Lines of a block that is not full.
   T* dy_line = scratch + lines.slots * lines.columns * kDepthwiseBlock;
   for (Index i = 0; i < g.out_width * kDepthwiseBlock; ++i) dy_line[i] = T(0);
   for (Index i = 0; i < taps * kDepthwiseBlock; ++i) sums[i] = T(0);

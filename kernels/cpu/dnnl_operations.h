@@ -29,7 +29,7 @@ class DnnlOperations {
   /// c[m,n] (+)= op(a)·op(b).
   void matmul(const float* a, const float* b, float* c, Index m, Index n, Index k, bool transpose_a,
               bool transpose_b, bool accumulate);
-  /// The same for bf16 into float or BFloat16, + bias[n] (optional).
+  /// The product of bf16 numbers into float or BFloat16, + bias[n] (optional).
   template <class To>
   void matmul(const Product& p, const BFloat16* a, const BFloat16* b, const float* bias, To* c);
 

@@ -147,7 +147,7 @@ static double squared_distance(const T* x, const T* y, Index n) {
 static void widen_numbers(const BFloat16* x, float* y, Index n) {
   STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = widen(x[i]);
 }
-/// Without the instruction for bf16 on purpose: casts keep denormal numbers.
+/// Narrows without the instruction for bf16 on purpose: casts keep denormal numbers.
 template <class T>
 static void narrow_numbers(const float* x, T* y, Index n) {
   narrow_run(y, x, n);

@@ -29,7 +29,8 @@ const char* name_of(Isa isa);
 /// in bf16 is faster than in fp32. False where STARLING_CPU_ISA lowers the instruction set.
 bool fast_bf16();
 
-/// What multiplies bf16 numbers: "AMX", "AVX512_BF16", or "nothing" where fast_bf16() is false.
+/// Name of what multiplies bf16 numbers: "AMX", "AVX512_BF16", or "nothing" where fast_bf16() is
+/// false.
 std::string_view bf16_unit();
 
 /// The processor's own name, e.g. "AMD EPYC 7763 64-Core Processor".

@@ -3,7 +3,7 @@
 namespace starling::cpu {
 namespace {
 
-/// What every type has.
+/// Loads what every type has.
 template <class T>
 void load_common(Isa isa, Kernels<T>& table) {
   using Adder = void (*)(Kernels<T>&);

@@ -8,8 +8,8 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/storage.h"
 
-// Not core/operations, which has it: the files that are compiled for each instruction set take
-// long, and need not know the operations.
+// Declared here rather than included from core/operations: the files that are compiled for each
+// instruction set take long, and need not know the operations.
 namespace starling {
 enum class Activation : std::uint8_t;
 }
@@ -102,7 +102,7 @@ struct Kernels {
   /// multiple of 4.
   void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
                   std::uint64_t counter);
-  /// The same where `run` neighbouring elements share a number; `first` is any.
+  /// A dropout where `run` neighbouring elements share a number; `first` is any.
   void (*dropout_runs)(const T* x, T* y, Index first, Index n, Index run, double p,
                        std::uint64_t key, std::uint64_t counter);
   /// out (+)= Σ weight_k in_k.
@@ -110,16 +110,16 @@ struct Kernels {
                        bool accumulate);
   /// Σ (x - y)²; y optional.
   double (*squared_distance)(const T* x, const T* y, Index n);
-  /// Between the 16-bit types and fp32, to nearest even; null for the others.
+  /// Conversions between the 16-bit types and fp32, to nearest even; null for the others.
   void (*widen)(const T* x, R* y, Index n) = nullptr;
   void (*narrow)(const R* x, T* y, Index n) = nullptr;
 
   // --- Numbers in fewer bytes (codec_isa.cpp), fp32 and fp64 only. A block's head is what
   // kernels/math/codec.h has it to be.
-  /// Of n numbers as fp32: lowers *least and raises *most to theirs, or without `min_max` sets them
-  /// to ∓max|x|. Both become NaN where a number is.
+  /// Finds the range of n numbers as fp32. With `min_max`, lowers *least and raises *most to
+  /// theirs; otherwise sets them to ∓max|x|. Both become NaN where a number is.
   void (*range)(bool min_max, const T* x, Index n, float* least, float* most) = nullptr;
-  /// head: optional.
+  /// Encodes n numbers; `head` is optional.
   void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes,
                   float* head) = nullptr;
   /// sum = (0, or with `accumulate` sum) + Σ weight_k · decoded_k of one or two messages, of
@@ -154,13 +154,13 @@ struct Kernels {
   /// channels.
   void (*conv16)(const Geometry& g, const T* x, const T* packed, T* y, Index first, Index last,
                  T* scratch) = nullptr;
-  /// weight[16,3,3,channels] for conv16.
+  /// Packs weight[16,3,3,channels] for conv16.
   void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
 
   // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels:
   // fp64, and in fp32 the last alone. Each call does the block of kDepthwiseBlock channels from
   // `channel` on; scratch: see cpu_depthwise.cpp.
-  /// weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], zeros at the end.
+  /// Packs weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], zeros at the end.
   void (*depthwise_pack)(const Geometry& g, const T* weight, T* packed) = nullptr;
   /// Output rows first … last - 1 of an image. bias: optional.
   void (*depthwise_forward)(const Geometry& g, const T* x, const T* packed, const T* bias, T* y,
@@ -197,8 +197,8 @@ void load(Isa isa, Kernels<Float16>& table);
 
 }  // namespace starling::cpu
 
-// Each file of kernels sets its members of a table; those of every type by a function template
-// `set`.
+// Each file of kernels sets its members of a table. Where every type has them, a function template
+// `set` does.
 #define STARLING_DECLARE_ADDERS(name) \
   void name(Kernels<float>&);         \
   void name(Kernels<double>&);        \
@@ -217,6 +217,6 @@ STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDE
   void name(Kernels<BFloat16>& table) { set(table); } \
   void name(Kernels<Float16>& table) { set(table); }
 
-/// Before a loop whose iterations do not depend on each other through memory: it vectorises without
-/// a check.
+/// Goes before a loop whose iterations do not depend on each other through memory: it vectorises
+/// without a check.
 #define STARLING_LOOP _Pragma("GCC ivdep")

@@ -8,10 +8,10 @@
 
 #include "kernels/cpu/storage.h"
 
-// For the files compiled once per instruction set: writing a run of computed numbers to memory,
-// past the caches where that pays, as the storage type. Loops leave their results of 16-bit types
-// in a buffer of fp32 in the first cache and pack them from there: the processor's own conversions
-// do not come out of the compiler's vectors.
+// Writing for the files compiled once per instruction set: a run of computed numbers goes to
+// memory, past the caches where that pays, as the storage type. Loops leave their results of 16-bit
+// types in a buffer of fp32 in the first cache and pack them from there: the processor's own
+// conversions do not come out of the compiler's vectors.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
@@ -80,8 +80,8 @@ static inline void narrow_run(Float16* to, const float* from, Index n) {
 }
 
 #if defined(__AVX512F__)
-/// narrow_run by the instruction for it. It takes denormal numbers for zero, as all arithmetic on
-/// the CPU does.
+/// Does narrow_run() by the instruction for it. It takes denormal numbers for zero, as all
+/// arithmetic on the CPU does.
 template <bool kStream>
 __attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, const float* from,
                                                                   Index n) {

@@ -99,8 +99,8 @@ static void conv_backward_weights(const Geometry& g, const double* x, const doub
 static void matmul(const double* a, const double* b, const double* bias, double* c, Index m,
                    Index n, Index k, bool transpose_a, bool transpose_b, bool accumulate,
                    Index first, Index last) {
-  // of the inner dimension: a piece of b's rows or columns is used again for the next row of c from
-  // cache
+  // Piece of the inner dimension: a piece of b's rows or columns is used again for the next row of
+  // c from cache
   constexpr Index kPiece = 256;
   for (Index i = first; i < last; ++i) {
     double* out = c + i * n;

@@ -20,7 +20,7 @@ STARLING_HD Compute<T> widen(T value) {
     constexpr std::uint32_t kBias = 112u << 23, kExponent = 31u << 23;
     const auto bits = static_cast<std::uint32_t>(value.bits), shifted = (bits & 0x7fffu) << 13,
                exponent = shifted & kExponent;
-    // of the normal numbers, 2^-14
+    // The smallest of the normal numbers, 2^-14.
     const float smallest = __builtin_bit_cast(float, kBias + (1u << 23));
     const float subnormal = __builtin_bit_cast(float, shifted + kBias + (1u << 23)) - smallest;
     const std::uint32_t normal = shifted + (exponent == kExponent ? 2 * kBias : kBias);

@@ -25,9 +25,9 @@ constexpr std::int64_t kBlock = detail::kUpdateBlock;
 constexpr std::int64_t kGrain = 1024;  // elements; whole pages of fp32 for each thread
 /// Elements that go through all that is done to them while they are in the cache.
 constexpr std::int64_t kPiece = 1024;
-/// From so many bytes on, parameters that are written beside the old ones go past the caches:
-/// nobody reads them before the caches have been filled several times over, and a line that is not
-/// in a cache would have to be fetched just to be overwritten.
+/// Bytes from which on parameters that are written beside the old ones go past the caches. Nobody
+/// reads them before the caches have been filled several times over. A line that is not in a cache
+/// would have to be fetched just to be overwritten.
 constexpr std::size_t kStreamBytes = 4u << 20;
 
 template <class T>
@@ -131,7 +131,7 @@ void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole
   });
 }
 
-/// What was received, added up in its order.
+/// Adds up what was received, in its order.
 template <class T>
 void add_up(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
             T* sum) {
@@ -169,7 +169,7 @@ void stream(const void* from, void* to, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 #endif
 }
-/// What was streamed is seen by other threads before what is stored from now on.
+/// Ends a stream: other threads see what was streamed before what is stored from now on.
 void end_of_stream() {
 #if defined(__SSE2__)
   _mm_sfence();

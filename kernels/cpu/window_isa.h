@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-// For the files compiled once per instruction set: the windows of poolings and convolutions.
+// The windows of poolings and convolutions, for the files compiled once per instruction set.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {

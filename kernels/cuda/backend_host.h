@@ -11,8 +11,8 @@ namespace starling::cuda {
 struct CudaBackend::Host {
   static constexpr std::size_t kSmallCopy = 64 << 10;  ///< what copy_to_host_later promises
   static constexpr std::size_t kLargeCopy = 8 << 20;
-  /// As many as let the upload of a batch (ResNet-50's 256 images are 38 MB) wait its turn on the
-  /// device, not hold up the host.
+  /// Number of pieces that lets the upload of a batch (ResNet-50's 256 images are 38 MB) wait its
+  /// turn on the device, not hold up the host.
   static constexpr int kLargePieces = 16;
 
   explicit Host(const Streams& streams)

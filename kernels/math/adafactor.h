@@ -36,7 +36,7 @@ struct AdafactorStep {
     return g / square_root(state[0] < least ? least : state[0]);
   }
 
-  /// max(eps2, RMS(p)) / max(1, RMS(u)/d).
+  /// The layer's factor: max(eps2, RMS(p)) / max(1, RMS(u)/d).
   STARLING_HD double layer_factor(double parameter, double update, bool, bool,
                                   std::int64_t numbers) const {
     const double count = static_cast<double>(numbers);
@@ -49,7 +49,7 @@ struct AdafactorStep {
   }
 };
 
-/// What comes before, element by element: g², and p / max(g, least).
+/// The pass before, element by element: g², and p / max(g, least).
 template <class T>
 struct AdafactorSquareStep {
   using Real = T;
@@ -66,7 +66,7 @@ struct AdafactorQuotientStep {
   STARLING_HD T operator()(T p, T g, T*, bool) const { return p / (g < least ? least : g); }
 };
 
-/// eps1 as it is set; where it is negative the spacing of numbers of this type at 1.
+/// The eps1 that is set; where it is negative, the spacing of numbers of this type at 1.
 template <class T>
 double adafactor_eps(double eps1) {
   return eps1 >= 0.0 ? eps1 : static_cast<double>(std::numeric_limits<T>::epsilon());

@@ -17,8 +17,8 @@ STARLING_HD float round_to_even(float x) {
 #endif
 }
 
-/// q·s with s = max|x| / 127. Where s is 0 all numbers are. A block that holds NaN or an infinity
-/// becomes NaN, as does one of the other code.
+/// Codes q that stand for q·s, with s = max|x| / 127. Where s is 0 all numbers are. A block that
+/// holds NaN or an infinity becomes NaN, as does one of the other code.
 struct Int8Code {
   static constexpr int kHead = 1;
   float scale;

@@ -7,8 +7,8 @@
 
 namespace starling::math {
 
-/// Which of the elements 4·group … 4·group + 3 a dropout keeps: element i takes word i mod 4 of
-/// Philox(key, counter high = counter, counter low = i div 4) as a number in [0, 1) and is kept
+/// The elements that a dropout keeps, of 4·group … 4·group + 3. Element i takes word i mod 4 of
+/// Philox(key, counter high = counter, counter low = i div 4) as a number in [0, 1). It is kept
 /// where that is >= p.
 struct DropoutMask {
   bool keep[4];

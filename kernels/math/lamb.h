@@ -25,7 +25,7 @@ struct LambStep {
   T eps, weight_decay;
   bool adapt_all;
 
-  /// m̂ / (sqrt(v̂) + eps) + wd·p of the moments after this step.
+  /// The direction m̂ / (sqrt(v̂) + eps) + wd·p of the moments after this step.
   STARLING_HD T direction(T p, T m, T v, bool decay) const {
     return correct1 * m / (square_root(v) * inverse_root + eps) + (decay ? weight_decay : T(0)) * p;
   }

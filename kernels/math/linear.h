@@ -10,9 +10,9 @@
 
 namespace starling::rules {
 
-/// p' and the states' new values as sums of what they were, of the gradient and of the new states.
-/// An algorithm's formulas, once its mix is done, are such sums; so they run in the fused update of
-/// every backend, and an algorithm needs no kernel of its own.
+/// A rule that makes p' and the states' new values as sums of what they were, of the gradient and
+/// of the new states. An algorithm's formulas, once its mix is done, are such sums; so they run in
+/// the fused update of every backend, and an algorithm needs no kernel of its own.
 template <class T>
 struct LinearTerms {
   T p = 0;         ///< of the mixed parameters
@@ -24,13 +24,13 @@ template <class T>
 struct LinearCoefficients {
   LinearTerms<T> x{.p = 1};
   LinearTerms<T> state[2] = {};
-  /// Where weight decay applies, g becomes g + decay_p·p + Σ decay_s·s.
+  /// Terms of weight decay: where it applies, g becomes g + decay_p·p + Σ decay_s·s.
   T decay_p = 0;
   T decay_s[2] = {};
 };
 
-/// With kStates states, of which the first kMade are written. Sums run from left to right as
-/// LinearTerms has them.
+/// The update with kStates states, of which the first kMade are written. Sums run from left to
+/// right as LinearTerms has them.
 template <class T, int kStateCount, int kMade>
 struct LinearStep {
   using Real = T;

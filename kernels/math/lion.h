@@ -21,7 +21,7 @@ struct LionStep {
     p = p * (decay ? weight_decay : T(1));
     const T c = beta1 * state[0] + one_minus_beta1 * g;
     state[0] = beta2 * state[0] + one_minus_beta2 * g;
-    // What has no sign stays: 0 moves nothing, and NaN is not hidden.
+    // A number without a sign stays: 0 moves nothing, and NaN is not hidden.
     return p - lr * (c > T(0) ? T(1) : c < T(0) ? T(-1) : c);
   }
 };

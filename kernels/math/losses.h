@@ -12,7 +12,7 @@ struct LossTerm {
   double value, slope;  ///< slope: the derivative by the term's variable
 };
 
-/// Of one element x with target t: PyTorch's binary_cross_entropy_with_logits.
+/// Loss of one element x with target t: PyTorch's binary_cross_entropy_with_logits.
 STARLING_HD LossTerm logistic_loss(double x, double t) {
   const double power = ::exp(x < 0.0 ? x : -x);  // never over 1, so nothing overflows
   const double sigmoid = x < 0.0 ? power / (1.0 + power) : 1.0 / (1.0 + power);
@@ -28,7 +28,7 @@ STARLING_HD LossTerm huber_loss(double x, double t, double delta) {
   return {delta * (size - 0.5 * delta), delta * sign(d)};
 }
 
-/// Of one class, by log p: -t·(1 - p)^γ·log p. A γ of 0 is the cross entropy.
+/// Loss of one class, by log p: -t·(1 - p)^γ·log p. A γ of 0 is the cross entropy.
 STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
   if (gamma == 0.0) return {-t * log_p, -t};
   // 1 - p, exact where p is nearly 1
@@ -37,7 +37,7 @@ STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
   return {-t * power * log_p, t * slope};
 }
 
-/// Of one element, for the kinds that have terms of elements.
+/// Loss of one element, for the kinds that have terms of elements.
 template <class Kind>
 STARLING_HD LossTerm element_loss(Kind kind, double x, double t, double parameter) {
   if (kind == Kind::kLogistic) return logistic_loss(x, t);

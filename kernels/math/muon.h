@@ -28,7 +28,7 @@ struct MuonStep {
   bool orthogonal;
 
   STARLING_HD T next(T g, T m) const { return momentum * m + one_minus_momentum * g; }
-  /// From the momentum after this step.
+  /// The direction, from the momentum after this step.
   STARLING_HD T direction(T g, T m) const {
     return kNesterov ? one_minus_momentum * g + momentum * m : m;
   }

@@ -23,7 +23,7 @@ STARLING_HD T normalized_pixel(std::uint8_t value, double mean, double deviation
          static_cast<T>(deviation);
 }
 
-/// own·a + (1 - own)·b; a or b as it is where own is 1 or 0.
+/// Mixes own·a + (1 - own)·b; a or b as it is where own is 1 or 0.
 template <class T>
 STARLING_HD T mixed_pixel(T own, T a, T b) {
   return own == T(1) ? a : own == T(0) ? b : own * a + (T(1) - own) * b;

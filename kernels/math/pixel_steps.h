@@ -39,8 +39,8 @@ struct PixelStep {
   std::int32_t numbers[kNumbers] = {};
 };
 
-// What becomes of a pixel: the loader's kernels and a backend's change_pixels() share it, for equal
-// bits. Integers, but for hues, which are fp32 without fused multiply-add.
+// Changes of pixels: the loader's kernels and a backend's change_pixels() share it, for equal bits.
+// Integers, but for hues, which are fp32 without fused multiply-add.
 namespace math {
 
 constexpr int kBlendBits = 14;  ///< a factor of 1 is 2^14
@@ -64,7 +64,8 @@ STARLING_HD std::int32_t blended_byte(std::int32_t v, std::int32_t other, std::i
   return scaled_byte(v, factor, ((1 << kBlendBits) - factor) * other);
 }
 
-/// What contrast adds in scaled_byte(): (1 - factor) · sum / count, rounded half away from zero.
+/// Number that contrast adds in scaled_byte(): (1 - factor) · sum / count, rounded half away from
+/// zero.
 STARLING_HD std::int32_t contrast_add(std::int32_t factor, std::int64_t sum, std::int64_t count) {
   const std::int64_t product = ((1 << kBlendBits) - factor) * sum, half = count / 2;
   return static_cast<std::int32_t>((product < 0 ? product - half : product + half) / count);

@@ -81,7 +81,7 @@ STARLING_HD void resized_pixel(const LineTaps<kMost>& row, int row_taps,
 constexpr int kPictureTile = 32;  ///< outputs a side whose weights lie in shared memory
 constexpr int kPictureTaps = 18;  ///< of a bicubic filter that makes four pixels one
 
-/// What a team's threads share.
+/// Memory that a team's threads share.
 struct PictureRoom {
   LineTaps<kPictureTaps> rows[kPictureTile], columns[kPictureTile];
 };

@@ -35,10 +35,10 @@ STARLING_HD double filter_reach(Interpolation interpolation, double step) {
   return (interpolation == Interpolation::kBicubic ? 2.0 : 1.0) * (step > 1.0 ? step : 1.0);
 }
 
-/// What output `i` is made of, where a line of `inputs` pixels is resized: each output takes `step`
-/// of them, from `begin` on. Sets `first`, its first input, and weights[0 … count) in 1/2^14, of
-/// sum 2^14. Returns count, at most `most`. Example: a line of 2 made to 4, bilinear: output 1
-/// takes 3/4 of input 0 and 1/4 of input 1.
+/// Finds what output `i` is made of, where a line of `inputs` pixels is resized: each output takes
+/// `step` of them, from `begin` on. Sets `first`, its first input, and weights[0 … count) in
+/// 1/2^14, of sum 2^14. Returns count, at most `most`. Example: a line of 2 made to 4, bilinear:
+/// output 1 takes 3/4 of input 0 and 1/4 of input 1.
 template <class Weight>
 STARLING_HD int resize_taps(std::int64_t inputs, double begin, double step, std::int64_t i,
                             Interpolation interpolation, int most, std::int32_t& first,
@@ -88,7 +88,7 @@ STARLING_HD int resize_taps(std::int64_t inputs, double begin, double step, std:
     left -= weight;
     if (own > largest_share) largest = t, largest_share = own;
   }
-  // the sum is exact, so that an even area keeps its level
+  // The sum is exact, so that an even area keeps its level
   weights[largest] = static_cast<Weight>(weights[largest] + left);
   return count;
 }

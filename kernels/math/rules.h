@@ -26,9 +26,9 @@
 //                                              one element: returns the new p; state has kStates
 //                                              entries
 //
-// Which states a step touches is known to the compiler, so that a pass moves no byte more than it
-// must. These functions are compiled without contraction to fused multiply-add: every instruction
-// set gives the same bits.
+// The compiler knows which states a step touches, so that a pass moves no byte more than it must.
+// These functions are compiled without contraction to fused multiply-add: every instruction set
+// gives the same bits.
 
 // What lives here: formulas that CPU and GPU share, one source each, so that both give the same
 // numbers: update rules and the loop around them, activations, dropout's mask, pixels. Pure
@@ -39,7 +39,8 @@ namespace starling::rules {
 STARLING_HD float square_root(float x) { return ::sqrtf(x); }
 STARLING_HD double square_root(double x) { return ::sqrt(x); }
 
-/// What is added to a denominator: never zero, which would make 0/0 of elements without gradient.
+/// Number that is added to a denominator: never zero, which would make 0/0 of elements without
+/// gradient.
 template <class T>
 T epsilon(double eps) {
   return std::max(static_cast<T>(eps), std::numeric_limits<T>::min());

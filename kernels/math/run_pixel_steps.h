@@ -19,7 +19,7 @@ namespace starling::math {
 constexpr int kTapTile = 64;  ///< outputs a side whose weights lie in shared memory
 constexpr int kMostTaps = 6;  ///< of a part that is made larger
 
-/// What a team's threads share.
+/// Memory that a team's threads share.
 struct PixelRoom {
   LineTaps<kMostTaps> rows[kTapTile], columns[kTapTile];
   std::uint32_t counts[4][256];
@@ -95,7 +95,7 @@ STARLING_HD void find_levels(const Team& team, PixelRoom& room, std::int64_t pix
   team.sync();
 }
 
-/// kSaturation or kHue.
+/// Does a step of kSaturation or kHue.
 template <class Team>
 STARLING_HD void change_colours(const Team& team, const PixelStep& step, std::int64_t pixels,
                                 const std::uint8_t* from, std::uint8_t* to) {

@@ -40,7 +40,7 @@ struct ScheduleFreeAdam {
   std::int64_t warmup_steps = 0;
 
   std::vector<std::string> state_names() const { return {"z_minus_y", "exp_avg_sq"}; }
-  /// x = y + (1 - 1/β1) (z - y).
+  /// Weight of the evaluated model: x = y + (1 - 1/β1) (z - y).
   double evaluated_weight() const { return 1.0 - 1.0 / settings.beta1; }
   static bool needs_constant_rate() { return true; }
 
@@ -49,9 +49,9 @@ struct ScheduleFreeAdam {
     return s < warmup_steps ? static_cast<double>(s) / static_cast<double>(warmup_steps) : 1.0;
   }
 
-  /// c: the square of step s's rate over the sum of all squares so far, in which a constant lr
-  /// cancels. While it warms up the sum is that of the first s square numbers; afterwards each step
-  /// adds 1.
+  /// The share c: the square of step s's rate over the sum of all squares so far, in which a
+  /// constant lr cancels. While it warms up the sum is that of the first s square numbers;
+  /// afterwards each step adds 1.
   double share(std::int64_t s) const {
     const double at = static_cast<double>(s), length = static_cast<double>(warmup_steps);
     if (s <= warmup_steps) return 6.0 * at / ((at + 1.0) * (2.0 * at + 1.0));

@@ -153,7 +153,7 @@ template <int Terms, class Step, class T, std::size_t... K>
 template <int Terms, class Step, class T>
 [[gnu::always_inline]] inline void update_blocks(const Step& given,
                                                  const UpdateSpan<T>& given_span) {
-  // copies, so that the compiler keeps coefficients and pointers in registers
+  // Copies, so that the compiler keeps coefficients and pointers in registers
   const Step step = given;
   const UpdateSpan<T> span = given_span;
   for (std::int64_t first = 0; first < span.n; first += kUpdateBlock) {
@@ -242,7 +242,7 @@ template <class Rule, class Launch = InlineLaunch>
 class RuleKernel : public OptimizerRule {
  public:
   explicit RuleKernel(Rule rule) : rule_(std::move(rule)) {}
-  /// For a GPU's backend, which makes its own kernels from the same rule.
+  /// The rule, for a GPU's backend, which makes its own kernels from it.
   const Rule& rule() const { return rule_; }
 
   std::vector<std::string> state_names() const override { return rule_.state_names(); }
@@ -325,7 +325,7 @@ class RuleKernel : public OptimizerRule {
     return false;
   }
 
-  /// p + evaluated_weight() · state 0, where the rule has such a weight.
+  /// The model p + evaluated_weight() · state 0, where the rule has such a weight.
   EvaluatedModel evaluated() const override {
     if constexpr (requires { rule_.evaluated_weight(); })
       return {.state = 0, .weight = rule_.evaluated_weight()};
@@ -336,8 +336,9 @@ class RuleKernel : public OptimizerRule {
     return false;
   }
 
-  /// p is read and written, g is read, and each state as the step says, once more what is measured,
-  /// and what the rule's other operations move; the mean over the phases.
+  /// Bytes that an update moves. p is read and written, g is read, and each state as the step says;
+  /// what is measured is read once more. What the rule's other operations move is added. It is the
+  /// mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     const std::int64_t period = phases();
     std::int64_t streams = 0;

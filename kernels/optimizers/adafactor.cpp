@@ -23,7 +23,7 @@ std::int64_t padded(std::int64_t elements) {
   return (elements + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
 }
 
-/// What issue() works in, one after another.
+/// Memory that issue() works in, one bucket after another.
 struct AdafactorMemory {
   std::int64_t variance = 0;  ///< g², later V: as many as the bucket has
   std::int64_t means = 0;     ///< of g² in this step: as many as the state has
@@ -60,7 +60,7 @@ void over_layers(const std::vector<LayerExtent>& layers, const Matrix& matrix,
   }
 }
 
-/// x_out = part(weight · x, numbers), without gradients, states and layers of its own.
+/// Does x_out = part(weight · x, numbers), without gradients, states and layers of its own.
 UpdateArgs elementwise(const UpdateArgs& like, const Tensor& numbers, const Tensor& x_out) {
   UpdateArgs args;
   args.x = args.x_out = x_out;
@@ -72,7 +72,7 @@ UpdateArgs elementwise(const UpdateArgs& like, const Tensor& numbers, const Tens
   return args;
 }
 
-/// eps: [null, 0.001], as in torch.
+/// Reads eps as torch has it, such as [null, 0.001].
 void read_two_eps(ConfigSection& config, rules::Adafactor& rule) {
   const nlohmann::json eps = config.raw(
       "eps", "[number or null, number]",
@@ -103,8 +103,8 @@ std::int64_t rules::Adafactor::workspace(const std::vector<LayerExtent>& layers)
   return AdafactorMemory(*this, layers).elements();
 }
 
-/// Of a matrix G of gradients, squared: the mean of each row and the sum of each column go into
-/// running averages r and c, and with R rows
+/// Factors a matrix G of gradients, squared: the mean of each row and the sum of each column go
+/// into running averages r and c, and with R rows
 ///     V = r·cᵀ / (R · max(mean(r), eps1)).
 /// No sum depends on how many threads make it.
 void rules::Adafactor::issue(Backend& backend, const OptimizerRule& self,

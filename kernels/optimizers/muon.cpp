@@ -39,7 +39,7 @@ void rules::Muon::finish_matrix(Backend& backend, const UpdateArgs& args, const 
   const std::int64_t rows = layer.rows, columns = layer.columns, side = std::min(rows, columns);
   const std::int64_t whole = whole_blocks(rows * columns);
   const bool wide = rows <= columns;
-  // the direction, and the zeros behind it
+  // The direction, and the zeros behind it
   const Tensor padded = workspace.slice(0, Shape{layer.elements});
   const Tensor x = padded.slice(0, Shape{rows, columns});
   const Tensor product = workspace.slice(whole, x.shape());

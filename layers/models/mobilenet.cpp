@@ -32,7 +32,7 @@ void add_mobile_unit(LayerList& layers, std::int64_t channels, std::int64_t kern
   layers.push_back(std::make_unique<BatchNorm>());
   if (active) layers.push_back(std::make_unique<ActivationLayer>(Activation::kRelu6));
 }
-/// The same as a layer of its own, whose tensors are named 0.weight, 1.weight, …
+/// The unit as a layer of its own, whose tensors are named 0.weight, 1.weight, …
 std::unique_ptr<Sequential> mobile_unit(std::int64_t channels, std::int64_t kernel,
                                         std::int64_t stride, std::int64_t groups = 1) {
   LayerList layers;

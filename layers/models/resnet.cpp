@@ -41,7 +41,7 @@ struct ConvNorm {
   }
 };
 
-/// What a block is: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the
+/// Kinds of block: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the
 /// width. Where the shape changes the shortcut is a 1×1 convolution with batch norm, or without
 /// parameters (the papers' option A). `inner` multiplies the width of all but a bottleneck's last
 /// convolution.
@@ -198,8 +198,8 @@ void builtin::add_resnet(ModelRegistry& registry) {
         },
         fmt::format("the CIFAR ResNet of {} layers, with option-A shortcuts", depth));
   }
-  // With torchvision's architecture (the stride of a bottleneck in its 3×3 convolution), names and
-  // initialisation.
+  // These have torchvision's architecture (the stride of a bottleneck in its 3×3 convolution), its
+  // names and initialisation.
   const auto imagenet = [&](const std::string& name, Plan of_name, const std::string& what) {
     registry.add(
         name,
@@ -222,8 +222,8 @@ void builtin::add_resnet(ModelRegistry& registry) {
   plain(50, {3, 4, 6, 3}, BlockKind::kBottleneck);
   plain(101, {3, 4, 23, 3}, BlockKind::kBottleneck);
   plain(152, {3, 8, 36, 3}, BlockKind::kBottleneck);
-  // Of Zagoruyko and Komodakis (arXiv 1605.07146), section 3.4: twice as wide inside, the blocks'
-  // ends as they are.
+  // These two are of Zagoruyko and Komodakis (arXiv 1605.07146), section 3.4: twice as wide inside,
+  // the blocks' ends as they are.
   imagenet("wide_resnet50_2", {.blocks = {3, 4, 6, 3}, .kind = BlockKind::kBottleneck, .inner = 2},
            "the ImageNet ResNet of 50 layers with bottlenecks twice as wide");
 }

@@ -87,7 +87,7 @@ class WideResNet : public Chain {
     return linear_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    // of the first convolution and the blocks
+    // Norm of what the first convolution and the blocks make.
     const Variable y = norm_->forward_fused(run_chain(x, pass), Activation::kRelu, {}, pass);
     return linear_->forward(pool_->forward(y, pass), pass);
   }

@@ -46,7 +46,7 @@ struct PictureTree {
   }
 };
 
-/// random_resized_crop to 16×16.
+/// The augmentation random_resized_crop, to 16×16.
 inline Augmenters random_crops(const nlohmann::json& keys = nlohmann::json::object()) {
   return augmenters_from({{"random_resized_crop", keys}}, Shape{16, 16, 3});
 }

@@ -33,8 +33,8 @@ class Program {
   Ended train(const std::vector<Arguments>& of_ranks) const;
   /// `command`: words, such as "run.json --dry-run"; `settings`: what follows --set.
   Ended train(int ranks, const std::string& command, const Arguments& settings = {}) const;
-  /// The same, which ends with this status; a line of what it says matches the pattern, and an
-  /// error is one line.
+  /// Runs the program, which ends with this status; a line of what it says matches the pattern, and
+  /// an error is one line.
   Ended check(const std::string& name, int ranks, int status, const std::string& pattern,
               const std::string& command, const Arguments& settings = {}) const;
   /// A line of `story` is such a check, or what is done or looked at between two:

@@ -30,7 +30,7 @@ std::vector<T> numbers_in(const SafetensorsFile& file, const std::string& name) 
   return result;
 }
 
-/// Between all numbers of fp64 in tensors whose names begin so.
+/// The largest difference between fp64 numbers in tensors whose names begin so.
 inline double farthest_in(const SafetensorsFile& a, const SafetensorsFile& b,
                           const std::string& prefix = "") {
   double largest = 0.0;

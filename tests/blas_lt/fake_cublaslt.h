@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// cuBLASLt on the CPU, as far as kernels/cuda/libraries/blas_lt.cpp calls it: column-major products
-// in host memory, with the library's rules of which types go together, and checks of what it is
-// promised (alignments, workspace). For tests without a GPU.
+// A cuBLASLt on the CPU, as far as kernels/cuda/libraries/blas_lt.cpp calls it. It does
+// column-major products in host memory, with the library's rules of which types go together, and
+// checks of what it is promised (alignments, workspace). For tests without a GPU.
 namespace starling::tests {
 
 struct FakeBlasCounters {

@@ -13,7 +13,7 @@
 
 namespace starling::test {
 
-/// When a rank began averages and added them, in order.
+/// Times at which a rank began averages and added them, in order.
 struct AverageLog {
   struct Event {
     int before_step = 0;
@@ -35,8 +35,8 @@ class AverageRecorder final : public ForwardingTransport {
         world_(inner.world(), [this] { before_step_ = step_ + 1; }),
         log_(log) {}
   void begin_step(int step) { before_step_ = step_ = step; }
-  /// Until the average under way may be added; a moment at most, as others may have taken their
-  /// last step already.
+  /// Waits until the average under way may be added; a moment at most, as others may have taken
+  /// their last step already.
   void await_average() {
     for (int looks = 0; looks < 50 && !std::all_of(under_way_.begin(), under_way_.end(),
                                                    [&](Ticket ticket) { return done(ticket); });
@@ -65,8 +65,8 @@ class AverageRecorder final : public ForwardingTransport {
   std::vector<Ticket> under_way_;
 };
 
-/// With `apart` above 0, in one of so many steps a rank waits a moment for the average under way,
-/// so that several come.
+/// Runs the job and keeps a log. With `apart` above 0, in one of so many steps a rank waits a
+/// moment for the average under way, so that several come.
 inline std::vector<double> run_job_logged(const Job& job, Transport& transport, Backend& backend,
                                           AverageLog& log, int apart = 0) {
   AverageRecorder recorder(transport, log);

@@ -70,8 +70,8 @@ class LateDevice final : public ForwardingBackend {
     issue([from, to] { std::memcpy(to.raw(), from, to.bytes()); });
   }
 
-  /// From now on the communication stream carries out `copies` more copies and no others, until it
-  /// is let go.
+  /// Lets the communication stream carry out `copies` more copies and no others from now on, until
+  /// it is let go.
   void allow(std::uint64_t copies) {
     const std::lock_guard lock(mutex_);
     allowed_ = done_ + copies;

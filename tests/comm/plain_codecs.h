@@ -6,15 +6,15 @@
 
 namespace starling::test {
 
-/// algorithms.md, section 5: how a message is encoded.
+/// How a message is encoded (algorithms.md, section 5).
 struct PlainCodec {
   std::string type = "none";  ///< none, bf16, int8 or minmax8
   std::size_t block = 256;    ///< of int8 and minmax8, in elements; 0: the whole message
 };
 
-/// What a receiver makes of a message, its sender too: encoded and decoded in fp32.
+/// Numbers that a receiver makes of a message, and its sender too: encoded and decoded in fp32.
 std::vector<float> decoded(const PlainCodec& codec, const std::vector<float>& message);
-/// The same of fp64 numbers: rounded to fp32 on their way in, whatever the codec.
+/// Decodes fp64 numbers: rounded to fp32 on their way in, whatever the codec.
 std::vector<double> decoded(const PlainCodec& codec, const std::vector<double>& message);
 
 }  // namespace starling::test

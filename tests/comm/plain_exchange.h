@@ -10,7 +10,7 @@ namespace starling::test {
 /// Every bucket of every rank's v, as a receiver decodes it.
 Vectors decoded(const PlainRun& run, const PlainCodec& codec, const Vectors& v);
 
-/// gossip's and qgm's exchanges, as `sync.exchange` has them travel (algorithms.md, section 5).
+/// Exchanges of gossip and qgm, as `sync.exchange` has them travel (algorithms.md, section 5).
 class PlainExchange {
  public:
   PlainExchange(const PlainRun& run, const std::string& exchange);

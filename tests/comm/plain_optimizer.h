@@ -6,7 +6,7 @@
 
 namespace starling::test {
 
-/// semantics.md section 7: one rank's SGD, Adam or AdamW in fp64, its states and its s.
+/// One rank's optimizer (semantics.md section 7): SGD, Adam or AdamW in fp64, its states and its s.
 class PlainOptimizer {
  public:
   PlainOptimizer(const nlohmann::json& config, std::vector<bool> decays);

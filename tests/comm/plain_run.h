@@ -32,7 +32,8 @@ class PlainRun {
   int steps = 0;            ///< of the present algorithm
   bool hands_over = false;  ///< another one follows
 
-  /// From the run's step `first` to before its step `end` another algorithm trains.
+  /// Begins a part in which another algorithm trains: from the run's step `first` to before its
+  /// step `end`.
   void begin(const Switch& phase, int end, bool last);
   /// Section 6: what the next algorithm finds.
   void hand_over();
@@ -65,9 +66,9 @@ class PlainRun {
 
   Vectors gradients(const Vectors& at, int t) const;
   void clip(Vector& g) const;
-  /// g: each rank's own at x, clipped; 0 where it overflowed.
+  /// The gradients g: each rank's own at x, clipped; 0 where it overflowed.
   Vectors own_gradients(int t) const;
-  /// The same with wd·x, for rows without U.
+  /// The gradients with wd·x, for rows without U.
   Vectors decayed_gradients(int t) const;
   /// U(c, g) on every rank; c where it overflowed.
   Vectors updated(const Vectors& c, const Vectors& g, int t);
@@ -85,7 +86,7 @@ class PlainRun {
   void read_message(const Vector& message, std::size_t bucket, Vector& v) const;
 
  private:
-  /// Which element has which curvature, decays, and lies where.
+  /// Lays out which element has which curvature, decays, and lies where.
   void lay_out();
   double lr_at(int step) const { return job_.lr_at ? job_.lr_at(step) : job_.lr; }
 

@@ -14,8 +14,8 @@
 #include "support.h"
 #include "tests/support/soon.h"
 
-// What is trained and exchanged over the staged transport, by test_comm (ranks as threads) and
-// test_comm_mpi.
+// Jobs that are trained and exchanged over the staged transport, by test_comm (ranks as threads)
+// and test_comm_mpi.
 namespace starling::test {
 
 struct StagedJob {

@@ -26,7 +26,7 @@ struct TinyModel {
   std::vector<Parameter*> order;
 };
 
-/// From step `step` on another algorithm trains (algorithms.md, section 6).
+/// A switch: from step `step` on another algorithm trains (algorithms.md, section 6).
 struct Switch {
   int step = 0;
   nlohmann::json algorithm;
@@ -59,7 +59,7 @@ struct Job {
   std::vector<std::array<int, 2>> overflows;  ///< {rank, step}: there one gradient is infinite
   /// bf16 or fp16: the buckets have a low-precision copy, compared at the end
   DType compute = DType::kFloat32;
-  /// Of rank and step, on the rank's own thread
+  /// Called with rank and step, on the rank's own thread
   std::function<void(int, int, const std::vector<Bucket>&)> after_step = {};
   /// Push-sum as it is not: ω is 1 in every step; for the plain rewriting alone
   bool reset_omega = false;

@@ -28,7 +28,7 @@ inline bool ordered(const std::vector<cuda::shim::Call>& calls, std::size_t earl
   return false;
 }
 
-/// Where in the record the calls are of which is(call) holds.
+/// Places in the record of the calls of which is(call) holds.
 template <class Is>
 std::vector<std::size_t> places(const std::vector<cuda::shim::Call>& calls, const Is& is) {
   std::vector<std::size_t> result;

@@ -26,9 +26,9 @@
 // Whole runs of the trainer with and without graphs, to be compared bit by bit.
 namespace starling::tests {
 
-/// What a rank's run left.
+/// A rank's run, and what it left.
 struct GraphOutcome {
-  /// Of its last checkpoint: parameters, states of the optimizer, buffers
+  /// Tensors of its last checkpoint: parameters, states of the optimizer, buffers
   std::map<std::string, FileTensor> tensors;
   std::vector<double> losses;  ///< rank 0: a step each
   std::string why_not;

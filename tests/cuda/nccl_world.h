@@ -12,8 +12,8 @@
 #include "tests/fakes/nccl/nccl_fake.h"
 #include "tests/fakes/transport/fake_transport.h"
 
-// What all tests of the NCCL transport (nccl_*_test.cpp) begin with. They are about the transport
-// and what uses it; the NCCL beneath is the one of tests/fakes/nccl.
+// The world that all tests of the NCCL transport (nccl_*_test.cpp) begin with. They are about the
+// transport and what uses it; the NCCL beneath is the one of tests/fakes/nccl.
 namespace starling::tests {
 
 /// A topology whose rounds' groups overlap, so that ranks, of five, are in several communicators.
@@ -64,7 +64,7 @@ class NcclWorld {
   FakeWorld control_;
 };
 
-/// For ranks whose calls are recorded (fake_ranks.h).
+/// Makes NCCL transports, for ranks whose calls are recorded (fake_ranks.h).
 inline TransportMaker by_nccl(FakeNccl& fake) {
   return [&fake](std::unique_ptr<Transport> control, Backend& backend) {
     const int rank = control->rank();

@@ -177,7 +177,7 @@ inline std::unique_ptr<Transport> open_peers(FakeWorld& world, int rank, Backend
   return peers ? std::move(peers) : std::move(between);
 }
 
-/// body(transport, backend) on a thread for each rank.
+/// Calls body(transport, backend) on a thread for each rank.
 inline void with_peers(int ranks, const PeerWorldOptions& options,
                        const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
   FakeWorldOptions control;

@@ -70,7 +70,7 @@ inline nlohmann::json race_config(const std::string& algorithm, const std::strin
                                 {"log_every", 2}});
 }
 
-/// The same with averages by the clock, of which one is always under way.
+/// A config with averages by the clock, of which one is always under way.
 inline nlohmann::json asynchronous_config(const std::string& precision) {
   const nlohmann::json algorithm{{"type", "async"}, {"interval_ms", 0}, {"warmup", 2}};
   return with(race_config("allreduce", precision, false),
@@ -128,7 +128,7 @@ inline int missed(const std::vector<cuda::shim::Call>& calls, std::size_t place,
   return races(without_waits_for(silent, place), one, other) - races(silent, one, other);
 }
 
-/// What was found, a line each: "" where nothing was.
+/// Text of what was found, a line each: "" where nothing was.
 inline std::string lines(const std::vector<cuda::shim::Finding>& findings) {
   std::string text;
   for (std::size_t i = 0; i < findings.size() && i < 8; ++i) text += findings[i].text + "\n";

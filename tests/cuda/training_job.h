@@ -52,12 +52,12 @@ struct TrainingSettings {
   nlohmann::json topology = {{"type", "ring"}};
   bool overlap = true, bf16_exchange = false;
   bool start_at_begin = false;
-  /// From the step on in which all has come once, steps are graphs (with start_at_begin, where
+  /// True: steps are graphs from the step on in which all has come once (with start_at_begin, where
   /// there are several ranks).
   bool graphs = false;
 };
 
-/// In fp16, whose gradients are looked through for an overflow once all are there.
+/// Settings in fp16, whose gradients are looked through for an overflow once all are there.
 inline TrainingSettings in_fp16(TrainingSettings settings) {
   settings.in_backward = false;
   settings.compute = DType::kFloat16;
@@ -135,7 +135,7 @@ class TrainingJob {
     }
     ++step_;
   }
-  /// Of the steps' work, with settings.graphs.
+  /// Period of the steps' work, with settings.graphs.
   std::int64_t period() const {
     std::string why;
     const std::int64_t period = algorithm_->graph_period(why);

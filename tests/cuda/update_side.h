@@ -20,7 +20,7 @@
 // The fused update of one bucket on two backends, step by step: the same bits.
 namespace starling::tests {
 
-/// What varies from case to case.
+/// A case of an update: what varies from one to the other.
 struct UpdateCase {
   std::int64_t n = 96;
   int terms = 1;
@@ -96,7 +96,7 @@ struct UpdateSide {
   bool overflows = false;  ///< a gradient is infinite in the step that is skipped
 };
 
-/// Both sides get the bytes that the CPU makes of the numbers.
+/// Encodes the numbers: both sides get the bytes that the CPU makes of them.
 template <class T>
 void encode_received(UpdateSide<T>& side, const UpdateCase& how) {
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);

@@ -6,7 +6,7 @@
 
 namespace starling::tests {
 
-/// Those that this machine has.
+/// Instruction sets that this machine has.
 inline std::vector<cpu::Isa> instruction_sets() {
   std::vector<cpu::Isa> result;
   for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {

@@ -23,11 +23,11 @@ using test::contains;
 using test::error_of;
 std::string model_error(const std::string& json, const Shape& input);
 
-/// fp64 numbers in [-1, 1) from a hash of (seed, index).
+/// Numbers of fp64 in [-1, 1) from a hash of (seed, index).
 std::vector<double> noise(std::uint64_t seed, std::int64_t count);
 Tensor tensor_of(const std::vector<double>& numbers, const Shape& shape);
 Tensor noise_tensor(std::uint64_t seed, const Shape& shape);
-/// Of a tensor of any floating type.
+/// Numbers of a tensor of any floating type.
 std::vector<double> numbers_of(const Tensor& tensor);
 Tensor cast_to(const Tensor& tensor, DType dtype);
 /// Class numbers, or as many as that over so many classes.

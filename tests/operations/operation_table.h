@@ -12,8 +12,8 @@ namespace starling::tests {
 
 using Numbers = std::vector<double>;
 
-/// What a tensor's dtype is where activations are bf16 or fp16 (core/operations, "Low
-/// precision"). In fp32 and fp64 all are alike.
+/// Roles of tensors, which decide their dtype where activations are bf16 or fp16
+/// (core/operations, "Low precision"). In fp32 and fp64 all are alike.
 enum class Role : std::uint8_t {
   kActivation,  ///< of the low precision, as is its gradient
   kWeight,      ///< of the low precision, its gradient fp32
@@ -45,7 +45,7 @@ struct Operation {
       forward;
   /// The plain loop.
   std::function<void(const std::vector<Numbers>& in, std::vector<Numbers>& out)> reference;
-  /// From the gradient of output 0 (`dy`) fills those of the inputs. None where the operation has
+  /// Fills the gradients of the inputs from that of output 0 (`dy`). None where the operation has
   /// no gradient.
   std::function<void(Backend&, const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                      const std::vector<Tensor>& saved, const Tensor& dy,
@@ -54,13 +54,13 @@ struct Operation {
   double tolerance = 1e-5;  ///< of fp32 against fp64, relative to the largest output
   /// Roundings of low-precision numbers that its results carry on, beside their own
   double carried = 0.0;
-  /// What each pass moves and computes is the sum over its operations (Accesses), but where it is
-  /// said here.
+  /// Bytes of each pass: what it moves and computes is the sum over its operations (Accesses), but
+  /// where it is said here.
   double forward_bytes = 0.0;  ///< in place of that sum
   bool aligned = false;        ///< takes only tensors that begin at a multiple of 16 bytes
   bool exact = false;          ///< the forward pass has the same bits on every backend
-  /// Of inputs and then outputs those whose type or dimensions may be others, or that are not
-  /// looked at
+  /// Numbers, of inputs and then outputs, of those whose type or dimensions may be others, or that
+  /// are not looked at
   std::set<std::size_t> loose;
   double backward_again = 0.0;  ///< elements of activations that the backward pass reads once more
 
@@ -106,7 +106,7 @@ struct Way {
   int over = -1;
   /// This one of inputs, outputs, gradients and the seed is not what belongs there
   int wrong = -1;
-  /// Its first or last dimension is 1 more, or its type
+  /// What is wrong with it: its first or last dimension is 1 more, or its type is another
   enum class Wrong : std::uint8_t { kFirst, kLast, kType } kind = Wrong::kFirst;
 };
 /// The ways beside the plain one to add up, and to lie over inputs, that this row's operations
@@ -116,7 +116,7 @@ std::vector<Way> ways_of(const Operation& op);
 /// so that `dtype` holds them exactly.
 std::vector<Numbers> random_inputs(const Operation& op, DType dtype = DType::kFloat32);
 Numbers random_seed(const Operation& op, DType dtype = DType::kFloat32);
-/// The same with NaN and infinities among the activations.
+/// Inputs with NaN and infinities among the activations.
 std::vector<Numbers> special_inputs(const Operation& op, DType dtype);
 /// Runs it forward and, where it has a gradient, backward, with activations of `dtype`.
 Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs,
@@ -137,7 +137,8 @@ double tolerance(const Operation& op, DType dtype, DType type);
 std::string difference(const Operation& op, DType dtype, const Results& found,
                        const Results& expected);
 
-/// What the two passes move and compute with activations of `dtype`, from shapes alone.
+/// Work of the two passes: what they move and compute with activations of `dtype`, from shapes
+/// alone.
 struct Work {
   double bytes = 0.0, flops = 0.0;
 };

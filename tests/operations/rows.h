@@ -14,7 +14,8 @@
 #include "core/operations/pointwise.h"
 #include "tests/operations/operation_table.h"
 
-// What the operation table's rows are made with: one function per kind of row, over shapes.
+// Functions that the operation table's rows are made with: one function per kind of row, over
+// shapes.
 namespace starling::tests {
 
 using Tensors = std::vector<Tensor>;
@@ -58,7 +59,7 @@ void for_taps(const Image& x, const Window2d& s, F f) {
 
 // products.cpp
 Operation convolution(const Image& x, Index filters, const Window2d& s, bool bias);
-/// kParameter: as a gradient of weights.
+/// A product; with kParameter as a gradient of weights.
 Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
                          Role result = Role::kActivation, bool relu = false);
 
@@ -101,7 +102,7 @@ Operation sum_of_two(Index n);
 Operation sum_with_weights(Index n, int terms = 3);
 Operation sums_of_rows(Index rows, Index channels);
 Operation dropout(Index n, double p, Index run = 1);
-/// Between activations and parameters: a change of type where these are of two.
+/// A cast between activations and parameters: a change of type where these are of two.
 Operation cast(Index n, Role from, Role to);
 
 // codecs.cpp
@@ -124,7 +125,7 @@ Operation metrics(Index rows, Index classes);
 Operation squared_distance(Index n, bool of_two);
 /// Two tensors at once, one of them `n` long.
 Operation squared_norms(Index n);
-/// What the squared norms hold in this row's run.
+/// Kinds of numbers that the squared norms hold in this row's run.
 enum class Norms { kFinite, kInfinite, kNan };
 Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms);
 

@@ -8,7 +8,7 @@
 
 namespace starling::test {
 
-/// What goes to a standard file goes to this one meanwhile.
+/// Catches a standard file: what goes to it goes to this one meanwhile.
 class Caught {
  public:
   Caught(std::FILE* stream, const std::string& path)

@@ -21,7 +21,8 @@ std::string error_text(const Call& call) {
   return {};
 }
 
-/// The same, where it must be an error with this exit code, told in one short line.
+/// The text of the Error that `call` throws, which must be one with this exit code, told in one
+/// short line.
 template <class Call>
 std::string error_text(ExitCode code, const Call& call, std::size_t longest = 600) {
   return error_text([&] {
@@ -37,7 +38,7 @@ std::string error_text(ExitCode code, const Call& call, std::size_t longest = 60
   });
 }
 
-/// The same, of a call that must throw.
+/// The text of the Error of a call that must throw.
 template <class Call>
 std::string error_of(ExitCode code, const Call& call, std::size_t longest = 600) {
   std::string text = error_text(code, call, longest);

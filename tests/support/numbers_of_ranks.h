@@ -10,7 +10,7 @@
 
 namespace starling::test {
 
-/// Of each rank.
+/// The numbers of each rank.
 using NumbersOfRanks = std::vector<std::vector<double>>;
 
 /// The largest |a - b|, where numbers are above 1 relative to them; infinite where one is not a

@@ -6,7 +6,7 @@
 
 namespace starling::test {
 
-/// Until `what` is so, twenty seconds at most.
+/// Waits until `what` is so, twenty seconds at most.
 template <class What>
 bool soon(const What& what) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -11,7 +11,7 @@
 
 namespace starling::test {
 
-/// What `body` writes to stderr, line by line.
+/// Lines that `body` writes to stderr.
 inline std::vector<std::string> stderr_lines(const std::function<void()>& body) {
   const Folder folder;
   {

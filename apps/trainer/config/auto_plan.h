@@ -14,7 +14,7 @@ namespace starling {
 /// TrainConfig::auto_figures. Returns the lines to print. Collective.
 std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
                                   const ShapeTrace& trace, Backend& backend, Transport& transport);
-/// The same from what a checkpoint says was chosen: a run goes on as it began. `source` names the
+/// Takes what a checkpoint says was chosen: a run goes on as it began. `source` names the
 /// checkpoint in errors.
 void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config,
                   const std::string& source);

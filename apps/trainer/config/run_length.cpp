@@ -146,7 +146,7 @@ std::vector<TakenBatches> RunLength::taken() const {
   std::vector<TakenBatches> taken;
   const std::int64_t epoch = parts_.back().epoch;
   for (std::size_t k = parts_.size() - 1; k > 0; --k) {
-    // it began with a later one, so nothing before it was of this one
+    // The part began with a later epoch, so nothing before it was of this one.
     if (parts_[k].epoch != epoch) break;
     const Stretch& before = parts_[k - 1].stretch;
     const Place end = place_in(parts_[k - 1], parts_[k].stretch.step);

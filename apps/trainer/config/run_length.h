@@ -84,7 +84,8 @@ class RunLength {
   bool by_epochs_ = false;
 };
 
-/// Of the run that a config describes, whose stretches are its own, or one on all of these ranks.
+/// Length of the run that a config describes, whose stretches are its own, or one on all of these
+/// ranks.
 RunLength run_length(const TrainConfig& config, const RankLayout& site);
 
 /// The step that an epoch begins with, of so many steps each; within an epoch the first at or after

@@ -45,7 +45,7 @@ void read_sampler(ConfigSection& sampler, TrainConfig& config) {
   sampler.finish();
 }
 
-/// Once the data set is known.
+/// Checks the sampler, once the data set is known.
 void check_sampler(const ConfigSection& data, const std::string& data_type,
                    const std::string& sampler_type, const TrainConfig& config) {
   if (config.dirichlet_alpha > 0.0 && !config.sampler->takes_partition()) {
@@ -151,7 +151,7 @@ void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   read_cache(cache, config, site);
 }
 
-/// What the model is made for. Returns the names of the metrics, which need the model.
+/// Reads what the model is made for. Returns the names of the metrics, which need the model.
 std::vector<std::string> read_task(ConfigSection& root, TrainConfig& config) {
   const bool describing = root.describing();
   ConfigSection task =
@@ -180,7 +180,7 @@ void read_loss(ConfigSection& root, TrainConfig& config,
   for (const std::string& name : metric_names)
     chosen.push_back(
         metrics().make(name, root.path("task.metrics"), config.model->output_shape().back()));
-  // Of no samples they say what they will be called.
+  // Metrics of no samples say what their values will be called.
   std::map<std::string, std::string> givers;
   for (std::size_t m = 0; m < chosen.size(); ++m) {
     const std::string& name = metric_names[m];
@@ -203,7 +203,8 @@ void read_loss(ConfigSection& root, TrainConfig& config,
   config.task->set_metrics(std::move(chosen));
 }
 
-/// Once task, model and loss are known: what mixed batches need of them.
+/// Reads how batches are mixed, once task, model and loss are known: what mixed batches need of
+/// them.
 void read_mixing(ConfigSection& root, TrainConfig& config) {
   const std::string key = mixing_key(config.augment);
   if (key.empty()) return;
@@ -276,7 +277,7 @@ double default_rate(const std::string& optimizer) {
   return optimizer == "lion" ? 1e-4 : 1e-3;
 }
 
-/// After the rule's own keys, which a group's rule has too.
+/// Reads groups of parameters, after the rule's own keys, which a group's rule has too.
 void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::string& type) {
   nlohmann::json keys = optimizer.resolved();
   for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
@@ -313,7 +314,7 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
       own["weight_decay"] = given.number("weight_decay", 0.0, Range::at_least(0.0),
                                          "of these parameters, whatever their shape");
     } else {
-      // without, the optimizer's: the resolved config says null
+      // Without it, the optimizer's applies: the resolved config says null
       given.raw("weight_decay", "number", "");
     }
     for (const auto& [key, value] : keys.items()) {
@@ -401,8 +402,8 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
           type);
     }
   }
-  // Made anew once the run's length is known; the section is the resolved one, so nothing can fail
-  // then.
+  // The schedule is made anew once the run's length is known; the section is the resolved one, so
+  // nothing can fail then.
   config.make_schedule = [resolved = schedule.resolved(),
                           schedule_type](const ScheduleInputs& inputs) {
     ConfigSection section(resolved, "schedule");
@@ -415,8 +416,8 @@ std::string standard_topology(const AlgorithmPlan& plan) {
   return plan.default_topology.empty() ? "base-2" : plan.default_topology;
 }
 
-/// What the algorithm says it does not go with. `sync` is the section that has the algorithm: the
-/// whole run's, or that of a switch.
+/// Refuses what the algorithm says it does not go with. `sync` is the section that has the
+/// algorithm: the whole run's, or that of a switch.
 void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                      const TrainConfig& config, const RankLayout& site) {
   const auto& fit = plan.optimizers;
@@ -462,7 +463,7 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
     sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
 }
 
-/// What keys of `sync` ask for, and the run's algorithms do not have.
+/// Refuses what keys of `sync` ask for and the run's algorithms do not have.
 void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
                      const std::string& exchange) {
   std::vector<const AlgorithmPlan*> plans{&config.algorithm};
@@ -511,8 +512,8 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
   }
 }
 
-/// Where the algorithm treats a node's ranks apart, and its own key does not say how many they are,
-/// the topology's does.
+/// Takes the topology's ranks per node, where the algorithm treats a node's ranks apart and its own
+/// key does not say how many they are.
 void take_ranks_per_node(AlgorithmPlan& plan, const nlohmann::json& topology,
                          const RankLayout& site, const ConfigSection& sync) {
   if (!plan.by_nodes || plan.ranks_per_node > 0 || !topology.is_object() ||
@@ -619,7 +620,7 @@ void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& sit
 void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
   AlgorithmPlan& plan = config.algorithm;
   if (plan.topology == TopologyKind::kNone) {
-    // But maybe by one of sync.switch, and its nodes by this one.
+    // The topology may still serve an algorithm of sync.switch, and its nodes this one.
     config.resolved_topology = sync.raw("topology", "object", "not used by this algorithm");
     take_ranks_per_node(plan, config.resolved_topology, site, sync);
     return;
@@ -1040,7 +1041,7 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
       const std::string name = path + ".algorithm." + key.key,
                         what = config.phases.empty() ? "the run" : "its part of the run";
       const std::int64_t most = key.period && !key.used_next ? of - key.after : of - 1;
-      // the key that leaves no steps is told by itself
+      // A key that leaves no steps is told by itself.
       if (key.steps == 0 || key.steps <= most || most < 1) continue;
       if (key.unit > 1 || key.used_next) {
         const std::string apart =
@@ -1122,7 +1123,7 @@ void apply_settings(nlohmann::json& config, const std::vector<std::string>& sett
       const nlohmann::json::json_pointer place(fmt::format("/{}/{}", section, key));
       const bool inside = setting.starts_with(fmt::format("{}.{}.", section, key)) &&
                           config.is_object() && config.contains(place);
-      // a text is its type
+      // A text stands for an object of that type.
       if (inside && config[place].is_string()) config[place] = {{"type", config[place]}};
     }
     if (setting.starts_with("init.") && config.is_object() &&

@@ -35,7 +35,7 @@ namespace starling {
 
 inline constexpr double kMebibyte = 1024.0 * 1024.0;
 
-/// When something repeats, in epochs and in steps; 0 is never.
+/// Intervals at which something repeats, in epochs and in steps; 0 is never.
 struct Interval {
   std::int64_t every_epochs = 0, every_steps = 0;
   /// Whether it is due after `step` updates.
@@ -47,8 +47,7 @@ struct Interval {
 /// "cuda_graphs": whole steps as graphs of the device; see step_graphs.h.
 enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
 
-/// A whole config, read and checked: plain settings as values, everything with a `type` as the
-/// object it names. Parameters that are updated otherwise than the rest, by their names: an item of
+/// Parameters that are updated otherwise than the rest, by their names: an item of
 /// `optimizer.groups`. The first that matches wins.
 struct ParameterGroup {
   std::regex match;
@@ -69,7 +68,7 @@ struct SyncPhase {
   std::int64_t first_step(const RunLength& length) const;
 };
 
-/// `elastic`
+/// Settings of `elastic`: how a run goes on with another number of ranks.
 struct Elastic {
   bool keep_global_batch = true;  ///< or each rank's
   /// The rate is multiplied by (new / old samples of an update) to this power
@@ -143,7 +142,7 @@ struct TrainConfig {
   std::optional<AverageSettings> ema;
   std::optional<LookaheadSettings> lookahead;
   bool synchronized_norms = false;  ///< sync.batch_norm sync, with several ranks
-  /// Sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
+  /// Batches of sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
   std::int64_t recalibrate_batches = 0;
 
   Interval evaluate, checkpoint;
@@ -178,7 +177,7 @@ ShapeTrace trace_shapes(const TrainConfig& config);
 /// `--set` of "steps" or "epochs" replaces the other one.
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);
 
-/// docs/config.md, from the same declarations that read a config.
+/// Text of docs/config.md, from the same declarations that read a config.
 std::string describe_config();
 
 }  // namespace starling

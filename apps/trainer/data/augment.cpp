@@ -32,8 +32,8 @@ class Crop final : public Augmenter {
   bool reflect_;
 };
 
-/// At random, or in every second epoch, beginning with the first or the second at random (Jordan,
-/// "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, section 3.6).
+/// Mirrors images: at random, or in every second epoch. That begins with the first or the second at
+/// random (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, section 3.6).
 class Flip final : public Augmenter {
  public:
   explicit Flip(bool alternating) : alternating_(alternating) {}

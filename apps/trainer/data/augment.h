@@ -37,7 +37,7 @@ struct ErasedBox {
 /// AugmentImages::mix. Inside the rectangle nothing does.
 struct BatchMix {
   std::int32_t own = math::kWholeShare, top = 0, left = 0, bottom = 0, right = 0;
-  /// Of a whole image, which is its class's share of the target.
+  /// Share of a whole image that stays its own, which is its class's share of the target.
   float share(const Shape& image) const {
     const double inside = static_cast<double>(bottom - top) * static_cast<double>(right - left);
     const auto pixels = static_cast<double>(image[0] * image[1]);
@@ -104,7 +104,7 @@ class AugmentedImage {
   ImageBytes pixels() { return {bytes().data(), shape_[0], shape_[1], shape_[2]}; }
 
   Augmentation window;
-  /// part() has been asked: the image is a part of a larger picture already
+  /// True where part() has been asked: the image is a part of a larger picture already
   bool cut = false;
   /// The augmenter's own to set, after normalising; see Augmenter::erases()
   std::span<ErasedBox> boxes = {};
@@ -150,12 +150,13 @@ class Augmenter {
 };
 using Augmenters = std::vector<std::shared_ptr<const Augmenter>>;  ///< applied in this order
 
-/// By their key: a maker reads the key of its name from `data.augment` and returns null where
-/// nothing is asked for. It gets the images' shape, of rank 0 while keys are only described.
+/// Augmentations by their key: a maker reads the key of its name from `data.augment` and returns
+/// null where nothing is asked for. It gets the images' shape, of rank 0 while keys are only
+/// described.
 using AugmenterRegistry = Registry<std::unique_ptr<Augmenter>, ConfigSection&, const Shape&>;
 AugmenterRegistry& augmentations();
 void register_builtin_augmentations();
-/// Those of the files that are named so.
+/// Registers the augmentations of the files that are named so.
 void register_random_resized_crop(AugmenterRegistry& registry);
 void register_color_jitter(AugmenterRegistry& registry);
 void register_auto_augment(AugmenterRegistry& registry);

@@ -32,7 +32,7 @@ class WorkOfRanks {
     batch_[rank] += work;
     epoch_[rank] += work;
   }
-  /// Those with the least work in this batch first; of equals, those with the least in this epoch,
+  /// Ranks with the least work in this batch first; of equals, those with the least in this epoch,
   /// so that none is always the first.
   const std::vector<std::size_t>& least_first() {
     std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {

@@ -49,17 +49,17 @@ class SampleReader {
     places_.resize(static_cast<std::size_t>(workers_.threads()),
                    std::vector<std::byte*>(read_.size()));
   }
-  /// Of a sample in a batch
+  /// Tensors of a sample in a batch
   const std::vector<TensorInfo>& tensors() const { return made_; }
-  /// Of one sample
+  /// Bytes of one sample's tensor
   std::size_t bytes(std::size_t tensor) const { return bytes_of(made_[tensor]); }
   Workers& workers() { return workers_; }
   const Shape& images() const { return images_; }  ///< of the data's first
 
-  /// For each sample: writes its tensors to place(i, tensor, worker), and calls window(i, tensor,
-  /// bytes, window to take, boxes to erase, worker) for each image. Its bytes are changed by then,
-  /// but for what later(i) has room for. Pictures are not resized, where target(worker) takes their
-  /// pixels. The soft target is left to write_shares().
+  /// Reads samples: for each writes its tensors to place(i, tensor, worker), and calls window(i,
+  /// tensor, bytes, window to take, boxes to erase, worker) for each image. Its bytes are changed
+  /// by then, but for what later(i) has room for. Pictures are not resized, where target(worker)
+  /// takes their pixels. The soft target is left to write_shares().
   template <class Place, class Window, class Later, class Target>
   void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place,
             const Window& window, const Later& later, const Target& target) {
@@ -110,15 +110,15 @@ class SampleReader {
           "data", [&] { return sample_text(split_, sample); }, [&] { read_one(item, worker); });
     });
   }
-  /// What read() has found to erase of image i.
+  /// Boxes that read() has found to erase of image i.
   std::span<ErasedBox> boxes_of_image(std::size_t i) {
     return std::span(boxes_).subspan(i * boxes_each_, boxes_each_);
   }
 
   /// The tensor that the soft target is, or as many as there are.
   std::size_t soft_tensor() const { return soft_; }
-  /// After read() of so many samples: a row of shares for each, of its own class and of its
-  /// neighbour's.
+  /// Writes a row of shares for each sample, of its own class and of its neighbour's. Comes after
+  /// read() of so many samples.
   void write_shares(const BatchMix& mix, std::size_t samples, float* out) const {
     const auto classes = static_cast<std::size_t>(made_[soft_].shape.elements());
     const float own = mix.share(images_);
@@ -325,7 +325,7 @@ class DeviceBatchMaker final : public BatchMaker {
     slot.batch = fixed_.all ? fixed_batch_ : make_batch(slot.device);
     const std::size_t all = slot.bytes = slot.device.all.bytes();
     slot.host = backend_.allocate_host(all);
-    // the gaps between the parts, and what a short batch leaves, are copied too
+    // The gaps between the parts, and what a short batch leaves, are copied too
     std::memset(slot.host.get(), 0, all);
     release(slot);  // the memory may have served the current stream before
     return slot;
@@ -442,21 +442,21 @@ class DeviceBatchMaker final : public BatchMaker {
   }
 
  private:
-  /// Only a device that is stuck behind a lost rank takes longer
+  /// Longest wait of settle(): only a device that is stuck behind a lost rank takes longer
   static constexpr std::chrono::seconds kSettle{5};
 
   CutPicture* cuts_of(const Slot& slot) const {
     return reinterpret_cast<CutPicture*>(slot.host.get() +
                                          (slot.device.cuts.raw() - slot.device.all.raw()));
   }
-  /// As much of it as fill() has written.
+  /// The part of `all` that fill() has written.
   static Tensor filled(const Slot& slot, const Tensor& all) {
     return slot.bytes == all.bytes() ? all
                                      : all.slice(0, Shape{static_cast<std::int64_t>(slot.bytes)});
   }
 
-  /// What a slot's batch is, made of `raw`: images are numbers of their own, everything else is
-  /// taken where it lies.
+  /// Makes a slot's batch of `raw`: images are numbers of their own, everything else is taken where
+  /// it lies.
   Batch make_batch(const RawBatch& raw) const {
     Batch batch{.samples = batch_size_, .format = dtype_};
     for (std::size_t t = 0; t < raw.tensors.size(); ++t) {

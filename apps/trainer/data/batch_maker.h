@@ -56,21 +56,21 @@ class BatchMaker {
                     const ImageChange& change) = 0;
   /// Begins to copy what fill() prepared to the device, unless it has begun.
   virtual void upload(Slot& slot) const = 0;
-  /// What fill() prepared is on the device, for work on the current stream; with a fixed place it
-  /// is copied there.
+  /// Sends what fill() prepared to the device, for work on the current stream; with a fixed place
+  /// it is copied there.
   virtual void send(Slot& slot) const = 0;
-  /// After send(): makes slot.batch of it. A graph may do so with a fixed place.
+  /// Makes slot.batch of what send() has sent. A graph may do so with a fixed place.
   virtual void make(Slot& slot) const = 0;
   /// The current stream has been given all work on the slot's batch: it may be filled and uploaded
   /// again.
   virtual void release(Slot& slot) const = 0;
-  /// Before a slot is destroyed: the current stream waits for its upload, so that its memory can be
-  /// used again there, and so does the host, for some seconds; what the device might still read
-  /// then is never freed.
+  /// Waits for a slot's upload before the slot is destroyed. The current stream does, so that the
+  /// memory can be used again there, and so does the host, for some seconds. What the device might
+  /// still read then is never freed.
   virtual void settle(Slot& slot) const = 0;
 };
 
-/// Of a maker that only its caller's thread uses at a time. `dtype` is what images become. With
+/// Settings of a BatchMaker. One thread at a time may use it. `dtype` is what images become. With
 /// `fixed_place` a device makes the batches of all slots from the same memory in the same memory,
 /// one at a time.
 struct BatchMakerSettings {

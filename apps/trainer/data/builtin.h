@@ -9,8 +9,8 @@
 
 namespace starling {
 
-/// What the built-in data sets share: the keys `limit`, `test_limit` and `normalize`, and sizes
-/// that follow what is found in files.
+/// Base of the built-in data sets: the keys `limit`, `test_limit` and `normalize`, and sizes that
+/// follow what is found in files.
 class BuiltinDataset : public ImageDataset {
  public:
   ImageInfo images() const final { return info_; }

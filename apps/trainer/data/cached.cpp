@@ -15,7 +15,7 @@ namespace starling {
 namespace {
 
 using PlaceNumber = std::atomic<std::uint32_t>;
-// between processes, in memory that begins as zeros
+// Places are shared between processes, in memory that begins as zeros.
 static_assert(PlaceNumber::is_always_lock_free && sizeof(PlaceNumber) == 4);
 
 // What a block's table says of a sample: nothing yet, being written, or its place + kFirstPlace.
@@ -104,7 +104,7 @@ void CachedDataset::allocate(World& world, MemorySharing& sharing) {
     }
   }
   if (own_) return;
-  // a rank that is alone comes to see every sample
+  // A rank that is alone comes to see every sample
   plan_ = plan_cache(info, limit_bytes_ / ranks_of_host, 1);
   own_ = std::make_shared<OwnBlock>(plan_.bytes());
   blocks_ = {own_};

@@ -24,7 +24,7 @@ struct CachePlan {
   std::size_t bytes() const;
   std::size_t first_place() const;  ///< in bytes from the block's begin
 };
-/// For ranks that share what they keep, or one.
+/// Plans a cache for ranks that share what they keep, or for one.
 CachePlan plan_cache(const DatasetInfo& info, double limit_bytes, int ranks_of_host);
 
 /// Another data set whose samples are kept, as read() gives them, before augmentation:
@@ -60,7 +60,7 @@ class CachedDataset final : public Dataset {
   double limit_bytes() const { return limit_bytes_; }
   /// "room for 2560 of 2560 samples, 7.5 MiB, shared by the 4 ranks of a host": this rank's view.
   std::string text() const;
-  /// Of this rank, since the data set was made.
+  /// Counts of this rank since the data set was made.
   struct Counts {
     std::int64_t hits = 0;     ///< samples read from memory
     std::int64_t decoded = 0;  ///< and from the other data set
@@ -70,8 +70,8 @@ class CachedDataset final : public Dataset {
   Counts counts() const;
 
  private:
-  /// Where samples are, at the begin of each block: a number for each, written by the block's owner
-  /// alone.
+  /// Table of where samples are, at the begin of each block: a number for each, written by the
+  /// block's owner alone.
   std::atomic<std::uint32_t>* table(const SharedBlock& block) const {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(block.data());
   }

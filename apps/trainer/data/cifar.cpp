@@ -23,7 +23,7 @@ struct CifarVariant {
   std::vector<std::string> train_files, test_files;
   std::int64_t label_bytes, classes, train_samples, test_samples;
   std::vector<double> mean, deviation;
-  /// In the order of the labels: batches.meta.txt, fine_label_names.txt
+  /// Names in the order of the labels: batches.meta.txt, fine_label_names.txt
   std::vector<std::string> class_names;
 };
 

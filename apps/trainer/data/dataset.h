@@ -28,8 +28,8 @@ struct TensorInfo {
   DType dtype = DType::kFloat32;
   /// int32: values are from 0 to classes - 1, which is checked; 0: any value
   std::int64_t classes = 0;
-  /// Of a uint8 {H, W, C}: batches hold numbers made of it in the run's format, cropped, flipped
-  /// and normalised.
+  /// How the pixels of a uint8 {H, W, C} become numbers: batches hold them in the run's format,
+  /// cropped, flipped and normalised.
   std::optional<PixelScale> pixels = std::nullopt;
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
@@ -53,9 +53,9 @@ struct ImageGrowth {
   std::vector<std::int64_t> sides() const;
 };
 
-/// Which samples a data set has drawn from its training set for tests (data.val_fraction), so that
-/// later tests of the model take no other, whatever is added or removed meanwhile: of each class
-/// those whose draw, a number that the seed and the sample's name give, is at most the class's
+/// Samples that a data set has drawn from its training set for tests (data.val_fraction). Later
+/// tests of the model take no others, whatever is added or removed meanwhile. Of each class they
+/// are those whose draw, a number that the seed and the sample's name give, is at most the class's
 /// `most`; none of a class without it.
 struct TestShare {
   std::uint64_t seed = 0;
@@ -109,10 +109,10 @@ class Dataset {
   /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i
   /// was declared with.
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
-  /// Where info().pictures says that images are parts of larger pictures: `choose` decides which,
-  /// before a picture is decoded; none: the test images' rule. A training image gets `side` pixels
-  /// a side; 0: as declared. Where `later` is given the image may be left there, not resized yet;
-  /// then out's first is not written.
+  /// `choose` decides which part of a picture becomes the image, before it is decoded, where
+  /// info().pictures says that images are parts; none: the test images' rule. A training image gets
+  /// `side` pixels a side; 0: as declared. Where `later` is given the image may be left there, not
+  /// resized yet; then out's first is not written.
   using PictureChoice = std::function<std::optional<PicturePart>(const PictureSize&)>;
   virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose,
                          std::int64_t side, std::span<std::byte* const> out,
@@ -120,8 +120,8 @@ class Dataset {
     (void)choose, (void)side, (void)later;
     read(split, index, out);
   }
-  /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any
-  /// thread may call it.
+  /// Announces samples that will be read next, in whatever order: files on disks may be asked for
+  /// ahead. Any thread may call it.
   virtual void will_read(Split split, std::span<const std::int64_t> indices) const {
     (void)split, (void)indices;
   }
@@ -133,15 +133,15 @@ class Dataset {
   virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
   virtual std::int64_t label(Split split, std::int64_t index) const;
-  /// What a sample costs to read and to train on, a finite number >= 0 in whatever unit
-  /// info().complexity names: what the sampler `balanced` goes by. Asked once for each training
+  /// Cost of reading a sample and training on it: a finite number >= 0 in whatever unit
+  /// info().complexity names. The sampler `balanced` goes by it. Asked once for each training
   /// sample, after open(); so it decodes nothing. Error(kUsage) where info() names none.
   virtual double complexity(Split split, std::int64_t index) const;
   /// Samples that could not be read so far, where data.on_bad_image goes on: each once, as a number
   /// of the data set's own. In training others stand in for them.
   virtual std::vector<std::int64_t> bad_samples() const { return {}; }
-  /// Whether that is so of a test sample, after it was read: what read() has written is no image,
-  /// and tests go on without it.
+  /// Whether a test sample is left out, known after it was read: what read() has written is no
+  /// image, and tests go on without it.
   virtual bool left_out(std::int64_t test_sample) const { return (void)test_sample, false; }
 };
 
@@ -182,7 +182,7 @@ using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::
 DatasetRegistry& datasets();
 void register_builtin_datasets();
 
-/// Up to `count` of the first training images, normalised, not augmented and in whatever order the
+/// The first training images, up to `count`, normalised, not augmented and in whatever order the
 /// data set has them: for Model::initialise(). None where samples have no images.
 FirstImages first_images(const Dataset& dataset, std::int64_t count);
 

@@ -18,8 +18,8 @@ ErasedBox box_of(std::int64_t top, std::int64_t left, std::int64_t bottom, std::
           static_cast<std::int32_t>(bottom), static_cast<std::int32_t>(right)};
 }
 
-/// Of random area and shape (Zhong et al., "Random Erasing Data Augmentation", 2017; torchvision's
-/// RandomErasing).
+/// Erases boxes of random area and shape (Zhong et al., "Random Erasing Data Augmentation", 2017;
+/// torchvision's RandomErasing).
 class RandomErasing final : public Augmenter {
  public:
   RandomErasing(double p, NumberRange area, NumberRange ratio, double value)

@@ -25,7 +25,7 @@ std::size_t page_bytes() {
   return bytes;
 }
 
-/// Of a part of a file, the pages: their first byte, and how many bytes from there on.
+/// Pages of a part of a file: their first byte, and how many bytes from there on.
 std::pair<std::size_t, std::size_t> pages_of(std::size_t begin, std::size_t count) {
   const std::size_t first = begin / page_bytes() * page_bytes();
   return {first, begin + count - first};

@@ -14,7 +14,8 @@ namespace starling {
 /// with the file and the system's reason.
 class MappedFile {
  public:
-  /// Which of its pages are brought into memory: all at once, or what will_read() and bring() name.
+  /// Which pages of a file are brought into memory: all at once, or what will_read() and bring()
+  /// name.
   enum class Pages : std::uint8_t { kAll, kNamed };
   explicit MappedFile(const std::string& path, Pages pages = Pages::kAll);
   ~MappedFile();
@@ -49,8 +50,8 @@ class PlainOrGzipReader {
   PlainOrGzipReader(const PlainOrGzipReader&) = delete;
   PlainOrGzipReader& operator=(const PlainOrGzipReader&) = delete;
 
-  /// Up to `count` bytes; fewer only at the end. Memory grows with what is read, not with `count`,
-  /// which a damaged header may have made up.
+  /// Reads up to `count` bytes; fewer only at the end. Memory grows with what is read, not with
+  /// `count`, which a damaged header may have made up.
   std::vector<std::uint8_t> read(std::uint64_t count);
   const std::string& path() const { return path_; }
 
@@ -62,7 +63,7 @@ class PlainOrGzipReader {
 /// Whether a file (not a folder) is there.
 bool file_exists(const std::string& path);
 
-/// zlib's crc32 of bytes, or going on with that of bytes before them.
+/// The crc32 (zlib's) of bytes, which may go on from that of the bytes before them.
 std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before = 0);
 template <class T>
 std::span<const std::uint8_t> bytes_of(const T& value) {

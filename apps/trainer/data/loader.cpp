@@ -31,7 +31,7 @@ constexpr std::size_t kSlots = 3;
 /// default is half of this.
 constexpr std::chrono::seconds kUploadLimit{600};
 constexpr std::chrono::microseconds kUploadLook{100};
-// after which a loader is called late, at first; then after twice as long, and so on
+// Time after which a loader is called late, at first; then after twice as long, and so on.
 constexpr std::chrono::seconds kLoaderLate{10};
 
 EpochInputs inputs_of(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
@@ -351,7 +351,7 @@ struct EvaluationLoader::State {
   BatchMaker::Slot slot;
   const Dataset* dataset = nullptr;
   std::vector<std::int64_t> samples;
-  /// count: samples of the batch, which ends at position
+  /// `count`: samples of the batch, which ends at position
   std::int64_t batch_size = 1, position = 0, count = 0;
   std::int64_t left_out = 0;
   std::vector<TestView> views;
@@ -360,7 +360,7 @@ struct EvaluationLoader::State {
 
   const Batch& make(std::size_t view) {
     maker->release(slot);
-    // for the copy of the batch before alone, not for the work on it
+    // Waits for the copy of the batch before alone, not for the work on it
     maker->wait_until_writable(slot);
     maker->fill(slot, {samples.data() + position - count, static_cast<std::size_t>(count)},
                 image_change(changes[view], 0, 0));

@@ -90,7 +90,7 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
     item_size *= item[i];
   }
   const auto bytes = static_cast<std::uint64_t>(file.count * item_size);
-  // one more: the end must be here, and an archive checks its sum only there
+  // Reads one byte more: the end must be here, and an archive checks its sum only there
   file.elements = reader.read(bytes + 1);
   if (file.elements.size() != bytes) {
     fail(ExitCode::kUsage, "data", {.file = path},

@@ -27,7 +27,7 @@ double log_gamma_of(double alpha, std::uint64_t seed, std::uint32_t rank, std::u
 std::vector<double> proportions(double alpha, std::size_t classes, std::uint64_t seed,
                                 std::uint32_t rank) {
   std::vector<double> values(classes);
-  // beyond, the result is one class, or an even share, anyway
+  // Beyond these bounds the result is one class, or an even share, anyway
   const double shape = std::clamp(alpha, 1e-6, 1e9);
   for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_of(shape, seed, rank, k);
   const double largest = *std::max_element(values.begin(), values.end());

@@ -20,15 +20,15 @@ namespace {
 
 constexpr std::size_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
 
-/// What decides whether a picture is for tests. It goes by the name, so that other pictures that
-/// come or go change nothing.
+/// The draw that decides whether a picture is for tests. It goes by the name, so that other
+/// pictures that come or go change nothing.
 std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
   const Philox4x32 bits =
       random_bits(seed, RandomStream::kPartition, 0, std::stoull(checksum(name), nullptr, 16));
   return std::uint64_t{bits.v[0]} << 32 | bits.v[1];
 }
 
-/// Of pictures, numbers ascending, how many each class has.
+/// Numbers of pictures that each class has, of `samples`, which ascend.
 std::vector<std::int64_t> counts_of(const PictureSource& source,
                                     const std::vector<std::int64_t>& samples) {
   std::vector<std::int64_t> counts;
@@ -42,8 +42,8 @@ std::vector<std::int64_t> counts_of(const PictureSource& source,
   return counts;
 }
 
-/// The first of each class, so many in all and of each class in proportion: what rounding down
-/// leaves goes to those with the largest rests (Hamilton's method).
+/// The first pictures of each class, so many in all and of each class in proportion: what rounding
+/// down leaves goes to those with the largest rests (Hamilton's method).
 std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::int64_t> samples,
                                   std::int64_t limit) {
   const auto all = static_cast<std::int64_t>(samples.size());
@@ -220,8 +220,8 @@ PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) con
       (split == Split::kTrain ? train_samples_ : test_samples_)[static_cast<std::size_t>(index)]};
 }
 
-/// Which pictures are training's and which are for tests, numbers ascending: all of both folders,
-/// or parts of train/; then the limits.
+/// Decides which pictures are training's and which are for tests, numbers ascending: all of both
+/// folders, or parts of train/; then the limits.
 void PictureDataset::split(const Sources& sources) {
   const auto all = [](const PictureSource& source) {
     std::vector<std::int64_t> samples(static_cast<std::size_t>(source.size()));
@@ -344,7 +344,7 @@ void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice
   };
   thread_local PictureDecoder decoder;
   PictureSettings settings = settings_;
-  // tests measure the numbers that other programs get, too
+  // Tests measure the numbers that other programs get, too
   settings.scaled_decoding = split == Split::kTrain;
   decoder.use(settings);
   if (!skip_) return source->decode(number, decoder, part, side, out, later);

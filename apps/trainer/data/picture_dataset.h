@@ -31,24 +31,24 @@ class PictureSource {
   virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
   /// Below train/ or val/, as the file is called that it was made of.
   virtual std::string name(std::int64_t index) const = 0;
-  /// What lies among the pictures and is none by its name: how many files of each kind.
+  /// Files among the pictures that are none by their names: how many of each kind.
   virtual std::map<std::string, std::int64_t> other_files() const { return {}; }
-  /// What tells these pictures from as many others; see DatasetInfo. `split` is "train" or "val".
-  /// Costs little for a million of them.
+  /// Checksums that tell these pictures from as many others; see DatasetInfo. `split` is "train" or
+  /// "val". Costs little for a million of them.
   virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
   /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that
   /// is not null. Error(kUsage) names the picture and what is wrong with it.
   virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
                       std::int64_t side, std::uint8_t* out, CutTarget* later) const = 0;
-  /// These will be asked for next, in whatever order.
+  /// Announces pictures that will be asked for next, in whatever order.
   virtual void will_decode(std::span<const std::int64_t> indices) const {
     static_cast<void>(indices);
   }
 };
 
-/// What data sets of pictures of any size share: their keys, which pictures are for tests, crops,
-/// and what becomes of a bad picture: in training the next of its class stands in for it, which is
-/// training's too; tests leave it out.
+/// Base of data sets of pictures of any size: their keys, which pictures are for tests, and crops.
+/// In training the next one of its class, which is training's too, stands in for a bad picture;
+/// tests leave it out.
 class PictureDataset : public BuiltinDataset {
  public:
   bool countable() const final { return !info_.class_names.empty(); }
@@ -68,8 +68,8 @@ class PictureDataset : public BuiltinDataset {
   /// `name` is the data set's type, before its errors; `where` documents the key `path`.
   PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name,
                  const std::string& path, const std::string& where);
-  /// In the constructor, where the classes are known without opening much: then they need not be
-  /// declared.
+  /// Tells the classes, in the constructor, where they are known without opening much: then they
+  /// need not be declared.
   void know_classes(ConfigSection& section, std::vector<std::string> names);
 
   struct Sources {

@@ -127,8 +127,8 @@ std::vector<std::string> class_folders(const std::string& folder,
 
 void check_classes(const std::string& who, const std::string& folder,
                    const std::vector<std::string>& train, const std::vector<std::string>& val) {
-  // By the first rank alone. Names may look the same and be others, as when a file system has taken
-  // accents apart.
+  // The warnings come from rank 0 alone. Names may look the same and be others, as when a file
+  // system has taken accents apart.
   if (const auto two = lookalikes(train)) {
     log::info(
         "warning: data: {}: {}/train has the classes {} and {}, which look the same; put their "

@@ -17,7 +17,8 @@ namespace starling {
 /// take of it.
 class PicturePool {
  public:
-  /// Of the images' own size: photographs' random crops have twice as many pixels on average
+  /// Room, as a multiple of the images' own size: photographs' random crops have twice as many
+  /// pixels on average
   static constexpr double kRoom = 2.5;
   PicturePool(std::int64_t image_bytes, std::int64_t images)
       : image_(whole_lines(image_bytes)),
@@ -29,8 +30,8 @@ class PicturePool {
     used_ = 0;
     left_ = more_;
   }
-  /// So many bytes, and an image's size at least, from `place` on. Null: what is left is for the
-  /// images to come.
+  /// Takes so many bytes, and an image's size at least, from `place` on. Null: what is left is for
+  /// the images to come.
   std::uint8_t* take(std::int64_t bytes, std::int64_t& place) {
     const std::int64_t wanted = std::max(whole_lines(bytes), image_), more = wanted - image_;
     std::int64_t left = left_;
@@ -56,14 +57,14 @@ class PoolTarget final : public CutTarget {
       : pool_(pool), image_(image), made_(static_cast<std::size_t>(image.elements())) {}
   void restart() { pixels_ = nullptr; }
   std::uint8_t* take(std::int64_t bytes) override {
-    // it would be another's
+    // The memory would be another picture's.
     require(!pixels_, "loader", "a data set took memory for a picture twice");
     return pixels_ = pool_.take(bytes, place_);
   }
   std::uint8_t* pixels() const { return pixels_; }
-  /// Where a data set that resizes by itself writes an image.
+  /// Memory where a data set that resizes by itself writes an image.
   std::byte* image() { return reinterpret_cast<std::byte*>(made_.data()); }
-  /// After the picture is read: what such a data set has written is taken.
+  /// Takes what such a data set has written, after the picture is read.
   void finish() {
     if (!pixels_) put();
     cut.place = place_;

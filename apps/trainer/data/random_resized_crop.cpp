@@ -45,7 +45,7 @@ class RandomResizedCrop final : public Augmenter {
                                width);
   }
 
-  /// Of a data set whose images have one size: cuts and resizes the bytes.
+  /// Steps where images have one size: they cut and resize the bytes.
   std::int64_t steps(bool cut) const override { return cut ? 0 : 2; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     if (image.cut) return;

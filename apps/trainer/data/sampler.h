@@ -10,8 +10,8 @@
 
 namespace starling {
 
-/// What so many ranks have taken of an epoch before others went on with it: that of their batches
-/// each, in the epoch's order.
+/// Batches that so many ranks, each of them, have taken of an epoch before others went on with it,
+/// in the epoch's order.
 struct TakenBatches {
   int ranks = 1;
   std::int64_t batch_size = 1, batches = 0;
@@ -27,9 +27,9 @@ struct EpochInputs {
   std::int64_t samples = 0;  ///< of the training set
   std::int64_t batch_size = 1;
   int rank = 0, ranks = 1;
-  /// Data.partition: the samples of this rank alone; empty: all ranks draw from all samples
+  /// This rank's own samples, with data.partition; empty: all ranks draw from all samples
   std::span<const std::int64_t> share = {};
-  /// Of an epoch that other ranks began: what they left, in its order; empty: all samples
+  /// Samples that other ranks, which began the epoch, have left, in its order; empty: all samples
   std::span<const std::int64_t> left = {};
 };
 
@@ -55,8 +55,8 @@ class Sampler {
   /// agree_on_complexities().
   enum class Complexity : std::uint8_t { kNone, kDeclared, kMeasured };
   virtual Complexity complexity() const { return Complexity::kNone; }
-  /// Of one that goes by complexity: one number >= 0 for each training sample, equal on all ranks;
-  /// before the first epoch().
+  /// Tells a sampler that goes by complexity one number >= 0 for each training sample, equal on all
+  /// ranks. Called before the first epoch().
   virtual void set_complexities(const std::vector<float>& complexities);
 };
 
@@ -70,8 +70,8 @@ std::unique_ptr<Sampler> make_shuffle_sampler();
 /// The samples of this epoch in its order, before they are dealt to the ranks: inputs.left, or all,
 /// 0 … S-1, by a permutation of (seed, epoch), or as they lie where inputs.shuffle is false.
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs);
-/// What a sampler deals, looked at: Error(kUsage) where it has fewer than `needed` samples, one
-/// that there is not, or one twice.
+/// Samples that a sampler deals, checked: Error(kUsage) where it has fewer than `needed` samples,
+/// one that there is not, or one twice.
 std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs,
                                 std::int64_t needed);
 /// What is left of an epoch, in its order, once ranks have taken so much of it, one number of ranks

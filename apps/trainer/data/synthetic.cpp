@@ -70,7 +70,7 @@ class Synthetic final : public BuiltinDataset {
     SplitMix64 noise{(std::uint64_t{random.v[2]} << 32) | random.v[3]};
     const std::uint8_t* pattern = patterns_.data() + label(split, index) * grid * grid * channels;
 
-    // where in the pattern's row each pixel comes from
+    // Place in the pattern's row that each pixel comes from
     std::vector<std::int64_t> columns(static_cast<std::size_t>(size));
     for (std::int64_t x = 0; x < size; ++x)
       columns[static_cast<std::size_t>(x)] = (x * grid / size + dx) % grid * channels;
@@ -124,7 +124,7 @@ class Synthetic final : public BuiltinDataset {
         static_cast<std::size_t>(info_.classes * grid * grid * channels));
     for (std::int64_t k = 0; k < info_.classes; ++k) {
       for (std::int64_t c = 0; c < channels; ++c) {
-        // periods down, periods across, phase
+        // Periods down, periods across, phase
         std::array<std::array<std::int64_t, 3>, kWaves> waves{};
         for (int w = 0; w < kWaves; ++w) {
           const Philox4x32 random =

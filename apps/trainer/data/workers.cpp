@@ -40,7 +40,7 @@ struct Workers::State {
         failure = caught;
         failed_item = item;
       }
-      // items are taken in order: all before this one are done or being done
+      // Items are taken in order: all before this one are done or being done
       count = std::min(count, next);
     }
   }

@@ -29,8 +29,8 @@ bool has_gpu_driver() {
 
 bool has_gpu(const std::string& answer) { return answer[0] == '+'; }
 
-/// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank
-/// 0 says in one line why the CPU is taken where there are GPUs or drivers at all.
+/// Opens devices for "auto": a GPU on every rank, or none anywhere. What each rank found is told to
+/// all, and rank 0 says in one line why the CPU is taken where there are GPUs or drivers at all.
 std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, World& world) {
   std::unique_ptr<Backend> backend;
   std::string mine = "-";  // "+": a GPU; "-": no driver; "!": a driver, but this error

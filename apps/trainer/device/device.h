@@ -12,8 +12,8 @@ namespace starling {
 /// Compute threads of each rank on a CPU: as the config says, or an equal share of this host's
 /// cores.
 int compute_threads(const TrainConfig& config, const World& world);
-/// Of each rank that read and decode samples: data.threads, or the cores that computing leaves
-/// over, at least 1.
+/// Threads of each rank that read and decode samples: data.threads, or the cores that computing
+/// leaves over, at least 1.
 int data_threads(const TrainConfig& config, const World& world, DeviceType device);
 /// Opens this rank's device as `device`, `threads` and the settings for GPUs ask. Collective; an
 /// unusable device is an AgreedError(kUsage), but with "auto", which then takes the CPU on every
@@ -34,7 +34,7 @@ bool choose_precision(TrainConfig& config, const Backend& backend, World& world)
 /// this processor.
 DType expected_compute(const std::string& precision, const std::string& device);
 
-/// What a CPU says to fp16.
+/// Text with which a CPU refuses fp16.
 std::string fp16_needs_gpu();
 
 }  // namespace starling

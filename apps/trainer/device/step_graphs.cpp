@@ -27,7 +27,7 @@ std::int64_t free_phases(const TrainConfig& config) {
 /// One for every step of a period, and what the micro-batches before the last need.
 std::int64_t count_graphs(std::int64_t period, std::int64_t phases, std::int64_t accumulate,
                           bool two_buffers) {
-  // the first one overwrites gradients, others add
+  // The first one overwrites gradients, others add
   const std::int64_t before = std::min<std::int64_t>(accumulate - 1, 2);
   return period * phases + before * (two_buffers ? 2 : 1);
 }
@@ -52,8 +52,8 @@ std::string lowest(const std::string& mine, World& world) {
   return reason ? reason->reason : std::string();
 }
 
-/// The same of reasons known before training; with "cuda_graphs": true one is an error on every
-/// rank.
+/// The reason that all ranks agree on, of reasons known before training; with "cuda_graphs": true
+/// one is an error on every rank.
 std::string agreed(const std::string& mine, GraphChoice choice, World& world) {
   const std::string why = lowest(mine, world);
   if (!why.empty() && choice == GraphChoice::kOn)
@@ -160,7 +160,7 @@ void StepGraphs::attach(Algorithm& algorithm, Mixer& mixer, Tape& tape,
   period_ = algorithm.graph_period(why);
   two_buffers_ = std::any_of(buckets.begin(), buckets.end(),
                              [](const Bucket& bucket) { return static_cast<bool>(bucket.spare); });
-  // a rank without neighbours on its host may have one buffer; all capture in the same steps
+  // A rank without neighbours on its host may have one buffer; all capture in the same steps
   if (transport_.size() > 1) {
     double most[3] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0,
                       tape.may_fork() ? 0.0 : 1.0};

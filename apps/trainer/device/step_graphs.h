@@ -14,7 +14,7 @@
 
 namespace starling {
 
-/// So many graphs at most are made for a run; a step that would need more is issued anew each time.
+/// Most graphs that are made for a run; a step that would need more is issued anew each time.
 inline constexpr std::int64_t kMostGraphs = 64;
 
 /// The graphs of a run, as far as its config tells.
@@ -71,9 +71,9 @@ class StepGraphs {
 
   /// Empty while there are graphs, or where none were wanted.
   const std::string& why_not() const { return why_not_; }
-  /// So many steps are issued before the first capture: each round once, each kind of micro-batch
-  /// twice, and one step more, since step 0 mixes nothing. Libraries choose their algorithms then,
-  /// and buffers are made.
+  /// Number of steps that are issued before the first capture: each round once, each kind of
+  /// micro-batch twice, and one step more, since step 0 mixes nothing. Libraries choose their
+  /// algorithms then, and buffers are made.
   std::int64_t warm_up_steps() const;
   std::size_t graphs() const { return graphs_.size(); }
 
@@ -98,7 +98,7 @@ class StepGraphs {
   Mixer* mixer_ = nullptr;
   std::vector<Bucket>* buckets_ = nullptr;
   Tape* tape_ = nullptr;
-  /// rule_phases_: where updates may be skipped, so that its steps are not training's
+  /// `rule_phases_`: where updates may be skipped, so that its steps are not training's
   std::int64_t accumulate_, rule_phases_;
   std::int64_t period_ = 0;
   bool two_buffers_ = false;

@@ -42,7 +42,7 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
   return times;
 }
 
-/// Of the products that a parameter's update makes of it as a whole matrix.
+/// Arithmetic of the products that a parameter's update makes of it as a whole matrix.
 double matrix_flops(const TrainConfig& config, const Parameter& parameter) {
   OperationWork pass;
   double flops = 0.0;
@@ -69,7 +69,7 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
   if (!rule) return 0.0;
   const auto numbers = [&](std::int64_t count) {
     Tensor tensor(backend, Shape{count}, config.dtype);
-    // a norm below 1, as a direction has
+    // The norm is below 1, as a direction has
     backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));
     return tensor;
   };

@@ -130,7 +130,7 @@ std::optional<double> usable_number(const std::string& text) {
   return number;
 }
 
-/// As refuse_odd_numbers(), of a program or a subcommand, which is called so.
+/// Does refuse_odd_numbers() for a program or a subcommand, which is called `command`.
 void refuse_odd(const CLI::App& app, const std::string& command) {
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_type_name().starts_with("FLOAT")) continue;

@@ -11,9 +11,9 @@ class ParseError;
 
 namespace starling {
 
-/// What is wrong with a program's arguments, in one line, with the nearest option that there is and
-/// where to read on: "The following argument was not expected: --bandwith; did you mean
-/// '--bandwidth'?; see starling-topo plan --help".
+/// The text of what is wrong with a program's arguments, in one line, with the nearest option that
+/// there is and where to read on. Example: "The following argument was not expected: --bandwith;
+/// did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
                            const char* const* argv);
 
@@ -24,7 +24,7 @@ void refuse_empty_arguments(int argc, const char* const* argv);
 /// Parses a program's arguments. The exit status where they ask for help, which is printed then;
 /// Error(kUsage) where they are wrong, Error(kOutput) where the help cannot be printed.
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv);
-/// What a program's main() does: runs it, and tells of an error in one line, "NAME: [component] …".
+/// Runs a program, for its main(), and tells of an error in one line, "NAME: [component] …".
 /// Returns the exit status.
 int run_program(const char* name, const std::function<int()>& program);
 
@@ -33,8 +33,8 @@ int run_program(const char* name, const std::function<int()>& program);
 void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv);
 /// A check of an option: what is wrong with its text, where that is no number above 0.
 std::string positive_number(const std::string& text);
-/// After parsing: Error(kUsage) where an option's number is nan, infinite or subnormal, which
-/// ranges let through.
+/// Refuses an option's number that is nan, infinite or subnormal, which ranges let through:
+/// Error(kUsage). Called after parsing.
 void refuse_odd_numbers(const CLI::App& app);
 
 }  // namespace starling

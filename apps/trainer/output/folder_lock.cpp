@@ -58,7 +58,7 @@ std::unique_ptr<FolderLock> FolderLock::take(const std::string& folder) {
       continue;
     }
     const std::string text = fmt::format("process {} on host {}", ::getpid(), host_name());
-    // it is locked all the same
+    // The folder is locked all the same
     if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, text.data(), text.size(), 0) < 0)
       errno = 0;
     return std::unique_ptr<FolderLock>(new FolderLock(path, descriptor));

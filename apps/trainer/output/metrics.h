@@ -15,7 +15,7 @@ struct MetricsLine {
   std::int64_t step = 0;
   double epoch = 0.0;
   std::optional<double> loss, lr, images_per_second, step_ms, wait_ms, data_wait_ms;
-  /// Of several: the one that worked longest, waits for others not counted
+  /// Rank that worked longest, of several; waits for others not counted
   std::optional<std::int64_t> slowest_rank;
   std::optional<double> slowest_rank_ms, fastest_rank_ms;
   std::vector<MetricValue> test;  ///< an evaluation's

@@ -40,7 +40,7 @@ void OutputFile::append(std::string_view bytes) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
       const int reason = errno;
-      // a torn end is dropped on resume as well
+      // A torn end is dropped on resume as well
       if (known && ::ftruncate(descriptor_, before.st_size) != 0) errno = 0;
       fail_output("write", path_, reason);
     }

@@ -29,13 +29,14 @@ std::string default_folder(const std::string& config) {
   std::string folder = base;
   std::error_code error;
   fs::create_directories("runs", error);
-  // Made here and now, so that of two runs that begin in the same second each has its own.
+  // The folder is made here and now, so that of two runs that begin in the same second each has its
+  // own.
   for (int i = 2; !fs::create_directory(folder, error) && !error; ++i)
     folder = fmt::format("{}-{}", base, i);
   return folder;
 }
 
-/// Whether there is anything but the lock.
+/// Whether a folder holds anything but the lock.
 bool holds_files(const std::string& folder) {
   std::error_code error;
   for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
@@ -45,7 +46,8 @@ bool holds_files(const std::string& folder) {
   return false;
 }
 
-/// What a run that was killed in the midst of writing has left; this one has the folder's lock.
+/// Removes what a run that was killed in the midst of writing has left; this one has the folder's
+/// lock.
 void remove_unfinished(const std::string& folder) {
   std::error_code error, ignored;
   for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();

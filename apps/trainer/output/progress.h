@@ -15,7 +15,7 @@ class Progress {
   Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal,
            std::string unit = "step");
   ~Progress();
-  /// So many are done; `details` stand before the time left.
+  /// Shows that so many are done; `details` stand before the time left.
   void update(std::int64_t done, std::string_view details);
   void update(std::int64_t step, double epoch, double loss, double lr, double images_per_second);
   /// A line of its own (an evaluation's result, a checkpoint) above the progress line.

@@ -20,7 +20,7 @@ bool same_exchange(const FlightPlace& a, const FlightPlace& b) {
   return a.lane == b.lane && a.step == b.step && a.bucket == b.bucket && a.round == b.round;
 }
 
-/// As errors of exchanges name them.
+/// Name of an exchange, as errors give it.
 std::string exchange_text(const FlightPlace& place) {
   if (place.step < 0) return fmt::format("the mean of tensor {}", place.bucket);
   if (place.bucket < 0) return fmt::format("the numbers of step {}", place.step);
@@ -63,7 +63,7 @@ struct Standing {
   Ranks timed_out, lost;  ///< as it noted them
   /// That it waited long for in the present wait, as it noted while all went on
   Ranks late;
-  /// By rank: what the kernel said of its process at last
+  /// Events by rank: what the kernel said of its process at last
   std::map<int, const RecordedEvent*> found;
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
@@ -74,7 +74,8 @@ struct Standing {
   }
 };
 
-/// When a rank gave up on others, and with that the job; the far future where this one did not.
+/// Time when a rank gave up on others, and with that the job; the far future where this one did
+/// not.
 std::int64_t gave_up_at(const FlightRecord& record) {
   for (const RecordedEvent& event : record.events) {
     if (event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost) return event.us;
@@ -82,8 +83,8 @@ std::int64_t gave_up_at(const FlightRecord& record) {
   return INT64_MAX;
 }
 
-/// Of what happened after `end` only what was noticed counts: a rank that is woken to be ended does
-/// a little more.
+/// What a rank was at. Of what happened after `end` only what was noticed counts: a rank that is
+/// woken to be ended does a little more.
 Standing standing_of(const FlightRecord& record, std::int64_t end) {
   Standing now;
   now.step = record.step;
@@ -229,8 +230,7 @@ class Blame {
 
   std::string waits() const {
     std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
-    // Where all have started what one waits for, that is worth a word only if nothing else is
-    // wrong.
+    // A wait for what all have started is worth a word only if nothing else is wrong.
     const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(),
                                            [](const auto& entry) { return !entry.second.empty(); });
     for (const auto& [rank, culprits] : culprits_) {
@@ -274,8 +274,8 @@ class Blame {
     return found;
   }
 
-  /// What others found of its process: "stopped, as rank 0 saw; ". Not once it had given up itself:
-  /// the disk that it waits for then is where its record goes.
+  /// What others found of a rank's process: "stopped, as rank 0 saw; ". Not once it had given up
+  /// itself: the disk that it waits for then is where its record goes.
   std::string found_of(int rank) const {
     for (int i = 0; i < ranks(); ++i) {
       const auto it = at(i).found.find(rank);
@@ -286,7 +286,7 @@ class Blame {
     return {};
   }
 
-  /// Its record is of before its end.
+  /// True where a rank's record is of before its end.
   bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
 
   /// Some have not done what it waits for.
@@ -295,7 +295,7 @@ class Blame {
     return it != culprits_.end() && !it->second.empty();
   }
 
-  /// What a rank was doing that waits for nobody who is to blame.
+  /// What a rank was doing, if it waits for nobody who is to blame.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
     const std::string step =
@@ -429,7 +429,7 @@ class Blame {
         "switches and firewalls",
         where, names(witnesses));
   }
-  /// It has left a record, but nobody can read it.
+  /// True where a rank has left a record that nobody can read.
   bool is_broken(int rank) const {
     return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end();
   }
@@ -595,10 +595,10 @@ class Blame {
 
   const FlightRecords& records_;
   std::vector<Standing> standing_;
-  /// When the last record was written, and when the first rank gave up on others
+  /// Times when the last record was written, and when the first rank gave up on others
   std::int64_t end_ = 0, gave_up_ = INT64_MAX;
   Ranks missing_;
-  /// By rank that waits: those that have not done what it waits for
+  /// Culprits by rank that waits: those that have not done what it waits for
   std::map<int, Ranks> culprits_;
   std::optional<Divergence> divergence_;
 };

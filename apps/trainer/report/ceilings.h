@@ -26,12 +26,12 @@ inline constexpr Ceilings kCeilings[] = {
     {"H100", 3.0e12, 798e12, 67e12, 399e12, 67e12},
 };
 
-/// Of the device of this name, or of a description that begins with it. Other boards of the same
-/// chip (PCIe, NVL) and parts of a GPU (MIG) are slower: they have none.
+/// Ceilings of the device of this name, or of a description that begins with it. Other boards of
+/// the same chip (PCIe, NVL) and parts of a GPU (MIG) are slower: they have none.
 std::optional<Ceilings> known_ceilings(std::string_view device);
 
-/// What a copy of so many bytes and a product of square matrices reach on this device now; the
-/// product stands for all types of numbers.
+/// Ceilings measured now: what a copy of so many bytes and a product of square matrices reach on
+/// this device; the product stands for all types of numbers.
 Ceilings measured_ceilings(Backend& backend, DType compute,
                            std::int64_t copy_bytes = std::int64_t{1} << 30,
                            std::int64_t side = 8192);

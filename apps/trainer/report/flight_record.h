@@ -20,7 +20,7 @@ struct RecordedEvent {
   std::string what;
 };
 
-/// What a rank's file has: docs/outputs.md.
+/// A rank's file; docs/outputs.md says what it has.
 struct FlightRecord {
   int rank = 0, ranks = 1;
   std::string host, reason, text;
@@ -42,7 +42,7 @@ struct FlightRecords {
 /// at all, or where they are of different runs.
 FlightRecords read_flight_records(const std::string& run);
 
-/// Who waits for whom, what came first, and where ranks issued different things: three lines.
+/// Three lines: who waits for whom, what came first, and where ranks issued different things.
 std::string blame(const FlightRecords& records);
 
 }  // namespace starling

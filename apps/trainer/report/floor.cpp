@@ -88,7 +88,7 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
     for (const OperationWork& operation : work) pass.flops += operation.flops;
     return {};
   }
-  // The first is the pass.
+  // The first entry is the pass.
   require(!work.empty() && work.front().name == "update", "floor",
           "an update of whole matrices that does not begin with a pass");
   work.erase(work.begin());

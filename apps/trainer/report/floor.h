@@ -34,10 +34,10 @@ std::vector<OperationWork> count_pass(const Task& task, Model& model, const Pass
 OperationWork count_update(const OptimizerRule& rule, double parameters, double received,
                            DType dtype, DType compute);
 
-/// What a rule does with whole matrices in a bucket of these layers, from what it issues on shapes:
-/// products and all else that comes after the pass over single numbers (Muon). A rule that does the
-/// whole update in steps of its own (Adafactor) has its bytes in that pass already: its arithmetic
-/// is added to `pass`, which is count_update()'s.
+/// Work of a rule with whole matrices in a bucket of these layers, counted from what it issues on
+/// shapes. It is products and all else that comes after the pass over single numbers (Muon). A rule
+/// that does the whole update in steps of its own (Adafactor) has its bytes in that pass already:
+/// its arithmetic is added to `pass`, which is count_update()'s.
 std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
                                           const std::vector<LayerExtent>& layers, DType dtype,
                                           OperationWork& pass);

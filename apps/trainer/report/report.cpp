@@ -103,7 +103,7 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
                      size_text(bytes * site.ranks_per_node));
 }
 
-/// What a floor is made of, in one line.
+/// Text of what a floor is made of, in one line.
 std::string floor_text(const Floor& floor, double images) {
   return fmt::format(
       "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of "
@@ -140,7 +140,7 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
       config.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
 }
 
-/// Which rank takes which GPU, and what a step takes there at least. Asks no device.
+/// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
 std::string device_text(const TrainConfig& config, const RankLayout& site, double elements) {
   std::string out =
       fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node,

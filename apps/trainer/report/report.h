@@ -20,8 +20,8 @@ struct MemoryNeed {
 };
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
 
-/// What --dry-run prints after the resolved config: parameters, buckets, topology, data, length of
-/// the run, memory a rank; with `device` cuda also which rank takes which GPU, NCCL's
+/// Text that --dry-run prints after the resolved config: parameters, buckets, topology, data,
+/// length of the run, memory a rank. With `device` cuda also which rank takes which GPU, NCCL's
 /// communicators, and the floor of a step on kCeilings' first device.
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                            const ShapeTrace& trace);

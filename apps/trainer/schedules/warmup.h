@@ -17,11 +17,11 @@ struct Warmup {
   double multiplier(std::int64_t t) const;
 };
 
-/// floor((t / steps_per_epoch) / epochs), without falling one short where the quotient is whole but
-/// for rounding.
+/// Whole periods that are over: floor((t / steps_per_epoch) / epochs), without falling one short
+/// where the quotient is whole but for rounding.
 std::int64_t whole_periods(std::int64_t t, double steps_per_epoch, double epochs);
 
-/// Each adds one schedule to schedules().
+/// Each of these adds one schedule to schedules().
 void register_constant_schedule();
 void register_cosine_schedule();
 void register_multistep_schedule();

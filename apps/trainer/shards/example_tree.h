@@ -7,7 +7,7 @@
 
 namespace starling {
 
-/// What starling-prepare example is asked for.
+/// Settings of `starling-prepare example`.
 struct ExampleTree {
   std::string destination;
   std::int64_t classes = 100, train = 12, val = 3;  ///< train and val: pictures of a class

@@ -57,7 +57,7 @@ struct PictureSplits {
     return std::string(folders[split]->name(index));
   }
 
-  /// Of the names and sizes of all files.
+  /// Checksum of the names and sizes of all files.
   std::uint32_t checksum() const {
     std::uint32_t sum = 0;
     for (std::size_t split = 0; split < 2; ++split) {
@@ -92,7 +92,7 @@ ShardSettings settings_of(const PrepareOptions& options, std::uint32_t source) {
       .max_pixels = static_cast<std::uint64_t>(options.max_pixels)};
 }
 
-/// As the command line has them.
+/// Text of settings as the command line has them.
 std::string text_of(const ShardSettings& settings) {
   std::string text;
   if (settings.size > 0) text += fmt::format("--size {} ", settings.size);
@@ -264,7 +264,7 @@ bool is_done(const std::string& folder, const ShardTask& task, const ShardSettin
   return true;
 }
 
-/// Of the shards that are there.
+/// Makes the index of the shards that are there.
 ShardIndex make_index(const std::string& folder, const PictureSplits& pictures,
                       const std::vector<ShardTask>& tasks, const ShardSettings& settings) {
   ShardIndex index;

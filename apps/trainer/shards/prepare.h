@@ -9,7 +9,7 @@
 
 namespace starling {
 
-/// What starling-prepare images is asked for.
+/// Settings of `starling-prepare images`.
 struct PrepareOptions {
   std::string source, destination;
   std::int64_t size = 0;  ///< shorter side of what is larger; 0: pictures stay as they are
@@ -24,9 +24,10 @@ struct PrepareOptions {
   int threads = 1;
 };
 
-/// How it goes on; all but the last are called on the caller's thread, and any may be empty.
+/// Called as the work goes on; all but the last are called on the caller's thread, and any may be
+/// empty.
 struct PrepareWatch {
-  /// So many pictures, of which so many were done before
+  /// Called first, with the number of pictures and how many of them were done before
   std::function<void(std::int64_t total, std::int64_t done)> begins;
   std::function<void(std::int64_t done)> goes_on;
   std::function<void(const Error& error)> bad;  ///< a picture or record

@@ -93,13 +93,14 @@ class ShardFile {
   std::string title(std::int64_t record) const;
   /// A picture's bytes, brought into memory, or known to be there.
   std::span<const std::uint8_t> bytes(std::int64_t record, bool there = false) const;
-  /// Has the system begin to read them. True: they are in memory already.
+  /// Has the system begin to read a record's bytes. True: they are in memory already.
   bool will_read(std::int64_t record) const;
   /// Compares the bytes with their checksum.
   void verify(std::int64_t record) const;
 
  private:
-  /// What is looked at of the table, lest a file that is shortened meanwhile ends the process.
+  /// Brings into memory what is looked at of the table, lest a file that is shortened meanwhile
+  /// ends the process.
   void bring_table(const void* part, std::size_t bytes) const;
   MappedFile map_;
   ShardFooter footer_;

@@ -22,7 +22,7 @@ struct ShardIndex {
   };
   ShardSettings settings;
   std::vector<std::string> classes;
-  /// Of train/ and val/; the second is empty where there is no val/
+  /// Shards of train/ and val/; the second is empty where there is no val/
   std::array<std::vector<Shard>, 2> shards;
   /// The first record of each class, and their number
   std::array<std::vector<std::int64_t>, 2> first;
@@ -60,8 +60,8 @@ class ShardSet {
   /// A picture's bytes, compared with their checksum when this process reads them for the first
   /// time.
   std::span<const std::uint8_t> bytes(std::int64_t record) const;
-  /// Has the system begin to read these, in the order in which they lie, so that a disk has all of
-  /// them to choose from. What is wrong with one is said when it is read.
+  /// Has the system begin to read these records, in the order in which they lie, so that a disk has
+  /// all of them to choose from. What is wrong with one is said when it is read.
   void will_read(std::span<const std::int64_t> records) const;
 
  private:

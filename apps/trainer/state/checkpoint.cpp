@@ -109,8 +109,8 @@ nlohmann::json read_files(const std::string& folder, std::int64_t step) {
   return json["files"];
 }
 
-/// What a best checkpoint's DONE says, and whether the files that it lists are there, in their
-/// lengths.
+/// Reads what a best checkpoint's DONE says, and checks that the files that it lists are there, in
+/// their lengths.
 CheckpointFolder::Best read_best(const std::string& folder) {
   const std::string path = folder + "/DONE";
   const auto text = done_in(folder);
@@ -257,10 +257,10 @@ void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDig
 
 std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
   std::error_code error;
-  // symlink_status: a link that leads nowhere is something, too.
+  // Looked at by symlink_status: a link that leads nowhere is something, too.
   if (fs::exists(fs::symlink_status(best_folder(), error))) return read_best(best_folder());
-  // Of one that was being replaced, or removed, by a run that was killed. Without its DONE it is
-  // none.
+  // The old folder is of a checkpoint that a run was replacing, or removing, when it was killed.
+  // Without its DONE it is none.
   if (!fs::exists(old_best_folder() + "/DONE", error)) return std::nullopt;
   try {
     return read_best(old_best_folder());

@@ -27,16 +27,16 @@ class CheckpointFolder {
 
   std::string step_folder(std::int64_t step) const;
   std::string rank_file(std::int64_t step, int rank) const;
-  /// Before the ranks write (rank 0): makes an empty step folder; a left-over incomplete one of the
+  /// Makes an empty step folder, before the ranks write (rank 0); a left-over incomplete one of the
   /// same step is emptied.
   void begin(std::int64_t step) const;
   FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const;
-  /// After all ranks have written, which gave `files`, by rank (rank 0): writes DONE (fsync), then
+  /// Writes DONE (fsync) after all ranks have written, which gave `files`, by rank (rank 0); then
   /// removes all but the newest `keep` complete checkpoints, and incomplete older ones.
   void complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const;
   /// The newest complete checkpoint's step; or the newest one's before a step.
   std::optional<std::int64_t> newest(std::int64_t before = INT64_MAX) const;
-  /// By how many ranks it was made.
+  /// Number of ranks that made the checkpoint.
   int ranks(std::int64_t step) const;
   SafetensorsFile read(std::int64_t step, int rank) const;
   /// Renames a damaged one, so that it is none any more but still there: step-N.damaged. Says why
@@ -50,9 +50,9 @@ class CheckpointFolder {
   void begin_best() const;
   FileDigest write_best(int rank, const SafetensorsFile& file) const;
   void complete_best(const Best& best, const std::vector<FileDigest>& files) const;
-  /// None where there is none. Error(kUsage) where it is damaged: where DONE is not what was
-  /// written, or a file that it lists is missing or of another length. Their bytes are checked
-  /// where somebody reads them.
+  /// The best checkpoint, if there is one. Error(kUsage) where it is damaged: where DONE is not
+  /// what was written, or a file that it lists is missing or of another length. Their bytes are
+  /// checked where somebody reads them.
   std::optional<Best> best() const;
   /// Renames a damaged one to best.damaged; says why where that cannot be done.
   std::string set_best_aside() const;

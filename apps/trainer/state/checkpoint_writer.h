@@ -17,7 +17,7 @@ namespace starling {
 /// under way. Whatever goes wrong is thrown on all ranks by the call that follows it.
 class CheckpointWriter {
  public:
-  /// done(step) is called where a checkpoint has become complete.
+  /// Calls done(step) where a checkpoint has become complete.
   CheckpointWriter(World& world, CheckpointFolder folder, int keep,
                    std::function<void(std::int64_t)> done);
   /// Waits for this rank's thread. What is not complete by then stays incomplete.
@@ -38,7 +38,8 @@ class CheckpointWriter {
   void advance();
   /// Waits for what is under way. Collective.
   void finish();
-  /// What was written last, or given here, for its memory; nothing while its file is being written.
+  /// The file that was written last, or given here, for its memory; nothing while it is being
+  /// written.
   SafetensorsFile take_used();
   void give_used(SafetensorsFile state) { state_ = std::move(state); }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kContents = "data";  // the entry of a checkpoint's metadata
 
-/// As a text says it. A number that it does not say is -1.
+/// Contents as a text says them. A number that it does not say is -1.
 struct Contents {
   std::int64_t train = -1, test = -1, classes = -1;
   std::vector<std::string> names;  ///< of classes

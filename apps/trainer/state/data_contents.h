@@ -23,8 +23,8 @@ std::string data_path_of(const nlohmann::json& resolved);
 struct ContentsDifference {
   std::string mine, other;
 };
-/// None also where only one of them says it: older versions say less. Error(kUsage) that names
-/// `source` where `other` is none of these.
+/// The first difference of two; none also where only one of them says it: older versions say less.
+/// Error(kUsage) that names `source` where `other` is none of these.
 std::optional<ContentsDifference> difference_of(const std::string& mine, const std::string& other,
                                                 const std::string& source);
 

@@ -40,7 +40,7 @@ void put_as(const std::vector<double>& values, FileTensor& tensor) {
 
 bool averaged(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
 
-/// What an algorithm keeps of a rank.
+/// True for the name of what an algorithm keeps of a rank.
 bool belongs_to_rank(const std::string& name) { return name.starts_with("sync."); }
 
 /// "model.fc.weight" of "fc.weight", and what else there is a copy of.
@@ -144,7 +144,7 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
   // Losses are added up over ranks when they are told; so each rank takes those of its own files.
   double loss_sum = 0.0, losses = 0.0;
   constexpr double kNone = -std::numeric_limits<double>::infinity();
-  // seconds, minus the smallest loss scale, the optimizer's step
+  // The most seconds, minus the smallest loss scale, the optimizer's step
   double most[] = {kNone, kNone, kNone};
   for (const auto& [source, file] : files) {
     loss_sum += number_in(file, "loss_sum", 0.0);
@@ -214,7 +214,7 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
         static_cast<double>(stretches.front().ranks * stretches.front().batch_size);
     next.batch_size = std::max<std::int64_t>(1, std::llround(wanted / ranks));
   }
-  // nobody took a step in it
+  // Stretches in which nobody took a step are dropped.
   while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();
   if (step == 0) stretches.clear();
   stretches.push_back(next);

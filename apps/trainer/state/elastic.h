@@ -20,10 +20,10 @@ namespace starling {
 /// order, with their paths.
 using RankFiles = std::vector<std::pair<std::string, SafetensorsFile>>;
 
-/// What a rank of a run of `made` ranks would have saved if all had been equal to their mean; the
-/// same on every rank but for the losses, which are of its own files. `weighted`: the names of
-/// parameters, whose mean goes by each rank's weight (Algorithm::mean_weight). A file that has
-/// other tensors than rank 0's, or is of a program that saved no weights where they are needed
+/// State that a rank of a run of `made` ranks would have saved if all had been equal to their mean.
+/// It is the same on every rank but for the losses, which are of its own files. `weighted`: the
+/// names of parameters, whose mean goes by each rank's weight (Algorithm::mean_weight). A file that
+/// has other tensors than rank 0's, or is of a program that saved no weights where they are needed
 /// (`needs_weights`), is Error(kUsage). Collective.
 SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted,
                               bool needs_weights, World& world);
@@ -33,7 +33,8 @@ bool is_mean_of_ranks(const SafetensorsFile& file);
 /// The stretches of the run that made a checkpoint; `config` is what its resolved config says.
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);
 void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file);
-/// The same run from `step` on with so many ranks, and the batch of each that `elastic` wants.
+/// The stretches of a run that goes on from `step` with so many ranks, and the batch of each that
+/// `elastic` wants.
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
                                const Elastic& elastic);
 /// "going on from step 6 with 3 ranks in place of 4: batch_size 43 in place of 32, 129 samples an

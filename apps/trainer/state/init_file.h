@@ -20,7 +20,7 @@ struct InitialFile {
 /// Error(kUsage) in one line: a tensor that is missing, or none of the model's; all that differ in
 /// shape, with the patterns that would skip them; a pattern that matches nothing.
 void load_initial_file(const InitialFile& init, Model& model);
-/// The same on shapes alone: before a run makes its output folder. The model has no memory
+/// Checks the file on shapes alone, before a run makes its output folder. The model has no memory
 /// afterwards.
 void check_initial_file(const InitialFile& init, Model& model);
 

@@ -29,9 +29,9 @@ class Lookahead {
 
   /// The slow numbers become the model's, as it begins.
   void begin();
-  /// Behind the update of a bucket, on its stream, that is its number `step` of `total` in all.
+  /// Called behind a bucket's update number `step`, of `total` in all, on its stream.
   void after_update(std::size_t bucket, std::int64_t step, std::int64_t total) const;
-  /// Behind all updates of that step.
+  /// Called behind all updates of that step.
   void after_step(std::int64_t step, std::int64_t total) const;
 
   /// This rank's part of a checkpoint: "lookahead.<name>".
@@ -41,7 +41,7 @@ class Lookahead {
   }
 
  private:
-  /// Whether anything changed.
+  /// Lets slow and own weights meet. Returns whether anything changed.
   bool meet(const Tensor& slow, const Tensor& own, std::int64_t step, std::int64_t total) const;
 
   LookaheadSettings settings_;

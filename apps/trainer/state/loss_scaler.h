@@ -14,7 +14,7 @@ struct LossScaleSettings {
   double least = 0x1p-14;
 };
 
-/// What a checkpoint keeps of it.
+/// What a checkpoint keeps of the loss scale.
 struct LossScaleState {
   double scale = 1.0;
   std::int64_t clean_steps = 0;  ///< since the scale last changed
@@ -35,8 +35,8 @@ class LossScaler {
   LossScaler(const LossScaler&) = delete;
   LossScaler& operator=(const LossScaler&) = delete;
 
-  /// After the update of step `step` (1, 2, …) was issued: `control` is the algorithm's answer, see
-  /// Algorithm::control().
+  /// Called after the update of step `step` (1, 2, …) was issued: `control` is the algorithm's
+  /// answer, see Algorithm::control().
   void posted(const Tensor& control, std::int64_t step);
   /// Waits for the answer, if one is on its way, and moves the scale.
   const LossScaleState& settle();

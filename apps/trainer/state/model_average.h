@@ -23,7 +23,7 @@ class ModelAverage {
   ModelAverage(const AverageSettings& settings, Backend& backend,
                const std::vector<Bucket>& buckets, Model& model);
 
-  /// After `steps` updates in all.
+  /// Called after `steps` updates in all.
   void after_step(std::int64_t steps);
   /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers.
   /// Before its first update the average is what the model is.

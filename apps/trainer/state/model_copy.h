@@ -13,7 +13,7 @@ namespace starling {
 /// it has in floating point.
 class ModelCopy {
  public:
-  /// All zeros. Buckets and model outlive it.
+  /// A copy that begins as zeros. Buckets and model outlive it.
   ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model);
 
   /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers,

@@ -113,7 +113,7 @@ nlohmann::json config_of_model(const SafetensorsFile& file, const std::string& s
     fail(ExitCode::kUsage, "model file",
          "{} holds no config of a model and its data; needed: the resolved config of a run", place);
   }
-  // a data file does not say what code is to be run
+  // A data file does not say what code is to be run
   if (whole.contains("plugins") && !whole["plugins"].empty()) {
     fail(ExitCode::kUsage, "model file",
          "{} was trained with the plug-ins {}; give its config: starling-train CONFIG.json "

@@ -29,7 +29,7 @@ const std::set<std::string>& changeable_keys() {
   return keys;
 }
 
-/// Those that another number of ranks may want otherwise.
+/// Keys that another number of ranks may want otherwise.
 const std::set<std::string>& elastic_keys() {
   static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb"};
   return keys;
@@ -98,7 +98,8 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given,
 template <class Visit>
 void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
   const std::vector<std::string> names = rule.state_names();
-  // what a few numbers of the whole run look like, or a state that has not its parameter's shape
+  // Stands in for a parameter, for a few numbers of the whole run, or a state that has not its
+  // parameter's shape.
   Parameter whole;
   for (const Bucket& bucket : buckets) {
     for (const SyncState& state : bucket.sync) {
@@ -141,7 +142,7 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
                            SafetensorsFile used) {
   SafetensorsFile file = std::move(used);
   file.metadata.clear();
-  // another algorithm has others
+  // Another algorithm has other tensors.
   std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with("sync."); });
   add_model_tensors(model, "model.", file);
   each_state(buckets, rule,

@@ -8,7 +8,7 @@
 
 namespace starling {
 
-/// What is minimised.
+/// A loss: the scalar that training makes small.
 class Loss {
  public:
   virtual ~Loss() = default;
@@ -22,7 +22,7 @@ class Loss {
   virtual bool takes_shares() const { return false; }
 };
 
-/// By `loss.type`; a maker reads the keys of its type.
+/// Losses by `loss.type`; a maker reads the keys of its type.
 using LossRegistry = Registry<std::unique_ptr<Loss>, ConfigSection&>;
 LossRegistry& losses();
 void register_builtin_losses();

@@ -28,8 +28,8 @@ class Metric {
   /// Adds a batch to `totals`, fp64 [sums()].
   virtual void add(const Task& task, const TaskOutput& output, const Tensor& totals,
                    Pass& pass) const = 0;
-  /// What the sums over all ranks come to; so many rows of outputs went into them, 0 where there
-  /// are no test samples.
+  /// Values that the sums over all ranks come to; `rows` rows of outputs went into them, 0 where
+  /// there are no test samples.
   virtual std::vector<MetricValue> values(std::span<const double> sums, double rows) const = 0;
 };
 

@@ -22,9 +22,9 @@ struct TaskOutput {
   Tensor targets;
 };
 
-/// What the trainer trains: a batch's named tensors in, loss and metrics out. A task says which
-/// tensors it wants and how the model is run on them; the loss and the metrics are chosen by the
-/// config.
+/// A task is what the trainer trains: a batch's named tensors in, loss and metrics out. A task says
+/// which tensors it wants and how the model is run on them; the loss and the metrics are chosen by
+/// the config.
 class Task {
  public:
   explicit Task(const DatasetInfo& data);
@@ -32,7 +32,7 @@ class Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
-  /// Of one sample, as the model takes it.
+  /// Shape of one sample, as the model takes it.
   virtual Shape input() const = 0;
   /// The default of `model.num_classes`.
   virtual std::int64_t outputs() const = 0;
@@ -48,8 +48,8 @@ class Task {
   /// The mean over the batch times `share`.
   virtual Variable loss(const TaskOutput& output, double share, Pass& pass) const;
 
-  /// Of a sample in training: the data's, but for the shared target once share_targets() has been
-  /// called.
+  /// Tensors of a sample in training: the data's, but for the shared target once share_targets()
+  /// has been called.
   const std::vector<TensorInfo>& tensors() const { return data_.tensors; }
   const std::vector<std::unique_ptr<Metric>>& metrics() const { return metrics_; }
   void set_loss(std::unique_ptr<Loss> loss) { loss_ = std::move(loss); }
@@ -70,7 +70,7 @@ class Task {
   std::vector<std::unique_ptr<Metric>> metrics_;
 };
 
-/// By `task.type`; a maker reads all keys but `type` and `metrics`.
+/// Tasks by `task.type`; a maker reads all keys but `type` and `metrics`.
 using TaskRegistry = Registry<std::unique_ptr<Task>, ConfigSection&, const DatasetInfo&>;
 TaskRegistry& tasks();
 void register_builtin_tasks();

@@ -30,7 +30,7 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
                      const PassSteps& steps) {
   Variable loss;
   std::optional<PassSpan> span;
-  // shapes alone take no part in a timeline
+  // Shapes alone take no part in a timeline
   const bool timed = pass.backend.device() != DeviceType::kMeta;
   {
     if (timed) span.emplace("forward");

@@ -11,7 +11,7 @@
 
 namespace starling {
 
-/// What a training pass is besides its three parts. Empty functions do nothing.
+/// Steps of a training pass besides its three parts. Empty functions do nothing.
 struct PassSteps {
   double share = 1.0;  ///< factor of the loss: 1 / micro-batches of an update
   /// Micro-batch of its update: the first overwrites gradients, the last reports them ready

@@ -35,8 +35,8 @@ __device__ inline T warp_sum(T value) {
   return warp_reduce(value, Plus{});
 }
 
-/// Over a block of kThreads (a multiple of 32) threads; every thread gets the result. `shared` has
-/// kThreads / 32 elements and may be the one of an earlier call.
+/// Combines the values of a block of kThreads (a multiple of 32) threads; every thread gets the
+/// result. `shared` has kThreads / 32 elements and may be the one of an earlier call.
 template <int kThreads, class T, class F>
 __device__ inline T block_reduce(T value, T* shared, F combine) {
   static_assert(kThreads % kWarp == 0 && kThreads <= 1024);

@@ -170,7 +170,7 @@ __device__ __forceinline__ void in_flight(Index count, const Load& load, const W
   }
 }
 
-/// in_flight() of single rows: take(load(row), row) for each.
+/// Does in_flight() for single rows: take(load(row), row) for each.
 template <int kRows, class Load, class Take>
 __device__ __forceinline__ void for_rows(Index count, const Load& load, const Take& take) {
   struct Rows {
@@ -224,12 +224,12 @@ struct ColumnSums {
   static_assert(kSize % kGroup == 0 && kBytes <= 48 << 10);
 };
 
-/// From the two sums of each channel of a group, kSize first ones and then kSize second ones, of
-/// the threads that have them after sum_over_rows(), to those over all parts: in the tile's last
-/// block add(part, origin, a part's first number, its second, sum, other sum) for each part and
-/// channel, then take(channel, part 0's first number, sum, other sum) for each channel. `shared`
-/// may be what sum_over_rows() had; arrivals: last_block.h. partial is [parts][2][channels]; no
-/// __restrict__, as other blocks have written it.
+/// Makes sums over all parts of the two sums of each channel of a group. `sums` are kSize first
+/// ones and then kSize second ones, of the threads that have them after sum_over_rows(). The tile's
+/// last block calls add(part, origin, a part's first number, its second, sum, other sum) for each
+/// part and channel. Then it calls take(channel, part 0's first number, sum, other sum) for each
+/// channel. `shared` may be what sum_over_rows() had; arrivals: last_block.h. partial is
+/// [parts][2][channels]; no __restrict__, as other blocks have written it.
 template <int kSize, class C, class Add, class Take>
 __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* partial,
                                                unsigned* arrivals, const ColumnTiles& t,
@@ -272,8 +272,8 @@ __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* pa
   take(own, partial[own], totals[at], totals[kGroup * kColumnThreads + at]);
 }
 
-/// sum_over_rows() and sum_over_parts() of sums that only have to be added, for to.take(channel,
-/// sum, other sum).
+/// Does sum_over_rows() and sum_over_parts() for sums that only have to be added, for
+/// to.take(channel, sum, other sum).
 template <int kSize, class C, class To>
 __device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, unsigned* arrivals,
                                             const ColumnTiles& t, const ColumnPlace<false>& place,
@@ -311,7 +311,7 @@ inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t,
                            std::source_location where = std::source_location::current()) {
   return {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle(), .where = where};
 }
-/// What sum_over_parts() needs of type C, and `more` behind it.
+/// Bytes that sum_over_parts() needs of type C, and `more` behind it.
 template <class C>
 Tensor partial_sums(CudaBackend& backend, const ColumnTiles& t, Index more = 0) {
   return backend.scratch(Index{2} * t.parts * t.channels + more, DTypeOf<C>::value);

@@ -37,8 +37,8 @@ __device__ __forceinline__ void store_codes(const Bits (&from)[kCount], Bits* to
   *reinterpret_cast<W*>(to) = word;
 }
 
-/// sum += weight · the numbers from i on, which lie in one block, number `block`; i is a multiple
-/// of kCount.
+/// Adds weight · the numbers from i on to `sum`. They lie in one block, number `block`, and i is a
+/// multiple of kCount.
 template <class Code8>
 struct ByteMessage {
   template <class T, int kCount>

@@ -54,7 +54,7 @@ STARLING_HD void store(const T (&from)[kCount], T* to) {
     for (int i = 0; i < kCount; ++i) to[i] = from[i];
   }
 }
-/// The same with conversion to and from the type of arithmetic.
+/// Loads and stores with conversion to and from the type of arithmetic.
 template <int kCount, class T>
 STARLING_HD void load_wide(const T* from, Compute<T> (&to)[kCount]) {
   T stored[kCount];
@@ -122,8 +122,8 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
       store_narrow<kGroup>(y, a.out + a.head + group * kGroup);
     }
   }
-  // What is left, before and after the groups; all of it where the tensors are misaligned against
-  // each other.
+  // Elements that are left, before and after the groups; all of it where the tensors are misaligned
+  // against each other.
   const Index whole = a.groups * kGroup;
   for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < a.n - whole; i += threads) {
     const Index at = i < a.head ? i : i + whole;

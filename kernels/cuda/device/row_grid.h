@@ -20,8 +20,8 @@ inline Launch over_rows(Index rows, Index items, StreamHandle stream,
   return {{columns, lines}, {x, y}, stream, 0, where};
 }
 
-/// In a kernel that was started with over_rows(rows, items, …): calls f(row, item) for each, over
-/// all threads.
+/// Calls f(row, item) for each, over all threads, in a kernel that was started with over_rows(rows,
+/// items, …).
 template <class F>
 __device__ void for_items(Index rows, Index items, F f) {
   for (Index row = Index{blockIdx.y} * blockDim.y + threadIdx.y; row < rows;

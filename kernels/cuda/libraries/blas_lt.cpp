@@ -44,7 +44,7 @@ cudaDataType_t data_type(DType dtype) {
   fail(ExitCode::kInternal, "cublas", "matmul: a {} matrix", name_of(dtype));
 }
 
-/// What kernels may assume of an address; cuBLASLt looks at 256 bytes at most.
+/// Alignment that kernels may assume of an address; cuBLASLt looks at 256 bytes at most.
 std::uint32_t alignment_of(const void* address) {
   const auto bits =
       static_cast<unsigned>(std::countr_zero(reinterpret_cast<std::uintptr_t>(address)));
@@ -149,7 +149,7 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   description.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
   // Documented for a bias of the output's type alone: another might be read as one.
   if (problem.bias && problem.bias_type != problem.output) return;
-  // epilogues of activations are not documented for it
+  // Epilogues of activations are not documented for it
   if (problem.relu && problem.input == DType::kFloat64) return;
   const cublasLtEpilogue_t epilogue =
       problem.bias ? (problem.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)

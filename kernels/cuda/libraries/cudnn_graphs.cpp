@@ -151,7 +151,7 @@ class Handle {
 
 class Plan final : public GraphPlan {
  public:
-  /// Without a handle the graph is for `described` and cannot run.
+  /// Plans a graph; without a handle it is for `described` and cannot run.
   Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle,
        std::shared_ptr<const fe::DeviceProperties> described, std::string& why)
       : spec_(spec), handle_(std::move(handle)) {

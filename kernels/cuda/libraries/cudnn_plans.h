@@ -24,7 +24,7 @@ class CudnnPlans {
     std::size_t workspace = 0;
     bool timed = false;
   };
-  /// Null where no engine does the graph.
+  /// Finds the plan; null where no engine does the graph.
   Entry* find(const GraphSpec& spec);
   void run(Entry& entry, const Bindings& bindings, StreamHandle stream);
 

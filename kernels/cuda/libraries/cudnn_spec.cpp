@@ -21,7 +21,8 @@ std::array<std::int64_t, 4> image(const Tensor& x) {
   return {shape[0], shape[1], shape[2], shape[3]};
 }
 
-/// What the three convolutions share; tensors by the names that the forward pass gives them.
+/// The spec that the three convolutions share; tensors by the names that the forward pass gives
+/// them.
 std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tensor& y,
                                      const Window2d& window, DType dtype, std::string& why) {
   GraphSpec spec{.kind = kind, .dtype = dtype, .x = image(x), .y = image(y)};

@@ -37,11 +37,11 @@ class Cudnn {
   virtual ~Cudnn() = default;
   virtual bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) = 0;
   virtual bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) = 0;
-  /// dweight alone; dbias is the backend's.
+  /// Computes dweight alone; dbias is the backend's.
   virtual bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) = 0;
   virtual std::string version() const = 0;
 };
-/// Null on the fake runtime without stand-ins; open_blas() likewise.
+/// Opens cuDNN; null on the fake runtime without stand-ins. So does open_blas().
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
 
 /// cuBLASLt, with bias and ReLU in the epilogue; algorithms cached by shape. Whether its ReLU keeps

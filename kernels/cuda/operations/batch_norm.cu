@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   });
 }
 
-/// What the gradient's sums of a channel become: the parameters' gradients, and the line of
+/// Results that the gradient's sums of a channel become: the parameters' gradients, and the line of
 /// input_gradient().
 template <class C>
 struct GradientResults {

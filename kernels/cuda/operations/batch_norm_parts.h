@@ -14,7 +14,8 @@ struct Statistics {
   std::int64_t* batches_tracked;
   double eps, momentum;
 
-  /// From the mean and the sum of squared deviations of channel c's `rows` numbers.
+  /// Makes the statistics from the mean and the sum of squared deviations of channel c's `rows`
+  /// numbers.
   STARLING_HD void take(Index c, double mean, double squares, Index rows) const {
     // All loads before the first store, behind which each would have to wait: one block does this,
     // and the others are done.
@@ -34,7 +35,7 @@ struct Statistics {
   }
 };
 
-/// From BatchNormForward or BatchNormFinish.
+/// Takes the arguments of BatchNormForward or BatchNormFinish.
 template <class C, class Args>
 Statistics<C> statistics_of(const Args& args) {
   return {.saved_mean = args.saved_mean.template data<C>(),
@@ -127,7 +128,8 @@ struct Gradient {
   Compute<T> largest;  ///< see math::largest_below()
 };
 
-/// What BatchNormBackward and its steps all have; `ceiling`: of the ReLU that the mask is for.
+/// Arguments that BatchNormBackward and its steps all have; `ceiling`: of the ReLU that the mask is
+/// for.
 template <class T, class Args>
 Gradient<T> gradient_of(const Args& args, double ceiling) {
   using C = Compute<T>;

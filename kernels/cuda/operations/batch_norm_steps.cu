@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C, S>
     double squares = static_cast<double>(f.square_sum[c]) - sum * mean;
     if (squares < 0.0) squares = 0.0;  // NaN stays
     f.statistics.take(c, mean, squares, f.count);
-    // From the rounded statistics, as the backward pass finds the mask from them.
+    // The scale comes from the rounded statistics, as the backward pass finds the mask from them.
     const C scale = (f.gamma ? f.gamma[c] : C(1)) * f.statistics.saved_inv_std[c];
     const double moved =
         static_cast<double>(f.statistics.saved_mean[c]) * static_cast<double>(scale);
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   });
 }
 
-/// What the gradient's sums, which an earlier operation has found, become: the parameters'
+/// Results that the gradient's sums, which an earlier operation has found, become: the parameters'
 /// gradients, and the line of input_gradient().
 template <class C, class S>
 struct ApplyResults {
@@ -137,7 +137,7 @@ struct ApplyResults {
           static_cast<C>(accumulate ? static_cast<S>(dgamma[c]) + sum_dy_xhat[c] : sum_dy_xhat[c]);
   }
 };
-/// Where no gradient of x is wanted.
+/// Takes the gradient's sums where no gradient of x is wanted.
 template <class C, class S>
 __global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResults<C, S> a) {
   const Index threads = Index{gridDim.x} * blockDim.x;

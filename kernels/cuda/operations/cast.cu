@@ -6,7 +6,7 @@
 namespace starling::cuda {
 namespace {
 
-/// Between the types of arithmetic: fp64 becomes bf16 and fp16 by way of fp32, as on the CPU.
+/// Casts between the types of arithmetic: fp64 becomes bf16 and fp16 by way of fp32, as on the CPU.
 template <class From, class To>
 struct Convert {
   static constexpr int kInputs = 1;

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads)
     T sum[kCodeGroup] = {};
     if (accumulate) load<kCodeGroup>(out + i, sum);
 #pragma unroll
-    // unrolled: arguments that are found by a number are copied to memory
+    // The loop is unrolled: arguments that are found by a number are copied to memory
     for (int m = 0; m < kMost; ++m) {
       if (m >= messages.terms) break;
       Kind::add(messages.of[m], n, i, i / block, messages.weight[m], sum);

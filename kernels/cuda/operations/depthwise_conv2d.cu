@@ -19,7 +19,7 @@ namespace {
 /// Outputs of a thread, by the step between them: with steps of 2 four would not fit the registers.
 template <int kStride>
 constexpr int kTileOf = kStride == 2 ? 2 : 4;
-/// Of the rows, whose sums for the filters are added up at the end
+/// Most parts of the rows, whose sums for the filters are added up at the end
 constexpr Index kMostParts = 64;
 
 /// a divided by b; takes_depthwise() sees to it that numbers of pixels fit.
@@ -31,7 +31,7 @@ STARLING_HD Pixels split(Index a, int b) {
   return {whole, n - whole * b};
 }
 
-/// Of a pass: what is read and what is written.
+/// Sizes of a pass: of what is read and of what is written.
 struct Window {
   Index images;
   int height, width, out_height, out_width;  ///< of what is read, of what is written
@@ -303,7 +303,7 @@ void depthwise_conv2d_forward(CudaBackend& backend, const Conv2dForward& args) {
 
 void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& args) {
   const Window g = window_of(args.dx, args.dy, args.window);
-  // Without strides it is a convolution with the filters turned round.
+  // The gradient without strides is a convolution with the filters turned round.
   const bool plain = g.stride_h == 1 && g.stride_w == 1;
   floating(args.dy, [&](auto type) {
     using T = decltype(type);

@@ -38,7 +38,7 @@ struct Drop {
   }
 };
 
-/// Where `run` neighbouring elements share a number.
+/// A dropout where `run` neighbouring elements share a number.
 template <class T>
 struct DropRuns {
   static constexpr int kInputs = 1;

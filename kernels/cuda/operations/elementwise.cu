@@ -33,7 +33,7 @@ struct Activate {
   }
 };
 
-/// From x and dy.
+/// Makes dx from x and dy.
 template <class T, Activation kKind>
 struct ActivateBackward {
   static constexpr int kInputs = 2;

@@ -80,7 +80,7 @@ constexpr int kImageTile = 32, kImageTileRows = 8;
 /// touch neighbouring addresses.
 template <class T>
 __global__ void transpose(const T* x, T* y, Index images, Index rows, Index columns) {
-  // one more: a column of the tile lies in as many banks
+  // One column more: a column of the tile lies in as many banks
   __shared__ T tile[kImageTile][kImageTile + 1];
   const Index column_tiles = (columns + kImageTile - 1) / kImageTile,
               tiles = (rows + kImageTile - 1) / kImageTile * column_tiles;
@@ -112,7 +112,7 @@ struct Augmentation {
   const std::int32_t *boxes, *mix;  ///< null: nothing is erased, or mixed
   Index boxes_each;
 };
-/// values[i]; an index that is known at run time only would put the array into memory.
+/// The number values[i]; an index that is known at run time only would put the array into memory.
 template <int kChannels, class C>
 STARLING_HD C picked(const C (&values)[4], int i) {
   C result = values[0];

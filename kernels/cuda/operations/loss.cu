@@ -75,8 +75,8 @@ struct LossSettings {
   double loss_scale;
 };
 
-/// losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One team
-/// of kTeam threads to a row.
+/// Writes losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One
+/// team of kTeam threads to a row.
 template <int kTeam, class T>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
@@ -113,9 +113,9 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale);
 }
 
-/// losses[row] without smoothing, and how many classes come before the label's: larger logits, and
-/// equal ones of a lower index. NaN comes before everything. Then totals[4] += the losses, the rows
-/// with fewer than one and than five before, the rows.
+/// Writes losses[row] without smoothing, and how many classes come before the label's: larger
+/// logits, and equal ones of a lower index. NaN comes before everything. Then totals[4] += the
+/// losses, the rows with fewer than one and than five before, the rows.
 template <int kTeam, class T>
 __global__ void __launch_bounds__(kThreads)
     metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,

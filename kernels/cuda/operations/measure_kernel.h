@@ -9,7 +9,7 @@
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
 
-// What comes before the fused update of a rule that measures layers: two kernels leave each layer's
+// The passes before the fused update of a rule that measures layers: two kernels leave each layer's
 // factor in device memory, where the update reads it. Sums have the CPU's order
 // (kernels/optimizer.h), so that the bits are the CPU's.
 

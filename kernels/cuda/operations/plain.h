@@ -11,14 +11,14 @@ class CudaBackend;
 // Own kernels for every shape and dtype, where no library does the work.
 void plain_conv2d_forward(CudaBackend& backend, const Conv2dForward& args);
 void plain_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& args);
-/// dweight alone.
+/// Computes dweight alone.
 void plain_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args);
 /// Whether the depthwise kernels take a convolution from x to y: every output channel reads its own
 /// channel alone. For these the backend's own kernels come before cuDNN.
 bool takes_depthwise(const Tensor& x, const Tensor& y, const Window2d& window);
 void depthwise_conv2d_forward(CudaBackend& backend, const Conv2dForward& args);
 void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& args);
-/// dweight alone.
+/// Computes dweight alone.
 void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args);
 void plain_matmul(CudaBackend& backend, const Matmul& args);
 /// Sets every element of x to `value`, rounded or truncated to its dtype.

@@ -311,8 +311,8 @@ void CudaBackend::issue(const Pool2dBackward& args) {
 
 void CudaBackend::issue(const GlobalAvgPoolForward& args) {
   const auto run = [&]<class T, int kCount>(const Pixels& p, const T* x, T* y, double share) {
-    // As many threads for the packs as there are, at most a warp, and no more for the pixels than
-    // have some: both powers of two.
+    // There are as many threads for the packs as there are packs, at most a warp, and no more for
+    // the pixels than have some. Both are powers of two.
     unsigned width = 1, lanes = 1;
     while (width < kWarp && static_cast<Index>(width) < p.packs) width *= 2;
     while (lanes < kAverageThreads / width && static_cast<Index>(lanes) < p.pixels) lanes *= 2;

@@ -76,8 +76,8 @@ __global__ void block_squares(Segments s, double* sums) {
   }
 }
 
-/// As in squared_distance: a segment's term b belongs to chain b mod 32, and chains are added in
-/// their order
+/// Chains of a sum, as in squared_distance: a segment's term b belongs to chain b mod 32, and
+/// chains are added in their order.
 constexpr int kChains = 32;
 
 /// totals[segment] = the sum of the segment's terms; a warp to a segment.

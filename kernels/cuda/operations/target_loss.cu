@@ -26,8 +26,8 @@ struct TargetSettings {
   double loss_scale;
 };
 
-/// losses[row], dx, and the losses' sum in `loss`; the last two unless they are null. Of labels and
-/// targets, one is null.
+/// Writes losses[row], dx, and the losses' sum in `loss`; the last two unless they are null. Of
+/// labels and targets, one is null.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3)
     target_loss_rows(TargetSettings s, const T* x, const std::int32_t* labels,

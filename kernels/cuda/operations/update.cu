@@ -32,7 +32,8 @@
 // correctly rounded square roots and divisions: CPU and GPU give the same bits.
 namespace starling::cuda::detail {
 
-// By itself the compiler holds these to 64 or 80 registers, and spills a few bytes.
+// These steps get a bound of their own: by itself the compiler holds them to 64 or 80 registers,
+// and spills a few bytes.
 template <>
 constexpr int kLeastBlocks<rules::AdamStep<float, true>, -1> = 2;
 template <>
@@ -59,7 +60,7 @@ GpuUpdateLauncher find_any(const OptimizerRule& rule) {
   return launcher;
 }
 
-/// More neighbours than a launch's parameters hold: their terms live until the launch has been
+/// Terms of more neighbours than a launch's parameters hold. They live until the launch has been
 /// issued; then the pool may give the memory to later work of the same stream.
 struct Upload {
   CudaBackend* backend = nullptr;
@@ -73,7 +74,7 @@ const void* upload(void* owner, const void* from, std::size_t bytes) {
   return slot.memory.raw();
 }
 
-/// The same for a graph: the scalars lie in the step block, and each launch makes them anew.
+/// Scalars of a graph's steps: they lie in the step block, and each launch makes them anew.
 struct StepScalars {
   GpuUpdateLauncher launcher = nullptr;
   const OptimizerRule* rule = nullptr;
@@ -125,9 +126,9 @@ struct StepScalars {
   }
 };
 
-/// What the kernels that decode do not take: rules that measure their layers, and so read what was
-/// received twice; fp64; 16 bits and more, whose decoding by itself costs little beside their
-/// transfer; addresses that are no multiple of 16.
+/// True for what the kernels that decode do not take. Rules that measure their layers read what was
+/// received twice. Of 16 bits and more the decoding by itself costs little beside their transfer.
+/// Nor do they take fp64, and addresses that are no multiple of 16.
 bool decodes_before(const OptimizerRule& rule, const UpdateArgs& args) {
   const auto odd = [](const Tensor& tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0;

@@ -13,7 +13,7 @@ namespace starling::cuda {
 /// launch.
 constexpr int kTermsByValue = 16;
 
-/// What changes from step to step.
+/// Scalars of the update that change from step to step.
 template <class Step>
 struct alignas(16) UpdateScalars {
   using T = typename Step::Real;
@@ -29,8 +29,8 @@ struct UpdateTerm {
   T weight = 0;
 };
 
-/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a
-/// captured launch stays valid.
+/// The scalars as a launch's parameter: by value, or in device memory where `from` says so, so that
+/// a captured launch stays valid.
 template <class Step, int kTerms>
 struct UpdateValues {
   UpdateScalars<Step> scalars;
@@ -55,7 +55,7 @@ struct EncodedBuffers {
   bool min_max = false;       ///< MinMax8Code; otherwise Int8Code
 };
 
-/// Where the numbers are.
+/// Places of the numbers that an update reads and writes.
 template <class T>
 struct UpdateBuffers {
   const T* x = nullptr;
@@ -67,7 +67,7 @@ struct UpdateBuffers {
   const double* control = nullptr;  ///< optional: {factor, skip}
   BFloat16* low_bf16 = nullptr;     ///< optional, one of them
   Float16* low_fp16 = nullptr;
-  /// Of a rule that measures layers: the layer of each 32 elements,
+  /// The layer of each 32 elements, for a rule that measures layers
   const std::int32_t* owner = nullptr;
   const double* factors = nullptr;  ///< and each layer's factor
   std::int64_t packs = 0;           ///< of 16 bytes

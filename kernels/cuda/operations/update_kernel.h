@@ -27,9 +27,9 @@
 //
 //     STARLING_CUDA_RULE(mine, mine::Sign)
 //
-// makes and registers the kernels for RuleKernel<mine::Sign>; the rule's struct lies in a header
-// that the .cpp and the .cu share, in a namespace with a name (types of anonymous namespaces differ
-// from file to file). The name is any word, once a library.
+// This makes and registers the kernels for RuleKernel<mine::Sign>. The rule's struct lies in a
+// header that the .cpp and the .cu share, in a namespace with a name (types of anonymous namespaces
+// differ from file to file). The name is any word, once a library.
 
 namespace starling::cuda {
 
@@ -40,7 +40,7 @@ constexpr int kUpdateBlocksPerMultiprocessor = 32;
 
 namespace detail {
 
-/// As many numbers of a low precision as a Pack<T> holds.
+/// Numbers of a low precision, as many as a Pack<T> holds.
 template <class Low, int kCount>
 struct alignas(sizeof(Low) * kCount) LowPack {
   Low v[kCount];
@@ -92,7 +92,7 @@ constexpr int packs_in_flight() {
   return reads <= 3 && sizeof(typename Step::Real) == 4 ? 4 : 2;
 }
 
-/// What one message holds, decoded as it is added to the packs that begin at `at`.
+/// Decodes what one message holds as it is added to the packs that begin at `at`.
 template <class Code8, class T, int kPacks>
 __device__ __forceinline__ void add_message(const EncodedBuffers& encoded,
                                             const UpdateTerm<T>& term,
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
         if constexpr (kTerms > 0) p = p + weight0 * received0[k].v[i];
         if constexpr (kTerms > 1) p = p + weight1 * received1[k].v[i];
       }
-      // the branch also keeps packs apart: without it AdamW's kernel takes 74 registers, and 64 so
+      // The branch also keeps packs apart: without it AdamW's kernel takes 74 registers, and 64 so
       if (skip) continue;
 #pragma unroll
       for (int i = 0; i < P::kSize; ++i) {
@@ -266,7 +266,7 @@ struct BackendLaunch {
     launch(kernel, how, std::forward<A>(arguments)...);
   }
 };
-/// Through the runtime of the library that holds the kernel: for a plug-in's.
+/// Launches through the runtime of the library that holds the kernel: for a plug-in's kernels.
 struct PluginLaunch {
   template <class... P, class... A>
   static void run(void (*kernel)(P...), const Launch& how, A&&... arguments) {

@@ -18,8 +18,8 @@ STARLING_HD std::uint32_t load_acquire_system(const std::uint32_t* from) {
   return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 #endif
 }
-/// What this thread, and work that comes before it on its stream, has written is seen by whoever
-/// finds the value.
+/// Stores a value: whoever finds it sees what this thread, and work before it on its stream, has
+/// written.
 STARLING_HD void store_release_system(std::uint32_t* to, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   __threadfence_system();
@@ -44,7 +44,7 @@ namespace shim {
 void sleep_in_kernel(unsigned nanoseconds);  // tests/fakes/cuda/time_slice.h
 }
 #endif
-/// So long at most. For kernels alone.
+/// Sleeps for so long at most. For kernels alone.
 STARLING_HD void sleep_nanoseconds(unsigned duration) {
 #if defined(__CUDA_ARCH__)
   __nanosleep(duration);

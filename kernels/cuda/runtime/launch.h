@@ -50,8 +50,8 @@ int resident_blocks(void (*kernel)(P...), int threads,
 #endif
 }
 
-/// The same for a kernel of one thread that may wait for what other ranks' devices do: in the shim
-/// it holds up no other rank's launches.
+/// Launches a kernel of one thread that may wait for what other ranks' devices do: in the shim it
+/// holds up no other rank's launches.
 template <class... P, class... A>
 void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #if defined(__CUDACC__)
@@ -76,8 +76,8 @@ void load(void (*kernel)(P...),
 #endif
 }
 
-/// launch() through the calling library's copy of the runtime: a plug-in's kernels are known to no
-/// other.
+/// Does launch() through the calling library's copy of the runtime: a plug-in's kernels are known
+/// to no other.
 template <class... P, class... A>
 void launch_own(void (*kernel)(P...), const Launch& how, A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");

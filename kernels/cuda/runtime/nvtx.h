@@ -2,8 +2,8 @@
 
 namespace starling::cuda {
 
-/// From now on the spans of the host (core/trace.h) are NVTX ranges of the same names, where they
-/// are traced or a profiler is attached. Does nothing where the headers of NVTX are missing.
+/// Makes the spans of the host (core/trace.h), from now on, NVTX ranges of the same names, where
+/// they are traced or a profiler is attached. Does nothing where the headers of NVTX are missing.
 void install_nvtx();
 
 }  // namespace starling::cuda

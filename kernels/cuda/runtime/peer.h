@@ -13,8 +13,8 @@ namespace starling::cuda {
 
 class CudaBackend;
 
-/// Where the device says what it waited for in vain, and the host that nothing is to be awaited any
-/// more. In pinned host memory.
+/// Words in pinned host memory, where the device says what it waited for in vain, and the host that
+/// nothing is to be awaited any more.
 struct PeerWords {
   std::uint32_t lost = 0;  ///< not 0: nothing is awaited any more
   std::uint32_t told = 0;  ///< not 0: the rest holds what was lost
@@ -25,7 +25,7 @@ struct PeerWords {
 /// The counters of one launch.
 struct AwaitedCounters {
   static constexpr int kMost = 8;
-  // plain arrays, which a kernel's argument may be indexed by
+  // Plain arrays, which a kernel's argument may be indexed by
   const std::uint32_t* counters[kMost] = {};
   std::int32_t ranks[kMost] = {};
   std::int32_t count = 0;

@@ -117,7 +117,7 @@ void Pool::release_graph() noexcept {
   }
 }
 
-/// All that graphs did was done in kCompute's order.
+/// Dissolves the graphs' memory: all that graphs did was done in kCompute's order.
 void Pool::dissolve_graphs() {
   for (auto& [size, blocks] : graph_free_) {
     auto& all = free_[static_cast<std::size_t>(StreamKind::kCompute)][size];
@@ -159,7 +159,7 @@ std::byte* Pool::driver_allocate(std::size_t size) {
   std::optional<RelaxedCapture> relaxed;
   if (captures) relaxed.emplace();
   void* data = device_allocate(size);
-  // What is cached cannot be given back while any thread captures: that waits for the streams, and
+  // Cached memory cannot be given back while any thread captures: that waits for the streams, and
   // would spoil the capture.
   if (!data && capturing_ == std::thread::id() && release_cached() > 0)
     data = device_allocate(size);
@@ -198,7 +198,7 @@ void Pool::give_back(const Block& block) noexcept {
   stats_.in_use -= block.size;
   try {
     const bool captures = capturing_ != std::thread::id();
-    // captured work may use it
+    // Captured work may use it.
     if (!block.graphs && capturing_ == std::this_thread::get_id()) graph_bytes_ += block.size;
     if (captures && (block.graphs || capturing_ == std::this_thread::get_id())) {
       captured_free_[static_cast<std::size_t>(block.stream)][block.size].push_back(block.data);

@@ -38,9 +38,9 @@ class Pool {
     StreamKind stream = StreamKind::kCompute;
     bool graphs = false;  ///< a replay may write it
   };
-  /// At least `bytes` bytes, aligned to 512, for work on `stream`. Error(kMemory) with the needed
-  /// and the free bytes where there are none, after all cached blocks have been given back to the
-  /// driver.
+  /// Takes at least `bytes` bytes, aligned to 512, for work on `stream`. Error(kMemory) with the
+  /// needed and the free bytes where there are none, after all cached blocks have been given back
+  /// to the driver.
   Block take(std::size_t bytes, StreamKind stream);
   void give_back(const Block& block) noexcept;
   MemoryStats stats() const;

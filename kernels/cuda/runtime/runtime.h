@@ -80,17 +80,18 @@ struct RuntimeCounters {
 };
 RuntimeCounters runtime_counters();
 
-/// Of an event from here alone can a time be asked; destroy_event() is for both kinds.
+/// Makes an event whose time can be asked, as that of no other can; destroy_event() is for both
+/// kinds.
 EventHandle create_timed_event();
-/// From when the device came to one to when it came to the other; both must be done.
+/// Seconds from when the device came to one event to when it came to the other; both must be done.
 double seconds_between(EventHandle begin, EventHandle end);
 
 using GraphHandle = void*;  ///< cudaGraphExec_t
 
-/// From now on what is issued to the stream is kept, not done; so on every stream that waits for an
-/// event recorded on one that captures. The calling thread must not wait, ask for an event or ask
-/// the driver for memory until the end: such a call is an error, and spoils the capture. One
-/// capture a thread at a time.
+/// Begins a capture: from now on what is issued to the stream is kept, not done. So it is on every
+/// stream that waits for an event recorded on one that captures. The calling thread must not wait,
+/// ask for an event or ask the driver for memory until the end: such a call is an error, and spoils
+/// the capture. One capture a thread at a time.
 void begin_capture(StreamHandle stream);
 /// Ends what begin_capture(stream) began and makes it ready to run. The stream must have waited for
 /// all that other streams captured; otherwise the error names one that it has not. After an error,
@@ -109,11 +110,11 @@ void destroy_graph(GraphHandle graph) noexcept;
 // Device memory that other processes of this host map: runtime_cuda_shareable.cpp; in tests
 // peer_fake.cpp.
 
-/// Of a device, the same in all processes.
+/// Name of a device, the same in all processes.
 std::string device_uuid(int device);
-/// Why its memory cannot go to other processes; empty where it can.
+/// Why a device's memory cannot go to other processes; empty where it can.
 std::string why_not_shareable(int device);
-/// Why it cannot read and write memory of the device of that number; empty where it can.
+/// Why a device cannot read and write memory of the device of that number; empty where it can.
 std::string why_not_reachable(int device, const std::string& uuid);
 /// Memory of undefined content, and the file by which other processes map it, which the caller
 /// closes.

@@ -240,7 +240,7 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
   ++launches;
   if (shared_bytes > kSharedWithoutAsking) {
     static std::mutex mutex;
-    // the attribute is one value per kernel: it only rises
+    // The attribute is one value per kernel: it only rises
     static std::map<const void*, std::size_t> allowed;
     const std::lock_guard lock(mutex);
     std::size_t& most = allowed[kernel];

@@ -85,7 +85,7 @@ CUmemAllocationProp properties_of(int device) {
   return properties;
 }
 
-/// The same on every device that can share: so a size tells what is mapped.
+/// Size of a whole block, the same on every device that can share: so a size tells what is mapped.
 std::size_t whole(int device, std::size_t bytes) {
   const CUmemAllocationProp properties = properties_of(device);
   std::size_t granularity = 0;

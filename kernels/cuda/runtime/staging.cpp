@@ -51,7 +51,7 @@ void EventRing::add_handles() {
 Event EventRing::record(StreamKind stream) {
   const std::lock_guard lock(mutex_);
   if (capturing_ && joined_[static_cast<std::size_t>(stream)]) return record_captured(stream);
-  // a capture forbids to ask what is done
+  // A capture forbids to ask what is done
   if (free_.empty()) capturing_ ? add_handles() : recycle();
   record_event(free_.back(), streams_[static_cast<std::size_t>(stream)]);
   at(next_) = {free_.back(), stream};
@@ -87,8 +87,8 @@ void EventRing::begin_capture() {
   capturing_ = true;
   joined_ = {};
   joined_[static_cast<std::size_t>(StreamKind::kCompute)] = true;
-  // a launch is on the compute stream; its work on these two must not overtake what they were told
-  // before
+  // A launch is on the compute stream; its work on these two must not overtake what they were told
+  // before.
   outer_ = {};
   for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication})
     outer_[static_cast<std::size_t>(other)] = true;
@@ -137,7 +137,7 @@ void EventRing::synchronize(Event event) {
     handle = mark->handle;
   }
   const TraceSpan span(kHostWait);
-  // only this thread records, so the handle stays what it is; others may ask meanwhile
+  // Only this thread records, so the handle stays what it is; others may ask meanwhile
   host_wait(handle);
 }
 

@@ -12,7 +12,7 @@
 
 namespace starling::cuda {
 
-/// What the timeline calls the host's waits for the device.
+/// Name of the host's waits for the device on the timeline.
 inline constexpr std::string_view kHostWait = "wait for the device";
 
 using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
@@ -21,11 +21,11 @@ using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 /// marked is done. So a number without a handle is done. One thread records and waits; any thread
 /// may ask done().
 ///
-/// In a capture marks are the capture's own, on the streams that take part in it: kCompute, and
-/// those that have waited for one of its marks. Every launch of the graph comes after what kUpdate
-/// and kCommunication have been told until then, and after what kUpload has where the capture waits
-/// for an event of it from before (the streams that end_capture() returns). Once the capture has
-/// ended, its marks stand for the last launch of any graph.
+/// Marks in a capture are its own, on the streams that take part in it: kCompute, and those that
+/// have waited for one of its marks. Every launch of the graph comes after what kUpdate and
+/// kCommunication have been told until then, and after what kUpload has where the capture waits for
+/// an event of it from before (the streams that end_capture() returns). Once the capture has ended,
+/// its marks stand for the last launch of any graph.
 class EventRing {
  public:
   explicit EventRing(const Streams& streams);
@@ -44,8 +44,8 @@ class EventRing {
   /// A graph has been launched, and `after` recorded.
   void launched(Event after);
 
-  /// Made at the start; more follow only while so many marks are ahead of the device. A power of
-  /// two.
+  /// Handles made at the start; more follow only while so many marks are ahead of the device. A
+  /// power of two.
   static constexpr std::size_t kHandles = 64;
 
  private:
@@ -54,20 +54,20 @@ class EventRing {
     StreamKind stream = StreamKind::kCompute;
   };
   Mark& at(std::uint64_t number) { return marks_[number & (marks_.size() - 1)]; }
-  /// Null where it is done and its handle is used again. Under mutex_.
+  /// Finds an event's mark; null where it is done and its handle is used again. Under mutex_.
   const Mark* find(Event event);
   /// Makes handles free, new ones only where none is done. Under mutex_.
   void recycle();
   void add_handles();
-  /// In the numbers of a capture's marks
+  /// Bit in the numbers of a capture's marks
   static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
   static bool is_captured(Event event) { return (event.id & kCaptured) != 0; }
   Event record_captured(StreamKind stream);
   void wait_captured(StreamKind stream, Event event);
 
   Streams streams_;
-  /// Of the following: a handle must not be recorded again while somebody asks for what it marked
-  /// before
+  /// Guards the following: a handle must not be recorded again while somebody asks for what it
+  /// marked before
   std::mutex mutex_;
   std::vector<Mark> marks_;  ///< of the numbers from first_ to before next_, round and round
   std::uint64_t first_ = 1, next_ = 1;  ///< 0 is the number of no event
@@ -95,7 +95,7 @@ class Staging {
 
   std::size_t slot_bytes() const { return slot_bytes_; }
   void to_device(const void* from, std::byte* to, std::size_t bytes, StreamHandle stream);
-  /// The same of numbers that `write` puts into the slot; bytes fit it.
+  /// Copies numbers that `write` puts into the slot; bytes fit it.
   template <class Write>
   void written_to_device(const Write& write, std::byte* to, std::size_t bytes,
                          StreamHandle stream) {
@@ -112,7 +112,7 @@ class Staging {
                       StreamHandle stream);
   /// Writes what the copies up to this event have brought; the caller has waited for it.
   void finish(Event event);
-  /// The same for all copies.
+  /// Finishes all copies.
   void finish_all();
 
   /// Bytes that hosts have copied into slots and out of them since the process began; for tests.

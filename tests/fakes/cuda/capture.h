@@ -10,7 +10,7 @@
 
 namespace starling::cuda::shim {
 
-/// What a fake graph does, in the order of the capture.
+/// A fake graph: what it does, in the order of the capture.
 struct FakeGraph {
   std::vector<std::function<void()>> work;
 };
@@ -30,7 +30,8 @@ class Capture {
   Clock record(StreamHandle stream) const { return streams_.at(stream).clock; }
   /// The stream joins the capture where it is not in it yet.
   void wait(StreamHandle stream, const std::string& name, const Clock& recorded);
-  /// From now on nothing is taken; the end will say this. The first reason counts.
+  /// Spoils the capture: from now on nothing is taken, and the end will say this. The first reason
+  /// counts.
   void spoil(const std::string& why);
   const std::string& spoiled() const { return spoiled_; }
   /// Streams that the origin has not waited for.

@@ -11,7 +11,7 @@ namespace starling::cuda::shim {
 /// bound.
 void carry_out(const GraphSpec& spec, const Bindings& bindings, Backend& cpu);
 
-/// The same of a product as cuBLASLt does it.
+/// Computes a product as cuBLASLt does it.
 void multiply(const Matmul& args, Backend& cpu);
 
 }  // namespace starling::cuda::shim

@@ -14,8 +14,8 @@ enum class PeerRefusal {
 };
 void refuse_peers(PeerRefusal what);
 
-/// From now on a block is at its owner's address in all threads of the process, so that a record of
-/// calls shows whose accesses meet.
+/// Maps blocks in place: from now on a block is at its owner's address in all threads of the
+/// process, so that a record of calls shows whose accesses meet.
 void map_in_place(bool in_place);
 
 /// Blocks that are mapped now in this process, own and others'.

@@ -37,10 +37,11 @@ struct Finding {
 /// copy from it wrote, before it issues the next copy of those bytes; there, what any thread has
 /// waited for counts.
 ///
-/// What is captured between the runtime's begin and end of a capture is walked by itself, with the
-/// order that forks and joins within the graph give it. A launch is one piece of work of the stream
-/// that it is on: other work comes before all of it, or after all of it, or races with all of it;
-/// so every launch touches all of that memory, as that stream.
+/// Finds races in a record of calls. What is captured between the runtime's begin and end of a
+/// capture is walked by itself, with the order that forks and joins within the graph give it. A
+/// launch is one piece of work of the stream that it is on: other work comes before all of it, or
+/// after all of it, or races with all of it. So every launch touches all of that memory, as that
+/// stream.
 std::vector<Finding> check_races(const std::vector<Call>& calls);
 
 /// The calls of each thread that uses NCCL, in the order of the ranks that they have in their first

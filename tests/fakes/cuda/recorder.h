@@ -9,8 +9,8 @@
 
 #include "kernels/cuda/runtime/runtime.h"
 
-// What the fake runtime (runtime_fake.cpp) has been asked to do, in issue order, and the devices
-// that it pretends to have.
+// A record of what the fake runtime (runtime_fake.cpp) has been asked to do, in issue order, and
+// the devices that it pretends to have.
 namespace starling::cuda::shim {
 
 enum class CallKind : std::uint8_t {
@@ -68,7 +68,7 @@ struct Call {
   /// kRecord: the how-manieth of this event; kWait, kHostWait: the one waited for (0: it was never
   /// recorded)
   std::uint64_t recording = 0;
-  /// Who called: threads are numbered from 1 as they make their first call
+  /// The thread that called: threads are numbered from 1 as they make their first call
   std::uint32_t thread = 0;
   int communicator = 0, parent = 0;  ///< NCCL's; from 1, the same number on all its ranks
   int peer = -1;
@@ -103,9 +103,9 @@ void let_events(std::uint64_t count);
 /// Recordings so far, and while held: the device comes to the one of this number.
 std::uint64_t recordings();
 void let_events_to(std::uint64_t recording);
-/// From now on this stream is stuck, as behind a transfer whose other end is gone: nothing issued
-/// to it is done, nor what other streams do behind an event of its, until release_stream(). A host
-/// that waits for such an event waits (20 s at most, then it is an error).
+/// Holds a stream: from now on it is stuck, as behind a transfer whose other end is gone. Nothing
+/// issued to it is done, nor what other streams do behind an event of its, until release_stream().
+/// A host that waits for such an event waits (20 s at most, then it is an error).
 void hold_stream(StreamHandle stream);
 void release_stream(StreamHandle stream);
 /// While set: work is recorded, not done, and copies to the host bring zeros. So a test counts what
@@ -113,7 +113,7 @@ void release_stream(StreamHandle stream);
 void skip_work(bool skipped);
 /// Something of a test's own, in its place among the calls.
 void note_mark(const std::string& label);
-/// What the runtime is not asked for: accesses, the pool's blocks, NCCL's calls.
+/// Notes what the runtime is not asked for: accesses, the pool's blocks, NCCL's calls.
 void note(Call call);
 void note_launch(StreamHandle stream, const char* label);
 /// Whether the stream captures, or work is skipped; then work on it is to be handed to keep_work()

@@ -48,9 +48,9 @@ namespace starling::cuda::shim {
 
 /// The order of a block's threads between two barriers, and of the blocks of a launch.
 enum class Order { kForward, kBackward, kShuffled };
-/// For all launches from now on. `seed` is for kShuffled.
+/// Sets the order for all launches from now on. `seed` is for kShuffled.
 void set_order(Order order, std::uint64_t seed = 0);
-/// What resident_blocks() of launch.h answers from now on; 2 unless it is set.
+/// Sets what resident_blocks() of launch.h answers from now on; 2 unless it is set.
 void set_resident_blocks(int blocks);
 int resident_blocks();
 

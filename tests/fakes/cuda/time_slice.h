@@ -31,11 +31,11 @@ class SharedDevice {
   std::uint32_t owner_;
 };
 
-/// take() of this process's device, before each piece of its work. The environment's
+/// Takes this process's device, before each piece of its work. The environment's
 /// STARLING_SHIM_SLICE_MS says how long a slice is; without it nothing is shared, and nobody waits.
 /// Processes share where they have the same folder of temporary files.
 void take_device();
-/// What a kernel that waits does between two looks: other processes may have the device meanwhile.
+/// Sleeps between two looks of a kernel that waits: other processes may have the device meanwhile.
 void sleep_in_kernel(unsigned nanoseconds);
 
 }  // namespace starling::cuda::shim

@@ -23,11 +23,12 @@ struct FakeNcclOptions {
 /// sizes than are received, fail. Every call is in the recorder's list (kNccl…). The world outlives
 /// what open() gives.
 ///
-/// What goes to a stream that captures is kept, and issued by each launch of the graph, which comes
-/// back once every rank has launched its part, or once it is clear that one never will: then the
-/// launch's stream is stuck, and what the graph has done is void. As with NCCL, a communicator that
-/// a graph holds must not be destroyed (this ends the process), buffers are not registered in a
-/// capture, and an operation that is captured on one rank alone fails.
+/// An NCCL between threads. What goes to a stream that captures is kept, and issued by each launch
+/// of the graph. A launch comes back once every rank has launched its part, or once it is clear
+/// that one never will. Then the launch's stream is stuck, and what the graph has done is void. As
+/// with NCCL, a communicator that a graph holds must not be destroyed: this ends the process.
+/// Buffers are not registered in a capture, and an operation that is captured on one rank alone
+/// fails.
 class FakeNccl {
  public:
   explicit FakeNccl(int ranks, const FakeNcclOptions& options = {});
@@ -37,8 +38,8 @@ class FakeNccl {
 
   /// A rank's end, for use by one thread and its watchdog.
   std::unique_ptr<Nccl> open(int rank);
-  /// From now on nothing that needs this rank is ever through: the operations of its peers are
-  /// issued, and then their streams are stuck (recorder.h's hold_stream), as are those of ranks
+  /// Stops a rank: from now on nothing that needs it is ever through. The operations of its peers
+  /// are issued, and then their streams are stuck (recorder.h's hold_stream), as are those of ranks
   /// that need these, until they abort.
   void stop(int rank);
   /// An asynchronous error on all communicators of a rank.

@@ -20,10 +20,10 @@ struct FakeWorldOptions {
   int refuse = -1;  ///< with `direct`: this rank has no memory to share
 };
 
-/// n ranks as threads of one process, for tests without MPI: the same sums in rank order, the same
-/// rules. Messages are delivered by a thread of the world's own, straight from the sender's buffer,
-/// so that a program that touches a buffer too early is found out (by wrong numbers, or by the
-/// thread sanitizer). The world outlives its transports.
+/// A world of n ranks as threads of one process, for tests without MPI: the same sums in rank
+/// order, the same rules. Messages are delivered by a thread of the world's own, straight from the
+/// sender's buffer. So a program that touches a buffer too early is found out (by wrong numbers, or
+/// by the thread sanitizer). The world outlives its transports.
 class FakeWorld {
  public:
   explicit FakeWorld(int ranks, const FakeWorldOptions& options = {});
@@ -34,7 +34,7 @@ class FakeWorld {
   int size() const;
   /// Rank's end of the world, for use by one thread.
   std::unique_ptr<Transport> transport(int rank);
-  /// From now on nothing reaches or leaves this rank, as if its host had gone.
+  /// Stops a rank: from now on nothing reaches or leaves it, as if its host had gone.
   void stop(int rank);
   /// Runs body(transport of rank r) on a thread for each rank and joins them. If one throws, the
   /// others' waits end at once, and the exception of the rank that threw first is thrown again.
