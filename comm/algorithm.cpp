@@ -46,45 +46,9 @@ AlgorithmRegistry& algorithms() {
 
 void register_builtin_algorithms() {
   static const bool done = [] {
-    algorithms().add("gossip", plan_gossip,
-                     "mix parameters with a round's neighbours, overlapped with the next forward "
-                     "and backward pass");
-    algorithms().add("allreduce", plan_all_reduce,
-                     "average gradients over all ranks, overlapped with the backward pass");
-    algorithms().add(
-        "qgm", plan_qgm,
-        "quasi-global momentum: follows how mixed parameters moved; for ranks whose data differ");
-    algorithms().add(
-        "decentlam", plan_decentlam,
-        "momentum that does not enlarge the bias of ranks with other data; one symmetric round");
-    algorithms().add("gradient_tracking", plan_gradient_tracking,
-                     "every rank follows the mean gradient of all; two exchanges a step");
-    algorithms().add("momentum_tracking", plan_momentum_tracking,
-                     "momentum corrected by how ranks differ; two exchanges a step");
-    algorithms().add("exact_diffusion", plan_exact_diffusion,
-                     "removes the bias of ranks with other data (with lazy false: D2)");
-    algorithms().add("push_sum", plan_push_sum,
-                     "gossip over one-way graphs whose ranks may receive unequally much");
-    algorithms().add("choco", plan_choco,
-                     "gossip in 8 bits whose encoding errors fade: ranks send how far they went "
-                     "from what others believe");
-    algorithms().add("low_precision", plan_low_precision,
-                     "Bagua's ring in 8 bits, with a replica of every neighbour");
-    algorithms().add("bytegrad", plan_bytegrad, "average gradients over all ranks in 8 bits");
-    algorithms().add("qadam", plan_qadam,
-                     "Adam whose ranks average momenta in 8 bits, once the second moment stays");
-    algorithms().add(
-        "local_sgd", plan_local_sgd,
-        "ranks train alone and average their models every few steps (post-local SGD with a start)");
-    algorithms().add(
-        "slowmo", plan_slowmo,
-        "as local_sgd, with a momentum over the averages; between them alone or with gossip");
-    algorithms().add(
-        "diloco", plan_diloco,
-        "rare averages as steps of an outer optimizer; in fragments and delayed where wished");
-    algorithms().add("async", plan_async,
-                     "ranks train alone and add their models' mean whenever it arrives; no step "
-                     "waits (not repeatable)");
+#define STARLING_ADD_ALGORITHM(type, summary) algorithms().add(#type, plan_##type, summary);
+    STARLING_ALGORITHMS(STARLING_ADD_ALGORITHM)
+#undef STARLING_ADD_ALGORITHM
     return true;
   }();
   static_cast<void>(done);
@@ -100,7 +64,7 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   if (!plan.make)
     section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
   std::set<std::string> names;
-  for (const AlgorithmPlan::State& state : plan.states) {
+  for (const KeptState& state : plan.states) {
     if (state.name.empty() || !names.insert(state.name).second)
       section.error("type",
                     "{} keeps states of which two are named '{}', or one has no name; checkpoints "
@@ -130,7 +94,7 @@ std::vector<AlgorithmPlan> known_algorithms() {
   return result;
 }
 
-int AlgorithmPlan::State::copies_on(const Topology* topology, int rank) const {
+int KeptState::copies_on(const Topology* topology, int rank) const {
   if (!per_neighbour) return copies;
   if (!topology || topology->ranks() == 1) return 0;
   return 1 +
@@ -141,7 +105,7 @@ int AlgorithmPlan::State::copies_on(const Topology* topology, int rank) const {
 std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site) {
   for (Bucket& bucket : site.buckets) {
     if (!bucket.sync.empty()) continue;
-    for (const AlgorithmPlan::State& state : plan.states) {
+    for (const KeptState& state : plan.states) {
       const int copies = state.copies_on(site.topology, site.transport.rank());
       for (int copy = 0; copy < copies; ++copy) {
         if (state.numbers > 0 && &bucket != site.buckets.data()) continue;
@@ -154,7 +118,7 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
     }
   }
   AlgorithmSite whole = site;
-  whole.ranks_per_node = plan.ranks_per_node;
+  whole.ranks_per_node = plan.needs.ranks_per_node;
   std::unique_ptr<Algorithm> made =
       named("algorithm", plan.label(), [&] { return plan.make(whole); });
   if (!made)

@@ -26,15 +26,10 @@
 // ready (algorithms/). mixer: how parameters reach the neighbours (mixers/, shared/). transport:
 // how buffers travel (mpi/, nccl/, transports/); world: the control plane. exchange_plan: a round
 // of a topology as sends, receives and sums. capture: what a graph of a step holds. agreement: how
-// ranks fail together. planner/: predictions. It uses core, kernels and topology, and never layers:
-// the trainer brings both together.
+// ranks fail together. planner/: predictions; it stands above all these, and none includes it.
+// comm uses core, kernels and topology, and never layers: the trainer brings both together.
 
 namespace starling {
-
-struct NetworkModel;  // comm/planner
-struct Prediction;
-struct RoundCost;
-struct StepModel;
 
 /// Clipping by gradient norm; norm = 0 switches it off.
 struct ClipSettings {
@@ -168,92 +163,123 @@ struct EncodedModel {
       step = {};
 };
 
-/// What an algorithm needs and can do, once its keys are read and before there are buckets or other
-/// ranks; and how it is made then. A maker names the members that it has something to say of.
-struct AlgorithmPlan {
-  std::string name = {};   ///< as the config has it; read_algorithm() fills it in
-  std::string title = {};  ///< as reports have it; empty: the name
-  TopologyKind topology = TopologyKind::kNone;
+/// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted
+/// by --dry-run.
+struct KeptState {
+  std::string name;
+  int copies = 1;                             ///< several are saved as name.0, name.1, …
+  std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
+  /// So many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
+  std::int64_t numbers = 0;
+  /// A copy for the rank itself and one for each that it hears from in round 0; none of a single
+  /// rank
+  bool per_neighbour = false;
+  int copies_on(const Topology* topology, int rank) const;
+};
+
+/// A key that gives a number of steps: more than the run has is an error, and a period that does
+/// not divide them is told.
+struct StepKey {
+  std::string key;
+  std::int64_t steps = 0;
+  /// Something comes again after so many; false: it begins there, so that some must be left
+  bool period = true;
+  std::int64_t after = 0;  ///< a period's first begins there
+  std::int64_t unit = 1;   ///< the key counts exchanges that are so many steps apart
+  /// What a period ends with is used in the step after it, which must be there
+  bool used_next = false;
+};
+
+/// The facet of needs: what an algorithm does not go without.
+struct AlgorithmNeeds {
+  /// `sync.topology.type` where the config has none; empty: base-2
+  std::string default_topology = {};
   std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
   /// Why settings of an optimizer that fits do not; its result is empty where they do.
   std::function<std::string(const OptimizerRule&)> rule_fault = {};
-  /// `sync.topology.type` where the config has none; empty: base-2
-  std::string default_topology = {};
-  /// Takes a `sync.exchange` that encodes what travels, in this way
-  std::optional<Encoding> encoding = std::nullopt;
-
-  /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints,
-  /// counted by --dry-run.
-  struct State {
-    std::string name;
-    int copies = 1;                             ///< several are saved as name.0, name.1, …
-    std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
-    /// So many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
-    std::int64_t numbers = 0;
-    /// A copy for the rank itself and one for each that it hears from in round 0; none of a single
-    /// rank
-    bool per_neighbour = false;
-    int copies_on(const Topology* topology, int rank) const;
-  };
-  std::vector<State> states = {};
-  /// Copies of the parameters that it works in and does not keep, beside what neighbours send
-  int scratch = 0;
-  /// Tensors of the parameters' size that an exchange brings from each neighbour
-  int mixed = 1;
-  bool mixes_states = false;  ///< and the optimizer's states beside them
-  /// Parameters travel as messages, though neighbours could read them where they lie (MixSite)
-  bool messages = false;
-  /// Bytes on the wire for each of what it exchanges: below 1 where it encodes by itself
-  double wire = 1.0;
+  /// Why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what
+  /// would
+  std::string fp16_fault = {};
   /// The model needs so many buckets, which the key is about; 0: any number does.
   struct LeastBuckets {
     std::string key;
     std::int64_t count = 0;
   } least_buckets = {};
-  /// Why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what
-  /// would
-  std::string fp16_fault = {};
+  bool by_nodes = false;  ///< it treats a node's ranks apart
+  /// Given by the config, and to divide the ranks; 0: not, so it is the topology's, or the hosts'
+  std::int64_t ranks_per_node = 0;
+};
+
+/// The facet of steps: how they follow each other.
+struct AlgorithmSteps {
+  std::vector<StepKey> keys = {};
+  /// After so many steps the algorithm's own work comes again, beside the topology's and the
+  /// rule's; 0: not said, so there are no graphs.
+  std::int64_t period = 0;
   /// Its numbers depend on when things happen: needs `"deterministic": false`; ranks' steps may
   /// differ
   bool asynchronous = false;
   /// It counts the optimizer's steps anew now and then: no other algorithm may go on from there
   bool restarts_updates = false;
-  bool by_nodes = false;  ///< it treats a node's ranks apart
-  /// Given by the config, and to divide the ranks; 0: not, so it is the topology's, or the hosts'
-  std::int64_t ranks_per_node = 0;
-  /// A key that gives a number of steps: more than the run has is an error, and a period that does
-  /// not divide them is told.
-  struct StepKey {
-    std::string key;
-    std::int64_t steps = 0;
-    /// Something comes again after so many; false: it begins there, so that some must be left
-    bool period = true;
-    std::int64_t after = 0;  ///< a period's first begins there
-    std::int64_t unit = 1;   ///< the key counts exchanges that are so many steps apart
-    /// What a period ends with is used in the step after it, which must be there
-    bool used_next = false;
-  };
-  std::vector<StepKey> step_keys = {};
+};
+
+/// The facet of messages: how what is exchanged travels.
+struct AlgorithmMessages {
+  /// Takes a `sync.exchange` that encodes what travels, in this way
+  std::optional<Encoding> encoding = std::nullopt;
+  /// Bytes on the wire for each of what it exchanges: below 1 where it encodes by itself
+  double wire = 1.0;
+  /// Parameters travel as messages, though neighbours could read them where they lie (MixSite)
+  bool always = false;
+  /// Tensors of the parameters' size that an exchange brings from each neighbour
+  int mixed = 1;
+  bool mixes_states = false;  ///< and the optimizer's states beside them
+};
+
+/// The facet of equality: what is the same on all ranks, to the bit.
+struct AlgorithmEquality {
+  static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
   /// In steps before this one the optimizer gets means over the ranks' gradients.
   std::int64_t means_before = 0;
-  static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
-  /// Where ranks meet now and then: whether after so many of its steps a bucket's parameters are
-  /// equal on all ranks, to the bit. Bucket of how many.
-  std::function<bool(std::int64_t steps, int bucket, int buckets)> equal_after = {};
-  bool equal_states = false;  ///< and the optimizer's states beside them
-  /// So many of `states`, the first, are equal on all ranks after every step
-  int equal_kept = 0;
-  /// How disagreement moves, for algorithms that could enlarge it (comm/growth.h).
-  std::function<DisagreementModel(const OptimizerRule&)> growth = {};
+  /// Where ranks meet now and then: whether a bucket's parameters are equal after so many of its
+  /// steps. Bucket of how many.
+  std::function<bool(std::int64_t steps, int bucket, int buckets)> after = {};
+  bool rule_states = false;  ///< and the optimizer's states beside them
+  /// So many of the plan's states, the first, are equal after every step
+  int kept = 0;
+  bool always() const { return means_before == kAlways; }
+  bool any() const { return always() || after || kept > 0; }
+};
+
+/// The facet of growth: how the ranks' disagreement moves.
+struct AlgorithmGrowth {
+  /// Of algorithms that could enlarge it (comm/growth.h)
+  std::function<DisagreementModel(const OptimizerRule&)> model = {};
   EncodedModel encoded = {};  ///< where it encodes by itself (comm/consensus.h)
-  /// After so many steps the algorithm's own work comes again, beside the topology's and the
-  /// rule's; 0: not said, so there are no graphs.
-  std::int64_t period = 0;
-  /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of
-  /// so many bytes. Without this nothing is chosen by measurement.
-  std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&,
-                           double bucket_bytes)>
-      predict = {};
+};
+
+/// Something that ranks exchange again and again; comm/planner lays it on a time line.
+struct PlannedExchange {
+  enum What : std::uint8_t {
+    kRounds,          ///< the messages' tensors, by the topology's rounds
+    kGradients,       ///< the mean over all ranks, from a bucket's last gradient on
+    kGradientChunks,  ///< the same by encoded messages (EncodedMean)
+    kModels,          ///< the mean over all ranks of their parameters
+  } what = kRounds;
+  std::int64_t every = 1;  ///< steps
+  /// Steps that it has to arrive while ranks compute, of gradients the rest of the pass; 0: ranks
+  /// wait for it
+  std::int64_t hidden = 0;
+  /// Models: not by steps, but so many seconds after the last one has come; no step waits
+  std::optional<double> pause = std::nullopt;
+  /// Gradients: the mean inside nodes of so many ranks first; 0: of a host's
+  std::int64_t ranks_per_node = 1;
+};
+
+/// The facet of cost: what a step takes, in time and in learning.
+struct AlgorithmCost {
+  /// None: not said, so nothing is chosen by measurement
+  std::vector<PlannedExchange> exchanges = {};
   /// How far apart ranks are where gradients are taken: the square of it, in units of what one
   /// update adds. `left` is the sum over k ≥ 0 of what k rounds leave of a disagreement, squared (1
   /// without rounds). 0: they take equal gradients' mean. Without this the planner does not know
@@ -264,6 +290,23 @@ struct AlgorithmPlan {
   bool near_all_reduce = false;
   /// Keys with values that the planner tries beside the default ones
   std::vector<std::pair<std::string, std::int64_t>> tried = {};
+};
+
+/// What an algorithm is, once its keys are read and before there are buckets or other ranks; and
+/// how it is made then. A maker names the members that it has something to say of.
+struct AlgorithmPlan {
+  std::string name = {};   ///< as the config has it; read_algorithm() fills it in
+  std::string title = {};  ///< as reports have it; empty: the name
+  TopologyKind topology = TopologyKind::kNone;
+  AlgorithmNeeds needs = {};
+  std::vector<KeptState> states = {};
+  /// Copies of the parameters that it works in and does not keep, beside what neighbours send
+  int scratch = 0;
+  AlgorithmMessages messages = {};
+  AlgorithmSteps steps = {};
+  AlgorithmEquality equality = {};
+  AlgorithmGrowth growth = {};
+  AlgorithmCost cost = {};
   std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> make = {};
 
   const std::string& label() const { return title.empty() ? name : title; }

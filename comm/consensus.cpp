@@ -93,7 +93,7 @@ double number(std::uint64_t key, std::size_t at) {
 }  // namespace
 
 bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer) {
-  return plan.encoded.step || (plan.encoding && mixer.encodes);
+  return plan.growth.encoded.step || (plan.messages.encoding && mixer.encodes);
 }
 
 EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer,
@@ -101,9 +101,10 @@ EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& m
   require(encodes(plan, mixer), "consensus", "{} exchanges numbers as they are", plan.label());
   const auto ranks = static_cast<std::size_t>(topology.ranks());
   if (ranks == 1) return {};
-  const EncodedModel model = plan.encoded.step ? plan.encoded : differences(*plan.encoding);
-  Coder code(backend, plan.encoded.step ? model.code : mixer.code,
-             plan.encoded.step ? model.block : plan.encoding->block);
+  const bool own = static_cast<bool>(plan.growth.encoded.step);
+  const EncodedModel model = own ? plan.growth.encoded : differences(*plan.messages.encoding);
+  Coder code(backend, own ? model.code : mixer.code,
+             own ? model.block : plan.messages.encoding->block);
   Numbers z(static_cast<std::size_t>(model.states) + 1, Part(ranks * kWidth, 0.0));
   for (std::size_t at = 0; at < z[0].size(); ++at) {
     const double common = number(1, at % kWidth);

@@ -17,7 +17,8 @@ struct EncodedConsensus {
   double floor = 0.0;
 };
 
-/// The algorithm encodes by itself (AlgorithmPlan::encoded), or it is given an exchange that does.
+/// The algorithm encodes by itself (AlgorithmGrowth::encoded), or it is given an exchange that
+/// does.
 bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer);
 /// Run with the codes themselves, on 512 numbers a rank: parameters of one size that all ranks
 /// share, and as much again by which each went its own way. `backend` encodes. Only where

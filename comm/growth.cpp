@@ -130,8 +130,8 @@ double radius_by_trial(const DisagreementModel& model, const Period& of, std::si
 
 Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule,
                        const Topology& topology) {
-  if (!plan.growth || topology.ranks() == 1) return {};
-  const DisagreementModel model = plan.growth(rule);
+  if (!plan.growth.model || topology.ranks() == 1) return {};
+  const DisagreementModel model = plan.growth.model(rule);
   const Period period(topology, model.mean_every);
   const auto ranks = static_cast<std::size_t>(topology.ranks());
   const bool estimated = (static_cast<std::size_t>(model.states) + 1) * ranks > kMatrix;
@@ -159,10 +159,10 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule,
     }
   }
   for (const AlgorithmPlan& other : known_algorithms()) {
-    const auto& fit = other.optimizers;
+    const auto& fit = other.needs.optimizers;
     if (other.topology == TopologyKind::kNone || !kind_fault(topology, other.topology).empty() ||
         (!fit.empty() && std::find(fit.begin(), fit.end(), optimizer) == fit.end()) ||
-        (other.rule_fault && !other.rule_fault(rule).empty()) ||
+        (other.needs.rule_fault && !other.needs.rule_fault(rule).empty()) ||
         growth_per_step(other, rule, topology).grows())
       continue;
     others.push_back(other.name);

@@ -12,7 +12,7 @@ namespace starling {
 /// of an algorithm's linear map over a period of the topology (64 rounds of one without period),
 /// per step.
 struct Growth {
-  /// 0 where the plan has no model (AlgorithmPlan::growth), or there is one rank
+  /// 0 where the plan has no model (AlgorithmGrowth::model), or there is one rank
   double per_step = 0.0;
   /// True: estimated from random starts, where the map is too large for a matrix: within a
   /// hundredth

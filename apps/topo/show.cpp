@@ -253,10 +253,10 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
   ConfigSection section(config, "--momentum");
   const std::unique_ptr<OptimizerRule> rule = optimizers().make("sgd", "optimizer.type", section);
   std::string fault = kind_fault(topology, plan.topology);
-  if (fault.empty() && plan.rule_fault) fault = plan.rule_fault(*rule);
+  if (fault.empty() && plan.needs.rule_fault) fault = plan.needs.rule_fault(*rule);
   if (!fault.empty()) return fmt::format("{}: not for this, {}\n", plan.label(), fault);
   const std::string encoded = encoded_text(plan, options, topology);
-  if (!plan.growth)
+  if (!plan.growth.model)
     return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label()) +
            encoded;
   const Growth growth = growth_per_step(plan, *rule, topology);

@@ -143,10 +143,10 @@ std::size_t Trainer::part_of(std::int64_t t) const {
 void Trainer::open_part(std::size_t k) {
   part_ = k;
   const auto& [plan, topology, began, first] = part(k);
-  Encoding encoding = plan.encoding.value_or(Encoding());
+  Encoding encoding = plan.messages.encoding.value_or(Encoding());
   encoding.dtype = config_.dtype;
   // The exchanges that are encoded are another part's.
-  const bool whole = config_.mixer.encodes && !plan.encoding;
+  const bool whole = config_.mixer.encodes && !plan.messages.encoding;
   mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer)
                .make(backend_, transport_, encoding);
   std::function<void(int)> after_update;
@@ -267,9 +267,8 @@ void Trainer::check_updated() const {
   std::int64_t least = 1;  // steps after which every bucket has been updated
   for (std::size_t k = 0; k <= config_.phases.size(); ++k) {
     const AlgorithmPlan& plan = part(k).algorithm;
-    least = std::max({least, plan.period, config_.rule->phases()});
-    for (const AlgorithmPlan::StepKey& key : plan.step_keys)
-      least = std::max(least, key.steps + key.after);
+    least = std::max({least, plan.steps.period, config_.rule->phases()});
+    for (const StepKey& key : plan.steps.keys) least = std::max(least, key.steps + key.after);
   }
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -406,7 +405,7 @@ double Trainer::rate(std::int64_t step) const {
          "the rate of update {} is {}; it must be a number of 0 or more", planned, lr);
   }
   return lr * batch *
-         (step - (step < of.first ? of.began : of.first) < of.algorithm.means_before
+         (step - (step < of.first ? of.began : of.first) < of.algorithm.equality.means_before
               ? 1.0
               : config_.lr_scale);
 }

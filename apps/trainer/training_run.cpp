@@ -434,7 +434,7 @@ bool TrainingRun::stop_agreed() {
     if (checkpoints_.pending() && !checkpoints_.busy()) checkpoints_.advance();
     return stop_requested();
   }
-  const bool apart = trainer_.algorithm().asynchronous;
+  const bool apart = trainer_.algorithm().steps.asynchronous;
   const std::int64_t interval =
       apart ? std::clamp(config_.log_every, kStopInterval, kMostStopInterval) : kStopInterval;
   if (step() % interval != 0) return false;

@@ -47,13 +47,13 @@ struct Digests {
 
 Digests digests_of(const Trainer& trainer) {
   const std::vector<Bucket>& buckets = trainer.buckets();
-  const AlgorithmPlan& plan = trainer.algorithm();
-  const bool always = plan.means_before == AlgorithmPlan::kAlways;
+  const AlgorithmEquality& equality = trainer.algorithm().equality;
+  const bool always = equality.always();
   Digests digests;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const bool equal = always || (plan.equal_after &&
-                                  plan.equal_after(trainer.algorithm_steps(), static_cast<int>(b),
-                                                   static_cast<int>(buckets.size())));
+    const bool equal =
+        always || (equality.after && equality.after(trainer.algorithm_steps(), static_cast<int>(b),
+                                                    static_cast<int>(buckets.size())));
     if (equal) {
       const HostBytes parameters(buckets[b].parameters);
       const std::size_t size = size_of(buckets[b].parameters.dtype());
@@ -63,14 +63,14 @@ Digests digests_of(const Trainer& trainer) {
                                 static_cast<std::size_t>(slot.elements) * size);
       }
     }
-    for (std::size_t k = 0; equal && (always || plan.equal_states) && k < buckets[b].states.size();
-         ++k) {
+    for (std::size_t k = 0;
+         equal && (always || equality.rule_states) && k < buckets[b].states.size(); ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
       const HostBytes state(buckets[b].states[k]);
       digests.all += checksum(state.data(), state.size());
     }
     for (std::size_t k = 0;
-         k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(plan.equal_kept)); ++k) {
+         k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(equality.kept)); ++k) {
       digests.names.push_back(fmt::format("sync.{}, bucket {}", buckets[b].sync[k].name, b));
       const HostBytes kept(buckets[b].sync[k].numbers);
       digests.all += checksum(kept.data(), kept.size());
@@ -231,14 +231,12 @@ void compare_mix(Trainer& trainer) {
 }  // namespace
 
 std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mixer) {
-  if (algorithm.means_before == AlgorithmPlan::kAlways || algorithm.equal_after ||
-      algorithm.equal_kept > 0)
-    return {};
-  if (algorithm.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic ||
-      algorithm.messages)
+  if (algorithm.equality.any()) return {};
+  if (algorithm.steps.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic ||
+      algorithm.messages.always)
     return fmt::format("with {} nothing is equal on ranks between two steps, or mixed there",
                        algorithm.label());
-  if (mixer.encodes || algorithm.encoded.code != Code::kNone)
+  if (mixer.encodes || algorithm.growth.encoded.code != Code::kNone)
     return "ranks exchange encoded numbers, and none holds what another has";
   return {};
 }
@@ -248,9 +246,7 @@ void verify_replicas(Trainer& trainer) {
   const TraceSpan span("verify", std::to_string(trainer.steps_done()));
   trainer.finish();
   trainer.backend().synchronize();
-  const AlgorithmPlan& plan = trainer.algorithm();
-  if (plan.means_before == AlgorithmPlan::kAlways || plan.equal_after || plan.equal_kept > 0)
-    return compare_equal(trainer);
+  if (trainer.algorithm().equality.any()) return compare_equal(trainer);
   compare_mix(trainer);
 }
 

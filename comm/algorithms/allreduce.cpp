@@ -8,7 +8,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/algorithms/updater.h"
-#include "comm/planner/predict.h"
 
 namespace starling {
 namespace {
@@ -121,7 +120,7 @@ std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) {
   return std::make_unique<AllReduce>(site, true, false, 1);
 }
 
-AlgorithmPlan plan_all_reduce(ConfigSection& config) {
+AlgorithmPlan plan_allreduce(ConfigSection& config) {
   const bool average =
       config.boolean("average", true, "the mean of all ranks' gradients; false: their sum");
   const bool delay =
@@ -138,20 +137,14 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
   if (chunks && nodes)
     config.error("hierarchical", "does not go with scatter_gather; allowed: one of them");
   return {.title = "all-reduce",
+          .needs = {.by_nodes = nodes, .ranks_per_node = given},
           .scratch = chunks || nodes ? 1 : 0,
-          .by_nodes = nodes,
-          .ranks_per_node = given,
-          .means_before = AlgorithmPlan::kAlways,
-          .period = 1,
-          .predict =
-              [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
-                  double bucket_bytes) {
-                const int of_node = !nodes      ? 1
-                                    : given > 0 ? static_cast<int>(given)
-                                                : network.ranks_per_host;
-                return predict_all_reduce(network, step, bucket_bytes, !delay, of_node);
-              },
-          .disagreement = [](double) { return 0.0; },
+          .steps = {.period = 1},
+          .equality = {.means_before = AlgorithmEquality::kAlways},
+          .cost = {.exchanges = {{.what = PlannedExchange::kGradients,
+                                  .hidden = delay ? 0 : 1,
+                                  .ranks_per_node = nodes ? given : 1}},
+                   .disagreement = [](double) { return 0.0; }},
           .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
             if (chunks && site.transport.size() > 1)
               return make_scatter_gather(site, average, delay);

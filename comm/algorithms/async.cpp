@@ -7,7 +7,6 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
-#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -116,21 +115,15 @@ AlgorithmPlan plan_async(ConfigSection& config) {
                      "milliseconds from the end of an average to the next one's begin");
   return {.title = "asynchronous averaging",
           .scratch = 2,
-          .asynchronous = true,
-          .step_keys = {{"warmup", warmup, false}},
-          .means_before = warmup,
-          .predict =
-              [interval_ms](const std::vector<RoundCost>&, const NetworkModel& network,
-                            const StepModel& step, double bucket_bytes) {
-                return predict_asynchronous(network, step, bucket_bytes,
-                                            1e-3 * static_cast<double>(interval_ms));
-              },
-          .make =
-              [=](const AlgorithmSite& site) {
-                auto apart = std::make_unique<Asynchronous>(site, interval_ms);
-                return after_warmup(site, warmup, warmup > 0 ? make_all_reduce(site) : nullptr,
-                                    std::move(apart));
-              }};
+          .steps = {.keys = {{"warmup", warmup, false}}, .asynchronous = true},
+          .equality = {.means_before = warmup},
+          .cost = {.exchanges = {{.what = PlannedExchange::kModels,
+                                  .pause = 1e-3 * static_cast<double>(interval_ms)}}},
+          .make = [=](const AlgorithmSite& site) {
+            auto apart = std::make_unique<Asynchronous>(site, interval_ms);
+            return after_warmup(site, warmup, warmup > 0 ? make_all_reduce(site) : nullptr,
+                                std::move(apart));
+          }};
 }
 
 }  // namespace starling

@@ -13,7 +13,7 @@ namespace starling {
 enum class StatesAt { kLocal, kAverage, kReset };
 /// The key `states`.
 StatesAt read_states(ConfigSection& config);
-/// AlgorithmPlan::fp16_fault.
+/// AlgorithmNeeds::fp16_fault.
 std::string fp16_fault(StatesAt states);
 
 /// Ranks that train by an inner algorithm and meet after some steps. What they do then is the

@@ -5,30 +5,50 @@
 #include "comm/algorithm.h"
 
 // What lives here: an algorithm a file, and what they share: updater (the fused update of a
-// bucket), gradient_norm (clipping, fp16's flag). A new one is its file, a line in
-// comm/algorithm.cpp and its tests.
+// bucket), gradient_norm (clipping, fp16's flag). A new one is its file, which defines plan_<type>,
+// a line of this list, its documentation and its tests.
 
 namespace starling {
 
-AlgorithmPlan plan_qgm(ConfigSection& config);
-AlgorithmPlan plan_decentlam(ConfigSection& config);
-AlgorithmPlan plan_gradient_tracking(ConfigSection& config);
-AlgorithmPlan plan_momentum_tracking(ConfigSection& config);
-AlgorithmPlan plan_exact_diffusion(ConfigSection& config);
-AlgorithmPlan plan_push_sum(ConfigSection& config);
-AlgorithmPlan plan_choco(ConfigSection& config);
-AlgorithmPlan plan_low_precision(ConfigSection& config);
-AlgorithmPlan plan_bytegrad(ConfigSection& config);
-AlgorithmPlan plan_qadam(ConfigSection& config);
-AlgorithmPlan plan_local_sgd(ConfigSection& config);
-AlgorithmPlan plan_slowmo(ConfigSection& config);
-AlgorithmPlan plan_diloco(ConfigSection& config);
-AlgorithmPlan plan_async(ConfigSection& config);
-/// Combine while computing over the site's topology (semantics.md section 2; decent-dp, arXiv
-/// 2410.11998 and its references).
-AlgorithmPlan plan_gossip(ConfigSection& config);
-/// The mean gradient over all ranks, the baseline (semantics.md section 4).
-AlgorithmPlan plan_all_reduce(ConfigSection& config);
+/// The list of algorithms: X(type in a config, what `--list algorithms` says of it).
+#define STARLING_ALGORITHMS(X)                                                              \
+  X(gossip,                                                                                 \
+    "mix parameters with a round's neighbours, overlapped with the next forward and "       \
+    "backward pass")                                                                        \
+  X(allreduce, "average gradients over all ranks, overlapped with the backward pass")       \
+  X(qgm,                                                                                    \
+    "quasi-global momentum: follows how mixed parameters moved; for ranks whose data "      \
+    "differ")                                                                               \
+  X(decentlam,                                                                              \
+    "momentum that does not enlarge the bias of ranks with other data; one "                \
+    "symmetric round")                                                                      \
+  X(gradient_tracking, "every rank follows the mean gradient of all; two exchanges a step") \
+  X(momentum_tracking, "momentum corrected by how ranks differ; two exchanges a step")      \
+  X(exact_diffusion, "removes the bias of ranks with other data (with lazy false: D2)")     \
+  X(push_sum, "gossip over one-way graphs whose ranks may receive unequally much")          \
+  X(choco,                                                                                  \
+    "gossip in 8 bits whose encoding errors fade: ranks send how far they went from "       \
+    "what others believe")                                                                  \
+  X(low_precision, "Bagua's ring in 8 bits, with a replica of every neighbour")             \
+  X(bytegrad, "average gradients over all ranks in 8 bits")                                 \
+  X(qadam, "Adam whose ranks average momenta in 8 bits, once the second moment stays")      \
+  X(local_sgd,                                                                              \
+    "ranks train alone and average their models every few steps (post-local SGD "           \
+    "with a start)")                                                                        \
+  X(slowmo,                                                                                 \
+    "as local_sgd, with a momentum over the averages; between them alone or with "          \
+    "gossip")                                                                               \
+  X(diloco,                                                                                 \
+    "rare averages as steps of an outer optimizer; in fragments and delayed where "         \
+    "wished")                                                                               \
+  X(async,                                                                                  \
+    "ranks train alone and add their models' mean whenever it arrives; no step waits "      \
+    "(not repeatable)")
+
+#define STARLING_DECLARE_ALGORITHM(type, summary) AlgorithmPlan plan_##type(ConfigSection& config);
+STARLING_ALGORITHMS(STARLING_DECLARE_ALGORITHM)
+#undef STARLING_DECLARE_ALGORITHM
+
 /// Makes all-reduce by chunks, which each rank adds up and sends to all.
 std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay);
 /// Makes all-reduce with default keys, for algorithms that begin with it.

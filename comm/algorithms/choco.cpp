@@ -10,7 +10,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
-#include "comm/planner/predict.h"
 #include "core/operations/pointwise.h"
 
 namespace starling {
@@ -136,16 +135,18 @@ AlgorithmPlan plan_choco(ConfigSection& config) {
       .title = "Choco",
       .topology = TopologyKind::kSymmetricFixed,
       .states = {{"x_hat"}, {"r"}},
-      .wire = compressor.wire(),
+      .messages = {.wire = compressor.wire()},
       // Encoding apart it is gossip that goes a part of the way.
-      .growth = [step](const OptimizerRule& rule) { return model_of_mixing(rule, {.part = step}); },
-      .encoded = model_of_beliefs(compressor, step),
-      .predict = predict_by_gossip(true),
-      .disagreement = [step](double left) { return drift_of(1, true, 1.0 + (left - 1.0) / step); },
-      .make =
-          [=](const AlgorithmSite& site) {
-            return std::make_unique<Choco>(site, compressor, step);
-          }};
+      .growth = {[step](const OptimizerRule& rule) {
+                   return model_of_mixing(rule, {.part = step});
+                 },
+                 model_of_beliefs(compressor, step)},
+      .cost = {.exchanges = {{.hidden = 1}},
+               .disagreement =
+                   [step](double left) { return drift_of(1, true, 1.0 + (left - 1.0) / step); }},
+      .make = [=](const AlgorithmSite& site) {
+        return std::make_unique<Choco>(site, compressor, step);
+      }};
 }
 
 }  // namespace starling

@@ -6,7 +6,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
-#include "comm/planner/predict.h"
 #include "core/operations/codecs.h"
 
 namespace starling {
@@ -90,16 +89,15 @@ AlgorithmPlan plan_bytegrad(ConfigSection& config) {
   const Compressor compressor = read_compressor(config, "minmax8");
   return {.title = "ByteGrad",
           .scratch = 1,
-          .wire = compressor.wire(),
-          .means_before = AlgorithmPlan::kAlways,
-          .period = 1,
-          .predict = predict_by_encoded_mean(compressor.wire()),
-          .disagreement = [](double) { return 0.0; },
-          .make =
-              [=](const AlgorithmSite& site) {
-                return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(),
-                                                          1.0, false);
-              }};
+          .messages = {.wire = compressor.wire()},
+          .steps = {.period = 1},
+          .equality = {.means_before = AlgorithmEquality::kAlways},
+          .cost = {.exchanges = {{.what = PlannedExchange::kGradientChunks}},
+                   .disagreement = [](double) { return 0.0; }},
+          .make = [=](const AlgorithmSite& site) {
+            return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(), 1.0,
+                                                      false);
+          }};
 }
 
 }  // namespace starling

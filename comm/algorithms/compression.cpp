@@ -18,7 +18,7 @@ std::int64_t read_block(ConfigSection& config) {
 
 }  // namespace
 
-Encoding read_encoding(ConfigSection& config, std::vector<AlgorithmPlan::State>& states) {
+Encoding read_encoding(ConfigSection& config, std::vector<KeptState>& states) {
   Encoding encoding;
   encoding.block = read_block(config);
   if (config.boolean(

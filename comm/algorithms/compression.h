@@ -11,7 +11,7 @@ namespace starling {
 
 /// The keys of algorithms whose exchange may be encoded (`sync.exchange`): block, error_feedback,
 /// consensus_step. With feedback a state joins `states`.
-Encoding read_encoding(ConfigSection& config, std::vector<AlgorithmPlan::State>& states);
+Encoding read_encoding(ConfigSection& config, std::vector<KeptState>& states);
 
 /// γ of an exchange that is encoded.
 double read_consensus_step(ConfigSection& config);
@@ -20,7 +20,7 @@ double read_consensus_step(ConfigSection& config);
 struct Compressor {
   Code code = Code::kMinMax8;
   std::int64_t block = 256;
-  /// AlgorithmPlan::wire, for fp32 numbers.
+  /// AlgorithmMessages::wire, for fp32 numbers.
   double wire() const {
     constexpr std::int64_t kMany = 1 << 20;
     return static_cast<double>(message_bytes(code, DType::kFloat32, kMany, block)) / (4.0 * kMany);

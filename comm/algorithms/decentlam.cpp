@@ -6,7 +6,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/momentum.h"
-#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -80,25 +79,22 @@ class DecentLaM final : public Bucketwise {
 AlgorithmPlan plan_decentlam(ConfigSection&) {
   return {.title = "DecentLaM",
           .topology = TopologyKind::kSymmetricFixed,
-          .optimizers = {"sgd"},
-          .rule_fault = nesterov_fault,
+          .needs = {.optimizers = {"sgd"}, .rule_fault = nesterov_fault},
           .scratch = 1,
-          .messages = true,
-          .growth =
-              [](const OptimizerRule& rule) {
-                return DisagreementModel{
-                    1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
-                                                      const DisagreementModel::MixOne& mix) {
-                      const std::vector<double> before = z[0];
-                      mix(z[0]);
-                      add(z[0], -beta, z[1]);
-                      z[1] = before;
-                      add(z[1], -1.0, z[0]);
-                    }};
-              },
-          .period = 1,
-          .predict = predict_by_gossip(false),
-          .disagreement = [](double left) { return drift_of(1, false, left); },
+          .messages = {.always = true},
+          .steps = {.period = 1},
+          .growth = {[](const OptimizerRule& rule) {
+            return DisagreementModel{
+                1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
+                                                  const DisagreementModel::MixOne& mix) {
+                  const std::vector<double> before = z[0];
+                  mix(z[0]);
+                  add(z[0], -beta, z[1]);
+                  z[1] = before;
+                  add(z[1], -1.0, z[0]);
+                }};
+          }},
+          .cost = cost_of_mixing(false),
           .make = [](const AlgorithmSite& site) { return std::make_unique<DecentLaM>(site); }};
 }
 

@@ -7,7 +7,6 @@
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/planner/predict.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
@@ -178,34 +177,30 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                    "allowed: local, average");
     }
   }
-  std::vector<AlgorithmPlan::State> states{{"anchor"}, {"outer_momentum"}};
+  std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
-  std::function<bool(std::int64_t, int, int)> equal_after;
+  AlgorithmEquality equality{.rule_states = settings.states != StatesAt::kLocal, .kept = 2};
   // What stays of a rank's own parameters is no other's.
   if (settings.blend == 0.0)
-    equal_after = [settings](std::int64_t steps, int b, int buckets) {
+    equality.after = [settings](std::int64_t steps, int b, int buckets) {
       return settings.meets(b, buckets, steps - 1);
     };
-  return {
-      .title = "DiLoCo",
-      .states = states,
-      .scratch = settings.delay > 0 ? 0 : 1,
-      .least_buckets = {"fragments", settings.fragments},
-      .fp16_fault = fp16_fault(settings.states),
-      .restarts_updates = settings.states == StatesAt::kReset,
-      .step_keys = {{"period", settings.period}},
-      .equal_after = equal_after,
-      .equal_states = settings.states != StatesAt::kLocal,
-      .equal_kept = 2,
-      .predict =
-          [settings](const std::vector<RoundCost>&, const NetworkModel& network,
-                     const StepModel& step, double bucket_bytes) {
-            return predict_averages(network, step, bucket_bytes, settings.period, settings.delay);
-          },
-      .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
-      .tried = {{"period", 48}},
-      .make = [settings](
-                  const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
+  return {.title = "DiLoCo",
+          .needs = {.fp16_fault = fp16_fault(settings.states),
+                    .least_buckets = {"fragments", settings.fragments}},
+          .states = states,
+          .scratch = settings.delay > 0 ? 0 : 1,
+          .steps = {.keys = {{"period", settings.period}},
+                    .restarts_updates = settings.states == StatesAt::kReset},
+          .equality = equality,
+          .cost = {.exchanges = {{.what = PlannedExchange::kModels,
+                                  .every = settings.period,
+                                  .hidden = settings.delay}},
+                   .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
+                   .tried = {{"period", 48}}},
+          .make = [settings](const AlgorithmSite& site) {
+            return std::make_unique<DiLoCo>(site, settings);
+          }};
 }
 
 }  // namespace starling

@@ -30,15 +30,20 @@ inline void scale(std::vector<double>& z, double factor) {
   for (double& x : z) x *= factor;
 }
 
-/// AlgorithmPlan::disagreement of ranks that mix every `interval` steps: each round leaves its part
+/// AlgorithmCost::disagreement of ranks that mix every `interval` steps: each round leaves its part
 /// of what that many updates added, in between they grow by one a step, and where ranks combine
 /// while they compute, the last update is not mixed.
 inline double drift_of(std::int64_t interval, bool overlap, double left) {
   const auto steps = static_cast<double>(interval);
   return steps * (left - 1.0) + (steps - 1.0) / 2.0 + (overlap ? 1.0 : 0.0);
 }
+/// The cost of such mixing.
+inline AlgorithmCost cost_of_mixing(bool overlap, std::int64_t interval = 1) {
+  return {.exchanges = {{.every = interval, .hidden = overlap ? 1 : 0}},
+          .disagreement = [=](double left) { return drift_of(interval, overlap, left); }};
+}
 
-/// AlgorithmPlan::disagreement of ranks that go alone between means over all, at most 64 steps: how
+/// AlgorithmCost::disagreement of ranks that go alone between means over all, at most 64 steps: how
 /// outer steps and slow momentum learn with longer periods, or where something else is mixed
 /// between, has not been measured, and then there is no function.
 inline std::function<double(double)> drift_of_averages(std::int64_t period, bool otherwise) {

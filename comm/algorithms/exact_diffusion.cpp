@@ -6,7 +6,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/momentum.h"
-#include "comm/planner/predict.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
@@ -90,15 +89,13 @@ AlgorithmPlan plan_exact_diffusion(ConfigSection& config) {
   return {.title = lazy ? "exact diffusion" : "D2",
           .topology = TopologyKind::kSymmetric,
           .states = {{"psi"}},
-          .messages = true,
-          .growth = [lazy](const OptimizerRule& rule) { return model(momentum_of(rule), lazy); },
-          .period = 1,
-          .predict = predict_by_gossip(false),
-          .disagreement = [](double left) { return drift_of(1, false, left); },
-          .make =
-              [lazy](const AlgorithmSite& site) {
-                return std::make_unique<ExactDiffusion>(site, lazy);
-              }};
+          .messages = {.always = true},
+          .steps = {.period = 1},
+          .growth = {[lazy](const OptimizerRule& rule) { return model(momentum_of(rule), lazy); }},
+          .cost = cost_of_mixing(false),
+          .make = [lazy](const AlgorithmSite& site) {
+            return std::make_unique<ExactDiffusion>(site, lazy);
+          }};
 }
 
 }  // namespace starling

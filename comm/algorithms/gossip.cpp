@@ -16,7 +16,6 @@
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/consensus_control.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/optimizers/linear.h"
 
@@ -288,8 +287,8 @@ GossipSettings read_gossip(ConfigSection& config) {
   return settings;
 }
 
-std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings) {
-  std::vector<AlgorithmPlan::StepKey> keys;
+std::vector<StepKey> step_keys_of(const GossipSettings& settings) {
+  std::vector<StepKey> keys;
   const auto of_exchanges = [&](const char* key, std::int64_t every) {
     keys.push_back({.key = key,
                     .steps = every * settings.interval,
@@ -304,10 +303,18 @@ std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings)
   return keys;
 }
 
-std::vector<AlgorithmPlan::State> states_of(const GossipSettings& settings) {
+std::vector<KeptState> states_of(const GossipSettings& settings) {
   if (settings.global_above == 0.0) return {};
   return {
       {.name = "consensus_control", .dtype = DType::kFloat64, .numbers = ConsensusControl::kSaved}};
+}
+
+AlgorithmGrowth growth_of(const GossipSettings& settings) {
+  return {[settings](const OptimizerRule& rule) {
+    // An adaptive part is as large as at the start, and no mean is called for by global_above.
+    return model_of_mixing(rule, {settings.mixing, settings.interval, settings.global_every,
+                                  settings.adapt_then_combine});
+  }};
 }
 
 std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
@@ -317,39 +324,29 @@ std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipS
 
 AlgorithmPlan plan_gossip(ConfigSection& config) {
   const GossipSettings settings = read_gossip(config);
-  std::vector<AlgorithmPlan::State> states;
+  std::vector<KeptState> states;
   const Encoding encoding = read_encoding(config, states);
   // States of the first bucket alone come after the others.
-  for (const AlgorithmPlan::State& state : states_of(settings)) states.push_back(state);
+  for (const KeptState& state : states_of(settings)) states.push_back(state);
+  AlgorithmCost cost = cost_of_mixing(!settings.adapt_then_combine, settings.interval);
+  cost.near_all_reduce = true;
+  cost.tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}};
   const bool repeats = settings.interval == 1 && settings.power == 0.0 &&
                        settings.mix_states == 0 && settings.global_above == 0.0;
   return {.topology = TopologyKind::kDoublyStochastic,
-          .encoding = encoding,
           .states = states,
-          .mixes_states = settings.mix_states > 0,
-          .messages = settings.adapt_then_combine,
-          .step_keys = step_keys_of(settings),
-          .growth =
-              [settings](const OptimizerRule& rule) {
-                // An adaptive part is as large as at the start, and no mean is called for by
-                // global_above.
-                return model_of_mixing(rule, {settings.mixing, settings.interval,
-                                              settings.global_every, settings.adapt_then_combine});
-              },
-          .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
-          .predict = predict_by_gossip(!settings.adapt_then_combine, settings.interval),
-          .disagreement =
-              [settings](double left) {
-                return drift_of(settings.interval, !settings.adapt_then_combine, left);
-              },
-          .near_all_reduce = true,
-          .tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}},
-          .make =
-              [settings](const AlgorithmSite& site) {
-                const bool kept = !site.buckets.empty() && settings.global_above > 0.0;
-                return make_gossip(site, settings, {},
-                                   kept ? site.buckets[0].sync.back().numbers : Tensor());
-              }};
+          .messages = {.encoding = encoding,
+                       .always = settings.adapt_then_combine,
+                       .mixes_states = settings.mix_states > 0},
+          .steps = {.keys = step_keys_of(settings),
+                    .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0},
+          .growth = growth_of(settings),
+          .cost = cost,
+          .make = [settings](const AlgorithmSite& site) {
+            const bool kept = !site.buckets.empty() && settings.global_above > 0.0;
+            return make_gossip(site, settings, {},
+                               kept ? site.buckets[0].sync.back().numbers : Tensor());
+          }};
 }
 
 }  // namespace starling

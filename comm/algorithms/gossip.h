@@ -25,11 +25,12 @@ struct GossipSettings {
   double power = 0.0, least = 0.0;
 };
 GossipSettings read_gossip(ConfigSection& config);
-/// `quiet(t)`: after step t nothing is exchanged, though its round counts; empty: never.
-/// What gossip with these settings keeps; its plan needs it.
-std::vector<AlgorithmPlan::State> states_of(const GossipSettings& settings);
-std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings);
-/// `control`: the tensor of states_of(), where there is one.
+/// What gossip with these settings keeps, and more that its plan needs.
+std::vector<KeptState> states_of(const GossipSettings& settings);
+std::vector<StepKey> step_keys_of(const GossipSettings& settings);
+AlgorithmGrowth growth_of(const GossipSettings& settings);
+/// `quiet(t)`: after step t nothing is exchanged, though its round counts; empty: never. `control`:
+/// the tensor of states_of(), where there is one.
 std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
                                         std::function<bool(std::int64_t)> quiet = {},
                                         Tensor control = {});

@@ -5,7 +5,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/algorithms/tracking.h"
-#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -35,27 +34,25 @@ AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
   return {
       .title = "gradient tracking",
       .topology = TopologyKind::kDoublyStochastic,
-      .rule_fault = [](const OptimizerRule& rule) -> std::string {
+      .needs = {.rule_fault = [](const OptimizerRule& rule) -> std::string {
         return rule.corrects_noise() ? "noise_correction is for a rank's own gradients, and this "
                                        "one follows the mean of all"
                                      : "";
-      },
+      }},
       .states = {{"y"}, {"g"}},
-      .mixed = 2,
-      .growth =
-          [](const OptimizerRule& rule) {  // z is {x, y, m}
-            return DisagreementModel{
-                2, [beta = momentum_of(rule)](DisagreementModel::Numbers& z,
-                                              const DisagreementModel::MixOne& mix) {
-                  mix(z[1]);
-                  scale(z[2], beta);
-                  add(z[2], 1.0, z[1]);
-                  mix(z[0]);
-                  add(z[0], -1.0, z[2]);
-                }};
-          },
-      .predict = predict_by_gossip(true, 1, 2),
-      .disagreement = [](double left) { return drift_of(1, true, left); },
+      .messages = {.mixed = 2},
+      .growth = {[](const OptimizerRule& rule) {  // z is {x, y, m}
+        return DisagreementModel{2,
+                                 [beta = momentum_of(rule)](DisagreementModel::Numbers& z,
+                                                            const DisagreementModel::MixOne& mix) {
+                                   mix(z[1]);
+                                   scale(z[2], beta);
+                                   add(z[2], 1.0, z[1]);
+                                   mix(z[0]);
+                                   add(z[0], -1.0, z[2]);
+                                 }};
+      }},
+      .cost = cost_of_mixing(true),
       .make = [](const AlgorithmSite& site) { return std::make_unique<GradientTracking>(site); }};
 }
 

@@ -9,7 +9,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/nodes.h"
-#include "comm/planner/predict.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
@@ -151,55 +150,49 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
                  "is for \"gradients\": \"node\", and they are local; set that, or leave it out");
   }
   settings.states = read_states(config);
-  std::function<bool(std::int64_t, int, int)> equal_after;
-  if (!settings.by_topology)
-    equal_after = [settings](std::int64_t steps, int, int) {
-      return steps <= settings.start || settings.meets(steps - 1);
-    };
-  std::function<DisagreementModel(const OptimizerRule&)> growth;
+  AlgorithmEquality equality{.means_before = settings.start,
+                             .rule_states = settings.states != StatesAt::kLocal};
+  AlgorithmGrowth growth;
+  AlgorithmCost cost = cost_of_mixing(false, settings.period);
   if (settings.by_topology) {
-    growth = [period = settings.period](const OptimizerRule& rule) {
+    growth.model = [period = settings.period](const OptimizerRule& rule) {
       return model_of_mixing(rule, {.interval = period, .adapt_then_combine = true});
     };
+  } else {
+    equality.after = [settings](std::int64_t steps, int, int) {
+      return steps <= settings.start || settings.meets(steps - 1);
+    };
+    cost.exchanges[0].what = PlannedExchange::kModels;
   }
+  cost.near_all_reduce = true;
+  cost.tried = {{"period", 2}, {"period", 4}, {"period", 32}};
   return {
       .title = "local SGD",
       .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
-      .rule_fault = [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
-        return of_nodes && rule.corrects_noise()
-                   ? "noise_correction is for a rank's own gradients, and these are a node's"
-                   : "";
-      },
+      .needs = {.rule_fault =
+                    [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
+                  return of_nodes && rule.corrects_noise()
+                             ? "noise_correction is for a rank's own gradients, and these are a "
+                               "node's"
+                             : "";
+                },
+                .fp16_fault = fp16_fault(settings.states),
+                .by_nodes = settings.node_gradients,
+                .ranks_per_node = ranks_per_node},
       .scratch = settings.node_gradients ? 1 : 0,
-      .mixes_states = settings.by_topology&& settings.states == StatesAt::kAverage,
-      .messages = settings.by_topology,
-      .fp16_fault = fp16_fault(settings.states),
-      .restarts_updates = settings.states == StatesAt::kReset,
-      .by_nodes = settings.node_gradients,
-      .ranks_per_node = ranks_per_node,
-      .step_keys = {{"period", settings.period, true, settings.start},
-                    {"start", settings.start, false}},
-      .means_before = settings.start,
-      .equal_after = equal_after,
-      .equal_states = settings.states != StatesAt::kLocal,
+      .messages = {.always = settings.by_topology,
+                   .mixes_states = settings.by_topology && settings.states == StatesAt::kAverage},
+      .steps = {.keys = {{"period", settings.period, true, settings.start},
+                         {"start", settings.start, false}},
+                .restarts_updates = settings.states == StatesAt::kReset},
+      .equality = equality,
       .growth = growth,
-      .predict =
-          [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network,
-                     const StepModel& step, double bucket_bytes) {
-            return settings.by_topology
-                       ? predict_gossip(rounds, network, step, bucket_bytes, false, settings.period)
-                       : predict_averages(network, step, bucket_bytes, settings.period);
-          },
-      .disagreement = [settings](double left) { return drift_of(settings.period, false, left); },
-      .near_all_reduce = true,
-      .tried = {{"period", 2}, {"period", 4}, {"period", 32}},
-      .make =
-          [settings](const AlgorithmSite& site) {
-            auto local = std::make_unique<LocalSgd>(site, settings);
-            return after_warmup(site, settings.start,
-                                settings.start > 0 ? make_all_reduce(site) : nullptr,
-                                std::move(local));
-          }};
+      .cost = cost,
+      .make = [settings](const AlgorithmSite& site) {
+        auto local = std::make_unique<LocalSgd>(site, settings);
+        return after_warmup(site, settings.start,
+                            settings.start > 0 ? make_all_reduce(site) : nullptr, std::move(local));
+      }};
 }
 
 }  // namespace starling

@@ -11,7 +11,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
-#include "comm/planner/predict.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
@@ -129,22 +128,18 @@ AlgorithmPlan plan_low_precision(ConfigSection& config) {
       config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
   return {.title = "low-precision ring",
           .topology = TopologyKind::kSymmetricFixed,
-          .default_topology = "static-ring",
+          .needs = {.default_topology = "static-ring"},
           .states = {{.name = "replica", .per_neighbour = true}},
-          .wire = compressor.wire(),
-          .step_keys = {{"interval", interval}},
-          .growth =
-              [interval](const OptimizerRule& rule) {
-                return model_of_mixing(rule, {.interval = interval});
-              },
-          .encoded = model_of_replicas(compressor),
-          .period = interval == 1 ? 1 : 0,
-          .predict = predict_by_gossip(false, interval),
-          .disagreement = [interval](double left) { return drift_of(interval, false, left); },
-          .make =
-              [=](const AlgorithmSite& site) {
-                return std::make_unique<LowPrecision>(site, compressor, interval);
-              }};
+          .messages = {.wire = compressor.wire()},
+          .steps = {.keys = {{"interval", interval}}, .period = interval == 1 ? 1 : 0},
+          .growth = {[interval](const OptimizerRule& rule) {
+                       return model_of_mixing(rule, {.interval = interval});
+                     },
+                     model_of_replicas(compressor)},
+          .cost = cost_of_mixing(false, interval),
+          .make = [=](const AlgorithmSite& site) {
+            return std::make_unique<LowPrecision>(site, compressor, interval);
+          }};
 }
 
 }  // namespace starling

@@ -24,7 +24,7 @@ inline double momentum_of(const OptimizerRule& rule) {
   return kernel ? kernel->rule().momentum : 0.0;
 }
 
-/// A fault of rules with Nesterov's momentum, for AlgorithmPlan::rule_fault.
+/// A fault of rules with Nesterov's momentum, for AlgorithmNeeds::rule_fault.
 inline std::string nesterov_fault(const OptimizerRule& rule) {
   return sgd_of(rule).nesterov ? "its formulas are of plain momentum; allowed: \"nesterov\": false"
                                : "";

@@ -5,7 +5,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/algorithms/tracking.h"
-#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -47,29 +46,27 @@ AlgorithmPlan plan_momentum_tracking(ConfigSection&) {
   return {
       .title = "momentum tracking",
       .topology = TopologyKind::kDoublyStochastic,
-      .optimizers = {"sgd"},
-      .rule_fault = [](const OptimizerRule& rule) -> std::string {
-        if (sgd_of(rule).momentum == 0.0)
-          return "it needs a momentum above 0; without, gradient_tracking does the same";
-        return nesterov_fault(rule);
-      },
+      .needs = {.optimizers = {"sgd"},
+                .rule_fault = [](const OptimizerRule& rule) -> std::string {
+                  if (sgd_of(rule).momentum == 0.0)
+                    return "it needs a momentum above 0; without, gradient_tracking does the same";
+                  return nesterov_fault(rule);
+                }},
       .states = {{"z"}},
-      .mixed = 2,
-      .growth =
-          [](const OptimizerRule& rule) {  // z is {x, z, m}
-            return DisagreementModel{
-                2, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
-                                                  const DisagreementModel::MixOne& mix) {
-                  mix(z[1]);
-                  add(z[1], 1.0, z[2]);
-                  scale(z[2], beta);
-                  add(z[1], -1.0, z[2]);
-                  mix(z[0]);
-                  add(z[0], 1.0, z[1]);
-                }};
-          },
-      .predict = predict_by_gossip(true, 1, 2),
-      .disagreement = [](double left) { return drift_of(1, true, left); },
+      .messages = {.mixed = 2},
+      .growth = {[](const OptimizerRule& rule) {  // z is {x, z, m}
+        return DisagreementModel{
+            2, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
+                                              const DisagreementModel::MixOne& mix) {
+              mix(z[1]);
+              add(z[1], 1.0, z[2]);
+              scale(z[2], beta);
+              add(z[1], -1.0, z[2]);
+              mix(z[0]);
+              add(z[0], 1.0, z[1]);
+            }};
+      }},
+      .cost = cost_of_mixing(true),
       .make = [](const AlgorithmSite& site) { return std::make_unique<MomentumTracking>(site); }};
 }
 

@@ -7,7 +7,7 @@
 
 namespace starling {
 
-/// The key ranks_per_node of algorithms that treat a node's ranks apart (AlgorithmPlan::by_nodes);
+/// The key ranks_per_node of algorithms that treat a node's ranks apart (AlgorithmNeeds::by_nodes);
 /// 0: as the topology has them, or the hosts.
 std::int64_t read_ranks_per_node(ConfigSection& config);
 /// Collective: how many ranks a node has, as the config says, or as hosts have them. Throws

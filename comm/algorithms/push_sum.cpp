@@ -8,7 +8,6 @@
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/planner/predict.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
@@ -110,14 +109,12 @@ AlgorithmPlan plan_push_sum(ConfigSection&) {
   return {.title = "push-sum",
           .topology = TopologyKind::kColumnStochastic,
           .states = {{.name = "omega", .dtype = DType::kFloat64, .numbers = 1}},
-          .messages = true,
+          .messages = {.always = true},
           // What ranks sum to stays, so the numbers ωz disagree in what they do not sum to.
-          .growth =
-              [](const OptimizerRule& rule) {
-                return model_of_mixing(rule, {.adapt_then_combine = true});
-              },
-          .predict = predict_by_gossip(false),
-          .disagreement = [](double left) { return drift_of(1, false, left); },
+          .growth = {[](const OptimizerRule& rule) {
+            return model_of_mixing(rule, {.adapt_then_combine = true});
+          }},
+          .cost = cost_of_mixing(false),
           .make = [](const AlgorithmSite& site) { return std::make_unique<PushSum>(site); }};
 }
 

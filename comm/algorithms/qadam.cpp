@@ -9,7 +9,6 @@
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
 #include "comm/algorithms/updater.h"
-#include "comm/planner/predict.h"
 #include "core/error.h"
 #include "core/operations/codecs.h"
 #include "kernels/cpu/update.h"
@@ -220,7 +219,7 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
   const Compressor compressor = read_compressor(config, "minmax8");
   const bool feedback = config.boolean("error_feedback", false,
                                        "what encoding leaves out goes into the next exchange");
-  std::vector<AlgorithmPlan::State> states;
+  std::vector<KeptState> states;
   if (feedback) {
     states.push_back({"residual"});
     states.push_back({.name = "residual_mean"});
@@ -231,17 +230,16 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
   // no step number tells.
   states.push_back({.name = "frozen_at", .dtype = DType::kFloat64, .numbers = 1});
   return {.title = "QAdam",
-          .optimizers = {"adam", "adamw"},
+          .needs = {.optimizers = {"adam", "adamw"}},
           .states = states,
-          .wire = compressor.wire(),
-          .step_keys = {{"warmup", warmup, false}},
-          .means_before = AlgorithmPlan::kAlways,
-          .predict = predict_by_encoded_mean(compressor.wire()),
-          .disagreement = [](double) { return 0.0; },
-          .make =
-              [=](const AlgorithmSite& site) {
-                return std::make_unique<QAdam>(site, compressor, warmup, feedback);
-              }};
+          .messages = {.wire = compressor.wire()},
+          .steps = {.keys = {{"warmup", warmup, false}}},
+          .equality = {.means_before = AlgorithmEquality::kAlways},
+          .cost = {.exchanges = {{.what = PlannedExchange::kGradientChunks}},
+                   .disagreement = [](double) { return 0.0; }},
+          .make = [=](const AlgorithmSite& site) {
+            return std::make_unique<QAdam>(site, compressor, warmup, feedback);
+          }};
 }
 
 }  // namespace starling

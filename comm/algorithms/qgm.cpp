@@ -10,7 +10,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/momentum.h"
-#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -150,27 +149,23 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
   if (!own && !given.is_null() && given != "momentum")
     config.error("mu", "is {}; allowed: a number >= 0 and < 1, or momentum", given.dump());
   if (mu < 0.0 || mu >= 1.0) config.error("mu", "is {}; allowed: >= 0 and < 1, or momentum", mu);
-  std::vector<AlgorithmPlan::State> states;
+  std::vector<KeptState> states;
   const Encoding encoding = read_encoding(config, states);
   return {.title = "quasi-global momentum",
           .topology = TopologyKind::kDoublyStochastic,
-          .optimizers = {"sgd"},
-          .encoding = encoding,
+          .needs = {.optimizers = {"sgd"}},
           .states = states,
           .scratch = 1,
-          .messages = atc,
-          .growth =
-              [=](const OptimizerRule& rule) {
-                return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum);
-              },
-          .period = 1,
-          .predict = predict_by_gossip(!atc),
-          .disagreement = [atc](double left) { return drift_of(1, !atc, left); },
-          .make =
-              [=](const AlgorithmSite& site) {
-                return std::make_unique<QuasiGlobalMomentum>(site, atc,
-                                                             own ? mu : sgd_of(site.rule).momentum);
-              }};
+          .messages = {.encoding = encoding, .always = atc},
+          .steps = {.period = 1},
+          .growth = {[=](const OptimizerRule& rule) {
+            return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum);
+          }},
+          .cost = cost_of_mixing(!atc),
+          .make = [=](const AlgorithmSite& site) {
+            return std::make_unique<QuasiGlobalMomentum>(site, atc,
+                                                         own ? mu : sgd_of(site.rule).momentum);
+          }};
 }
 
 }  // namespace starling

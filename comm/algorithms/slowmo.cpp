@@ -10,7 +10,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
-#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -82,55 +81,37 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
   const bool gossip =
       config.choice("inner", "local", {"local", "gossip"},
                     "what ranks do between averages; gossip takes gossip's keys too") == "gossip";
-  std::vector<AlgorithmPlan::State> states{{"anchor"}, {"slow_momentum"}};
+  std::vector<KeptState> states{{"anchor"}, {"slow_momentum"}};
+  std::vector<StepKey> keys{{"period", settings.period}};
+  AlgorithmGrowth growth;
+  std::vector<PlannedExchange> exchanges{
+      {.what = PlannedExchange::kModels, .every = settings.period}};
   if (gossip) {
-    settings.gossip = read_gossip(config);
-    for (const AlgorithmPlan::State& state : states_of(*settings.gossip)) states.push_back(state);
-  }
-  std::vector<AlgorithmPlan::StepKey> keys{{"period", settings.period}};
-  std::function<DisagreementModel(const OptimizerRule&)> growth;
-  if (gossip) {
-    for (AlgorithmPlan::StepKey& key : step_keys_of(*settings.gossip))
-      keys.push_back(std::move(key));
-    // The averages bring growth down further.
-    growth = [inner = *settings.gossip](const OptimizerRule& rule) {
-      return model_of_mixing(
-          rule, {inner.mixing, inner.interval, inner.global_every, inner.adapt_then_combine});
-    };
+    const GossipSettings inner = read_gossip(config);
+    settings.gossip = inner;
+    for (const KeptState& state : states_of(inner)) states.push_back(state);
+    for (StepKey& key : step_keys_of(inner)) keys.push_back(std::move(key));
+    growth = growth_of(inner);  // the averages bring growth down further
+    exchanges.push_back({.every = inner.interval, .hidden = inner.adapt_then_combine ? 0 : 1});
   }
   return {
       .title = "slow momentum",
       .topology = gossip ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
+      .needs = {.fp16_fault = fp16_fault(settings.states)},
       .states = states,
       .scratch = gossip ? 1 : 0,
-      .mixes_states = gossip && settings.gossip->mix_states > 0,
-      .messages = gossip && settings.gossip->adapt_then_combine,
-      .fp16_fault = fp16_fault(settings.states),
-      .restarts_updates = settings.states == StatesAt::kReset,
-      .step_keys = keys,
-      .equal_after = [settings](std::int64_t steps, int, int) { return settings.meets(steps - 1); },
-      .equal_states = settings.states != StatesAt::kLocal,
-      .equal_kept = 2,
+      .messages = {.always = gossip && settings.gossip->adapt_then_combine,
+                   .mixes_states = gossip && settings.gossip->mix_states > 0},
+      .steps = {.keys = keys, .restarts_updates = settings.states == StatesAt::kReset},
+      .equality = {.after = [settings](std::int64_t steps, int,
+                                       int) { return settings.meets(steps - 1); },
+                   .rule_states = settings.states != StatesAt::kLocal,
+                   .kept = 2},
       .growth = growth,
-      .predict =
-          [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network,
-                     const StepModel& step, double bucket_bytes) {
-            Prediction result = predict_averages(network, step, bucket_bytes, settings.period);
-            if (!settings.gossip) return result;
-            const Prediction inner =
-                predict_gossip(rounds, network, step, bucket_bytes,
-                               !settings.gossip->adapt_then_combine, settings.gossip->interval);
-            result.step += inner.step - compute_alone(step, network);
-            result.exposed += inner.exposed;
-            result.sent += inner.sent;
-            result.between_hosts += inner.between_hosts;
-            return result;
-          },
-      .disagreement = drift_of_averages(settings.period, settings.gossip.has_value()),
-      .make =
-          [settings](const AlgorithmSite& site) {
-            return std::make_unique<SlowMomentum>(site, settings);
-          }};
+      .cost = {.exchanges = exchanges, .disagreement = drift_of_averages(settings.period, gossip)},
+      .make = [settings](const AlgorithmSite& site) {
+        return std::make_unique<SlowMomentum>(site, settings);
+      }};
 }
 
 }  // namespace starling

@@ -35,7 +35,7 @@ struct Candidate {
   std::unique_ptr<Topology> topology;
   std::optional<std::int64_t> rounds_to_consensus;
   double rate = 0.0;
-  double left = 1.0;  ///< as AlgorithmPlan::disagreement takes it
+  double left = 1.0;  ///< as AlgorithmCost::disagreement takes it
 };
 
 /// How fast disagreement shrinks, followed from a random start.
@@ -88,10 +88,10 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
 std::vector<AlgorithmPlan> predictable(const AlgorithmPlan& mixing) {
   std::vector<AlgorithmPlan> result = known_algorithms();
   std::erase_if(result, [&](const AlgorithmPlan& plan) {
-    return !plan.predict || plan.topology != TopologyKind::kNone || !plan.disagreement ||
-           plan.disagreement(1.0) > 0.0 || plan.wire < 1.0;
+    return plan.cost.exchanges.empty() || plan.topology != TopologyKind::kNone ||
+           !plan.cost.disagreement || plan.cost.disagreement(1.0) > 0.0 || plan.messages.wire < 1.0;
   });
-  if (mixing.predict) result.push_back(mixing);
+  if (!mixing.cost.exchanges.empty()) result.push_back(mixing);
   return result;
 }
 
@@ -113,9 +113,10 @@ class Planner {
   /// single rank if it needs a topology.
   std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, StepModel step) {
     std::vector<PlannedChoice> result;
-    step.gossip_wire *= algorithm.wire;
-    const bool sent = step.gossip_wire < 1.0 || algorithm.messages;
-    const Way way = step.gossip_whole || algorithm.wire < 1.0 ? kWhole : sent ? kSent : kRead;
+    const AlgorithmMessages& messages = algorithm.messages;
+    step.gossip_wire *= messages.wire;
+    const bool sent = step.gossip_wire < 1.0 || messages.always;
+    const Way way = step.gossip_whole || messages.wire < 1.0 ? kWhole : sent ? kSent : kRead;
     if (algorithm.topology == TopologyKind::kNone)
       add(result, algorithm, {.rounds_to_consensus = 1}, {}, networks_[sent], step);
     for (const Candidate& candidate : candidates_) {
@@ -129,7 +130,8 @@ class Planner {
   /// Whether it would be refused on that topology: with the usual momentum it enlarges what ranks
   /// disagree in.
   bool grows(const AlgorithmPlan& algorithm, const std::string& topology) const {
-    if (!algorithm.growth || topology.empty() || networks_[0].ranks > kMostGrowth) return false;
+    if (!algorithm.growth.model || topology.empty() || networks_[0].ranks > kMostGrowth)
+      return false;
     const auto at = std::find_if(candidates_.begin(), candidates_.end(),
                                  [&](const Candidate& c) { return c.name == topology; });
     return growth_per_step(algorithm, *sgd_, *at->topology).grows();
@@ -162,13 +164,13 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
                          .title = algorithm.label(),
                          .topology = candidate.name,
                          .bucket_mb = mb,
-                         .prediction = algorithm.predict(costs, network, step, mb * kMebibyte),
+                         .prediction = predict(algorithm, costs, network, step, mb * kMebibyte),
                          .rounds_to_consensus = candidate.rounds_to_consensus,
                          .rate = candidate.rate,
                          .mixing = std::numeric_limits<double>::infinity()};
     if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
-    choice.steps = algorithm.disagreement
-                       ? expected_steps(algorithm.disagreement(candidate.left), network.ranks)
+    choice.steps = algorithm.cost.disagreement
+                       ? expected_steps(algorithm.cost.disagreement(candidate.left), network.ranks)
                        : std::numeric_limits<double>::infinity();
     to.push_back(std::move(choice));
   }
@@ -184,9 +186,9 @@ bool sooner(const PlannedChoice& a, const PlannedChoice& b) {
 std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   std::vector<PlannedChoice> result;
   for (const AlgorithmPlan& known : known_algorithms()) {
-    if (!known.predict) continue;
+    if (known.cost.exchanges.empty()) continue;
     std::vector<nlohmann::json> tried{nlohmann::json::object()};
-    for (const auto& [key, value] : known.tried) tried.push_back({{key, value}});
+    for (const auto& [key, value] : known.cost.tried) tried.push_back({{key, value}});
     for (const nlohmann::json& keys : tried) {
       nlohmann::json config = keys;
       config["type"] = known.name;
@@ -194,7 +196,7 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
       for (const std::string& exchange : mixers().names()) {
         step.exchange_by(mixers().make(exchange, "exchange"));
         const bool encoded = step.gossip_wire < 1.0;
-        if (encoded && !algorithm.encoding) continue;
+        if (encoded && !algorithm.messages.encoding) continue;
         std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
         std::stable_sort(choices.begin(), choices.end(), sooner);
         const auto best = std::find_if(choices.begin(), choices.end(), [&](const auto& c) {
@@ -322,12 +324,12 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   advice.product_flops = step.matrix_flops(),
   advice.product_seconds = step.matrix_seconds(advice.product_flops);
   StepModel of = step;
-  of.gossip_wire *= algorithm.wire;
-  const bool whole = of.gossip_whole || algorithm.wire < 1.0;
+  of.gossip_wire *= algorithm.messages.wire;
+  const bool whole = of.gossip_whole || algorithm.messages.wire < 1.0;
   const std::vector<RoundCost> costs =
       topology ? costs_of(*topology, network, whole) : std::vector<RoundCost>{};
   for (const double mb : bucket_mb) {
-    const Prediction prediction = algorithm.predict(costs, network, of, mb * kMebibyte);
+    const Prediction prediction = predict(algorithm, costs, network, of, mb * kMebibyte);
     advice.choices.push_back({.algorithm = algorithm.name,
                               .title = algorithm.label(),
                               .topology = topology ? name : "",

@@ -40,7 +40,7 @@ struct PlannedChoice {
 };
 
 /// The part by which more steps are expected to a loss, because ranks take gradients where they are
-/// and not at the mean: AlgorithmPlan's disagreement, times a constant that our own runs gave
+/// and not at the mean: AlgorithmCost's disagreement, times a constant that our own runs gave
 /// (docs/benchmarks.md, "What mixing costs in learning"). For data that are spread evenly; int8's
 /// and bf16's rounding is left out, as runs with and without it did not differ by more than their
 /// seeds.

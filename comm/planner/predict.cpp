@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "comm/algorithm.h"
 #include "comm/mixer.h"
 #include "comm/mpi/window.h"
 #include "core/error.h"
@@ -581,17 +582,35 @@ Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& st
   return result;
 }
 
-Predict predict_by_gossip(bool overlap, std::int64_t interval, int tensors) {
-  return [=](const std::vector<RoundCost>& rounds, const NetworkModel& network,
-             const StepModel& step, double bucket_bytes) {
-    return predict_gossip(rounds, network, step, bucket_bytes, overlap, interval, tensors);
+Prediction predict(const AlgorithmPlan& plan, const std::vector<RoundCost>& rounds,
+                   const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+  const auto of = [&](const PlannedExchange& exchange) {
+    const auto& [what, every, hidden, pause, ranks_per_node] = exchange;
+    if (what == PlannedExchange::kGradients) {
+      const std::int64_t per_node = ranks_per_node > 0 ? ranks_per_node : network.ranks_per_host;
+      return predict_all_reduce(network, step, bucket_bytes, hidden > 0,
+                                static_cast<int>(per_node));
+    }
+    if (what == PlannedExchange::kGradientChunks)
+      return predict_encoded_mean(network, step, bucket_bytes, plan.messages.wire);
+    if (what == PlannedExchange::kRounds) {
+      return predict_gossip(rounds, network, step, bucket_bytes, hidden > 0, every,
+                            plan.messages.mixed);
+    }
+    return pause ? predict_asynchronous(network, step, bucket_bytes, *pause)
+                 : predict_averages(network, step, bucket_bytes, every, hidden);
   };
-}
-
-Predict predict_by_encoded_mean(double wire) {
-  return
-      [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
-          double bucket_bytes) { return predict_encoded_mean(network, step, bucket_bytes, wire); };
+  const std::vector<PlannedExchange>& exchanges = plan.cost.exchanges;
+  require(!exchanges.empty(), "planner", "{} does not say what it exchanges", plan.label());
+  Prediction sum = of(exchanges[0]);
+  for (std::size_t k = 1; k < exchanges.size(); ++k) {
+    const Prediction more = of(exchanges[k]);
+    sum.step += more.step - compute_alone(step, network);
+    sum.exposed += more.exposed;
+    sum.sent += more.sent;
+    sum.between_hosts += more.between_hosts;
+  }
+  return sum;
 }
 
 }  // namespace starling

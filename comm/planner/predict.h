@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "comm/planner/network_model.h"
@@ -16,6 +15,7 @@
 
 namespace starling {
 
+struct AlgorithmPlan;
 struct MixerKind;
 
 /// One parameter, in the order in which gradients become ready.
@@ -116,11 +116,10 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
 /// backward pass, their means after it.
 Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double wire);
-/// A prediction as AlgorithmPlan::predict takes it.
-using Predict = std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&,
-                                         const StepModel&, double bucket_bytes)>;
-Predict predict_by_gossip(bool overlap, std::int64_t interval = 1, int tensors = 1);
-Predict predict_by_encoded_mean(double wire);
+/// Predicts all that the plan's cost says is exchanged, given what a period's rounds cost (empty
+/// without a topology), in buckets of so many bytes.
+Prediction predict(const AlgorithmPlan& plan, const std::vector<RoundCost>& rounds,
+                   const NetworkModel& network, const StepModel& step, double bucket_bytes);
 /// No communication at all.
 double compute_alone(const StepModel& step, const NetworkModel& network);
 

@@ -104,7 +104,7 @@ inline starling::AlgorithmPlan plan_slow_average(starling::ConfigSection& config
   const double momentum = config.number("momentum", 0.5, Range::half_open(0.0, 1.0),
                                         "of the averages' steps; 0: plain averages");
   return {.states = {{"anchor"}, {"slow_momentum"}},
-          .step_keys = {{"period", period}},
+          .steps = {.keys = {{"period", period}}},
           .make = [=](const starling::AlgorithmSite& site) {
             return std::make_unique<SlowAverage>(site, period, momentum);
           }};

@@ -102,11 +102,11 @@ void register_test_algorithms() {
   static const bool done = [] {
     algorithms().add("slow_average", mine::plan_slow_average, "");
     algorithms().add("choosy", [](ConfigSection& config) -> AlgorithmPlan {
-      return {
-          .topology = TopologyKind::kSymmetricFixed,
-          .optimizers = {"sgd", "adamw"},
-          .step_keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), ""), false}},
-          .make = [](const AlgorithmSite&) { return nullptr; }};
+      return {.topology = TopologyKind::kSymmetricFixed,
+              .needs = {.optimizers = {"sgd", "adamw"}},
+              .steps = {.keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), ""),
+                                  false}}},
+              .make = [](const AlgorithmSite&) { return nullptr; }};
     });
     return true;
   }();

@@ -401,27 +401,27 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
         for (const double part : disagreement_curve(*topology, 200)) left += part * part;
         const AlgorithmPlan plan =
             algorithm_of({{"type", "gossip"}, {"order", order}, {"interval", interval}});
-        CHECK(plan.disagreement(left) == doctest::Approx(apart / noted).epsilon(0.08));
+        CHECK(plan.cost.disagreement(left) == doctest::Approx(apart / noted).epsilon(0.08));
       }
     }
   }
-  CHECK(algorithm_of("allreduce").disagreement(1.0) == 0.0);
+  CHECK(algorithm_of("allreduce").cost.disagreement(1.0) == 0.0);
   // the mean of 0 … 4
-  CHECK(algorithm_of({{"type", "local_sgd"}, {"period", 5}}).disagreement(1.0) == 2.0);
+  CHECK(algorithm_of({{"type", "local_sgd"}, {"period", 5}}).cost.disagreement(1.0) == 2.0);
   // Other ways to mix in every step leave what gossip in their order does; Choco's half way takes
   // twice as many rounds.
   const AlgorithmPlan awc = algorithm_of({{"type", "gossip"}}),
                       atc = algorithm_of({{"type", "gossip"}, {"order", "atc"}});
   for (const char* name : {"gradient_tracking", "momentum_tracking", "choco"})
-    CHECK(algorithm_of(name).disagreement(1.7) == awc.disagreement(1.7));
+    CHECK(algorithm_of(name).cost.disagreement(1.7) == awc.cost.disagreement(1.7));
   for (const char* name : {"push_sum", "decentlam", "exact_diffusion", "low_precision"})
-    CHECK(algorithm_of(name).disagreement(1.7) == atc.disagreement(1.7));
-  CHECK(algorithm_of({{"type", "choco"}, {"consensus_step", 0.5}}).disagreement(1.7) ==
-        doctest::Approx(awc.disagreement(2.4)));
+    CHECK(algorithm_of(name).cost.disagreement(1.7) == atc.cost.disagreement(1.7));
+  CHECK(algorithm_of({{"type", "choco"}, {"consensus_step", 0.5}}).cost.disagreement(1.7) ==
+        doctest::Approx(awc.cost.disagreement(2.4)));
   // Outer steps are as far apart as means; above 64 steps nobody has measured what they cost.
-  CHECK(algorithm_of({{"type", "diloco"}, {"period", 5}}).disagreement(1.0) == 2.0);
-  CHECK(algorithm_of({{"type", "slowmo"}, {"period", 64}}).disagreement(1.0) == 31.5);
-  CHECK_FALSE(algorithm_of({{"type", "slowmo"}, {"period", 65}}).disagreement);
+  CHECK(algorithm_of({{"type", "diloco"}, {"period", 5}}).cost.disagreement(1.0) == 2.0);
+  CHECK(algorithm_of({{"type", "slowmo"}, {"period", 64}}).cost.disagreement(1.0) == 31.5);
+  CHECK_FALSE(algorithm_of({{"type", "slowmo"}, {"period", 65}}).cost.disagreement);
 }
 
 TEST_CASE("planner/advice: a unit of disagreement among many ranks costs 3 % more steps") {
@@ -453,7 +453,7 @@ TEST_CASE(
         }
         return -1.0;
       };
-      CHECK((sent(network) == sent(apart)) == (wire < 1.0 || plan.messages));
+      CHECK((sent(network) == sent(apart)) == (wire < 1.0 || plan.messages.always));
     }
   }
 }
@@ -492,7 +492,7 @@ TEST_CASE("planner/advice: what mixes far better is recommended over what is a l
           return m.algorithm == plan.name && m.keys.empty() && m.exchange.empty();
         });
     REQUIRE(found != advice.methods.end());
-    CHECK(found->known() == static_cast<bool>(plan.disagreement));
+    CHECK(found->known() == static_cast<bool>(plan.cost.disagreement));
     CHECK(found->prediction.step > 0.1);
     CHECK(found->prediction.sent > 0.0);
   }
@@ -516,7 +516,7 @@ TEST_CASE("planner/advice: no algorithm stands on a topology where it would be r
       const AlgorithmPlan plan = algorithm_of(keys);
       CAPTURE(method.method());
       CAPTURE(method.topology);
-      if (plan.growth)
+      if (plan.growth.model)
         CHECK_FALSE(growth_per_step(plan, *sgd, *make(method.topology, ranks)).grows());
       looked_at += method.algorithm == "exact_diffusion";
     }
@@ -554,7 +554,7 @@ TEST_CASE(
   const auto topology = topologies().make("ring", "type", section, {8, 4});
   const std::vector<RoundCost> costs = costs_of(*topology, network);
   const Prediction one = predict_gossip(costs, network, step, 1e6),
-                   two = predict_by_gossip(true, 1, 2)(costs, network, step, 1e6);
+                   two = predict_gossip(costs, network, step, 1e6, true, 1, 2);
   CHECK(two.sent == doctest::Approx(2.0 * one.sent));
   // What nobody adds up on the way goes to each of the 7 others, whatever the nodes.
   for (const char* name : {"complete", "hierarchical"}) {
@@ -566,6 +566,52 @@ TEST_CASE(
     CHECK(costs_of(*nodes_of, network)[0].sent_per_byte < 2.0);
   }
   CHECK(two.step > one.step);
+}
+
+TEST_CASE("planner/predict: what an algorithm exchanges follows from its keys") {
+  register_builtin_algorithms();
+  NetworkModel network = hosts(8, 0.1);
+  network.ranks_per_host = 4;
+  const StepModel step = even_step(1e6, 0.01);
+  const std::vector<RoundCost> costs = costs_of(*make("ring", 8), network);
+  const auto same = [&](const nlohmann::json& keys, const Prediction& other) {
+    CAPTURE(keys.dump());
+    const Prediction of = predict(algorithm_of(keys), costs, network, step, 1e6);
+    CHECK(of.step == other.step);
+    CHECK(of.exposed == other.exposed);
+    CHECK(of.sent == other.sent);
+    CHECK(of.between_hosts == other.between_hosts);
+  };
+  const auto gossip = [&](bool overlap, std::int64_t interval, int tensors = 1) {
+    return predict_gossip(costs, network, step, 1e6, overlap, interval, tensors);
+  };
+  const auto sum = [&](bool overlap, int per_node) {
+    return predict_all_reduce(network, step, 1e6, overlap, per_node);
+  };
+  same({{"type", "gossip"}, {"interval", 3}}, gossip(true, 3));
+  same({{"type", "gossip"}, {"order", "atc"}}, gossip(false, 1));
+  same("gradient_tracking", gossip(true, 1, 2));
+  same("allreduce", sum(true, 1));
+  same({{"type", "allreduce"}, {"delay", true}}, sum(false, 1));
+  same({{"type", "allreduce"}, {"hierarchical", true}}, sum(true, 4));
+  same({{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}}, sum(true, 2));
+  const double wire = algorithm_of("bytegrad").messages.wire;
+  CHECK(wire < 0.3);
+  same("bytegrad", predict_encoded_mean(network, step, 1e6, wire));
+  same({{"type", "local_sgd"}, {"period", 5}}, predict_averages(network, step, 1e6, 5));
+  same({{"type", "local_sgd"}, {"period", 5}, {"average", "topology"}}, gossip(false, 5));
+  same({{"type", "diloco"}, {"period", 6}, {"delay", 2}},
+       predict_averages(network, step, 1e6, 6, 2));
+  same({{"type", "async"}, {"interval_ms", 30}}, predict_asynchronous(network, step, 1e6, 0.03));
+  Prediction both = predict_averages(network, step, 1e6, 48);
+  const Prediction inner = gossip(true, 2);
+  both.step += inner.step - compute_alone(step, network);
+  both.exposed += inner.exposed;
+  both.sent += inner.sent;
+  both.between_hosts += inner.between_hosts;
+  same({{"type", "slowmo"}, {"inner", "gossip"}, {"interval", 2}}, both);
+  AlgorithmPlan silent;
+  CHECK_THROWS_AS(predict(silent, costs, network, step, 1e6), Error);
 }
 
 TEST_CASE("planner/network: a file comes back as it was, and a bad one names its key") {

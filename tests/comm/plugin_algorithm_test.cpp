@@ -122,7 +122,7 @@ TEST_CASE(
     "would be right") {
   register_once();
   nlohmann::json resolved;
-  CHECK(algorithm_of("slow_average", &resolved).step_keys.front().steps == 8);
+  CHECK(algorithm_of("slow_average", &resolved).steps.keys.front().steps == 8);
   CHECK(resolved == nlohmann::json{{"type", "slow_average"}, {"period", 8}, {"momentum", 0.5}});
   CHECK(algorithm_of(nlohmann::json(), &resolved).name == "gossip");
   CHECK(resolved["type"] == "gossip");

@@ -122,7 +122,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
   if (algorithm_plan.topology != TopologyKind::kNone)
     topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
-  Encoding encoding = algorithm_plan.encoding.value_or(Encoding());
+  Encoding encoding = algorithm_plan.messages.encoding.value_or(Encoding());
   encoding.dtype = job.dtype;
   const auto mixer =
       mixers().make(job.exchange, "sync.exchange").make(backend, transport, encoding);

@@ -128,14 +128,14 @@ void read_batch_norm(ConfigSection& sync, TrainConfig& config, int ranks) {
     config.recalibrate_batches = batches;
     return;
   }
-  if (config.algorithm.asynchronous) {
+  if (config.algorithm.steps.asynchronous) {
     sync.error(
         "batch_norm",
         "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
         config.algorithm.label());
   }
   for (const SyncPhase& phase : config.phases) {
-    if (phase.algorithm.asynchronous)
+    if (phase.algorithm.steps.asynchronous)
       sync.error(
           "batch_norm",
           "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",

@@ -413,14 +413,14 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
 }
 
 std::string standard_topology(const AlgorithmPlan& plan) {
-  return plan.default_topology.empty() ? "base-2" : plan.default_topology;
+  return plan.needs.default_topology.empty() ? "base-2" : plan.needs.default_topology;
 }
 
 /// Refuses what the algorithm says it does not go with. `sync` is the section that has the
 /// algorithm: the whole run's, or that of a switch.
 void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                      const TrainConfig& config, const RankLayout& site) {
-  const auto& fit = plan.optimizers;
+  const auto& fit = plan.needs.optimizers;
   if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
     sync.error("algorithm", "{} does not go with the optimizer {}; allowed: {}", plan.label(),
                config.optimizer, fmt::join(fit, ", "));
@@ -431,34 +431,34 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                "optimizer.groups",
                plan.label());
   }
-  if (plan.means_before > 0 && config.rule->corrects_noise()) {
+  if (plan.equality.means_before > 0 && config.rule->corrects_noise()) {
     sync.error("algorithm",
                "{} gives the optimizer means over the ranks, and optimizer.noise_correction is for "
                "a rank's own gradients; allowed: "
                "\"noise_correction\": 1, or gossip",
                plan.label());
   }
-  if (plan.asynchronous && config.deterministic) {
+  if (plan.steps.asynchronous && config.deterministic) {
     sync.error("algorithm",
                "{} adds a mean when it arrives, so no two runs give the same bits, and "
                "deterministic is true; allowed: \"deterministic\": false, "
                "or another algorithm",
                plan.label());
   }
-  if (!plan.fp16_fault.empty() && config.compute == DType::kFloat16) {
-    sync.error("algorithm", "{} does not go with fp16: {}", plan.label(), plan.fp16_fault);
+  if (!plan.needs.fp16_fault.empty() && config.compute == DType::kFloat16) {
+    sync.error("algorithm", "{} does not go with fp16: {}", plan.label(), plan.needs.fp16_fault);
   }
-  if (plan.ranks_per_node > 0 && site.ranks % plan.ranks_per_node != 0) {
-    sync.error("algorithm.ranks_per_node", "is {} for {} ranks; allowed: what divides them",
-               plan.ranks_per_node, site.ranks);
+  if (const std::int64_t given = plan.needs.ranks_per_node; given > 0 && site.ranks % given != 0) {
+    sync.error("algorithm.ranks_per_node", "is {} for {} ranks; allowed: what divides them", given,
+               site.ranks);
   }
-  if (plan.mixes_states && config.rule->state_names().empty()) {
+  if (plan.messages.mixes_states && config.rule->state_names().empty()) {
     sync.error("algorithm",
                "{} mixes the optimizer's states too, and {} keeps none with these settings; "
                "allowed: \"mix_states\": 0",
                plan.label(), config.optimizer);
   }
-  const std::string fault = plan.rule_fault ? plan.rule_fault(*config.rule) : "";
+  const std::string fault = plan.needs.rule_fault ? plan.needs.rule_fault(*config.rule) : "";
   if (!fault.empty())
     sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
 }
@@ -473,10 +473,10 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
                        [&](const AlgorithmPlan* plan) { return has(*plan); });
   };
   if (config.mixer.encodes &&
-      !any([](const AlgorithmPlan& plan) { return plan.encoding.has_value(); })) {
+      !any([](const AlgorithmPlan& plan) { return plan.messages.encoding.has_value(); })) {
     std::vector<std::string> others;
     for (const AlgorithmPlan& other : known_algorithms()) {
-      if (other.encoding) others.push_back(other.name);
+      if (other.messages.encoding) others.push_back(other.name);
     }
     sync.error(
         "exchange",
@@ -484,8 +484,9 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
         exchange, plans[0]->label(), fmt::join(others, ", "));
   }
   for (const AlgorithmPlan* plan : plans) {
-    const std::string key =
-        config.mixer.encodes || !plan->encoding ? "" : plan->encoding->key_of_codes();
+    const std::string key = config.mixer.encodes || !plan->messages.encoding
+                                ? ""
+                                : plan->messages.encoding->key_of_codes();
     if (key.empty()) continue;
     sync.error(
         "exchange",
@@ -493,20 +494,20 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
         exchange, key);
   }
   if (config.lr_scale != 1.0 &&
-      !any([](const AlgorithmPlan& plan) { return plan.means_before != AlgorithmPlan::kAlways; })) {
+      !any([](const AlgorithmPlan& plan) { return !plan.equality.always(); })) {
     sync.error("lr_scale",
                "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or "
                "another optimizer.lr",
                config.lr_scale, plans[0]->label());
   }
   if (config.lr_scale != 1.0 && config.rule->needs_constant_rate() &&
-      any([](const AlgorithmPlan& plan) { return plan.means_before != 0; })) {
+      any([](const AlgorithmPlan& plan) { return plan.equality.means_before != 0; })) {
     sync.error("lr_scale",
                "is {} in some of the steps, but {} needs one rate in all; allowed: 1, or another "
                "optimizer.lr",
                config.lr_scale, config.optimizer);
   }
-  if (config.auto_bucket && !config.algorithm.predict) {
+  if (config.auto_bucket && config.algorithm.cost.exchanges.empty()) {
     sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number",
                config.algorithm.label());
   }
@@ -516,7 +517,7 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
 /// key does not say how many they are.
 void take_ranks_per_node(AlgorithmPlan& plan, const nlohmann::json& topology,
                          const RankLayout& site, const ConfigSection& sync) {
-  if (!plan.by_nodes || plan.ranks_per_node > 0 || !topology.is_object() ||
+  if (!plan.needs.by_nodes || plan.needs.ranks_per_node > 0 || !topology.is_object() ||
       !topology.contains("ranks_per_node"))
     return;
   const nlohmann::json& given = topology["ranks_per_node"];
@@ -526,7 +527,7 @@ void take_ranks_per_node(AlgorithmPlan& plan, const nlohmann::json& topology,
                "is {} for {} ranks, and {} takes it; allowed: what divides them", given.dump(),
                site.ranks, plan.label());
   }
-  plan.ranks_per_node = count;
+  plan.needs.ranks_per_node = count;
 }
 
 /// Makes and checks the topology of an algorithm that has one. `sync` has both.
@@ -571,7 +572,7 @@ void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& sit
       given.error("algorithm", "is missing; say what ranks do from there on");
     const AlgorithmPlan& last =
         config.phases.empty() ? config.algorithm : config.phases.back().algorithm;
-    if (last.restarts_updates) {
+    if (last.steps.restarts_updates) {
       given.error("algorithm",
                   "follows {} with states reset, whose optimizer counts its steps anew; allowed "
                   "there: states local or average",
@@ -636,11 +637,11 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
                    type);
   }
   if (config.auto_topology) {
-    if (!plan.predict || !plan.disagreement) {
+    if (plan.cost.exchanges.empty() || !plan.cost.disagreement) {
       topology.error("type", "is auto, but what {} costs in learning is not known; allowed: a type",
                      plan.label());
     }
-    if (!plan.near_all_reduce) {
+    if (!plan.cost.near_all_reduce) {
       topology.error(
           "type",
           "is auto, which may choose all-reduce, but {} computes something else; allowed: a type",
@@ -1002,7 +1003,7 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
       plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)
           .buckets.size());
   const auto check = [&](const AlgorithmPlan& plan, const std::string& path) {
-    const AlgorithmPlan::LeastBuckets& least = plan.least_buckets;
+    const AlgorithmNeeds::LeastBuckets& least = plan.needs.least_buckets;
     if (least.count <= buckets) return;
     fail(ExitCode::kUsage, "config",
          {.file = config.source, .key = path + ".algorithm." + least.key},
@@ -1037,7 +1038,7 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   const std::int64_t steps = run_length(config, site).total_steps;
   const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path,
                                std::int64_t of) {
-    for (const AlgorithmPlan::StepKey& key : plan.step_keys) {
+    for (const StepKey& key : plan.steps.keys) {
       const std::string name = path + ".algorithm." + key.key,
                         what = config.phases.empty() ? "the run" : "its part of the run";
       const std::int64_t most = key.period && !key.used_next ? of - key.after : of - 1;
@@ -1060,11 +1061,11 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
            "is {}, but {} has {} steps; allowed: <= {}", key.steps, what, of, most);
     }
   };
-  if (const auto& equal = config.algorithm.equal_after;
-      config.verify_every > 0 && equal && config.algorithm.equal_kept == 0) {
+  if (const AlgorithmEquality& equality = config.algorithm.equality;
+      config.verify_every > 0 && equality.after && equality.kept == 0) {
     bool any = false;
     for (std::int64_t t = config.verify_every; !any && t <= steps; t += config.verify_every)
-      any = equal(t, 0, 1);
+      any = equality.after(t, 0, 1);
     if (!any) {
       fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.verify"},
            "is {}, but after none of the run's {} steps that it divides have ranks just met; "

@@ -70,10 +70,11 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
     plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport.name);
   const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
   std::string never;
-  plan.period = std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.period);
-  if (config.algorithm.asynchronous)
+  plan.period =
+      std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.steps.period);
+  if (config.algorithm.steps.asynchronous)
     never = fmt::format("{} goes by the clock, not by steps", config.algorithm.label());
-  else if (config.algorithm.period == 0)
+  else if (config.algorithm.steps.period == 0)
     never = fmt::format("{} does not say after how many steps its work repeats",
                         config.algorithm.label());
   if (!config.phases.empty()) never = "sync.switch changes what steps do";

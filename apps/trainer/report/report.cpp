@@ -212,8 +212,8 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
     const std::int64_t first = k == 0 ? 0 : config.phases[k - 1].first_step(length);
     const std::int64_t here =
         (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
-    for (const AlgorithmPlan::StepKey& key :
-         (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).step_keys) {
+    for (const StepKey& key :
+         (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).steps.keys) {
       const std::int64_t left = here - key.after;
       if (!key.period || key.steps < 2 || left % key.steps == 0) continue;
       text += fmt::format(
@@ -302,15 +302,16 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   for (const RunPart& part : parts_of(config)) {  // the most of any
     const AlgorithmPlan& algorithm = part.algorithm;
     double sync = flat * algorithm.scratch, parameters = one;
-    for (const AlgorithmPlan::State& state : algorithm.states) {
+    for (const KeptState& state : algorithm.states) {
       if (state.numbers > 0) continue;  // a few
       sync += elements * static_cast<double>(state.copies_on(part.topology, 0)) *
               static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
     }
     const double in_place = flat * static_cast<double>(receive_buffers(part.topology, site));
-    const double tensors = algorithm.mixed + (algorithm.mixes_states ? states / flat : 0.0);
+    const double tensors =
+        algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;
-    if (part.topology && config.transport.reads_parameters && !algorithm.messages &&
+    if (part.topology && config.transport.reads_parameters && !algorithm.messages.always &&
         site.ranks_per_node > 1) {
       parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
       // On GPUs sums of groups still want a place.
