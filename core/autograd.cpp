@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "core/text.h"
 #include "core/trace.h"
 
@@ -40,13 +40,13 @@ void GradSlot::add(Tensor term) {
   Backend& backend = term.backend();
   Tensor& last = terms.back();
   if (last.exclusive()) {
-    backend.add({.a = last, .b = term, .y = last});
+    backend.map({MapFunction::kAdd, last, term, last});
   } else if (term.exclusive()) {
-    backend.add({.a = last, .b = term, .y = term});
+    backend.map({MapFunction::kAdd, last, term, term});
     last = std::move(term);
   } else {
     Tensor sum(backend, term.shape(), term.dtype());
-    backend.add({.a = last, .b = term, .y = sum});
+    backend.map({MapFunction::kAdd, last, term, sum});
     last = std::move(sum);
   }
 }

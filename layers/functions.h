@@ -6,6 +6,7 @@
 #include "core/backend.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
+#include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 
 // Functions with gradients: what layers are written with. Each runs its operation on the pass's
@@ -42,6 +43,9 @@ Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
 /// scale[C] · x along the last dimension, + residual (if it holds a value), as one operation.
 Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
+/// The function of an activation other than kNone, and that of its gradient.
+MapFunction function_of(Activation kind);
+MapFunction gradient_of(Activation kind);
 /// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/operations/losses.h"
+#include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "layers/functions.h"
@@ -14,15 +15,11 @@ bool is_softmax(LossKind kind) {
   return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal;
 }
 
-/// Chain rule with the loss's own gradient, a number on the device: a 1×1 by 1×(N·C) product scales
-/// without a wait. Low precision goes through fp32, which is what the loss's gradient is.
+/// Chain rule with the loss's own gradient, a number on the device.
 Tensor scaled(Backend& backend, const Tensor& factor, const Tensor& dlogits) {
-  const Shape row{1, dlogits.elements()};
-  const Tensor operand = in_format(dlogits, factor.dtype(), backend),
-               product(backend, dlogits.shape(), factor.dtype());
-  backend.matmul(
-      {.a = factor.reshaped({1, 1}), .b = operand.reshaped(row), .c = product.reshaped(row)});
-  return in_format(product, dlogits.dtype(), backend);
+  Tensor result(backend, dlogits.shape(), dlogits.dtype());
+  backend.map({MapFunction::kMultiply, dlogits, factor, result});
+  return result;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "core/error.h"
+#include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "layers/functions.h"
 
@@ -15,16 +16,27 @@ Tensor own_gradient_memory(const Tensor& dy) {
 
 }  // namespace
 
+MapFunction function_of(Activation kind) {
+  constexpr MapFunction kFunctions[] = {MapFunction::kRelu, MapFunction::kGelu, MapFunction::kSilu,
+                                        MapFunction::kRelu6};
+  return kFunctions[static_cast<int>(kind) - 1];
+}
+MapFunction gradient_of(Activation kind) {
+  constexpr MapFunction kGradients[] = {MapFunction::kReluGradient, MapFunction::kGeluGradient,
+                                        MapFunction::kSiluGradient, MapFunction::kRelu6Gradient};
+  return kGradients[static_cast<int>(kind) - 1];
+}
+
 Variable activation(const Variable& x, Activation kind, Pass& pass) {
   if (kind == Activation::kNone) return x;
   Tensor y(pass.backend, x.shape(), x.dtype());
-  pass.backend.activation_forward({.kind = kind, .x = x.value(), .y = y});
+  pass.backend.map({function_of(kind), x.value(), y});
   // The gradients of ReLU and ReLU6 need only the output, which the next operation keeps anyway.
   const bool from_output = kind == Activation::kRelu || kind == Activation::kRelu6;
   auto backward = [kind, saved = from_output ? y : x.value()](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     Tensor dx = own_gradient_memory(dy);
-    g.backend().activation_backward({.kind = kind, .x = saved, .dy = dy, .dx = dx});
+    g.backend().map({gradient_of(kind), saved, dy, dx});
     g.set(0, std::move(dx));
   };
   return pass.record("activation", y, {x}, {}, std::move(backward));
@@ -34,7 +46,7 @@ Variable add(const Variable& a, const Variable& b, Pass& pass) {
   require(a.shape() == b.shape(), "add", "the terms are {} and {}", a.shape().text(),
           b.shape().text());
   Tensor y(pass.backend, a.shape(), a.dtype());
-  pass.backend.add({.a = a.value(), .b = b.value(), .y = y});
+  pass.backend.map({MapFunction::kAdd, a.value(), b.value(), y});
   return pass.record("add", std::move(y), {a, b}, {}, [](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     g.set(0, dy);

@@ -1,6 +1,6 @@
 #include "core/error.h"
 #include "core/operations/convolutions.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "core/operations/products.h"
 #include "layers/functions.h"
 
@@ -86,8 +86,7 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
     Tensor dy = std::move(g.take_terms().front());
     if (y_saved) {
       const Tensor masked = dy.exclusive() ? dy : Tensor(g.backend(), dy.shape(), dy.dtype());
-      g.backend().activation_backward(
-          {.kind = Activation::kRelu, .x = y_saved, .dy = dy, .dx = masked});
+      g.backend().map({MapFunction::kReluGradient, y_saved, dy, masked});
       dy = masked;
     }
     if (g.wants(0)) {

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/operations/convolutions.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/copying.h"
+#include "core/operations/map.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -30,11 +31,61 @@ Variable global_avg_pool(const Variable& x, Pass& pass) {
   pass.backend.global_avg_pool_forward({.x = x.value(), .y = y});
   auto backward = [in](Gradients& g) {
     Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().global_avg_pool_backward({.dy = g.output(), .dx = dx});
+    const double share = 1.0 / static_cast<double>(in[1] * in[2]);
+    g.backend().map({{{MapFunction::kMultiply, 0, kMapNumbers}},
+                     {g.output().reshaped({in[0], 1, 1, in[3]})},
+                     dx,
+                     {share}});
     g.set(0, std::move(dx));
   };
   return pass.record("global_avg_pool", std::move(y), {x}, {}, std::move(backward));
 }
+
+namespace {
+
+using Dimension = StridedCopy::Dimension;
+
+/// Option A from a large image to a small one of more channels, `before` of them before the large
+/// one's.
+StridedCopy option_a(const Tensor& x, const Tensor& y, std::int64_t stride, std::int64_t before) {
+  const Shape &large = x.shape(), &small = y.shape();
+  const std::int64_t pixel = large[3], row = large[2] * pixel, image = large[1] * row;
+  return {
+      .x = x,
+      .y = y,
+      .dimensions = {Dimension::whole(small[0], image), Dimension::whole(small[1], stride * row),
+                     Dimension::whole(small[2], stride * pixel),
+                     Dimension{.size = small[3], .begin = before, .count = pixel, .stride = 1}},
+      .rank = 4};
+}
+/// And back: x is the small image.
+StridedCopy option_a_back(const Tensor& x, const Tensor& y, std::int64_t stride,
+                          std::int64_t before) {
+  const Shape &small = x.shape(), &large = y.shape();
+  const std::int64_t pixel = small[3], row = small[2] * pixel, image = small[1] * row;
+  return {
+      .x = x,
+      .y = y,
+      .dimensions = {Dimension::whole(large[0], image),
+                     Dimension{.size = large[1], .count = small[1], .step = stride, .stride = row},
+                     Dimension{
+                         .size = large[2], .count = small[2], .step = stride, .stride = pixel},
+                     Dimension::whole(large[3], 1)},
+      .rank = 4,
+      .first = before};
+}
+
+/// Matrices [rows, columns], one for each sample, that become [columns, rows].
+StridedCopy transposed(const Tensor& x, const Tensor& y, std::int64_t samples, std::int64_t rows,
+                       std::int64_t columns) {
+  return {.x = x,
+          .y = y,
+          .dimensions = {Dimension::whole(samples, rows * columns), Dimension::whole(columns, 1),
+                         Dimension::whole(rows, columns)},
+          .rank = 3};
+}
+
+}  // namespace
 
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass) {
   const Shape& in = x.shape();
@@ -44,12 +95,10 @@ Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t chan
   Tensor y(pass.backend,
            {in[0], (in[1] + stride - 1) / stride, (in[2] + stride - 1) / stride, channels},
            x.dtype());
-  pass.backend.subsample_pad_forward(
-      {.x = x.value(), .y = y, .stride = stride, .pad_before = before});
+  pass.backend.strided_copy(option_a(x.value(), y, stride, before));
   auto backward = [in, stride, before](Gradients& g) {
     Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().subsample_pad_backward(
-        {.dy = g.output(), .dx = dx, .stride = stride, .pad_before = before});
+    g.backend().strided_copy(option_a_back(g.output(), dx, stride, before));
     g.set(0, std::move(dx));
   };
   return pass.record("subsample_pad", std::move(y), {x}, {}, std::move(backward));
@@ -69,11 +118,11 @@ Variable flatten(const Variable& x, Pass& pass) {
   const bool reorder = in.rank() == 4 && in[3] > 1 && in[1] * in[2] > 1;
   if (!reorder) return reshape(x, out, pass);
   Tensor y(pass.backend, out, x.dtype());
-  pass.backend.flatten_channels_first({.x = x.value(), .y = y});
-  return pass.record("flatten", std::move(y), {x}, {}, [in](Gradients& g) {
+  const std::int64_t pixels = in[1] * in[2];
+  pass.backend.strided_copy(transposed(x.value(), y, in[0], pixels, in[3]));
+  return pass.record("flatten", std::move(y), {x}, {}, [in, pixels](Gradients& g) {
     Tensor dx(g.backend(), in, g.output().dtype());
-    // Backwards, `x` is the flat tensor and `y` the image.
-    g.backend().flatten_channels_first({.x = g.output(), .y = dx, .inverse = true});
+    g.backend().strided_copy(transposed(g.output(), dx, in[0], in[3], pixels));
     g.set(0, std::move(dx));
   });
 }

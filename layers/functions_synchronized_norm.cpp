@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/map.h"
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 #include "layers/functions_norm.h"
@@ -37,13 +38,13 @@ Incoming incoming_of(const BatchNormSaved& saved, Gradients& g) {
   Incoming result{terms[0], {}};
   if (terms.size() > 1) {
     result.dy = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
-    g.backend().add({.a = terms[0], .b = terms[1], .y = result.dy});
+    g.backend().map({MapFunction::kAdd, terms[0], terms[1], result.dy});
   }
   if (saved.rectifier.relu && saved.has_residual) {
     Tensor masked(g.backend(), saved.x.shape(), saved.x.dtype());
     const Activation active =
         saved.rectifier.ceiling == kNoCeiling ? Activation::kRelu : Activation::kRelu6;
-    g.backend().activation_backward({.kind = active, .x = saved.y, .dy = result.dy, .dx = masked});
+    g.backend().map({gradient_of(active), saved.y, result.dy, masked});
     result.dy = std::move(masked);
   }
   if (saved.has_residual) result.dresidual = result.dy;

@@ -124,8 +124,4 @@ void check(const GlobalAvgPoolForward& args) {
   check_image_mean(Checker("global_avg_pool_forward"), args.x, args.y);
 }
 
-void check(const GlobalAvgPoolBackward& args) {
-  check_image_mean(Checker("global_avg_pool_backward"), args.dx, args.dy);
-}
-
 }  // namespace starling

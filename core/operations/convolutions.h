@@ -94,9 +94,4 @@ struct GlobalAvgPoolForward {
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
 
-struct GlobalAvgPoolBackward {
-  Tensor dy, dx;
-  Accesses accesses() const { return Accesses().read({dy}).write({dx}); }
-};
-
 }  // namespace starling

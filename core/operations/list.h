@@ -24,8 +24,7 @@ namespace starling {
   X(Conv2dBackwardWeights, conv2d_backward_weights)    \
   X(Matmul, matmul)                                    \
   X(SumRows, sum_rows)                                 \
-  X(ActivationForward, activation_forward)             \
-  X(ActivationBackward, activation_backward)           \
+  X(Map, map)                                          \
   X(BatchNormForward, batch_norm_forward)              \
   X(BatchNormBackward, batch_norm_backward)            \
   X(ChannelSums, channel_sums)                         \
@@ -38,11 +37,7 @@ namespace starling {
   X(Pool2dForward, pool2d_forward)                     \
   X(Pool2dBackward, pool2d_backward)                   \
   X(GlobalAvgPoolForward, global_avg_pool_forward)     \
-  X(GlobalAvgPoolBackward, global_avg_pool_backward)   \
-  X(Add, add)                                          \
-  X(SubsamplePadForward, subsample_pad_forward)        \
-  X(SubsamplePadBackward, subsample_pad_backward)      \
-  X(FlattenChannelsFirst, flatten_channels_first)      \
+  X(StridedCopy, strided_copy)                         \
   X(Dropout, dropout)                                  \
   X(SoftmaxCrossEntropy, softmax_cross_entropy)        \
   X(TargetLoss, target_loss)                           \

@@ -12,49 +12,6 @@ namespace starling {
 
 enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu, kRelu6 };
 
-/// y = activation(x). y may be x for ReLU and ReLU6, which is min(max(x, 0), 6). GELU is the exact
-/// one, x·Φ(x).
-struct ActivationForward {
-  Activation kind = Activation::kRelu;
-  Tensor x, y;
-  Accesses accesses() const { return Accesses().read({x}).write({y}); }
-};
-
-/// dx = dy · activation'(x). For ReLU and ReLU6 `x` may be the forward's output as well. dx may be
-/// dy.
-struct ActivationBackward {
-  Activation kind = Activation::kRelu;
-  Tensor x, dy, dx;
-  Accesses accesses() const { return Accesses().read({x, dy}).write({dx}); }
-};
-
-/// y = a + b. y may be a or b.
-struct Add {
-  Tensor a, b, y;
-  Accesses accesses() const { return Accesses().read({a, b}).write({y}); }
-};
-
-/// Option-A shortcut: y[N,ceil(H/s),ceil(W/s),O] takes every s-th pixel of x[N,H,W,C]; channels
-/// before `pad_before` and from pad_before + C on are zero.
-struct SubsamplePadForward {
-  Tensor x, y;
-  std::int64_t stride = 2, pad_before = 0;
-  Accesses accesses() const { return Accesses().read_part(x, y).write({y}); }
-};
-
-struct SubsamplePadBackward {
-  Tensor dy, dx;
-  std::int64_t stride = 2, pad_before = 0;
-  Accesses accesses() const { return Accesses().read_part(dy, dx).write({dx}); }
-};
-
-/// y[N, C·H·W] in PyTorch's order C, H, W from x[N,H,W,C]; `inverse` goes back.
-struct FlattenChannelsFirst {
-  Tensor x, y;
-  bool inverse = false;
-  Accesses accesses() const { return Accesses().read({x}).write({y}); }
-};
-
 /// y = x · mask / (1 - p); element i is kept where the Philox number of (key, counter, i) is >= p.
 /// The backward pass calls it again on the gradient with the same key and counter, so no mask is
 /// stored. y may be x. With a `run`, that many neighbouring elements share a number, that of i /

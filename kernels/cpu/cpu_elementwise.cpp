@@ -6,46 +6,11 @@
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/gradient_factor.h"
 
-// Activations, sums, dropout and casts.
+// Sums, dropout and casts.
 namespace starling {
 
 using cpu::Index;
 using cpu::kElementGrain;
-
-void CpuBackend::issue(const ActivationForward& args) {
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
-      kernels<T>().activation_forward(args.kind, x + begin, y + begin, end - begin);
-    });
-  });
-}
-
-void CpuBackend::issue(const ActivationBackward& args) {
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.data<T>();
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
-      kernels<T>().activation_backward(args.kind, x + begin, dy + begin, dx + begin, end - begin);
-    });
-  });
-}
-
-void CpuBackend::issue(const Add& args) {
-  floating(args.a, [&](auto type) {
-    using T = decltype(type);
-    const T* a = args.a.data<T>();
-    const T* b = args.b.data<T>();
-    T* y = args.y.data<T>();
-    threads_.parallel_for(args.a.elements(), kElementGrain, [&](Index begin, Index end) {
-      kernels<T>().add(a + begin, b + begin, y + begin, end - begin);
-    });
-  });
-}
 
 void CpuBackend::issue(const Dropout& args) {
   floating(args.x, [&](auto type) {

@@ -3,11 +3,10 @@
 
 #include "core/operations/convolutions.h"
 #include "core/operations/pictures.h"
-#include "core/operations/pointwise.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/pixel.h"
 
-// Pooling, the option-A shortcut, flattening and the augmentation of images.
+// Pooling and the augmentation of images.
 namespace starling {
 
 using cpu::Index;
@@ -110,83 +109,6 @@ void CpuBackend::issue(const GlobalAvgPoolForward& args) {
   const Index pixels = image[1] * image[2], channels = image[3];
   by_image(args.x, args.y, [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
     k.global_sum(x, y, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
-  });
-}
-
-void CpuBackend::issue(const GlobalAvgPoolBackward& args) {
-  const Shape& image = args.dx.shape();
-  const Index pixels = image[1] * image[2], channels = image[3];
-  by_image(args.dy, args.dx, [&]<class R>(const auto& k, Index, Index images, const R* dy, R* dx) {
-    k.global_spread(dy, dx, images, pixels, channels,
-                    static_cast<R>(1.0 / static_cast<double>(pixels)));
-  });
-}
-
-void CpuBackend::issue(const SubsamplePadForward& args) {
-  const Shape from = args.x.shape(), to = args.y.shape();
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    const Index after = to[3] - from[3] - args.pad_before;
-    threads_.parallel_for(to[0] * to[1], 8, [&](Index begin, Index end) {
-      for (Index row = begin; row < end; ++row) {
-        const T* source =
-            x + ((row / to[1]) * from[1] + (row % to[1]) * args.stride) * from[2] * from[3];
-        T* target = y + row * to[2] * to[3];
-        for (Index w = 0; w < to[2]; ++w) {
-          target = std::fill_n(target, args.pad_before, T(0));
-          target = std::copy_n(source + w * args.stride * from[3], from[3], target);
-          target = std::fill_n(target, after, T(0));
-        }
-      }
-    });
-  });
-}
-
-void CpuBackend::issue(const SubsamplePadBackward& args) {
-  const Shape from = args.dy.shape(), to = args.dx.shape();
-  floating(args.dy, [&](auto type) {
-    using T = decltype(type);
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    threads_.parallel_for(to[0] * to[1], 8, [&](Index begin, Index end) {
-      for (Index row = begin; row < end; ++row) {
-        T* target = dx + row * to[2] * to[3];
-        std::fill_n(target, to[2] * to[3], T(0));
-        const Index h = row % to[1];
-        if (h % args.stride != 0) continue;
-        const T* source =
-            dy + ((row / to[1]) * from[1] + h / args.stride) * from[2] * from[3] + args.pad_before;
-        for (Index w = 0; w < from[2]; ++w)
-          std::copy_n(source + w * from[3], to[3], target + w * args.stride * to[3]);
-      }
-    });
-  });
-}
-
-void CpuBackend::issue(const FlattenChannelsFirst& args) {
-  const Shape image = (args.inverse ? args.y : args.x).shape();
-  const Index pixels = image[1] * image[2], channels = image[3], size = pixels * channels;
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    threads_.parallel_for(image[0], 1, [&](Index begin, Index end) {
-      for (Index n = begin; n < end; ++n) {
-        const T* from = x + n * size;
-        T* to = y + n * size;
-        for (Index c = 0; c < channels; ++c) {
-          for (Index p = 0; p < pixels; ++p) {
-            if (args.inverse) {
-              to[p * channels + c] = from[c * pixels + p];
-            } else {
-              to[c * pixels + p] = from[p * channels + c];
-            }
-          }
-        }
-      }
-    });
   });
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "core/operations/convolutions.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "core/operations/products.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/cpu/depthwise.h"
@@ -262,7 +262,7 @@ void CpuBackend::issue(const Matmul& args) {
     } else {
       low_matmul(p, a, b, bias, args.c.data<T>());
     }
-    if (args.relu) activation_forward({.kind = Activation::kRelu, .x = args.c, .y = args.c});
+    if (args.relu) map({MapFunction::kRelu, args.c, args.c});
   });
 }
 

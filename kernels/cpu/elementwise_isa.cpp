@@ -1,4 +1,4 @@
-#include "core/operations/pointwise.h"
+#include "core/operations/map_function.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 #include "kernels/math/activations.h"
@@ -27,37 +27,67 @@ static inline void for_each(T* y, Index n, F f) {
 #define STARLING_VALUE(...) \
   [=](Index i) __attribute__((always_inline)) { return __VA_ARGS__; }
 
+/// A step of a Map on n numbers. o may be a or b.
 template <class T>
-static void activation_forward(Activation kind, const T* x, T* y, Index n) {
-  switch (kind) {
-    case Activation::kNone: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = x[i]; break;
-    case Activation::kRelu: return for_each(y, n, STARLING_VALUE(math::relu(widen(x[i]))));
-    case Activation::kGelu: return for_each(y, n, STARLING_VALUE(math::gelu(widen(x[i]))));
-    case Activation::kSilu: return for_each(y, n, STARLING_VALUE(math::silu(widen(x[i]))));
-    case Activation::kRelu6: return for_each(y, n, STARLING_VALUE(math::relu6(widen(x[i]))));
+static void map_step(MapFunction function, const T* pa, const T* pb, T* o, Index n) {
+  switch (function) {
+#define STARLING_MAP_LOOP(name, operands, value)     \
+  case MapFunction::name:                            \
+    STARLING_LOOP for (Index i = 0; i < n; ++i) {    \
+      [[maybe_unused]] const T a = pa[i], b = pb[i]; \
+      o[i] = value;                                  \
+    }                                                \
+    break;
+    STARLING_MAP_FUNCTIONS(STARLING_MAP_LOOP)
+#undef STARLING_MAP_LOOP
   }
 }
 
+/// Steps leave their results in the first cache, but for the last one's where it is y.
 template <class T>
-static void activation_backward(Activation kind, const T* x, const T* dy, T* dx, Index n) {
-  switch (kind) {
-    case Activation::kNone: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i]; break;
-    case Activation::kRelu:
-      return for_each(
-          dx, n, [=](Index i) __attribute__((always_inline)) {
-            const Compute<T> g = widen(dy[i]);
-            return widen(x[i]) > Compute<T>(0) ? g : Compute<T>(0);
-          });
-    case Activation::kGelu:
-      return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::gelu_derivative(widen(x[i]))));
-    case Activation::kSilu:
-      return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::silu_derivative(widen(x[i]))));
-    case Activation::kRelu6:
-      return for_each(
-          dx, n, [=](Index i) __attribute__((always_inline)) {
-            const Compute<T> g = widen(dy[i]), at = widen(x[i]);
-            return (at > Compute<T>(0)) & (at < Compute<T>(6)) ? g : Compute<T>(0);
-          });
+static void map(const MapStep* steps, int count, const T* const* in, const Compute<T>* const* wide,
+                const Compute<T>* constants, T* y, Index n) {
+  using R = Compute<T>;
+  constexpr Index kPiece = 512;
+  constexpr bool kDirect = !kIsLow<T>;
+  alignas(64) R room[kMapSlots][kPiece];
+  unsigned used = 0;
+  for (int s = 0; s < count; ++s)
+    used |= 1u << steps[s].a | (operands_of(steps[s].function) > 1 ? 1u << steps[s].b : 0u);
+  const R* slot[kMapSlots] = {};
+  for (int k = 0; k < kMapResults; ++k) {
+    const bool varies = k < kMapTensors && (in[k] || wide[k]);
+    if (varies || !(used >> k & 1)) continue;
+    for (Index i = 0; i < (n < kPiece ? n : kPiece); ++i) room[k][i] = constants[k];
+    slot[k] = room[k];
+  }
+  for (Index begin = 0; begin < n; begin += kPiece) {
+    const Index size = n - begin < kPiece ? n - begin : kPiece;
+    for (int k = 0; k < kMapTensors; ++k) {
+      if (!(used >> k & 1)) continue;
+      if (wide[k]) {
+        slot[k] = wide[k] + begin;
+      } else if (in[k]) {
+        if constexpr (kDirect) {
+          slot[k] = in[k] + begin;
+        } else {
+          const T* from = in[k] + begin;
+          STARLING_LOOP for (Index i = 0; i < size; ++i) room[k][i] = widen(from[i]);
+          slot[k] = room[k];
+        }
+      }
+    }
+    for (int s = 0; s < count; ++s) {
+      R* to = room[kMapResults + s];
+      if constexpr (kDirect) {
+        if (s == count - 1) to = y + begin;
+      }
+      const R* a = slot[steps[s].a];
+      map_step(steps[s].function, a, operands_of(steps[s].function) > 1 ? slot[steps[s].b] : a, to,
+               size);
+      slot[kMapResults + s] = to;
+    }
+    if constexpr (!kDirect) pack(y + begin, room[kMapResults + count - 1], size, false);
   }
 }
 
@@ -167,8 +197,7 @@ static void set(Kernels<T>& table) {
     table.widen = widen_numbers;
     table.narrow = narrow_numbers<T>;
   }
-  table.activation_forward = activation_forward<T>;
-  table.activation_backward = activation_backward<T>;
+  table.map = map<T>;
   table.add = add<T>;
   table.fill = fill<T>;
   table.dropout = dropout<T>;

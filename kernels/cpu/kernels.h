@@ -4,15 +4,9 @@
 
 #include "core/dtype.h"
 #include "core/host_device.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map_function.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/storage.h"
-
-// Declared here rather than included from core/operations: the files that are compiled for each
-// instruction set take long, and need not know the operations.
-namespace starling {
-enum class Activation : std::uint8_t;
-}
 
 namespace starling::cpu {
 
@@ -94,8 +88,10 @@ struct Kernels {
                               double* sum_gx);
 
   // --- Elementwise (elementwise_isa.cpp), on n elements.
-  void (*activation_forward)(Activation kind, const T* x, T* y, Index n);
-  void (*activation_backward)(Activation kind, const T* x, const T* dy, T* dx, Index n);
+  /// The `count` steps of a Map (core/operations/map.h). Of slot k < kMapTensors, in[k] or, in R,
+  /// wide[k] are n numbers; where both are null, and of the numbers' slots, constants[k] is all.
+  void (*map)(const MapStep* steps, int count, const T* const* in, const R* const* wide,
+              const R* constants, T* y, Index n);
   void (*add)(const T* a, const T* b, T* y, Index n);
   void (*fill)(T* y, T value, Index n);
   /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a
@@ -140,7 +136,6 @@ struct Kernels {
   void (*avg_pool_backward)(const T* dy, T* dx, const Geometry& g, Index first, Index last);
   /// y[n,c] = scale · Σ over `pixels` rows of x[n,·,c]. scratch: channels.
   void (*global_sum)(const T* x, T* y, Index images, Index pixels, Index channels, T scale);
-  void (*global_spread)(const T* dy, T* dx, Index images, Index pixels, Index channels, T scale);
 
   // --- Loss (loss_isa.cpp), on rows of logits.
   /// loss[row] of each row; dlogits (optional) = gradient · scale. Labels lie within the classes.

@@ -129,24 +129,12 @@ static void global_sum(const T* x, T* y, Index images, Index pixels, Index chann
 }
 
 template <class T>
-static void global_spread(const T* dy, T* dx, Index images, Index pixels, Index channels, T scale) {
-  for (Index n = 0; n < images; ++n) {
-    const T* __restrict from = dy + n * channels;
-    for (Index p = 0; p < pixels; ++p) {
-      T* __restrict to = dx + (n * pixels + p) * channels;
-      STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] = from[c] * scale;
-    }
-  }
-}
-
-template <class T>
 static void set(Kernels<T>& table) {
   table.max_pool_forward = max_pool_forward<T>;
   table.max_pool_backward = max_pool_backward<T>;
   table.avg_pool_forward = avg_pool_forward<T>;
   table.avg_pool_backward = avg_pool_backward<T>;
   table.global_sum = global_sum<T>;
-  table.global_spread = global_spread<T>;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "core/operations/products.h"
 #include "core/trace.h"
 #include "kernels/cuda/backend_host.h"
@@ -216,7 +217,7 @@ void CudaBackend::issue(const Matmul& args) {
     if (!product.relu) return false;
     product.relu = false;
     if (!blas_->matmul(product, handle())) return false;
-    activation_forward({.kind = Activation::kRelu, .x = product.c, .y = product.c});
+    map({MapFunction::kRelu, product.c, product.c});
     return true;
   };
   if (blas_ && by_library(args)) return;

@@ -1,4 +1,5 @@
 #include "kernels/math/adafactor.h"
+#include "core/operations/map.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -167,7 +168,10 @@ void rules::Adafactor::issue(Backend& backend, const OptimizerRule& self,
         const Tensor sum = work(total, Shape{1, 1});
         backend.sum_rows(
             {.x = state.slice(layer.state_first, Shape{rows, 1}), .y = sum.slice(0, Shape{1})});
-        backend.global_avg_pool_backward({.dy = sum, .dx = work(spread, Shape{1, rows, 1, 1})});
+        backend.map({{{MapFunction::kMultiply, 0, kMapNumbers}},
+                     {sum},
+                     work(spread, Shape{1, rows}),
+                     {1.0 / static_cast<double>(rows)}});
         UpdateArgs quotients =
             elementwise(args, work(spread, Shape{whole}), work(ratio, Shape{whole}));
         quotients.received = {state.slice(layer.state_first, Shape{whole})};

@@ -4,9 +4,9 @@
 
 #include "core/error.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/copying.h"
 #include "core/operations/norms.h"
 #include "core/operations/pictures.h"
-#include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "tests/core/host_backend.h"
 #include "tests/support/errors.h"
@@ -40,14 +40,17 @@ TEST_CASE(
   CHECK(Matmul{.a = a, .b = b, .c = c, .accumulate = true}.accesses().bytes ==
         4 * (24 + 20 + 2 * 30));
   // Of each second pixel and of 3 channels, 2 x 2 pixels are read; all 5 channels are written.
+  using Dimension = StridedCopy::Dimension;
   const Accesses part =
-      SubsamplePadForward{.x = tensor({1, 4, 4, 3}), .y = tensor({1, 2, 2, 5})}.accesses();
+      StridedCopy{.x = tensor({1, 4, 4, 3}),
+                  .y = tensor({1, 2, 2, 5}),
+                  .dimensions = {Dimension::whole(2, 24), Dimension::whole(2, 6),
+                                 Dimension{.size = 5, .begin = 1, .count = 3, .stride = 1}},
+                  .rank = 3}
+          .accesses();
   CHECK(part.bytes == 4 * (4 * 3 + 4 * 5));
   CHECK(part.reads.size() == 1);
   CHECK(part.writes.size() == 1);
-  const Accesses back =
-      SubsamplePadBackward{.dy = tensor({1, 2, 2, 5}), .dx = tensor({1, 4, 4, 3})}.accesses();
-  CHECK(back.bytes == 4 * (4 * 3 + 16 * 3));
   // A counter is changed, but its bytes do not count.
   const Tensor v = tensor({8}), count = tensor({}, DType::kInt64);
   const Accesses finish =

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "core/tensor.h"
 #include "tests/core/host_backend.h"
 #include "tests/support/errors.h"
@@ -131,7 +131,7 @@ TEST_CASE(
   const auto backend = make_meta_backend();
   const Tensor x(*backend, Shape{4}, DType::kFloat32);
   backend->fill(x, 3.0);
-  backend->add({.a = x, .b = x, .y = x});
+  backend->map({MapFunction::kAdd, x, x, x});
   std::vector<float> host(4, 7.0f);
   for (const std::function<void()>& read : std::vector<std::function<void()>>{
            [&] { x.data<float>(); }, [&] { x.span<float>(); }, [&] { x.raw(); },

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_work.h"
 #include "tests/cuda/support.h"
@@ -103,15 +103,17 @@ TEST_CASE(
     const StreamScope scope(backend, StreamKind::kUpload);
     (void)backend.record();  // a stream that takes no part is used on
   }
-  const Event doubled =
-      on(StreamKind::kUpdate, begun, [&] { backend.add({.a = x, .b = x, .y = y}); });
-  const Event tripled =
-      on(StreamKind::kCommunication, doubled, [&] { backend.add({.a = x, .b = y, .y = z}); });
+  const Event doubled = on(StreamKind::kUpdate, begun, [&] {
+    backend.map({MapFunction::kAdd, x, x, y});
+  });
+  const Event tripled = on(StreamKind::kCommunication, doubled, [&] {
+    backend.map({MapFunction::kAdd, x, y, z});
+  });
   backend.wait(tripled);
-  backend.add({.a = y, .b = z, .y = x});
+  backend.map({MapFunction::kAdd, y, z, x});
   const auto graph = backend.end_capture();
   for (int launch = 0; launch < 3; ++launch) graph->launch({});
-  backend.add({.a = x, .b = x, .y = x});
+  backend.map({MapFunction::kAdd, x, x, x});
   backend.copy_to_host(x, host.data());
   CHECK(host == std::vector<float>(4096, 250.0f));  // 5 · 5 · 5 · 2
 }

@@ -18,6 +18,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
 #include "comm/transports/rank_order_sum.h"
+#include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -344,7 +345,7 @@ TEST_CASE(
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     transport.wait(first);
     transport.wait(second);
-    backend.add({.a = receive, .b = sum, .y = receive});
+    backend.map({MapFunction::kAdd, receive, sum, receive});
     capture->end();
     CHECK(world.fake.registrations(transport.rank()) == registered);
     backend.fill(send, 10.0 + transport.rank());

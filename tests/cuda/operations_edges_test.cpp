@@ -8,7 +8,9 @@
 #include "core/error.h"
 #include "core/operations/codecs.h"
 #include "core/operations/convolutions.h"
+#include "core/operations/copying.h"
 #include "core/operations/losses.h"
+#include "core/operations/map.h"
 #include "core/operations/norms.h"
 #include "core/operations/pictures.h"
 #include "core/operations/pointwise.h"
@@ -214,8 +216,12 @@ TEST_CASE(
       b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = of});
     };
     const std::function<void()> calls[] = {
-        [&] { b.add({.a = whole, .b = whole, .y = whole}); },
-        [&] { b.add({.b = four, .y = four}); },
+        [&] {
+          b.map({MapFunction::kAdd, whole, whole, whole});
+        },
+        [&] {
+          b.map({MapFunction::kAdd, Tensor(), four, four});
+        },
         [&] { b.cast({.x = whole, .y = four}); },
         [&] { b.dropout({.x = four, .y = four, .p = 1.5}); },
         [&] { b.weighted_sum({.terms = 9, .out = four}); },
@@ -253,10 +259,18 @@ TEST_CASE(
         [&] { b.pool2d_forward({.x = small, .window = window(2, 2, 0)}); },
         [&] { b.pool2d_backward({.dy = half, .dx = small, .window = window(2, 2, 0)}); },
         [&] {
-          b.subsample_pad_forward(
-              {.x = small, .y = tensor(1, 2, 2, 3), .stride = 2, .pad_before = 2});
+          b.strided_copy({.x = four,
+                          .y = table,
+                          .dimensions = {StridedCopy::Dimension::whole(4, 1),
+                                         StridedCopy::Dimension::whole(4, 1)},
+                          .rank = 2});
         },
-        [&] { b.subsample_pad_backward({.dy = half, .dx = small, .stride = 0}); },
+        [&] {
+          b.strided_copy({.x = four,
+                          .y = four,
+                          .dimensions = {StridedCopy::Dimension{4, 1, 3, 2, 1}},
+                          .rank = 1});
+        },
         [&] { b.augment_images({.x = typed(DType::kUInt8, 1, 4, 4, 5), .y = tensor(1, 4, 4, 5)}); },
         [&] {
           b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)});

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/race_script.h"
 #include "tests/fakes/cuda/noting_backend.h"
@@ -73,14 +73,14 @@ std::vector<Finding> findings_of(Wrong wrong) {
       if (wrong == Wrong::kLossFreed) loss = Tensor(backend, batch.shape(), batch.dtype());
       const Tensor sum(backend, batch.shape(), batch.dtype());
       Event fork = backend.record();
-      backend.add({.a = batch, .b = batch, .y = sum});
+      backend.map({MapFunction::kAdd, batch, batch, sum});
       if (wrong != Wrong::kFork) fork = backend.record();
       const Event doubled = on(StreamKind::kUpdate, [&] {
         backend.wait(fork);
-        backend.add({.a = sum, .b = sum, .y = y});
+        backend.map({MapFunction::kAdd, sum, sum, y});
       });
       backend.wait(doubled);
-      backend.add({.a = batch, .b = sum, .y = loss});
+      backend.map({MapFunction::kAdd, batch, sum, loss});
       if (wrong == Wrong::kLossFreed) {
         if (!stale) stale = loss.raw();
         loss = {};
@@ -99,7 +99,7 @@ std::vector<Finding> findings_of(Wrong wrong) {
       copied = on(reader, [&] {
         backend.wait(done);
         if (loss) {
-          backend.add({.a = loss, .b = loss, .y = other});
+          backend.map({MapFunction::kAdd, loss, loss, other});
         } else {  // as a view would that holds no memory
           cuda::shim::note({.kind = CallKind::kRead,
                             .stream = cuda.handle(),
@@ -109,7 +109,7 @@ std::vector<Finding> findings_of(Wrong wrong) {
         }
       });
       if (step == 1) {
-        const auto evaluate = [&] { backend.add({.a = y, .b = y, .y = batch}); };
+        const auto evaluate = [&] { backend.map({MapFunction::kAdd, y, y, batch}); };
         if (wrong == Wrong::kEvaluation) {
           on(StreamKind::kUpdate, evaluate);
         } else {
@@ -147,7 +147,7 @@ TEST_CASE("cuda/race: graphs and what is issued around them") {
   CHECK(kinds(findings_of(Wrong::kBatchFreed)) == std::set<Kind>{Kind::kFreedMemory});
   const std::vector<Finding> upload = findings_of(Wrong::kUpload);
   CHECK(std::any_of(upload.begin(), upload.end(), [](const Finding& f) {
-    return f.one == "add" && f.other == "copy to the device";
+    return f.one == "map" && f.other == "copy to the device";
   }));
 }
 

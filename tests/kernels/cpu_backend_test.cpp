@@ -1,3 +1,4 @@
+#include "core/operations/map.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #include <doctest/doctest.h>
@@ -215,7 +216,7 @@ TEST_CASE("kernels/cpu: activations at their ends") {
   const std::vector<float> values = {-200.0f, -88.0f, -5.0f,  -0.0f, 1e-20f,
                                      5.0f,    88.0f,  200.0f, inf,   nan};
   const Tensor x = tensor_of<float>(backend, values, {10}), y(backend, {10}, DType::kFloat32);
-  backend.activation_forward({.kind = Activation::kSilu, .x = x, .y = y});
+  backend.map({MapFunction::kSilu, x, y});
   for (std::size_t i = 0; i < 8; ++i) {
     const double v = static_cast<double>(values[i]);
     CHECK(static_cast<double>(y.span<float>()[i]) ==
@@ -223,11 +224,11 @@ TEST_CASE("kernels/cpu: activations at their ends") {
   }
   CHECK(y.span<float>()[8] == inf);
   CHECK(std::isnan(y.span<float>()[9]));
-  backend.activation_forward({.kind = Activation::kGelu, .x = x, .y = y});
+  backend.map({MapFunction::kGelu, x, y});
   CHECK(y.span<float>()[0] == 0.0f);
   CHECK(y.span<float>()[7] == 200.0f);
   CHECK(std::isnan(y.span<float>()[9]));
-  backend.activation_forward({.kind = Activation::kRelu, .x = x, .y = y});
+  backend.map({MapFunction::kRelu, x, y});
   CHECK(y.span<float>()[2] == 0.0f);
   CHECK(std::isnan(y.span<float>()[9]));
 }
@@ -247,8 +248,8 @@ TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   CpuBackend backend(1);
   const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32),
       whole(backend, {2, 3}, DType::kInt32);
-  CHECK(code_of([&] { backend.add({whole, whole, whole}); }) == ExitCode::kInternal);
-  CHECK(code_of([&] { backend.add({half, x, half}); }) == ExitCode::kInternal);
+  CHECK(code_of([&] { backend.map({MapFunction::kAdd, whole, whole, whole}); }) == ExitCode::kInternal);
+  CHECK(code_of([&] { backend.map({MapFunction::kAdd, half, x, x}); }) == ExitCode::kInternal);
   const Tensor label = tensor_of<std::int32_t>(backend, {3, 0}, {2}),
                totals(backend, {4}, DType::kFloat64);
   CHECK(code_of([&] { backend.classification_metrics({x, label, totals}); }) == ExitCode::kUsage);

@@ -8,7 +8,7 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/operations/codecs.h"
-#include "core/operations/pointwise.h"
+#include "core/operations/map.h"
 #include "core/operations/updates.h"
 #include "kernels/open_backend.h"
 #include "tests/kernels/optimizer_reference.h"
@@ -64,7 +64,7 @@ TEST_CASE(
             const Tensor total = numbers(*backend, n, dtype, 2.0);
             for (int k = 0; k < terms; ++k) {
               summed.args.received.push_back(numbers(*backend, n, dtype, 2.0 + k));
-              if (k > 0) backend->add({.a = total, .b = summed.args.received.back(), .y = total});
+              if (k > 0) backend->map({MapFunction::kAdd, total, summed.args.received.back(), total});
             }
             once.args.received = {total};
             once.args.weights = summed.args.weights = {0.2};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/philox.h"
@@ -12,34 +13,39 @@
 // Element by element, and sums.
 namespace starling::tests {
 
-Operation activation(Activation kind, const std::string& name, Index n) {
+Operation activation(MapFunction function, const std::string& name, Index n) {
+  const bool relu = function == MapFunction::kRelu, relu6 = function == MapFunction::kRelu6;
+  const MapFunction gradient = relu                             ? MapFunction::kReluGradient
+                               : relu6                          ? MapFunction::kRelu6Gradient
+                               : function == MapFunction::kGelu ? MapFunction::kGeluGradient
+                                                                : MapFunction::kSiluGradient;
   Operation op;
-  op.exact = kind == Activation::kNone || kind == Activation::kRelu || kind == Activation::kRelu6;
+  op.exact = relu || relu6;
+  if (n == 1) op.loose = {1};  // one number broadcasts
   op.name = fmt::format("{} of {}", name, n);
   op.inputs = {{n}};
   op.outputs = {{n}};
   // Random numbers lie between -1 and 1: in a row of relu6 they reach beyond its upper bound.
-  if (kind == Activation::kRelu6) {
+  if (relu6) {
     op.fit = [](std::vector<Numbers>& in) {
       for (double& v : in[0]) v *= 8.0;
     };
   }
-  op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.activation_forward({.kind = kind, .x = in[0], .y = out[0]});
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.map({function, in[0], out[0]});
   };
-  op.reference = [kind](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const double v = in[0][i];
-      out[0][i] = kind == Activation::kNone    ? v
-                  : kind == Activation::kRelu  ? std::max(v, 0.0)
-                  : kind == Activation::kRelu6 ? std::min(std::max(v, 0.0), 6.0)
-                  : kind == Activation::kGelu  ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
-                                               : v / (1.0 + std::exp(-v));
+      out[0][i] = relu                             ? std::max(v, 0.0)
+                  : relu6                          ? std::min(std::max(v, 0.0), 6.0)
+                  : function == MapFunction::kGelu ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
+                                                   : v / (1.0 + std::exp(-v));
     }
   };
-  op.backward = [kind](Backend& b, const Tensors& in, const Tensors&, const Tensors&,
-                       const Tensor& dy, const Tensors& d) {
-    b.activation_backward({.kind = kind, .x = in[0], .dy = dy, .dx = d[0]});
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) {
+    b.map({gradient, in[0], dy, d[0]});
   };
   return op;
 }
@@ -48,13 +54,52 @@ Operation sum_of_two(Index n) {
   Operation op;
   op.exact = true;
   op.name = fmt::format("add of {}", n);
+  if (n == 1) op.loose = {2};
   op.inputs = {{n}, {n}};
   op.outputs = {{n}};
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.add({.a = in[0], .b = in[1], .y = out[0]});
+    b.map({MapFunction::kAdd, in[0], in[1], out[0]});
   };
   op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
+  };
+  return op;
+}
+
+Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Shape& y) {
+  Operation op;
+  op.name = fmt::format("map of {}, {} and {} to {}", a.text(), b.text(), c.text(), y.text());
+  op.inputs = {a, b, c};
+  op.outputs = {y};
+  op.input_roles = {Role::kActivation, Role::kParameter};
+  op.loose = {1};
+  // silu(0.75 · (a·b) + c), in which the third step takes the first step's result twice removed
+  op.forward = [](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
+    backend.map({{{MapFunction::kMultiply, 0, 1},
+                  {MapFunction::kMultiply, kMapResults, kMapNumbers},
+                  {MapFunction::kAdd, kMapResults + 1, 2},
+                  {MapFunction::kSilu, kMapResults + 2}},
+                 {in[0], in[1], in[2]},
+                 out[0],
+                 {0.75}});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const auto place = [&](const Shape& own, std::size_t i) {
+      std::size_t result = 0, unit = 1;
+      for (int d = 1; d <= y.rank(); ++d) {
+        const std::size_t size = at(y[y.rank() - d]), coordinate = i % size;
+        i /= size;
+        if (d > own.rank()) continue;
+        const Index extent = own[own.rank() - d];
+        if (extent > 1) result += coordinate * unit;
+        unit *= at(extent);
+      }
+      return result;
+    };
+    for (std::size_t i = 0; i < out[0].size(); ++i) {
+      const double v = 0.75 * in[0][place(a, i)] * in[1][place(b, i)] + in[2][place(c, i)];
+      out[0][i] = v / (1.0 + std::exp(-v));
+    }
   };
   return op;
 }

@@ -7,8 +7,9 @@
 #include <limits>
 
 #include "core/operations/convolutions.h"
+#include "core/operations/copying.h"
+#include "core/operations/map.h"
 #include "core/operations/pictures.h"
-#include "core/operations/pointwise.h"
 #include "kernels/math/pixel_steps.h"
 #include "kernels/math/resize_pictures.h"
 #include "tests/operations/rows.h"
@@ -99,61 +100,97 @@ Operation global_pooling(const Image& x) {
       }
     }
   };
-  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
-                   const Tensors& d) { b.global_avg_pool_backward({.dy = dy, .dx = d[0]}); };
+  op.backward = [=](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) {
+    b.map({{{MapFunction::kMultiply, 0, kMapNumbers}},
+           {dy.reshaped({x.n, 1, 1, x.c})},
+           d[0],
+           {1.0 / static_cast<double>(x.h * x.w)}});
+  };
+  return op;
+}
+
+Operation strided_copy(const std::string& what, const Shape& x, const Shape& y, StridedCopy there,
+                       StridedCopy back) {
+  Operation op;
+  op.exact = true;
+  op.loose = {0};  // x has no shape of its own
+  op.name = fmt::format("strided_copy: {} of {} to {}", what, x.text(), y.text());
+  op.inputs = {x};
+  op.outputs = {y};
+  const auto copy = [](Backend& b, StridedCopy args, const Tensor& from, const Tensor& to) {
+    args.x = from, args.y = to;
+    b.strided_copy(args);
+  };
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    copy(b, there, in[0], out[0]);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    std::fill(out[0].begin(), out[0].end(), 0.0);
+    std::array<Index, Shape::kMaxRank> k{};
+    const auto each = [&](auto&& self, int d, Index to, Index from) -> void {
+      if (d == there.rank) {
+        out[0][at(to)] = in[0][at(from)];
+        return;
+      }
+      const StridedCopy::Dimension& of = there.dimensions[at(d)];
+      for (k[at(d)] = 0; k[at(d)] < of.count; ++k[at(d)]) {
+        self(self, d + 1, to * of.size + of.begin + k[at(d)] * of.step,
+             from + k[at(d)] * of.stride);
+      }
+    };
+    each(each, 0, 0, there.first);
+  };
+  if (back.rank > 0) {
+    op.backward = [=](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                      const Tensors& d) { copy(b, back, dy, d[0]); };
+  }
   return op;
 }
 
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before) {
   const Image y{x.n, (x.h + stride - 1) / stride, (x.w + stride - 1) / stride, channels};
-  Operation op;
-  op.exact = true;
-  op.name = fmt::format("subsample_pad of {} by {} to {} channels from {}", x.shape().text(),
-                        stride, channels, before);
-  op.inputs = {x.shape()};
-  op.outputs = {y.shape()};
-  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.subsample_pad_forward({.x = in[0], .y = out[0], .stride = stride, .pad_before = before});
-  };
-  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    for (Index n = 0; n < y.n; ++n) {
-      for (Index h = 0; h < y.h; ++h) {
-        for (Index w = 0; w < y.w; ++w) {
-          for (Index c = 0; c < x.c; ++c)
-            out[0][y.offset(n, h, w, before + c)] = in[0][x.offset(n, h * stride, w * stride, c)];
-        }
-      }
-    }
-  };
-  op.backward = [=](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
-                    const Tensors& d) {
-    b.subsample_pad_backward({.dy = dy, .dx = d[0], .stride = stride, .pad_before = before});
-  };
-  return op;
+  using Dimension = StridedCopy::Dimension;
+  const StridedCopy there{
+      .dimensions = {Dimension::whole(x.n, x.h * x.w * x.c),
+                     Dimension::whole(y.h, stride * x.w * x.c), Dimension::whole(y.w, stride * x.c),
+                     Dimension{.size = y.c, .begin = before, .count = x.c, .stride = 1}},
+      .rank = 4};
+  const StridedCopy back{
+      .dimensions = {Dimension::whole(x.n, y.h * y.w * y.c),
+                     Dimension{.size = x.h, .count = y.h, .step = stride, .stride = y.w * y.c},
+                     Dimension{.size = x.w, .count = y.w, .step = stride, .stride = y.c},
+                     Dimension::whole(x.c, 1)},
+      .rank = 4,
+      .first = before};
+  return strided_copy("option A", x.shape(), y.shape(), there, back);
 }
 
 Operation flatten(const Image& x) {
-  Operation op;
-  op.exact = true;
-  op.name = fmt::format("flatten of {}", x.shape().text());
-  op.inputs = {x.shape()};
-  op.outputs = {{x.n, x.c * x.h * x.w}};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.flatten_channels_first({.x = in[0], .y = out[0]});
+  using Dimension = StridedCopy::Dimension;
+  const Index pixels = x.h * x.w;
+  const auto turned = [&](Index rows, Index columns) {
+    return StridedCopy{
+        .dimensions = {Dimension::whole(x.n, rows * columns), Dimension::whole(columns, 1),
+                       Dimension::whole(rows, columns)},
+        .rank = 3};
   };
-  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    for (Index n = 0; n < x.n; ++n) {
-      for (Index c = 0; c < x.c; ++c) {
-        for (Index p = 0; p < x.h * x.w; ++p)
-          out[0][at((n * x.c + c) * x.h * x.w + p)] = in[0][at((n * x.h * x.w + p) * x.c + c)];
-      }
-    }
-  };
-  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
-                   const Tensors& d) {
-    b.flatten_channels_first({.x = dy, .y = d[0], .inverse = true});
-  };
-  return op;
+  return strided_copy("flatten", x.shape(), {x.n, x.c * pixels}, turned(pixels, x.c),
+                      turned(x.c, pixels));
+}
+
+Operation turned_around(Index rows, Index columns) {
+  const auto whole = &StridedCopy::Dimension::whole;
+  const StridedCopy copy{.dimensions = {whole(rows, -columns), whole(columns, -1)},
+                         .rank = 2,
+                         .first = rows * columns - 1};
+  return strided_copy("turning around", {rows, columns}, {rows, columns}, copy, copy);
+}
+
+Operation repeated(Index rows, Index times) {
+  const auto whole = &StridedCopy::Dimension::whole;
+  return strided_copy("repetition", {rows}, {rows, times},
+                      {.dimensions = {whole(rows, 1), whole(times, 0)}, .rank = 2}, {});
 }
 
 Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix) {

@@ -181,13 +181,14 @@ template <class Args>
 Pairs overlaps(Args&) {
   return {};
 }
-Pairs overlaps(Add& args) { return {{&args.a, &args.y}, {&args.b, &args.y}}; }
-Pairs overlaps(ActivationForward& args) {
-  return args.kind == Activation::kRelu || args.kind == Activation::kRelu6
-             ? Pairs{{&args.x, &args.y}}
-             : Pairs{};
+Pairs overlaps(Map& args) {
+  Pairs result;
+  for (Tensor& in : args.in) {
+    if (in && in.shape() == args.y.shape() && in.dtype() == args.y.dtype())
+      result.emplace_back(&in, &args.y);
+  }
+  return result;
 }
-Pairs overlaps(ActivationBackward& args) { return {{&args.dy, &args.dx}}; }
 Pairs overlaps(Dropout& args) { return {{&args.x, &args.y}}; }
 Pairs overlaps(ScaleShift& args) { return {{&args.x, &args.y}, {&args.residual, &args.y}}; }
 Pairs overlaps(BatchNormBackward& args) {

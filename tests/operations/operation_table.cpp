@@ -1,4 +1,5 @@
 #include "tests/operations/operation_table.h"
+#include "core/operations/map.h"
 
 #include <algorithm>
 #include <utility>
@@ -194,6 +195,12 @@ std::vector<Operation> operation_table() {
       subsample_pad({2, 5, 6, 16}, 2, 40, 4),
       flatten({3, 4, 5, 7}),
       flatten({2, 8, 8, 64}),
+      turned_around(5, 7),
+      broadcast_map({3, 4, 1, 8}, {8}, {3, 4, 5, 8}, {3, 4, 5, 8}),
+      broadcast_map({2, 7}, {2, 1}, {1}, {2, 7}),
+      broadcast_map({600}, {600}, {600}, {600}),
+      broadcast_map({3, 1, 33}, {5, 1}, {}, {3, 5, 33}),
+      repeated(6, 5),
       flatten({2, 3, 11, 33}),
       flatten({1, 6, 6, 70}),
       embedding(5, 9, 3),
@@ -246,11 +253,10 @@ std::vector<Operation> operation_table() {
   for (int terms = 0; terms <= 8; ++terms) table.push_back(sum_with_weights(33, terms));
   for (const Index n : {1, 7, 33, 4101}) {
     table.push_back(sum_of_two(n));
-    table.push_back(activation(Activation::kNone, "nothing", n));
-    table.push_back(activation(Activation::kRelu, "relu", n));
-    table.push_back(activation(Activation::kGelu, "gelu", n));
-    table.push_back(activation(Activation::kSilu, "silu", n));
-    table.push_back(activation(Activation::kRelu6, "relu6", n));
+    table.push_back(activation(MapFunction::kRelu, "relu", n));
+    table.push_back(activation(MapFunction::kGelu, "gelu", n));
+    table.push_back(activation(MapFunction::kSilu, "silu", n));
+    table.push_back(activation(MapFunction::kRelu6, "relu6", n));
   }
   const NormCase norms[] = {
       {},
@@ -324,9 +330,9 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            flatten({batch, 32, 32, 16}),
            embedding(32 * batch, 4096, 256),
            cross_entropy(16 * batch, 1000, 0.1),
-           activation(Activation::kRelu, "relu", n),
-           activation(Activation::kGelu, "gelu", n),
-           activation(Activation::kSilu, "silu", n),
+           activation(MapFunction::kRelu, "relu", n),
+           activation(MapFunction::kGelu, "gelu", n),
+           activation(MapFunction::kSilu, "silu", n),
            sum_of_two(n),
            sum_with_weights(n),
            sums_of_rows(32 * batch, 512),

@@ -10,6 +10,7 @@
 #include "core/operations/codecs.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
+#include "core/operations/map.h"
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 #include "tests/operations/operation_table.h"
@@ -91,13 +92,17 @@ enum class Ties { kNone, kMany };
 Operation pooling(Pooling kind, const Image& x, const Window2d& s, Ties ties = Ties::kNone);
 Operation global_pooling(const Image& x);
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before);
+Operation turned_around(Index rows, Index columns);
+Operation repeated(Index rows, Index times);
 Operation flatten(const Image& x);
 Operation augmentation(const Image& x, Index crop_padding, Index boxes = 0, bool mix = false);
 Operation changed_pixels(const Image& x, Index steps);
 Operation resized_pictures(const Image& y);
 
 // elementwise.cpp
-Operation activation(Activation kind, const std::string& name, Index n);
+Operation activation(MapFunction function, const std::string& name, Index n);
+/// Four steps over three tensors and a number. b is a parameter.
+Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Shape& y);
 Operation sum_of_two(Index n);
 Operation sum_with_weights(Index n, int terms = 3);
 Operation sums_of_rows(Index rows, Index channels);

@@ -22,7 +22,6 @@
 #include "apps/trainer/shards/in_order.h"
 #include "apps/trainer/shards/shard_set.h"
 #include "core/file_io.h"
-#include "core/operations/pointwise.h"
 #include "core/safetensors.h"
 
 namespace starling {

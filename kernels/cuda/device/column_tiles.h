@@ -4,7 +4,6 @@
 #include <bit>
 #include <type_traits>
 
-#include "core/operations/pointwise.h"
 #include "core/tensor.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"

@@ -1,70 +1,13 @@
 #include <array>
-#include <type_traits>
 
 #include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
-#include "kernels/math/activations.h"
 
-// Activations and sums.
+// Weighted sums.
 namespace starling::cuda {
 namespace {
-
-template <class T, Activation kKind>
-struct Activate {
-  static constexpr int kInputs = 1;
-  template <int N>
-  STARLING_HD void operator()(Index, const T (&x)[1][N], T (&y)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if constexpr (kKind == Activation::kRelu) {
-        y[i] = math::relu(x[0][i]);
-      } else if constexpr (kKind == Activation::kGelu) {
-        y[i] = math::gelu(x[0][i]);
-      } else if constexpr (kKind == Activation::kSilu) {
-        y[i] = math::silu(x[0][i]);
-      } else if constexpr (kKind == Activation::kRelu6) {
-        y[i] = math::relu6(x[0][i]);
-      } else {
-        y[i] = x[0][i];
-      }
-    }
-  }
-};
-
-/// Makes dx from x and dy.
-template <class T, Activation kKind>
-struct ActivateBackward {
-  static constexpr int kInputs = 2;
-  template <int N>
-  STARLING_HD void operator()(Index, const T (&x)[2][N], T (&dx)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if constexpr (kKind == Activation::kRelu) {
-        dx[i] = x[0][i] > T(0) ? x[1][i] : T(0);
-      } else if constexpr (kKind == Activation::kGelu) {
-        dx[i] = x[1][i] * math::gelu_derivative(x[0][i]);
-      } else if constexpr (kKind == Activation::kSilu) {
-        dx[i] = x[1][i] * math::silu_derivative(x[0][i]);
-      } else if constexpr (kKind == Activation::kRelu6) {
-        dx[i] = x[0][i] > T(0) && x[0][i] < T(6) ? x[1][i] : T(0);
-      } else {
-        dx[i] = x[1][i];
-      }
-    }
-  }
-};
-
-template <class T>
-struct Sum {
-  static constexpr int kInputs = 2;
-  template <int N>
-  STARLING_HD void operator()(Index, const T (&x)[2][N], T (&y)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) y[i] = x[0][i] + x[1][i];
-  }
-};
 
 /// Σ weight_k x_k over the first `terms` of at most kMost terms, from the first on.
 template <class T, int kMost>
@@ -98,55 +41,7 @@ void sum_with_weights(StreamHandle stream, Index n, const T* const* in, const do
   pointwise<T, T>(stream, n, from, out, sum);
 }
 
-/// Calls f with the kind as a constant.
-template <class F>
-void with_activation(Activation kind, F f) {
-  switch (kind) {
-    case Activation::kNone: return f(std::integral_constant<Activation, Activation::kNone>{});
-    case Activation::kRelu: return f(std::integral_constant<Activation, Activation::kRelu>{});
-    case Activation::kGelu: return f(std::integral_constant<Activation, Activation::kGelu>{});
-    case Activation::kSilu: return f(std::integral_constant<Activation, Activation::kSilu>{});
-    case Activation::kRelu6: return f(std::integral_constant<Activation, Activation::kRelu6>{});
-  }
-}
-
 }  // namespace
-
-void CudaBackend::issue(const ActivationForward& args) {
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const Index n = args.x.elements();
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    with_activation(args.kind, [&](auto kind) {
-      pointwise<T, T>(handle(), n, {x}, y, Activate<Compute<T>, decltype(kind)::value>{});
-    });
-  });
-}
-
-void CudaBackend::issue(const ActivationBackward& args) {
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const Index n = args.x.elements();
-    const T* x = args.x.data<T>();
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    with_activation(args.kind, [&](auto kind) {
-      pointwise<T, T>(handle(), n, {x, dy}, dx,
-                      ActivateBackward<Compute<T>, decltype(kind)::value>{});
-    });
-  });
-}
-
-void CudaBackend::issue(const Add& args) {
-  floating(args.a, [&](auto type) {
-    using T = decltype(type);
-    const Index n = args.a.elements();
-    const T* a = args.a.data<T>();
-    const T* b = args.b.data<T>();
-    pointwise<T, T>(handle(), n, {a, b}, args.y.data<T>(), Sum<Compute<T>>{});
-  });
-}
 
 void CudaBackend::issue(const WeightedSum& args) {
   floating(args.out, [&](auto type) {

@@ -1,5 +1,4 @@
 #include "core/operations/pictures.h"
-#include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -7,100 +6,9 @@
 #include "kernels/math/pixel.h"
 #include "kernels/math/pixel_steps.h"
 
-// The option-A shortcut, flattening and the augmentation of images.
+// The augmentation of images.
 namespace starling::cuda {
 namespace {
-
-/// The sizes of the option-A shortcut between a large image and a small one with more channels;
-/// channels in packs.
-struct Shortcut {
-  Index images, height, width, channels;            ///< of the large image
-  Index small_height, small_width, small_channels;  ///< of the small one
-  Index stride, pad_before;
-};
-
-/// Rows of the small image; items are its pixels' packs.
-template <class T, int kCount>
-__global__ void subsample_forward(Shortcut s, const T* x, T* y) {
-  for_items(
-      s.images * s.small_height, s.small_width * s.small_channels, [&](Index row, Index item) {
-        const Quotient image = divide(row, s.small_height), pixel = divide(item, s.small_channels);
-        const Index channel = pixel.rest - s.pad_before;
-        T values[kCount];
-        if (channel >= 0 && channel < s.channels) {
-          const Index from =
-              (image.whole * s.height + image.rest * s.stride) * s.width + pixel.whole * s.stride;
-          load<kCount>(x + (from * s.channels + channel) * kCount, values);
-        } else {
-#pragma unroll
-          for (int i = 0; i < kCount; ++i) values[i] = T(0.0f);
-        }
-        store<kCount>(values, y + (row * s.small_width * s.small_channels + item) * kCount);
-      });
-}
-
-/// Rows of the large image; items are its pixels' packs.
-template <class T, int kCount>
-__global__ void subsample_backward(Shortcut s, const T* dy, T* dx) {
-  for_items(s.images * s.height, s.width * s.channels, [&](Index row, Index item) {
-    const Quotient image = divide(row, s.height), pixel = divide(item, s.channels);
-    const Quotient line = divide(image.rest, s.stride), column = divide(pixel.whole, s.stride);
-    T values[kCount];
-    if (line.rest == 0 && column.rest == 0) {
-      const Index from = (image.whole * s.small_height + line.whole) * s.small_width + column.whole;
-      load<kCount>(dy + (from * s.small_channels + s.pad_before + pixel.rest) * kCount, values);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] = T(0.0f);
-    }
-    store<kCount>(values, dx + (row * s.width * s.channels + item) * kCount);
-  });
-}
-
-/// Checks the shapes, and calls run.template operator()<elements in a pack>(sizes).
-template <class T, class Run>
-void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index pad_before,
-                   Run run) {
-  const Shape from = large.shape(), to = small.shape();
-  Shortcut s{from[0], from[1], from[2], from[3], to[1], to[2], to[3], stride, pad_before};
-  const auto in_packs = [&]<int kCount>() {
-    s.channels /= kCount;
-    s.small_channels /= kCount;
-    s.pad_before /= kCount;
-    run.template operator()<kCount>(s);
-  };
-  // A pack's size, a power of two, divides all three where it divides this.
-  with_packs<T>(s.channels | s.small_channels | s.pad_before, in_packs, large.data<T>(),
-                small.data<T>());
-}
-
-constexpr int kImageTile = 32, kImageTileRows = 8;
-
-/// y[image][c][r] = x[image][r][c], through tiles in shared memory, so that both sides' threads
-/// touch neighbouring addresses.
-template <class T>
-__global__ void transpose(const T* x, T* y, Index images, Index rows, Index columns) {
-  // One column more: a column of the tile lies in as many banks
-  __shared__ T tile[kImageTile][kImageTile + 1];
-  const Index column_tiles = (columns + kImageTile - 1) / kImageTile,
-              tiles = (rows + kImageTile - 1) / kImageTile * column_tiles;
-  const int tx = static_cast<int>(threadIdx.x), ty = static_cast<int>(threadIdx.y);
-  for (Index work = blockIdx.x; work < images * tiles; work += gridDim.x) {
-    const Quotient image = divide(work, tiles), place = divide(image.rest, column_tiles);
-    const Index row = place.whole * kImageTile, column = place.rest * kImageTile,
-                offset = image.whole * rows * columns;
-    for (int i = ty; i < kImageTile; i += kImageTileRows) {
-      if (row + i < rows && column + tx < columns)
-        tile[i][tx] = x[offset + (row + i) * columns + column + tx];
-    }
-    __syncthreads();
-    for (int i = ty; i < kImageTile; i += kImageTileRows) {
-      if (column + i < columns && row + tx < rows)
-        y[offset + (column + i) * rows + row + tx] = tile[tx][i];
-    }
-    __syncthreads();
-  }
-}
 
 template <class C>
 struct Augmentation {
@@ -194,46 +102,6 @@ void launch_augment(StreamHandle stream, const Augmentation<Compute<T>>& a, T* y
 }
 
 }  // namespace
-
-void CudaBackend::issue(const SubsamplePadForward& args) {
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    T* y = args.y.data<T>();
-    with_shortcut<T>(
-        args.x, args.y, args.stride, args.pad_before, [&]<int kCount>(const Shortcut& s) {
-          launch(subsample_forward<T, kCount>,
-                 over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()),
-                 s, args.x.data<T>(), y);
-        });
-  });
-}
-
-void CudaBackend::issue(const SubsamplePadBackward& args) {
-  floating(args.dy, [&](auto type) {
-    using T = decltype(type);
-    T* dx = args.dx.data<T>();
-    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before,
-                     [&]<int kCount>(const Shortcut& s) {
-                       launch(subsample_backward<T, kCount>,
-                              over_rows(s.images * s.height, s.width * s.channels, handle()), s,
-                              args.dy.data<T>(), dx);
-                     });
-  });
-}
-
-void CudaBackend::issue(const FlattenChannelsFirst& args) {
-  const Shape image = (args.inverse ? args.y : args.x).shape();
-  const Index pixels = image[1] * image[2], channels = image[3];
-  const Index rows = args.inverse ? channels : pixels, columns = args.inverse ? pixels : channels;
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    T* y = args.y.data<T>();
-    const Index tiles = image[0] * ((rows + kImageTile - 1) / kImageTile) *
-                        ((columns + kImageTile - 1) / kImageTile);
-    launch(transpose<T>, {{blocks_for(tiles, 1)}, {kImageTile, kImageTileRows}, handle()},
-           args.x.data<T>(), y, image[0], rows, columns);
-  });
-}
 
 void CudaBackend::issue(const AugmentImages& args) {
   const Shape shape = args.x.shape();

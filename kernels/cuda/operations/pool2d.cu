@@ -161,19 +161,6 @@ __global__ void __launch_bounds__(kAverageThreads)
   }
 }
 
-/// Rows are pixels of all images.
-template <class T, int kCount>
-__global__ void global_spread(const T* dy, T* dx, Index images, Index pixels, Index packs,
-                              Compute<T> scale) {
-  for_items(images * pixels, packs, [&](Index row, Index pack) {
-    Compute<T> values[kCount];
-    load_wide<kCount>(dy + (divide(row, pixels).whole * packs + pack) * kCount, values);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] *= scale;
-    store_narrow<kCount>(values, dx + (row * packs + pack) * kCount);
-  });
-}
-
 /// The sizes of a pooling from x[N,H,W,C] and y[N,P,Q,C].
 Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s) {
   const Shape x = image.shape(), y = result.shape();
@@ -323,14 +310,6 @@ void CudaBackend::issue(const GlobalAvgPoolForward& args) {
     launch(global_average<T, kCount>, how, x, y, p.images, p.pixels, p.packs, share);
   };
   with_pixels(args.x, args.y, run);
-}
-
-void CudaBackend::issue(const GlobalAvgPoolBackward& args) {
-  const auto run = [&]<class T, int kCount>(const Pixels& p, T* dx, const T* dy, double share) {
-    launch(global_spread<T, kCount>, over_rows(p.images * p.pixels, p.packs, handle()), dy, dx,
-           p.images, p.pixels, p.packs, share);
-  };
-  with_pixels(args.dx, args.dy, run);
 }
 
 }  // namespace starling::cuda
