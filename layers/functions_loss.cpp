@@ -74,29 +74,9 @@ Variable mean_squared_error(const Variable& x, const Tensor& target, double scal
 
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
                        double scale, Pass& pass) {
-  const Shape& shape = logits.shape();
-  if (is_floating(labels.dtype()))
-    return target_loss(logits, labels,
-                       {.kind = LossKind::kCrossEntropy, .label_smoothing = label_smoothing}, scale,
-                       pass);
-  require(shape.rank() == 2 && labels.shape() == Shape{shape[0]}, "cross_entropy",
-          "the logits are {}, the labels {}", shape.text(), labels.shape().text());
-  SoftmaxCrossEntropy args{
-      .logits = logits.value(), .labels = labels, .label_smoothing = label_smoothing};
-  args.scale = scale / static_cast<double>(shape[0]);
-  args.gradient_scale = pass.loss_scale;
-  args.loss = Tensor(pass.backend, Shape{},
-                     is_low_precision(logits.dtype()) ? DType::kFloat32 : logits.dtype());
-  // The gradient comes out of the same pass over the logits, so that neither they nor the softmax
-  // need to be kept.
-  if (pass.tape && logits.requires_grad())
-    args.dlogits = Tensor(pass.backend, shape, logits.dtype());
-  pass.backend.softmax_cross_entropy(args);
-  auto backward = [dlogits = args.dlogits](Gradients& g) mutable {
-    if (g.output_is_one()) return g.set(0, std::move(dlogits));
-    g.set(0, scaled(g.backend(), g.output(), dlogits));
-  };
-  return pass.record("cross_entropy", std::move(args.loss), {logits}, {}, std::move(backward));
+  return target_loss(logits, labels,
+                     {.kind = LossKind::kCrossEntropy, .label_smoothing = label_smoothing}, scale,
+                     pass);
 }
 
 }  // namespace starling::functions

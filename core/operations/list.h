@@ -39,7 +39,6 @@ namespace starling {
   X(GlobalAvgPoolForward, global_avg_pool_forward)     \
   X(StridedCopy, strided_copy)                         \
   X(Dropout, dropout)                                  \
-  X(SoftmaxCrossEntropy, softmax_cross_entropy)        \
   X(TargetLoss, target_loss)                           \
   X(ConfusionCounts, confusion_counts)                 \
   X(ClassificationMetrics, classification_metrics)     \

@@ -5,14 +5,6 @@
 
 namespace starling {
 
-void check(const SoftmaxCrossEntropy& args) {
-  const Checker call("softmax_cross_entropy");
-  const auto logits = call.matrix(args.logits, "logits");
-  call.has(args.labels, "labels", logits.rows, DType::kInt32);
-  call.may_have(args.dlogits, "dlogits", logits.elements(), args.logits.dtype());
-  call.may_have(args.loss, "loss", 1, wide_of(args.logits.dtype()));
-}
-
 void check(const TargetLoss& args) {
   const Checker call("target_loss");
   const auto x = call.matrix(args.x, "x");

@@ -8,16 +8,6 @@
 // Losses, and what evaluation counts.
 namespace starling {
 
-/// Softmax cross entropy with label smoothing ε: target = (1-ε)·onehot + ε/C. logits [N,C], labels
-/// int32 [N]. `loss` (a scalar of the logits' dtype, or fp32 for low precision; on the device)
-/// receives the SUM over samples times `scale`; dlogits (optional) receives the gradient of that
-/// loss times `gradient_scale` (fp16's loss scale).
-struct SoftmaxCrossEntropy {
-  Tensor logits, labels, loss, dlogits;
-  double label_smoothing = 0.0, scale = 1.0, gradient_scale = 1.0;
-  Accesses accesses() const { return Accesses().read({logits, labels}).write({loss, dlogits}); }
-};
-
 /// How outputs are compared with targets, PyTorch's definitions (`torch.nn.functional`).
 enum class LossKind : std::uint8_t {
   kCrossEntropy,  ///< -Σ_c t_c·log softmax(x)_c of a row, t smoothed by `label_smoothing`
@@ -33,7 +23,8 @@ enum class LossKind : std::uint8_t {
 /// x[N,C] (more dimensions: the last is C) against targets: int32 [N], numbers of classes that
 /// stand for rows with a 1 in that place, or as many numbers as x, in fp32 (fp64 for fp64). `loss`
 /// (a scalar like them) receives the SUM over rows, or over elements, times `scale`; dx (optional)
-/// receives the gradient of that times `gradient_scale`. Arithmetic is fp64's.
+/// receives the gradient of that times `gradient_scale`. Arithmetic is fp64's, but of the cross
+/// entropy with classes x's own, in one pass.
 struct TargetLoss {
   LossKind kind = LossKind::kCrossEntropy;
   Tensor x, targets, loss, dx;

@@ -62,6 +62,8 @@ class CpuBackend final : public Backend {
   template <class F>
   void floating(const Tensor& x, F&& f) const;
 
+  /// The cross entropy whose targets are classes.
+  void cross_entropy(const TargetLoss& args);
   template <class T>
   void batch_norm_forward_of(const BatchNormForward& args);
   template <class T>

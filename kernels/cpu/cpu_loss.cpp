@@ -23,13 +23,13 @@ const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index class
 
 }  // namespace
 
-void CpuBackend::issue(const SoftmaxCrossEntropy& args) {
-  const auto [rows, classes] = cpu::matrix_of(args.logits);
-  const std::int32_t* labels = checked_labels(args.labels, rows, classes);
-  floating(args.logits, [&, n = rows, c = classes](auto type) {
+void CpuBackend::cross_entropy(const TargetLoss& args) {
+  const auto [rows, classes] = cpu::matrix_of(args.x);
+  const std::int32_t* labels = checked_labels(args.targets, rows, classes);
+  floating(args.x, [&, n = rows, c = classes](auto type) {
     using T = decltype(type);
-    const T* logits = args.logits.data<T>();
-    T* dlogits = cpu::optional<T>(args.dlogits);
+    const T* logits = args.x.data<T>();
+    T* dlogits = cpu::optional<T>(args.dx);
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, 16, [&](Index begin, Index end) {
       kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin,

@@ -63,6 +63,7 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
 void CpuBackend::issue(const TargetLoss& args) {
   const auto [rows, classes] = cpu::matrix_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
+  if (by_number && args.kind == LossKind::kCrossEntropy) return cross_entropy(args);
   const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
   for (Index r = 0; labels && r < rows; ++r) check_label(labels[r], r, classes);
   const bool softmax = args.kind == LossKind::kCrossEntropy || args.kind == LossKind::kFocal;

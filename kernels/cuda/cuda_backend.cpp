@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 #include "core/operations/convolutions.h"
-#include "core/operations/pointwise.h"
 #include "core/operations/map.h"
+#include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/trace.h"
 #include "kernels/cuda/backend_host.h"

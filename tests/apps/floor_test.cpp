@@ -71,7 +71,7 @@ TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counte
   CHECK(work["matmul"].bytes == (64 + 160 + 40 + 160) + (160 + 160 + 64) + (160 + 64 + 160));
   CHECK(work["matmul"].flops == 3 * 2.0 * 4 * 10 * 4);
   CHECK(work["sum_rows"].bytes == 160 + 40);
-  CHECK(work["softmax_cross_entropy"].bytes == 160 + 16 + 4 + 160);
+  CHECK(work["target_loss"].bytes == 160 + 16 + 4 + 160);
   for (const Parameter* parameter : model->parameters()) CHECK(!parameter->value);
 }
 

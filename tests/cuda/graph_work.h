@@ -58,12 +58,12 @@ struct GraphWork {
     backend.dropout(
         {.x = x, .y = dropped, .p = 0.3, .key = 11, .counter = values.dropout_counter + 3});
     const Tensor gradient = args.gradient.reshaped(x.shape());
-    backend.softmax_cross_entropy({.logits = dropped,
-                                   .labels = labels,
-                                   .loss = loss,
-                                   .dlogits = gradient,
-                                   .scale = 1.0 / kRows,
-                                   .gradient_scale = values.loss_scale});
+    backend.target_loss({.x = dropped,
+                         .targets = labels,
+                         .loss = loss,
+                         .dx = gradient,
+                         .scale = 1.0 / kRows,
+                         .gradient_scale = values.loss_scale});
     const Event produced = backend.record();
     Event updated;
     {

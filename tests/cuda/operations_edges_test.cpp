@@ -59,9 +59,9 @@ TEST_CASE("cuda/operations: casts between all types give the CPU's bits") {
 TEST_CASE("cuda/operations: large logits do not overflow, and an infinite one shows") {
   const auto loss_of = [](const Numbers& row, DType dtype) {
     const Tensor loss(gpu(), {1}, parameter_dtype(dtype));
-    gpu().softmax_cross_entropy(
-        {.logits = to_tensor(gpu(), row, {1, static_cast<std::int64_t>(row.size())}, dtype),
-         .labels = to_tensor(gpu(), {1}, {1}, DType::kInt32),
+    gpu().target_loss(
+        {.x = to_tensor(gpu(), row, {1, static_cast<std::int64_t>(row.size())}, dtype),
+         .targets = to_tensor(gpu(), {1}, {1}, DType::kInt32),
          .loss = loss});
     return to_numbers(loss)[0];
   };
@@ -87,7 +87,7 @@ TEST_CASE(
       for (std::size_t i = 0; i < gradient.size(); ++i)
         CHECK(std::isnan(gradient[i]) == (i / 5 == 1));
     };
-    gpu().softmax_cross_entropy({.logits = logits, .labels = labels, .loss = loss, .dlogits = dx});
+    gpu().target_loss({.x = logits, .targets = labels, .loss = loss, .dx = dx});
     check();
     for (const LossKind kind : {LossKind::kCrossEntropy, LossKind::kFocal, LossKind::kLogistic,
                                 LossKind::kSquared, LossKind::kAbsolute, LossKind::kHuber}) {
@@ -276,9 +276,7 @@ TEST_CASE(
           b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)});
         },
         [&] { b.change_pixels({.x = bytes, .steps = typed(DType::kInt32, 2, 1, 9), .y = bytes}); },
-        [&] {
-          b.softmax_cross_entropy({.logits = tensor(4, 0), .labels = whole, .loss = tensor(1)});
-        },
+        [&] { b.target_loss({.x = tensor(4, 0), .targets = whole, .loss = tensor(1)}); },
         [&] {
           b.matmul({.a = table, .b = table, .c = tensor(4, 4), .accumulate = true, .relu = true});
         },

@@ -1,5 +1,5 @@
-#include "core/operations/map.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "core/operations/map.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -248,7 +248,9 @@ TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   CpuBackend backend(1);
   const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32),
       whole(backend, {2, 3}, DType::kInt32);
-  CHECK(code_of([&] { backend.map({MapFunction::kAdd, whole, whole, whole}); }) == ExitCode::kInternal);
+  CHECK(code_of([&] {
+          backend.map({MapFunction::kAdd, whole, whole, whole});
+        }) == ExitCode::kInternal);
   CHECK(code_of([&] { backend.map({MapFunction::kAdd, half, x, x}); }) == ExitCode::kInternal);
   const Tensor label = tensor_of<std::int32_t>(backend, {3, 0}, {2}),
                totals(backend, {4}, DType::kFloat64);

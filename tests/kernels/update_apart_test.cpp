@@ -64,7 +64,8 @@ TEST_CASE(
             const Tensor total = numbers(*backend, n, dtype, 2.0);
             for (int k = 0; k < terms; ++k) {
               summed.args.received.push_back(numbers(*backend, n, dtype, 2.0 + k));
-              if (k > 0) backend->map({MapFunction::kAdd, total, summed.args.received.back(), total});
+              if (k > 0)
+                backend->map({MapFunction::kAdd, total, summed.args.received.back(), total});
             }
             once.args.received = {total};
             once.args.weights = summed.args.weights = {0.2};

@@ -69,8 +69,8 @@ class TypeChecker final : public ForwardingBackend {
     low({a.x, a.dy, a.dx});
     full({a.gamma, a.saved_mean, a.saved_inv_std, a.dgamma, a.dbeta});
   }
-  void issue(const SoftmaxCrossEntropy& a) override {
-    low({a.logits, a.dlogits});
+  void issue(const TargetLoss& a) override {
+    low({a.x, a.dx});
     full({a.loss});
     CHECK(a.gradient_scale == 4096.0);
     ++losses;

@@ -23,11 +23,11 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   op.output_roles = {Role::kParameter};
   const double scale = 1.0 / static_cast<double>(rows);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.softmax_cross_entropy({.logits = in[0],
-                             .labels = in[1],
-                             .loss = out[0],
-                             .label_smoothing = smoothing,
-                             .scale = scale});
+    b.target_loss({.x = in[0],
+                   .targets = in[1],
+                   .loss = out[0],
+                   .label_smoothing = smoothing,
+                   .scale = scale});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index r = 0; r < rows; ++r) {
@@ -44,12 +44,12 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
                     const Tensors& d) {
     // The seed is a scalar that the loss is multiplied by.
-    b.softmax_cross_entropy({.logits = in[0],
-                             .labels = in[1],
-                             .dlogits = d[0],
-                             .label_smoothing = smoothing,
-                             .scale = scale / 8 * to_numbers(dy)[0],
-                             .gradient_scale = 8.0});
+    b.target_loss({.x = in[0],
+                   .targets = in[1],
+                   .dx = d[0],
+                   .label_smoothing = smoothing,
+                   .scale = scale / 8 * to_numbers(dy)[0],
+                   .gradient_scale = 8.0});
   };
   return op;
 }

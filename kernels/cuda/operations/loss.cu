@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
 
@@ -173,26 +174,26 @@ void with_team(const Logits& l, Run run) {
 
 }  // namespace
 
-void CudaBackend::issue(const SoftmaxCrossEntropy& args) {
-  const Logits l = logits_of(args.logits);
-  const std::int32_t* labels = args.labels.data<std::int32_t>();
-  floating(args.logits, [&](auto type) {
+void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
+  const Logits l = logits_of(args.x);
+  const std::int32_t* labels = args.targets.data<std::int32_t>();
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    const T* logits = args.logits.data<T>();
-    T* dlogits = optional<T>(args.dlogits);
+    const T* logits = args.x.data<T>();
+    T* dlogits = optional<T>(args.dx);
     Compute<T>* loss = optional<Compute<T>>(args.loss);
-    const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
+    const Tensor losses = backend.scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const double scale = args.scale * args.gradient_scale;
     const LossSettings settings{
         l.rows, l.classes, args.label_smoothing,
-        step_scalar<double>(scale,
-                            [scale](const StepValues& now, const StepValues& then) {
-                              return scale * (now.loss_scale / then.loss_scale);
-                            }),
+        backend.step_scalar<double>(scale,
+                                    [scale](const StepValues& now, const StepValues& then) {
+                                      return scale * (now.loss_scale / then.loss_scale);
+                                    }),
         args.scale};
     with_team(l, [&](auto team, unsigned grid) {
-      launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings,
-             logits, labels, losses.data<double>(), dlogits, arrivals(), loss);
+      launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, backend.handle()},
+             settings, logits, labels, losses.data<double>(), dlogits, backend.arrivals(), loss);
     });
   });
 }

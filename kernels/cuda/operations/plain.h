@@ -2,6 +2,7 @@
 
 #include "core/backend.h"
 #include "core/operations/convolutions.h"
+#include "core/operations/losses.h"
 #include "core/operations/products.h"
 
 namespace starling::cuda {
@@ -21,6 +22,8 @@ void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardDa
 /// Computes dweight alone.
 void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args);
 void plain_matmul(CudaBackend& backend, const Matmul& args);
+/// The cross entropy whose targets are classes.
+void cross_entropy(CudaBackend& backend, const TargetLoss& args);
 /// Sets every element of x to `value`, rounded or truncated to its dtype.
 void fill_numbers(CudaBackend& backend, const Tensor& x, double value);
 

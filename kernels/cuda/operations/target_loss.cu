@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/losses.h"
 
@@ -116,6 +117,7 @@ Outputs outputs_of(const Tensor& x) { return {x.elements() / x.shape().back(), x
 void CudaBackend::issue(const TargetLoss& args) {
   const Outputs o = outputs_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
+  if (by_number && args.kind == LossKind::kCrossEntropy) return cross_entropy(*this, args);
   const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
   floating(args.x, [&](auto type) {
     using T = decltype(type);
