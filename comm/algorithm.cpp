@@ -35,7 +35,7 @@ std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, 
     why = "the topology's rounds never repeat";
     return 0;
   }
-  return std::lcm(std::lcm(topology ? topology->period() : 1, rule.phases()),
+  return std::lcm(std::lcm(topology ? topology->period() : 1, rule.facts().phases),
                   static_cast<std::int64_t>(buffers));
 }
 

@@ -111,7 +111,7 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all, DType compute) {
-  return make_buckets(plan, backend, dtype, rule.state_names().size(), &rule, decay_all, compute);
+  return make_buckets(plan, backend, dtype, rule.facts().states.size(), &rule, decay_all, compute);
 }
 
 LayerExtent layer_of(const BucketSlot& slot) { return layer_of(*slot.parameter); }

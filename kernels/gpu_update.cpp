@@ -10,19 +10,6 @@
 #include <typeinfo>
 
 #include "core/error.h"
-#include "kernels/cpu/update.h"
-#include "kernels/math/adafactor.h"
-#include "kernels/math/adagrad.h"
-#include "kernels/math/lamb.h"
-#include "kernels/math/lars.h"
-#include "kernels/math/linear.h"
-#include "kernels/math/lion.h"
-#include "kernels/math/muon.h"
-#include "kernels/math/nadam.h"
-#include "kernels/math/rmsprop.h"
-#include "kernels/math/rules.h"
-#include "kernels/math/schedule_free.h"
-#include "kernels/math/update_loop.h"
 
 namespace starling {
 namespace {
@@ -30,11 +17,6 @@ namespace {
 std::map<std::type_index, GpuUpdateLauncher>& launchers() {
   static std::map<std::type_index, GpuUpdateLauncher> table;
   return table;
-}
-
-template <class... Rules>
-bool is_one_of(const OptimizerRule& rule) {
-  return ((typeid(rule) == typeid(RuleKernel<Rules, cpu::IsaLaunch>)) || ...);
 }
 
 std::string type_name(const OptimizerRule& rule) {
@@ -65,12 +47,7 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 }
 
 bool runs_on_gpu(const OptimizerRule& rule) {
-  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>,
-                   rules::AccumAdam<true>, rules::Linear, rules::Rmsprop, rules::Adagrad,
-                   rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
-                   rules::Muon, rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage,
-                   rules::AdafactorQuotient>(rule) ||
-         find_gpu_update(rule);
+  return rule.facts().built_in || find_gpu_update(rule);
 }
 
 void require_gpu_update(const OptimizerRule& rule, std::string_view optimizer) {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/error.h"
 #include "core/operations/codecs.h"
 #include "core/operations/updates.h"
-#include "kernels/optimizers/settings.h"
 
 namespace starling {
 namespace {
@@ -19,36 +19,11 @@ void check_tensor(const Tensor& tensor, const Tensor& like, const char* what) {
           name_of(tensor.dtype()), like.elements(), name_of(like.dtype()));
 }
 
-[[noreturn]] void measures_nothing() {
-  fail(ExitCode::kInternal, "update", "this rule measures no layers");
-}
-
 }  // namespace
 
-void OptimizerRule::measure(const UpdateSpan<float>&, double, std::int64_t, double*) const {
-  measures_nothing();
-}
-void OptimizerRule::measure(const UpdateSpan<double>&, double, std::int64_t, double*) const {
-  measures_nothing();
-}
-double OptimizerRule::layer_factor(double, double, bool, bool, std::int64_t) const {
-  measures_nothing();
-}
-
-std::int64_t OptimizerRule::matrix_workspace(std::int64_t, std::int64_t) const { return 0; }
 void OptimizerRule::finish_matrix(Backend&, const UpdateArgs&, const LayerExtent&,
                                   const Tensor&) const {
   fail(ExitCode::kInternal, "update", "this rule has nothing to finish on matrices");
-}
-
-std::int64_t OptimizerRule::state_elements(const LayerExtent&) const { return 0; }
-
-std::int64_t OptimizerRule::workspace(const std::vector<LayerExtent>& layers) const {
-  std::int64_t most = 0;
-  for (const LayerExtent& layer : layers) {
-    if (layer.weight) most = std::max(most, matrix_workspace(layer.rows, layer.columns));
-  }
-  return most;
 }
 
 void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args) {
@@ -150,7 +125,7 @@ void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype,
     state += state_elements_of(rule, layer);
     elements += layer.elements;
     tables.extents.push_back(layer);
-    if (layer.weight && rule.matrix_workspace(layer.rows, layer.columns) > 0)
+    if (rule.facts().finishes_matrices && rule.workspace({layer}) > 0)
       tables.matrices.push_back(layer);
   }
   tables.workspace = shared ? shared : Tensor(backend, Shape{needed}, dtype);
@@ -165,30 +140,6 @@ std::int64_t update_layer_bytes(std::int64_t elements) {
   return elements / kDecayBlock * 4 + pieces * (2 * 4 + 2 * 8) + 4 * 4 + 8;
 }
 
-OptimizerRegistry& optimizers() {
-  static OptimizerRegistry registry("optimizer");
-  return registry;
-}
-
-void register_builtin_optimizers() {
-  static const bool once = [] {
-    register_sgd();
-    register_adam();
-    register_accum_adam();
-    register_rmsprop();
-    register_adagrad();
-    register_nadam();
-    register_lion();
-    register_schedule_free();
-    register_lars();
-    register_lamb();
-    register_muon();
-    register_adafactor();
-    return true;
-  }();
-  (void)once;
-}
-
 void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
   require(static_cast<bool>(args.x), "update", "x is missing");
   const std::int64_t n = args.x.elements();
@@ -196,7 +147,7 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
           kDecayBlock);
   check_tensor(args.x_out, args.x, "x_out");
   check_tensor(args.gradient, args.x, "the gradient");
-  const std::size_t states = rule.state_names().size();
+  const std::size_t states = rule.facts().states.size();
   require(states <= 4 && args.states.size() == states, "update",
           "the rule has {} states (at most 4), but {} were given", states, args.states.size());
   for (const Tensor& state : args.states) check_tensor(state, args.x, "a state");
@@ -229,7 +180,7 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
       "update", "control must be two fp64 numbers");
   require(!args.low || (is_low_precision(args.low.dtype()) && args.low.elements() == n), "update",
           "the low-precision copy must be {} elements of bf16 or fp16", n);
-  if (rule.measures_layers()) {
+  if (rule.facts().measures_layers) {
     const UpdateLayers& layers = args.layers;
     require(layers.owner && layers.pieces && layers.layers && layers.sums && layers.factors,
             "update",

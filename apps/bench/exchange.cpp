@@ -39,14 +39,18 @@ namespace {
 /// Plain averaging: the mix and nothing else.
 class AverageRule : public OptimizerRule {
  public:
-  std::vector<std::string> state_names() const override { return {}; }
-  void update(const UpdateSpan<float>& span, double, std::int64_t) const override {
-    cpu::IsaLaunch::run(rules::MixStep<float>{}, span);
-  }
-  void update(const UpdateSpan<double>& span, double, std::int64_t) const override {
-    cpu::IsaLaunch::run(rules::MixStep<double>{}, span);
-  }
+  AverageRule() : OptimizerRule({}) {}
   int bytes_per_parameter(int element_size) const override { return 2 * element_size; }
+
+ private:
+  template <class T>
+  static CpuStep<T> mix() {
+    return {.update = [](const UpdateSpan<T>& span) {
+      cpu::IsaLaunch::run(rules::MixStep<T>{}, span);
+    }};
+  }
+  CpuStep<float> step_fp32(double, std::int64_t) const override { return mix<float>(); }
+  CpuStep<double> step_fp64(double, std::int64_t) const override { return mix<double>(); }
 };
 
 std::unique_ptr<OptimizerRule> make_rule(const std::string& type) {
@@ -193,7 +197,7 @@ class ExchangeTimer {
     args.self_weight = received.empty() ? 1.0 : 0.5;
     args.decay = bucket.decay;
     args.lr = 1e-6;
-    if (rule_->measures_layers()) {
+    if (rule_->facts().measures_layers) {
       if (!layers_.owner) layers_ = update_layers(*backend_, *rule_, bucket);  // every bucket's
       args.layers = layers_;
     }

@@ -135,7 +135,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   }
   std::vector<UpdateLayers> layers;
   for (const Bucket& bucket : buckets) {
-    if (rule->measures_layers()) layers.push_back(update_layers(backend, *rule, bucket));
+    if (rule->facts().measures_layers) layers.push_back(update_layers(backend, *rule, bucket));
   }
   const auto update_all = [&](std::int64_t number) {
     for (Bucket& bucket : buckets) {
@@ -146,7 +146,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
       args.decay = bucket.decay;
       args.states = bucket.states;
       args.low = bucket.low;
-      if (rule->measures_layers())
+      if (rule->facts().measures_layers)
         args.layers = layers[static_cast<std::size_t>(&bucket - buckets.data())];
       args.lr = 1e-3;
       args.step = number;
@@ -284,7 +284,7 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
     const OptimizerRule* rule = rules.back().get();
     UpdateArgs args = base;
     args.states.assign(states.begin(),
-                       states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
+                       states.begin() + static_cast<std::ptrdiff_t>(rule->facts().states.size()));
     subjects.push_back({type,
                         [&, rule, args](int i) mutable {
                           args.step = i;

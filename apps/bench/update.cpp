@@ -33,13 +33,16 @@ namespace {
 /// kernels.
 class CopyRule : public OptimizerRule {
  public:
-  explicit CopyRule(bool library) : library_(library) {}
-  std::vector<std::string> state_names() const override { return {}; }
-  void update(const UpdateSpan<float>& span, double, std::int64_t) const override { copy(span); }
-  void update(const UpdateSpan<double>& span, double, std::int64_t) const override { copy(span); }
+  explicit CopyRule(bool library) : OptimizerRule({}), library_(library) {}
   int bytes_per_parameter(int element_size) const override { return 2 * element_size; }
 
  private:
+  CpuStep<float> step_fp32(double, std::int64_t) const override { return copies<float>(); }
+  CpuStep<double> step_fp64(double, std::int64_t) const override { return copies<double>(); }
+  template <class T>
+  CpuStep<T> copies() const {
+    return {.update = [this](const UpdateSpan<T>& span) { copy(span); }};
+  }
   template <class T>
   void copy(const UpdateSpan<T>& span) const {
     if (library_) {
@@ -128,7 +131,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
     for (const bool mixing : {false, true}) {
       UpdateSubject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base,
                             updates};
-      const std::size_t state_count = subject.rule->state_names().size();
+      const std::size_t state_count = subject.rule->facts().states.size();
       subject.args.states.assign(states.begin(),
                                  states.begin() + static_cast<std::ptrdiff_t>(state_count));
       if (mixing) {
@@ -136,7 +139,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
         subject.args.weights = {0.5};
         subject.args.self_weight = 0.5;
       }
-      if (subject.rule->measures_layers()) subject.args.layers = layers;
+      if (subject.rule->facts().measures_layers) subject.args.layers = layers;
       subject.bytes =
           (subject.rule->bytes_per_parameter(4) + (mixing ? 4 : 0)) * static_cast<double>(n);
       subjects.push_back(std::move(subject));

@@ -267,7 +267,7 @@ void Trainer::check_updated() const {
   std::int64_t least = 1;  // steps after which every bucket has been updated
   for (std::size_t k = 0; k <= config_.phases.size(); ++k) {
     const AlgorithmPlan& plan = part(k).algorithm;
-    least = std::max({least, plan.steps.period, config_.rule->phases()});
+    least = std::max({least, plan.steps.period, config_.rule->facts().phases});
     for (const StepKey& key : plan.steps.keys) least = std::max(least, key.steps + key.after);
   }
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
@@ -537,7 +537,7 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   }
   // Every group's rule says the same: the config's reader sees to it.
   MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
-                      config_.rule->evaluated());
+                      config_.rule->facts().evaluated);
   recalibrate_norms(mean);
   EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_,
                                      transport_, false, meanwhile.stop);

@@ -35,9 +35,10 @@ AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
       .title = "gradient tracking",
       .topology = TopologyKind::kDoublyStochastic,
       .needs = {.rule_fault = [](const OptimizerRule& rule) -> std::string {
-        return rule.corrects_noise() ? "noise_correction is for a rank's own gradients, and this "
-                                       "one follows the mean of all"
-                                     : "";
+        return rule.facts().corrects_noise
+                   ? "noise_correction is for a rank's own gradients, and this "
+                     "one follows the mean of all"
+                   : "";
       }},
       .states = {{"y"}, {"g"}},
       .messages = {.mixed = 2},

@@ -171,7 +171,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
       .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
       .needs = {.rule_fault =
                     [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
-                  return of_nodes && rule.corrects_noise()
+                  return of_nodes && rule.facts().corrects_noise
                              ? "noise_correction is for a rank's own gradients, and these are a "
                                "node's"
                              : "";

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "kernels/cpu/update.h"
-#include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
+#include "kernels/optimizers/sgd.h"
 
 namespace starling {
 

@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "core/operations/codecs.h"
 #include "kernels/cpu/update.h"
-#include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
+#include "kernels/optimizers/adam.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {

@@ -16,7 +16,7 @@ Updater::Updater(const AlgorithmSite& site, double gradient_share, bool by_rule)
     : site_(site), gradient_share_(gradient_share), norm_(site.backend, site.buckets) {
   for (std::size_t b = 0; b < site.buckets.size(); ++b)
     names_.push_back("bucket " + std::to_string(b));
-  if (by_rule && site.rule.measures_layers()) make_layers();
+  if (by_rule && site.rule.facts().measures_layers) make_layers();
   std::int64_t most = 0;
   for (const Bucket& bucket : site.buckets) {
     for (const Tensor& state : bucket.states) {

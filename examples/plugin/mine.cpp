@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "kernels/math/update_loop.h"
-#include "kernels/optimizer.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
 #include "sign.h"
@@ -85,15 +84,6 @@ std::unique_ptr<Topology> make_halves(ConfigSection&, const RankLayout& site) {
   return std::make_unique<Halves>(site.ranks);
 }
 
-/// sign.h has the rule, sign.cu its kernels for GPUs.
-std::unique_ptr<OptimizerRule> make_sign(ConfigSection& config) {
-  const double beta = config.number("beta", 0.9, Range::half_open(0.0, 1.0),
-                                    "decay of the running mean of the gradient");
-  const double weight_decay =
-      config.number("weight_decay", 0.0, Range::at_least(0.0), "weight decay");
-  return std::make_unique<RuleKernel<mine::Sign>>(mine::Sign{beta, weight_decay});
-}
-
 std::unique_ptr<Dataset> make_slow_store(ConfigSection& config, std::uint64_t seed) {
   return std::make_unique<mine::SlowStore>(config, seed);
 }
@@ -106,7 +96,7 @@ extern "C" void starling_register_plugin() {
   mine::register_softsign();  // a layer with an operation of its own
   topologies().add("halves", make_halves,
                    "pairs between two halves of the ranks, shifted every round; even n");
-  optimizers().add("sign", make_sign, "sign of the gradient's running mean");
+  add_optimizer<mine::Sign>();
   algorithms().add("slow_average", mine::plan_slow_average,
                    "ranks train by themselves and average with slow momentum");
   datasets().add("slow_store", make_slow_store, "pictures of uneven size from a slow store");

@@ -1,16 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "core/host_device.h"
+#include "kernels/math/update_loop.h"
 
-// The optimizer's arithmetic, for CPUs (mine.cpp) and GPUs (sign.cu). In a namespace with a name:
-// the two files must mean the same type.
+// An optimizer, whole. mine.cpp adds it by its name; sign.cu makes its kernels for GPUs. In a
+// namespace with a name: the two files must mean the same type.
 namespace mine {
 
-/// The sign of a running mean of the gradient, with decoupled weight decay: one element, one step.
+/// One element, one step: the sign of a running mean of the gradient, with decoupled weight decay.
 template <class T>
 struct SignStep {
   using Real = T;
@@ -25,12 +23,23 @@ struct SignStep {
   }
 };
 
+/// What a config says of it, and the step that follows.
 struct Sign {
-  double beta, weight_decay;
-  std::vector<std::string> state_names() const { return {"momentum"}; }
-  template <class T, class Run>
-  void step(double lr, std::int64_t /*s*/, Run&& run) const {
-    run(SignStep<T>{static_cast<T>(lr), static_cast<T>(beta), static_cast<T>(lr * weight_decay)});
+  static constexpr const char* kName = "sign";
+  static constexpr const char* kSummary = "sign of the gradient's running mean";
+  static constexpr double kRate = 1e-3;  // optimizer.lr where a config has none
+  double beta = 0.9, weight_decay = 0.0;
+
+  void read(starling::ConfigSection& config) {
+    beta = config.number("beta", beta, starling::Range::half_open(0.0, 1.0),
+                         "decay of the running mean of the gradient");
+    weight_decay =
+        config.number("weight_decay", weight_decay, starling::Range::at_least(0.0), "weight decay");
+  }
+  starling::RuleFacts facts() const { return {.states = {"momentum"}}; }
+  template <class T>
+  SignStep<T> step(double lr, std::int64_t /*s*/) const {
+    return {static_cast<T>(lr), static_cast<T>(beta), static_cast<T>(lr * weight_decay)};
   }
 };
 

@@ -45,7 +45,7 @@ struct Whole {
 };
 
 template <class T>
-Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
+Whole<T> whole_of(const CpuStep<T>& step, const UpdateArgs& args) {
   Whole<T> whole;
   const detail::Mixture mixture = detail::mixture_of(args);
   UpdateSpan<T>& span = whole.span;
@@ -81,7 +81,7 @@ Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
   }
   span.gradient_scale = static_cast<T>(args.gradient_scale * factor);
   span.decay = args.decay.data<std::uint8_t>();
-  if (rule.measures_layers()) {
+  if (step.measure) {
     span.owner = args.layers.owner.data<std::int32_t>();
     span.factors = args.layers.factors.data<double>();
   }
@@ -120,13 +120,13 @@ void with_span(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin
 }
 
 template <class T>
-void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole,
+void update_piece(const CpuStep<T>& step, const UpdateArgs& args, const Whole<T>& whole,
                   std::int64_t begin, std::int64_t end, const T* sum, T* out) {
   with_span(args, whole, begin, end, sum, out, [&](const UpdateSpan<T>& span) {
     if (whole.skip) {
       IsaLaunch::run(rules::MixStep<T>{}, span);
     } else {
-      rule.update(span, args.lr, args.step);
+      step.update(span);
     }
   });
 }
@@ -194,7 +194,7 @@ void ask_for(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, 
 }
 
 template <class T>
-void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole,
+void run_pieces(const CpuStep<T>& step, const UpdateArgs& args, const Whole<T>& whole,
                 std::int64_t begin, std::int64_t end) {
   alignas(64) T sum[kPiece], streamed[kPiece];
   for (std::int64_t first = begin; first < end; first += kPiece) {
@@ -203,7 +203,7 @@ void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T
     if (!whole.messages.empty() && !whole.skip)
       ask_for(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
     if (whole.sums) add_up(args, whole, first, last, sum);
-    update_piece<T>(rule, args, whole, first, last, whole.sums ? sum : nullptr, out);
+    update_piece<T>(step, args, whole, first, last, whole.sums ? sum : nullptr, out);
     if (args.low && args.low.dtype() == DType::kBFloat16) {
       round_piece(out, args.low.data<BFloat16>() + first, last - first);
     } else if (args.low) {
@@ -218,7 +218,7 @@ void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T
 
 /// One piece's two sums of squares (UpdateLayers::sums).
 template <class T>
-void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole,
+void measure_piece(const CpuStep<T>& step, const UpdateArgs& args, const Whole<T>& whole,
                    std::int64_t begin, std::int64_t end, double* sums) {
   static_assert(kPiece == kLayerLanes && kLayerPiece % kPiece == 0);
   alignas(64) T sum[kPiece];
@@ -226,9 +226,8 @@ void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whol
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
     if (whole.sums) add_up(args, whole, first, last, sum);
-    with_span<T>(
-        args, whole, first, last, whole.sums ? sum : nullptr, nullptr,
-        [&](const UpdateSpan<T>& span) { rule.measure(span, args.lr, args.step, squares); });
+    with_span<T>(args, whole, first, last, whole.sums ? sum : nullptr, nullptr,
+                 [&](const UpdateSpan<T>& span) { step.measure(span, squares); });
   }
   for (int which = 0; which < 2; ++which) {
     double* lanes = squares + which * kLayerLanes;
@@ -241,7 +240,7 @@ void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whol
 
 /// The first pass of a rule that measures layers: what its second pass multiplies by.
 template <class T>
-void measure_layers(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args,
+void measure_layers(const Threads& threads, const CpuStep<T>& step, const UpdateArgs& args,
                     const Whole<T>& whole) {
   const std::int32_t* pieces = args.layers.pieces.data<std::int32_t>();
   double* sums = args.layers.sums.data<double>();
@@ -250,7 +249,7 @@ void measure_layers(const Threads& threads, const OptimizerRule& rule, const Upd
                          for (std::int64_t piece = begin; piece < end; ++piece) {
                            const std::int64_t first = pieces[2 * piece] * kBlock,
                                               count = pieces[2 * piece + 1] * kBlock;
-                           measure_piece(rule, args, whole, first, first + count, sums + 2 * piece);
+                           measure_piece(step, args, whole, first, first + count, sums + 2 * piece);
                          }
                        });
   const std::int32_t* layer = args.layers.layers.data<std::int32_t>();
@@ -267,7 +266,7 @@ void measure_layers(const Threads& threads, const OptimizerRule& rule, const Upd
     const std::int32_t last = layer[0] + layer[1] - 1;
     const std::int64_t numbers =
         std::int64_t{pieces[2 * last] + pieces[2 * last + 1] - layer[2]} * kBlock - layer[3] / 2;
-    factors[k] = rule.layer_factor(total[0], total[1], layer[3] % 2 != 0,
+    factors[k] = step.layer_factor(total[0], total[1], layer[3] % 2 != 0,
                                    (whole.span.decay[layer[2]] & kDecays) != 0, numbers);
   }
 }
@@ -275,13 +274,14 @@ void measure_layers(const Threads& threads, const OptimizerRule& rule, const Upd
 template <class T>
 void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule& rule,
          const UpdateArgs& args) {
-  Whole<T> whole = whole_of<T>(rule, args);
+  const CpuStep<T> step = rule.step<T>(args.lr, args.step);
+  Whole<T> whole = whole_of(step, args);
   whole.decoder = &decoder;
-  if (rule.measures_layers() && !whole.skip) measure_layers(threads, rule, args, whole);
+  if (step.measure && !whole.skip) measure_layers(threads, step, args, whole);
   const bool pieces = args.low || whole.stream || whole.sums;
   threads.parallel_for(args.x.elements(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    if (pieces) return run_pieces(rule, args, whole, begin, end);
-    update_piece<T>(rule, args, whole, begin, end, nullptr, whole.span.x_out + begin);
+    if (pieces) return run_pieces(step, args, whole, begin, end);
+    update_piece<T>(step, args, whole, begin, end, nullptr, whole.span.x_out + begin);
   });
 }
 

@@ -35,6 +35,7 @@ namespace starling::cpu {
 
 /// RuleKernel's Launch for the built-in rules.
 struct IsaLaunch {
+  static constexpr bool kBuiltIn = true;
   template <class Step>
   static void run(const Step& step, const UpdateSpan<typename Step::Real>& span) {
     using Function = void (*)(const Step&, const UpdateSpan<typename Step::Real>&);

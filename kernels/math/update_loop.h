@@ -2,38 +2,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/host_device.h"
 #include "core/operations/updates.h"
+#include "kernels/math/rules.h"
 #include "kernels/optimizer.h"
 
-// Turns a rule (see kernels/math/rules.h for what one is) into an OptimizerRule: mixing, scaling,
-// decay and the rule in one pass over memory. A rule of one's own is a struct and a registration:
-//
-//     template <class T> struct SignStep {                       // one element, one step
-//       using Real = T;
-//       static constexpr int kStates = 1;
-//       static constexpr unsigned kReads = 1, kWrites = 1;
-//       T lr, beta;
-//       STARLING_HD T operator()(T p, T g, T* state, bool) const {
-//         state[0] = beta * state[0] + (1 - beta) * g;
-//         return p - lr * (state[0] > 0 ? T(1) : T(-1));
-//       }
-//     };
-//     struct Sign {                                              // the settings
-//       double beta = 0.9;
-//       std::vector<std::string> state_names() const { return {"momentum"}; }
-//       template <class T, class Run> void step(double lr, std::int64_t, Run&& run) const {
-//         run(SignStep<T>{T(lr), T(beta)});
-//       }
-//     };
-//     optimizers().add("sign", [](ConfigSection& c) -> std::unique_ptr<OptimizerRule> {
-//       return std::make_unique<RuleKernel<Sign>>(
-//           Sign{c.number("beta", 0.9, Range::half_open(0, 1), "decay of the mean")}); });
+// Turns a rule (kernels/math/rules.h says what one is) into an OptimizerRule: mixing, scaling,
+// decay and the rule in one pass over memory.
 
 namespace starling {
 
@@ -175,7 +156,7 @@ template <class Step>
   }
 }
 
-/// OptimizerRule::measure of one block, from lane `first` on: c in update_block's order.
+/// CpuStep::measure of one block, from lane `first` on: c in update_block's order.
 template <class Step, class T, std::size_t... K>
 [[gnu::always_inline]] inline void measure_block(const Step& step, const UpdateSpan<T>& span,
                                                  std::int64_t first, double* squares,
@@ -226,6 +207,7 @@ template <class Step>
 
 /// Compiles the loop where it is used, with that file's flags (a plug-in's).
 struct InlineLaunch {
+  static constexpr bool kBuiltIn = false;
   template <class Step>
   static void run(const Step& step, const UpdateSpan<typename Step::Real>& span) {
     detail::update_span(step, span);
@@ -237,71 +219,45 @@ struct InlineLaunch {
   }
 };
 
-/// An OptimizerRule made from a rule; see above. Launch decides which compiled loop runs.
+/// An OptimizerRule made from a rule. Launch decides which compiled loop runs. Beside what
+/// kernels/math/rules.h lists a rule may have know_ranks, state_elements, workspace and
+/// finish_matrix, as OptimizerRule has them; issue(backend, self, args), where self is the
+/// OptimizerRule; and kMoreStreams, the tensors that its other operations read and write.
 template <class Rule, class Launch = InlineLaunch>
 class RuleKernel : public OptimizerRule {
  public:
-  explicit RuleKernel(Rule rule) : rule_(std::move(rule)) {}
+  explicit RuleKernel(Rule rule) : OptimizerRule(all_facts(rule)), rule_(std::move(rule)) {}
   /// The rule, for a GPU's backend, which makes its own kernels from it.
   const Rule& rule() const { return rule_; }
 
-  std::vector<std::string> state_names() const override { return rule_.state_names(); }
-
-  void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const override {
-    run(span, lr, step);
+  /// Bytes that an update moves. p is read and written, g is read, and each state as the step says;
+  /// what is measured is read once more. What the rule's other operations move is added. It is the
+  /// mean over the phases.
+  int bytes_per_parameter(int element_size) const override {
+    std::int64_t streams = 0;
+    for (std::int64_t s = 1; s <= facts_.phases; ++s) {
+      rules::with_step(rule_.template step<float>(0.0, s), [&](const auto& step) {
+        using Step = std::remove_cvref_t<decltype(step)>;
+        streams += 3 + __builtin_popcount(Step::kReads) + __builtin_popcount(Step::kWrites);
+        if constexpr (kMeasuresLayers<Step>) streams += 2 + __builtin_popcount(Step::kMeasureReads);
+      });
+      if constexpr (requires { Rule::kMoreStreams; }) streams += Rule::kMoreStreams;
+    }
+    return static_cast<int>((streams * element_size + facts_.phases / 2) / facts_.phases);
   }
-  void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const override {
-    run(span, lr, step);
-  }
-
-  bool measures_layers() const override {
-    bool result = false;
-    rule_.template step<double>(0.0, 1, [&](const auto& step) {
-      result = kMeasuresLayers<std::remove_cvref_t<decltype(step)>>;
-    });
-    return result;
-  }
-  void measure(const UpdateSpan<float>& span, double lr, std::int64_t step,
-               double* squares) const override {
-    run_measure(span, lr, step, squares);
-  }
-  void measure(const UpdateSpan<double>& span, double lr, std::int64_t step,
-               double* squares) const override {
-    run_measure(span, lr, step, squares);
-  }
-  double layer_factor(double parameter, double measured, bool weight, bool decays,
-                      std::int64_t numbers) const override {
-    double result = 1.0;
-    rule_.template step<double>(0.0, 1, [&](const auto& step) {
-      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(step)>>)
-        result = detail::layer_factor_of(step, parameter, measured, weight, decays, numbers);
-    });
-    return result;
-  }
-
-  std::int64_t matrix_workspace(std::int64_t rows, std::int64_t columns) const override {
-    if constexpr (requires { rule_.matrix_workspace(rows, columns); })
-      return rule_.matrix_workspace(rows, columns);
-    return OptimizerRule::matrix_workspace(rows, columns);
-  }
-  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer,
-                     const Tensor& workspace) const override {
-    if constexpr (requires { rule_.finish_matrix(backend, args, layer, workspace); }) {
-      rule_.finish_matrix(backend, args, layer, workspace);
-    } else {
-      OptimizerRule::finish_matrix(backend, args, layer, workspace);
+  void know_ranks(int ranks) override {
+    if constexpr (requires { rule_.know_ranks(ranks); }) {
+      rule_.know_ranks(ranks);
+      facts_ = all_facts(rule_);
     }
   }
-
-  /// A rule whose update takes other steps has these three; issue() is told which OptimizerRule it
-  /// is the rule of.
   std::int64_t state_elements(const LayerExtent& layer) const override {
     if constexpr (requires { rule_.state_elements(layer); }) return rule_.state_elements(layer);
-    return OptimizerRule::state_elements(layer);
+    return 0;
   }
   std::int64_t workspace(const std::vector<LayerExtent>& layers) const override {
     if constexpr (requires { rule_.workspace(layers); }) return rule_.workspace(layers);
-    return OptimizerRule::workspace(layers);
+    return 0;
   }
   void issue(Backend& backend, const UpdateArgs& args) const override {
     if constexpr (requires { rule_.issue(backend, *this, args); }) {
@@ -310,63 +266,73 @@ class RuleKernel : public OptimizerRule {
       OptimizerRule::issue(backend, args);
     }
   }
-
-  /// The rule's period(), where it has one: one whose step's type depends on s does.
-  std::int64_t phases() const override {
-    if constexpr (requires { rule_.period(); }) return rule_.period();
-    return 1;
-  }
-
-  void know_ranks(int ranks) override {
-    if constexpr (requires { rule_.know_ranks(ranks); }) rule_.know_ranks(ranks);
-  }
-  bool corrects_noise() const override {
-    if constexpr (requires { rule_.noise_correction; }) return rule_.noise_correction != 1.0;
-    return false;
-  }
-
-  /// The model p + evaluated_weight() · state 0, where the rule has such a weight.
-  EvaluatedModel evaluated() const override {
-    if constexpr (requires { rule_.evaluated_weight(); })
-      return {.state = 0, .weight = rule_.evaluated_weight()};
-    return {};
-  }
-  bool needs_constant_rate() const override {
-    if constexpr (requires { rule_.needs_constant_rate(); }) return rule_.needs_constant_rate();
-    return false;
-  }
-
-  /// Bytes that an update moves. p is read and written, g is read, and each state as the step says;
-  /// what is measured is read once more. What the rule's other operations move is added. It is the
-  /// mean over the phases.
-  int bytes_per_parameter(int element_size) const override {
-    const std::int64_t period = phases();
-    std::int64_t streams = 0;
-    for (std::int64_t s = 1; s <= period; ++s) {
-      rule_.template step<float>(0.0, s, [&](const auto& step) {
-        using Step = std::remove_cvref_t<decltype(step)>;
-        streams += 3 + __builtin_popcount(Step::kReads) + __builtin_popcount(Step::kWrites);
-        if constexpr (kMeasuresLayers<Step>) streams += 2 + __builtin_popcount(Step::kMeasureReads);
-        if constexpr (requires { Rule::kMoreStreams; }) streams += Rule::kMoreStreams;
-      });
+  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer,
+                     const Tensor& workspace) const override {
+    if constexpr (kFinishesMatrices) {
+      rule_.finish_matrix(backend, args, layer, workspace);
+    } else {
+      OptimizerRule::finish_matrix(backend, args, layer, workspace);
     }
-    return static_cast<int>((streams * element_size + period / 2) / period);
   }
 
  private:
-  template <class T>
-  void run(const UpdateSpan<T>& span, double lr, std::int64_t step) const {
-    rule_.template step<T>(lr, step, [&](const auto& made) { Launch::run(made, span); });
+  static constexpr bool kFinishesMatrices =
+      requires(const Rule& rule, Backend& backend, const UpdateArgs& args, const LayerExtent& layer,
+               const Tensor& workspace) {
+    rule.finish_matrix(backend, args, layer, workspace);
+  };
+  template <class Step>
+  static constexpr bool measures(const Step*) {
+    return kMeasuresLayers<Step>;
+  }
+  template <class... Steps>
+  static constexpr bool measures(const std::variant<Steps...>*) {
+    return (kMeasuresLayers<Steps> || ...);
+  }
+  static RuleFacts all_facts(const Rule& rule) {
+    RuleFacts facts = rule.facts();
+    facts.measures_layers = measures(static_cast<const rules::StepOf<Rule, float>*>(nullptr));
+    facts.finishes_matrices = kFinishesMatrices;
+    facts.built_in = Launch::kBuiltIn;
+    return facts;
+  }
+
+  CpuStep<float> step_fp32(double lr, std::int64_t s) const override { return made<float>(lr, s); }
+  CpuStep<double> step_fp64(double lr, std::int64_t s) const override {
+    return made<double>(lr, s);
   }
   template <class T>
-  void run_measure(const UpdateSpan<T>& span, double lr, std::int64_t step, double* squares) const {
-    rule_.template step<T>(lr, step, [&](const auto& made) {
-      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(made)>>)
-        Launch::measure(made, span, squares);
+  CpuStep<T> made(double lr, std::int64_t s) const {
+    return rules::with_step(rule_.template step<T>(lr, s), [](const auto& step) {
+      CpuStep<T> result;
+      result.update = [step](const UpdateSpan<T>& span) { Launch::run(step, span); };
+      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(step)>>) {
+        result.measure = [step](const UpdateSpan<T>& span, double* squares) {
+          Launch::measure(step, span, squares);
+        };
+        result.layer_factor = [step](double parameter, double measured, bool weight, bool decays,
+                                     std::int64_t numbers) {
+          return detail::layer_factor_of(step, parameter, measured, weight, decays, numbers);
+        };
+      }
+      return result;
     });
   }
 
   Rule rule_;
 };
+
+/// Adds a rule to optimizers(): its name, keys, default rate and line of description are its own.
+template <class Rule, class Launch = InlineLaunch>
+void add_optimizer() {
+  double rate = kUsualRate;
+  if constexpr (requires { Rule::kRate; }) rate = Rule::kRate;
+  const auto make = [](ConfigSection& config) -> std::unique_ptr<OptimizerRule> {
+    Rule rule;
+    rule.read(config);
+    return std::make_unique<RuleKernel<Rule, Launch>>(std::move(rule));
+  };
+  optimizers().add(Rule::kName, make, Rule::kSummary, rate);
+}
 
 }  // namespace starling

@@ -6,34 +6,42 @@
 
 namespace starling {
 
-double read_weight_decay(ConfigSection& config, double fallback) {
-  return config.number("weight_decay", fallback, Range::at_least(0.0),
-                       "weight decay; see optimizer.decay for which parameters");
+void read_weight_decay(ConfigSection& config, double& weight_decay) {
+  weight_decay = config.number("weight_decay", weight_decay, Range::at_least(0.0),
+                               "weight decay; see optimizer.decay for which parameters");
 }
 
-double read_eps(ConfigSection& config, double fallback) {
-  return config.number("eps", fallback, Range::positive(), "added to the denominator");
+void read_eps(ConfigSection& config, double& eps) {
+  eps = config.number("eps", eps, Range::positive(), "added to the denominator");
 }
 
-Betas read_betas(ConfigSection& config, Betas fallback, const std::string& doc) {
+void read_betas(ConfigSection& config, double& beta1, double& beta2, const std::string& doc) {
   const std::vector<double> betas =
-      config.numbers("betas", {fallback.first, fallback.second}, Range::half_open(0.0, 1.0), doc);
-  if (betas.size() != 2) {
-    config.error("betas", "found {} numbers, expected two, as [{}, {}]", betas.size(),
-                 fallback.first, fallback.second);
-  }
-  return {betas[0], betas[1]};
+      config.numbers("betas", {beta1, beta2}, Range::half_open(0.0, 1.0), doc);
+  if (betas.size() != 2)
+    config.error("betas", "found {} numbers, expected two, as [{}, {}]", betas.size(), beta1,
+                 beta2);
+  beta1 = betas[0];
+  beta2 = betas[1];
 }
 
-rules::AdamSettings read_adam_settings(ConfigSection& config, double default_weight_decay) {
-  rules::AdamSettings settings;
-  const Betas betas = read_betas(config, {settings.beta1, settings.beta2},
-                                 "decay of the running means of the gradient and its square");
-  settings.beta1 = betas.first;
-  settings.beta2 = betas.second;
-  settings.eps = read_eps(config, settings.eps);
-  settings.weight_decay = read_weight_decay(config, default_weight_decay);
-  return settings;
+void read_adam(ConfigSection& config, rules::AdamSettings& settings, const std::string& betas) {
+  read_betas(config, settings.beta1, settings.beta2, betas);
+  read_eps(config, settings.eps);
+  read_weight_decay(config, settings.weight_decay);
+}
+
+void read_momentum(ConfigSection& config, double& momentum, bool& nesterov) {
+  momentum = config.number("momentum", momentum, Range::half_open(0.0, 1.0),
+                           "share of the last step's direction");
+  nesterov = config.boolean("nesterov", nesterov, "look ahead along the momentum");
+  if (nesterov && momentum == 0.0) config.error("nesterov", "true needs a momentum above 0");
+}
+
+RuleFacts momentum_facts(double momentum) {
+  RuleFacts facts;
+  if (momentum != 0.0) facts.states = {"momentum_buffer"};
+  return facts;
 }
 
 bool read_adapt_all(ConfigSection& config) {

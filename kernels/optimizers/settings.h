@@ -4,39 +4,26 @@
 
 #include "core/config.h"
 #include "kernels/math/rules.h"
+#include "kernels/optimizer.h"
+
+// Keys that several optimizers have. What a number holds is the key's default.
 
 namespace starling {
 
 /// Reads `betas`, `eps` and `weight_decay`, the keys of the Adam family.
-rules::AdamSettings read_adam_settings(ConfigSection& config, double default_weight_decay);
-
-struct Betas {
-  double first, second;
-};
+void read_adam(ConfigSection& config, rules::AdamSettings& settings,
+               const std::string& betas =
+                   "decay of the running means of the gradient and its "
+                   "square");
 /// Reads `betas`, two numbers.
-Betas read_betas(ConfigSection& config, Betas fallback, const std::string& doc);
-
-/// Reads `eps`.
-double read_eps(ConfigSection& config, double fallback);
-
-/// Reads `weight_decay`.
-double read_weight_decay(ConfigSection& config, double fallback);
-
+void read_betas(ConfigSection& config, double& beta1, double& beta2, const std::string& doc);
+void read_eps(ConfigSection& config, double& eps);
+void read_weight_decay(ConfigSection& config, double& weight_decay);
+/// Reads `momentum` and `nesterov`.
+void read_momentum(ConfigSection& config, double& momentum, bool& nesterov);
+/// Of a rule with torch.optim.SGD's momentum: its buffer is the state.
+RuleFacts momentum_facts(double momentum);
 /// Reads `adapt`: true where parameters of fewer than two dimensions have layer-wise rates too.
 bool read_adapt_all(ConfigSection& config);
-
-/// Each adds its file's rules to optimizers().
-void register_sgd();
-void register_adam();
-void register_accum_adam();
-void register_rmsprop();
-void register_adagrad();
-void register_nadam();
-void register_lion();
-void register_schedule_free();
-void register_lars();
-void register_lamb();
-void register_muon();
-void register_adafactor();
 
 }  // namespace starling

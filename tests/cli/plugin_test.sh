@@ -5,6 +5,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-cmake}
 
+verify "docs/extending.md shows the optimizer's files as they are" python3 -c "
+doc = open('$root/docs/extending.md').read()
+assert '\`\`\`cpp\n' + open('$root/examples/plugin/sign.h').read() + '\`\`\`\n' in doc
+assert open('$root/examples/plugin/sign.cu').read().split('\n', 1)[1] in doc"
 check "install" 0 "starlingConfig\.cmake" "$cmake" --install "$build" --prefix "$work/prefix"
 cp -r "$root/examples/plugin" mine
 check "configure the plug-in" 0 "Build files" "$cmake" -S mine -B mine/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_FLAGS="-Wall -Wextra"
@@ -31,6 +35,7 @@ check "a layer written for fp32 is refused in bf16, by name" 2 "^\[layer\] 2: it
   "$work/$program" ../config.json --set precision=bf16 --output "$work/refused"
 verify "before there is an output folder" test ! -e "$work/refused"
 check "resume with a plug-in" 0 "" ranks 4 "$work/$program" ../config.json --set steps=25 --output "$work/out" --resume latest
+check "a dry run counts the optimizer's state, as docs/extending.md says" 0 " 787.1 KiB optimizer state" ranks 2 "$work/$program" ../config.json --dry-run
 check "an odd number of ranks gets the plug-in's error" 2 "halves needs an even number" ranks 3 "$work/$program" ../config.json --dry-run
 export work program
 slow() { ranks 4 "$work/$program" ../config.json --set sync.algorithm=slow_average --set sync.algorithm.period=3 "$@"; }

@@ -26,10 +26,12 @@ class Recorder final : public Algorithm {
 
 class NoRule final : public OptimizerRule {
  public:
-  std::vector<std::string> state_names() const override { return {}; }
-  void update(const UpdateSpan<float>&, double, std::int64_t) const override {}
-  void update(const UpdateSpan<double>&, double, std::int64_t) const override {}
+  NoRule() : OptimizerRule({}) {}
   int bytes_per_parameter(int element_size) const override { return element_size; }
+
+ private:
+  CpuStep<float> step_fp32(double, std::int64_t) const override { return {}; }
+  CpuStep<double> step_fp64(double, std::int64_t) const override { return {}; }
 };
 
 struct Setup {

@@ -45,7 +45,7 @@ UpdateSide<T> layer_side(Backend& to, const UpdateCase& how, const OptimizerRule
   });
   std::int64_t own = 0;
   for (const LayerExtent& layer : layers) own += state_elements_of(rule, layer);
-  side.add_states(rule.state_names().size(), own_states ? own : elements);
+  side.add_states(rule.facts().states.size(), own_states ? own : elements);
   side.args.layers = make_update_layers(to, layers, elements);
   side.args.lr = 0.3;
   return side;

@@ -84,7 +84,7 @@ void compare_rule(CudaBackend& backend, const test::Reference& reference, int te
   CAPTURE(terms);
   CAPTURE(sizeof(T));
   const auto rule = make_rule(reference);
-  const std::size_t states = rule->state_names().size();
+  const std::size_t states = rule->facts().states.size();
   const UpdateCase how{.n = 32 * 70, .terms = terms};
   UpdateSide<T> eager = bucket_side<T>(backend, how, states),
                 replayed = bucket_side<T>(backend, how, states);
@@ -259,7 +259,7 @@ TEST_CASE(
     "cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
   CudaBackend backend = own_backend();
   const auto rule = make_rule(test::Reference{.type = "accum_adamw", .accum_iter = 3});
-  UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->state_names().size());
+  UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->facts().states.size());
   const StepValues values = values_of(1);
   set_step(bucket, values);
   REQUIRE(backend.begin_capture(values));

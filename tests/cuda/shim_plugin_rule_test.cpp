@@ -35,10 +35,10 @@ struct SignStep {
 };
 struct Sign {
   double beta = 0.9;
-  std::vector<std::string> state_names() const { return {"momentum"}; }
-  template <class T, class Run>
-  void step(double lr, std::int64_t, Run&& run) const {
-    run(SignStep<T>{static_cast<T>(lr), static_cast<T>(beta)});
+  starling::RuleFacts facts() const { return {.states = {"momentum"}}; }
+  template <class T>
+  SignStep<T> step(double lr, std::int64_t) const {
+    return {static_cast<T>(lr), static_cast<T>(beta)};
   }
 };
 struct Unknown : Sign {};

@@ -34,7 +34,7 @@ void compare(const Reference& reference, const UpdateCase& how) {
   CAPTURE(sizeof(T));
   const auto rule = make_rule(reference);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-  const std::size_t states = rule->state_names().size();
+  const std::size_t states = rule->facts().states.size();
   UpdateSide<T> expected = bucket_side<T>(*cpu, how, states),
                 found = bucket_side<T>(gpu(), how, states);
   compare_steps(*rule, how, expected, found);

@@ -13,13 +13,9 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/operations/updates.h"
-#include "kernels/cpu/update.h"
-#include "kernels/math/adafactor.h"
-#include "kernels/math/lamb.h"
-#include "kernels/math/lars.h"
-#include "kernels/math/muon.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
+#include "tests/kernels/built_in.h"
 #include "tests/kernels/layer_reference.h"
 #include "tests/support/errors.h"
 
@@ -43,7 +39,7 @@ struct LayerBucket {
     std::size_t state = 0;
     for (const LayerExtent& layer : layers)
       state += static_cast<std::size_t>(state_elements_of(rule, layer));
-    for (std::size_t s = 0; s < rule.state_names().size(); ++s)
+    for (std::size_t s = 0; s < rule.facts().states.size(); ++s)
       args.states.push_back(put(std::vector<T>(state, T(0))));
     for (int k = 0; k < terms; ++k) {
       args.received.push_back(put(random(10 + static_cast<unsigned>(k))));
@@ -145,25 +141,27 @@ void compare_layers(const LayerReference& reference, int terms, double tolerance
 }
 
 /// measure_span of every instruction set that this machine has: the same bits, and not zero.
-template <class T, class Rule>
-void check_measured(const Rule& rule) {
+template <class T>
+void check_measured(const OptimizerRule& rule) {
   for (int terms = 0; terms <= 3; ++terms) {
-    rule.template step<T>(0.01, 3, [&](const auto& step) {
+    with_step_of<T>(rule, 0.01, 3, [&](const auto& step) {
       using Step = std::remove_cvref_t<decltype(step)>;
-      Bucket<T> bucket = filled_bucket<T>(1024, Step::kStates, terms);
-      std::vector<const T*> pointers;
-      const UpdateSpan<T> span = bucket.span(0, 1024, pointers);
-      std::vector<double> scalar(2 * kLayerLanes), wide(2 * kLayerLanes);
-      cpu::scalar::measure_span(step, span, scalar.data());
-      CHECK(std::count(scalar.begin(), scalar.end(), 0.0) == 0);
-      if (cpu::hardware_isa() >= cpu::Isa::kAvx2) {
-        cpu::avx2::measure_span(step, span, wide.data());
-        CHECK(scalar == wide);
-      }
-      if (cpu::hardware_isa() >= cpu::Isa::kAvx512) {
-        wide.assign(wide.size(), 0.0);
-        cpu::avx512::measure_span(step, span, wide.data());
-        CHECK(scalar == wide);
+      if constexpr (kMeasuresLayers<Step>) {
+        Bucket<T> bucket = filled_bucket<T>(1024, Step::kStates, terms);
+        std::vector<const T*> pointers;
+        const UpdateSpan<T> span = bucket.span(0, 1024, pointers);
+        std::vector<double> scalar(2 * kLayerLanes), wide(2 * kLayerLanes);
+        cpu::scalar::measure_span(step, span, scalar.data());
+        CHECK(std::count(scalar.begin(), scalar.end(), 0.0) == 0);
+        if (cpu::hardware_isa() >= cpu::Isa::kAvx2) {
+          cpu::avx2::measure_span(step, span, wide.data());
+          CHECK(scalar == wide);
+        }
+        if (cpu::hardware_isa() >= cpu::Isa::kAvx512) {
+          wide.assign(wide.size(), 0.0);
+          cpu::avx512::measure_span(step, span, wide.data());
+          CHECK(scalar == wide);
+        }
       }
     });
   }
@@ -329,17 +327,9 @@ TEST_CASE("kernels/layers: a sum's terms, a low-precision copy, a clip factor an
 }
 
 TEST_CASE("kernels/layers: every instruction set measures the same bits") {
-  for (const double momentum : {0.0, 0.9}) {
-    check_measured<float>(rules::Lars{.momentum = momentum});
-    check_measured<double>(rules::Lars{.momentum = momentum});
-  }
-  check_measured<float>(rules::Lamb{});
-  check_measured<double>(rules::Lamb{});
-  check_measured<float>(rules::Adafactor{});
-  check_measured<double>(rules::Adafactor{});
-  for (const bool nesterov : {false, true}) {
-    check_measured<float>(rules::Muon{.nesterov = nesterov});
-    check_measured<double>(rules::Muon{.nesterov = nesterov});
+  for (const LayerReference& reference : layer_rules()) {
+    check_measured<float>(*layer_rule(reference));
+    check_measured<double>(*layer_rule(reference));
   }
 }
 
@@ -350,7 +340,7 @@ TEST_CASE("kernels/layers: adafactor keeps a row and a column of a matrix") {
   CHECK(rule->state_elements(layers[0]) == 128);
   CHECK(rule->state_elements({0, 64, true, 5, 9, 19}) == 64);
   CHECK(rule->state_elements(layers[1]) == 0);
-  CHECK(rule->state_names() == std::vector<std::string>{"variance"});
+  CHECK(rule->facts().states == std::vector<std::string>{"variance"});
   const LayerBucket<double> bucket(*backend, *rule, 0, layers);
   CHECK(bucket.args.states[0].elements() == 128 + 32);
   CHECK(bucket.args.layers.workspace.elements() == 4128 + 160 + 2 * 64 + 32);
@@ -440,8 +430,8 @@ TEST_CASE(
 TEST_CASE("kernels/layers: tables that do not fit are refused") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto rule = make_rule("lamb", nlohmann::json::object());
-  CHECK(rule->measures_layers());
-  CHECK(!make_rule("adamw", nlohmann::json::object())->measures_layers());
+  CHECK(rule->facts().measures_layers);
+  CHECK(!make_rule("adamw", nlohmann::json::object())->facts().measures_layers);
   const auto refuses = [&](const std::function<void(UpdateArgs&)>& change) {
     LayerBucket<float> bucket(*backend, *rule, 0);
     change(bucket.args);
@@ -463,17 +453,18 @@ TEST_CASE("kernels/layers: tables that do not fit are refused") {
 
 TEST_CASE("kernels/layers: names of states, bytes per parameter, memory of the tables") {
   using Names = std::vector<std::string>;
-  CHECK(make_rule("lars", {{"momentum", 0.0}})->state_names() == Names{});
-  CHECK(make_rule("lars", nlohmann::json::object())->state_names() == Names{"momentum_buffer"});
-  CHECK(make_rule("lamb", nlohmann::json::object())->state_names() ==
+  CHECK(make_rule("lars", {{"momentum", 0.0}})->facts().states == Names{});
+  CHECK(make_rule("lars", nlohmann::json::object())->facts().states == Names{"momentum_buffer"});
+  CHECK(make_rule("lamb", nlohmann::json::object())->facts().states ==
         Names{"exp_avg", "exp_avg_sq"});
   CHECK(make_rule("lars", nlohmann::json::object())->bytes_per_parameter(4) == 28);
   CHECK(make_rule("lamb", nlohmann::json::object())->bytes_per_parameter(4) == 44);
   CHECK(make_rule("adafactor", nlohmann::json::object())->bytes_per_parameter(4) == 52);
-  CHECK(make_rule("muon", nlohmann::json::object())->state_names() ==
+  CHECK(make_rule("muon", nlohmann::json::object())->facts().states ==
         Names{"momentum_buffer", "direction"});
-  CHECK(make_rule("muon", nlohmann::json::object())->matrix_workspace(10, 30) == 2 * (320 + 128));
-  CHECK(make_rule("lamb", nlohmann::json::object())->matrix_workspace(10, 30) == 0);
+  const std::vector<LayerExtent> matrix{{0, 320, true, 10, 30, 20}};
+  CHECK(make_rule("muon", nlohmann::json::object())->workspace(matrix) == 2 * (320 + 128));
+  CHECK(make_rule("lamb", nlohmann::json::object())->workspace(matrix) == 0);
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const UpdateLayers tables =
       make_update_layers(*backend, layer_extents(), elements_of(layer_extents()));

@@ -258,7 +258,7 @@ struct Bucket {
 
   void update(const OptimizerRule& rule, double lr, std::int64_t step) {
     std::vector<const T*> pointers;
-    rule.update(span(0, x.size(), pointers), lr, step);
+    rule.step<T>(lr, step).update(span(0, x.size(), pointers));
   }
 };
 
@@ -302,7 +302,7 @@ std::size_t follow_golden(const nlohmann::json& document, const OptimizerRule& r
   const auto each = [&](const auto& visit) {
     for (std::size_t i = 0; i < 2 * size; ++i) visit(i / size, i % size, i / size * 32 + i % size);
   };
-  Bucket<double> bucket(64, rule.state_names().size());
+  Bucket<double> bucket(64, rule.facts().states.size());
   bucket.decay = {1, 0};
   each([&](std::size_t row, std::size_t column, std::size_t place) {
     bucket.x[place] = document["x"][row][column];

@@ -5,13 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/math/nadam.h"
 #include "kernels/optimizer.h"
+#include "kernels/optimizers/nadam.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
 
@@ -25,7 +26,7 @@ constexpr std::size_t kRuled = 96;
 template <class T>
 void compare_with_reference(const Reference& reference, int terms, double tolerance) {
   const auto rule = make_rule(reference);
-  Bucket<T> bucket(kRuled, rule->state_names().size());
+  Bucket<T> bucket(kRuled, rule->facts().states.size());
   bucket.x = normal_numbers<T>(kRuled, 1);
   bucket.decay = {1, 0, 1};
   bucket.gradient_scale = T(0.5);
@@ -92,7 +93,7 @@ TEST_CASE(
   const auto after = [](const nlohmann::json& correction, int ranks) {
     const auto rule = make_rule("adam", {{"noise_correction", correction}});
     rule->know_ranks(ranks);
-    CHECK(rule->corrects_noise() == (correction != 1.0 && ranks > 1));
+    CHECK(rule->facts().corrects_noise == (correction != 1.0 && ranks > 1));
     Bucket<double> bucket(kRuled, 2);
     bucket.gradient = normal_numbers<double>(kRuled, 1);
     bucket.update(*rule, 0.01, 2);
@@ -177,23 +178,23 @@ TEST_CASE("kernels/optimizer: a centered rmsprop stays finite where the gradient
 
 TEST_CASE("kernels/optimizer: names of states and bytes per parameter") {
   using Names = std::vector<std::string>;
-  CHECK(make_rule("sgd", nlohmann::json::object())->state_names() == Names{});
-  CHECK(make_rule("sgd", {{"momentum", 0.9}})->state_names() == Names{"momentum_buffer"});
-  CHECK(make_rule("adamw", nlohmann::json::object())->state_names() ==
+  CHECK(make_rule("sgd", nlohmann::json::object())->facts().states == Names{});
+  CHECK(make_rule("sgd", {{"momentum", 0.9}})->facts().states == Names{"momentum_buffer"});
+  CHECK(make_rule("adamw", nlohmann::json::object())->facts().states ==
         Names{"exp_avg", "exp_avg_sq"});
-  CHECK(make_rule("accum_adam", nlohmann::json::object())->state_names() ==
+  CHECK(make_rule("accum_adam", nlohmann::json::object())->facts().states ==
         Names{"exp_avg", "exp_avg_sq", "accum_grad"});
-  CHECK(make_rule("rmsprop", nlohmann::json::object())->state_names() == Names{"square_avg"});
-  CHECK(make_rule("rmsprop", {{"momentum", 0.9}})->state_names() ==
+  CHECK(make_rule("rmsprop", nlohmann::json::object())->facts().states == Names{"square_avg"});
+  CHECK(make_rule("rmsprop", {{"momentum", 0.9}})->facts().states ==
         Names{"square_avg", "momentum_buffer"});
-  CHECK(make_rule("rmsprop", {{"centered", true}})->state_names() ==
+  CHECK(make_rule("rmsprop", {{"centered", true}})->facts().states ==
         Names{"square_avg", "grad_avg"});
-  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->state_names() ==
+  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->facts().states ==
         Names{"square_avg", "momentum_buffer", "grad_avg"});
-  CHECK(make_rule("adagrad", nlohmann::json::object())->state_names() == Names{"sum"});
-  CHECK(make_rule("nadam", nlohmann::json::object())->state_names() ==
+  CHECK(make_rule("adagrad", nlohmann::json::object())->facts().states == Names{"sum"});
+  CHECK(make_rule("nadam", nlohmann::json::object())->facts().states ==
         Names{"exp_avg", "exp_avg_sq"});
-  CHECK(make_rule("lion", nlohmann::json::object())->state_names() == Names{"exp_avg"});
+  CHECK(make_rule("lion", nlohmann::json::object())->facts().states == Names{"exp_avg"});
   CHECK(make_rule("sgd", nlohmann::json::object())->bytes_per_parameter(4) == 12);
   CHECK(make_rule("sgd", {{"momentum", 0.9}})->bytes_per_parameter(4) == 20);
   CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(4) == 28);
@@ -241,6 +242,21 @@ TEST_CASE("kernels/optimizer: defaults") {
   CHECK(resolved("lion") == nlohmann::json{{"betas", {0.9, 0.99}}, {"weight_decay", 0.0}});
 }
 
+TEST_CASE("kernels/optimizer: a rule brings its default rate, and a text says them all") {
+  OptimizerRegistry registry("optimizer");
+  const auto none = [](ConfigSection&) { return std::unique_ptr<OptimizerRule>(); };
+  CHECK(registry.rates() == "0.001");
+  registry.add("usual", none);
+  for (const char* name : {"b", "a", "c"}) registry.add(name, none, "", 0.5);
+  registry.add("d", none, "", 2.0);
+  CHECK(registry.rates() == "0.001, but 0.5 for `b`, `a` and `c`, 2 for `d`");
+  CHECK(registry.rate("usual") == 1e-3);
+  CHECK(registry.rate("a") == 0.5);
+  CHECK(registry.rate("unknown") == 1e-3);
+  CHECK_THROWS_AS(registry.add("d", none, "", 3.0), Error);
+  CHECK(registry.rate("d") == 2.0);
+}
+
 TEST_CASE("kernels/optimizer: bad settings are refused by key") {
   const auto names = [&](const std::string& type, const nlohmann::json& config,
                          const std::string& key) {
@@ -278,7 +294,7 @@ TEST_CASE(
     "kernels/optimizer: elements without gradient and state stay finite, however small eps is") {
   for (const std::string type : {"adamw", "rmsprop", "adagrad", "nadam"}) {
     const auto rule = make_rule(type, {{"eps", 1e-60}});
-    Bucket<float> bucket(32, rule->state_names().size());
+    Bucket<float> bucket(32, rule->facts().states.size());
     bucket.update(*rule, 0.1, 1);
     CHECK(bucket.x == std::vector<float>(32, 0.0f));
   }

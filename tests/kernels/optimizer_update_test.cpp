@@ -12,14 +12,8 @@
 #include "core/backend.h"
 #include "core/operations/updates.h"
 #include "kernels/cpu/update.h"
-#include "kernels/math/adagrad.h"
-#include "kernels/math/lion.h"
-#include "kernels/math/nadam.h"
-#include "kernels/math/rmsprop.h"
-#include "kernels/math/rules.h"
-#include "kernels/math/schedule_free.h"
-#include "kernels/math/update_loop.h"
 #include "kernels/open_backend.h"
+#include "tests/kernels/built_in.h"
 #include "tests/kernels/optimizer_reference.h"
 
 namespace starling::test {
@@ -33,24 +27,26 @@ bool same_bits(const Bucket<T>& a, const Bucket<T>& b) {
 }
 
 /// Runs the copies for every instruction set that this machine has; they give the same bits.
-template <class T, class Rule>
-void check_instruction_sets(const Rule& rule) {
+template <class T>
+void check_instruction_sets(const OptimizerRule& rule) {
   for (int terms = 0; terms <= 4; ++terms) {
     for (std::int64_t s = 1; s <= 4; ++s) {
-      rule.template step<T>(0.01, s, [&](const auto& step) {
+      with_step_of<T>(rule, 0.01, s, [&](const auto& step) {
         using Step = std::remove_cvref_t<decltype(step)>;
-        std::vector<Bucket<T>> results(3, filled_bucket<T>(kUpdated, Step::kStates, terms));
-        std::vector<const T*> pointers;
-        cpu::scalar::update_span(step, results[0].span(0, kUpdated, pointers));
-        if (cpu::hardware_isa() >= cpu::Isa::kAvx2) {
-          cpu::avx2::update_span(step, results[1].span(0, kUpdated, pointers));
-          CHECK(same_bits(results[0], results[1]));
+        if constexpr (!kMeasuresLayers<Step>) {
+          std::vector<Bucket<T>> results(3, filled_bucket<T>(kUpdated, Step::kStates, terms));
+          std::vector<const T*> pointers;
+          cpu::scalar::update_span(step, results[0].span(0, kUpdated, pointers));
+          if (cpu::hardware_isa() >= cpu::Isa::kAvx2) {
+            cpu::avx2::update_span(step, results[1].span(0, kUpdated, pointers));
+            CHECK(same_bits(results[0], results[1]));
+          }
+          if (cpu::hardware_isa() >= cpu::Isa::kAvx512) {
+            cpu::avx512::update_span(step, results[2].span(0, kUpdated, pointers));
+            CHECK(same_bits(results[0], results[2]));
+          }
+          CHECK(!same_bits(results[0], filled_bucket<T>(kUpdated, Step::kStates, terms)));
         }
-        if (cpu::hardware_isa() >= cpu::Isa::kAvx512) {
-          cpu::avx512::update_span(step, results[2].span(0, kUpdated, pointers));
-          CHECK(same_bits(results[0], results[2]));
-        }
-        CHECK(!same_bits(results[0], filled_bucket<T>(kUpdated, Step::kStates, terms)));
       });
     }
   }
@@ -90,30 +86,11 @@ UpdateArgs args_of(Backend& backend, const Bucket<T>& bucket) {
 }  // namespace
 
 TEST_CASE("kernels/optimizer: every instruction set gives the same bits") {
-  const rules::AdamSettings settings{0.9, 0.99, 1e-6, 0.1};
-  check_instruction_sets<float>(rules::Sgd{0.0, 0.1, false});
-  check_instruction_sets<float>(rules::Sgd{0.9, 0.1, false});
-  check_instruction_sets<double>(rules::Sgd{0.9, 0.1, true});
-  check_instruction_sets<float>(rules::Adam<false>{settings});
-  check_instruction_sets<float>(rules::Adam<true>{settings});
-  check_instruction_sets<double>(rules::Adam<true>{settings});
-  check_instruction_sets<float>(rules::AccumAdam<true>{settings, 3});
-  check_instruction_sets<float>(rules::AccumAdam<false>{settings, 1});
-  check_instruction_sets<double>(rules::AccumAdam<false>{settings, 3});
-  for (const double momentum : {0.0, 0.9}) {
-    for (const bool centered : {false, true}) {
-      check_instruction_sets<float>(rules::Rmsprop{0.9, 1e-6, momentum, 0.1, centered});
-      check_instruction_sets<double>(rules::Rmsprop{0.9, 1e-6, momentum, 0.1, centered});
-    }
+  for (const Reference& reference : reference_rules()) {
+    CAPTURE(reference.type);
+    check_instruction_sets<float>(*make_rule(reference));
+    check_instruction_sets<double>(*make_rule(reference));
   }
-  check_instruction_sets<float>(rules::Adagrad{0.1, 1e-6, 0.1, 0.5});
-  check_instruction_sets<double>(rules::Adagrad{0.1, 1e-6, 0.1, 0.5});
-  check_instruction_sets<float>(rules::Nadam{settings, 0.1, false});
-  check_instruction_sets<double>(rules::Nadam{settings, 0.1, true});
-  check_instruction_sets<float>(rules::Lion{0.9, 0.99, 0.1});
-  check_instruction_sets<double>(rules::Lion{0.9, 0.99, 0.1});
-  check_instruction_sets<float>(rules::ScheduleFreeAdam{settings, 3});
-  check_instruction_sets<double>(rules::ScheduleFreeAdam{settings});
 }
 
 TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any number of threads") {
@@ -123,7 +100,7 @@ TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any nu
       const auto backend = open_backend(DeviceType::kCpu, threads);
       for (const int terms : {1, 2, 18}) {
         const std::size_t n = 1024 * 7 + 32;
-        auto bucket = filled_bucket<float>(n, rule->state_names().size(), terms);
+        auto bucket = filled_bucket<float>(n, rule->facts().states.size(), terms);
         const UpdateArgs args = args_of(*backend, bucket);
         backend->update({*rule, args});
         backend->synchronize();
@@ -142,7 +119,7 @@ TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gra
     const auto backend = open_backend(DeviceType::kCpu, 2);
     for (int terms = 0; terms <= 3; ++terms) {
       for (const bool whole_sum : {false, true}) {
-        auto bucket = filled_bucket<float>(9000 / 32 * 32, rule->state_names().size(), terms);
+        auto bucket = filled_bucket<float>(9000 / 32 * 32, rule->facts().states.size(), terms);
         if (whole_sum) bucket.self_weight = 0;
         bucket.gradient[17] = std::numeric_limits<float>::infinity();
         bucket.gradient[40] = std::numeric_limits<float>::quiet_NaN();
@@ -179,7 +156,7 @@ TEST_CASE(
     for (const Reference& reference : reference_rules()) {
       const auto rule = make_rule(reference);
       const auto backend = open_backend(DeviceType::kCpu, threads);
-      auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->state_names().size(), 1);
+      auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->facts().states.size(), 1);
       UpdateArgs args = args_of(*backend, bucket);
       args.low = Tensor(*backend, args.x.shape(), DTypeOf<Low>::value);
       backend->update({*rule, args});

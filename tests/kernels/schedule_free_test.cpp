@@ -1,4 +1,4 @@
-#include "kernels/math/schedule_free.h"
+#include "kernels/optimizers/schedule_free.h"
 
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ TEST_CASE(
   CHECK(document["cases"].size() == 8);
   for (const auto& item : document["cases"]) {
     const auto rule = make_rule("schedule_free_adamw", item["config"]);
-    const EvaluatedModel evaluated = rule->evaluated();
+    const EvaluatedModel evaluated = rule->facts().evaluated;
     REQUIRE(evaluated.state == 0);
     const std::size_t kept_steps = follow_golden(
         document, *rule, [&](std::size_t) { return document["rate"].get<double>(); },
@@ -55,13 +55,13 @@ TEST_CASE(
 
 TEST_CASE("kernels/schedule_free: names, traffic, defaults, and bad settings by key") {
   const auto rule = make_rule("schedule_free_adamw", nlohmann::json::object());
-  CHECK(rule->state_names() == std::vector<std::string>{"z_minus_y", "exp_avg_sq"});
+  CHECK(rule->facts().states == std::vector<std::string>{"z_minus_y", "exp_avg_sq"});
   CHECK(rule->bytes_per_parameter(4) == 28);
-  CHECK(rule->phases() == 1);
-  CHECK(rule->needs_constant_rate());
+  CHECK(rule->facts().phases == 1);
+  CHECK(rule->facts().needs_constant_rate);
   const auto adam = make_rule("adamw", nlohmann::json::object());
-  CHECK(!adam->needs_constant_rate());
-  CHECK(adam->evaluated().state == -1);
+  CHECK(!adam->facts().needs_constant_rate);
+  CHECK(adam->facts().evaluated.state == -1);
   ConfigSection section(nlohmann::json::object(), "test.json");
   optimizers().make("schedule_free_adamw", "optimizer.type", section);
   CHECK(section.resolved() ==

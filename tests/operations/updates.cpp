@@ -30,7 +30,7 @@ test::Reference plain_rule(const std::string& type) {
 Operation fused_update(const UpdateRow& how) {
   const test::Reference plain = plain_rule(how.rule);
   const std::shared_ptr<OptimizerRule> rule = test::make_rule(plain);
-  const std::size_t states = rule->state_names().size(),
+  const std::size_t states = rule->facts().states.size(),
                     terms = static_cast<std::size_t>(how.terms);
   // Inputs: x, gradient, control, decay, the states, what the neighbours sent. Outputs: x, the
   // low-precision copy, the states.

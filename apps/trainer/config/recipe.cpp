@@ -51,7 +51,7 @@ void read_average(ConfigSection& root, TrainConfig& config) {
   if (root.describing()) return;
   ema.finish();
   config.ema = settings;
-  if (config.rule->evaluated().state >= 0) {
+  if (config.rule->facts().evaluated.state >= 0) {
     root.error(
         "ema",
         "averages the parameters, but {} tests an average of its steps already; leave it out",
@@ -78,7 +78,7 @@ void read_lookahead(ConfigSection& root, TrainConfig& config) {
   if (root.describing()) return;
   lookahead.finish();
   config.lookahead = settings;
-  if (config.rule->evaluated().state >= 0)
+  if (config.rule->facts().evaluated.state >= 0)
     root.error("lookahead",
                "averages the parameters, but {} averages its steps already; leave it out",
                config.optimizer);

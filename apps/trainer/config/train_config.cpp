@@ -268,15 +268,6 @@ void read_length(ConfigSection& root, TrainConfig& config) {
   }
 }
 
-double default_rate(const std::string& optimizer) {
-  if (optimizer == "sgd") return 0.1;
-  if (optimizer == "rmsprop" || optimizer == "adagrad" || optimizer == "adafactor") return 0.01;
-  if (optimizer == "nadam") return 2e-3;
-  if (optimizer == "schedule_free_adamw") return 2.5e-3;
-  if (optimizer == "lars") return 1.0;
-  return optimizer == "lion" ? 1e-4 : 1e-3;
-}
-
 /// Reads groups of parameters, after the rule's own keys, which a group's rule has too.
 void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::string& type) {
   nlohmann::json keys = optimizer.resolved();
@@ -305,7 +296,7 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
     } else {
       given.raw("until_epoch", "number", "");  // checkpoints of before this key have none
     }
-    if (group.until_epoch > 0.0 && config.rule->needs_constant_rate())
+    if (group.until_epoch > 0.0 && config.rule->facts().needs_constant_rate)
       given.error("until_epoch", "is {}, but {} needs one rate in all steps; leave it out",
                   group.until_epoch, type);
     nlohmann::json own = keys;
@@ -324,10 +315,10 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
     group.rule = optimizers().make(type, optimizer.path("type"), section);
     refuse_others_keys(optimizers(), given, type);
     given.finish();
-    if (group.rule->state_names() != config.rule->state_names() ||
-        group.rule->phases() != config.rule->phases() ||
-        group.rule->corrects_noise() != config.rule->corrects_noise() ||
-        group.rule->evaluated().weight != config.rule->evaluated().weight) {
+    if (group.rule->facts().states != config.rule->facts().states ||
+        group.rule->facts().phases != config.rule->facts().phases ||
+        group.rule->facts().corrects_noise != config.rule->facts().corrects_noise ||
+        group.rule->facts().evaluated.weight != config.rule->facts().evaluated.weight) {
       given.error("match",
                   "'{}' changes which tensors the optimizer keeps, at which steps, or what of them "
                   "is tested; allowed: keys that change none of it",
@@ -349,7 +340,7 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
 void check_states(const ConfigSection& optimizer, const OptimizerRule& rule,
                   const std::string& type) {
   constexpr std::size_t kMost = 4;
-  std::vector<std::string> names = rule.state_names();
+  std::vector<std::string> names = rule.facts().states;
   if (names.size() > kMost)
     optimizer.error("type", "{} keeps {} states; allowed: {}", type, names.size(), kMost);
   std::sort(names.begin(), names.end());
@@ -363,10 +354,8 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = config.optimizer =
       optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
-  config.lr = optimizer.number("lr", default_rate(type), Range::at_least(0.0),
-                               "base learning rate; 0.001, but 0.1 for `sgd`, 0.01 for `rmsprop`, "
-                               "`adagrad` and `adafactor`, 0.002 for `nadam`, "
-                               "0.0025 for `schedule_free_adamw`, 1 for `lars`, 0.0001 for `lion`");
+  config.lr = optimizer.number("lr", optimizers().rate(type), Range::at_least(0.0),
+                               "base learning rate; " + optimizers().rates());
   config.decay_all =
       optimizer.choice("decay", "weights", {"weights", "all"},
                        "weight decay on tensors of two or more dimensions only, or on all") ==
@@ -389,7 +378,7 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
   const ScheduleInputs probe{config.lr, 1, 1.0};
   schedules().make(schedule_type, schedule.path("type"), schedule, probe);
   schedule.finish();
-  if (config.rule->needs_constant_rate()) {
+  if (config.rule->facts().needs_constant_rate) {
     if (schedule_type != "constant") {
       schedule.error("type",
                      "is {}, but {} averages its steps instead, all at one rate; allowed: constant",
@@ -431,7 +420,7 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                "optimizer.groups",
                plan.label());
   }
-  if (plan.equality.means_before > 0 && config.rule->corrects_noise()) {
+  if (plan.equality.means_before > 0 && config.rule->facts().corrects_noise) {
     sync.error("algorithm",
                "{} gives the optimizer means over the ranks, and optimizer.noise_correction is for "
                "a rank's own gradients; allowed: "
@@ -452,7 +441,7 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
     sync.error("algorithm.ranks_per_node", "is {} for {} ranks; allowed: what divides them", given,
                site.ranks);
   }
-  if (plan.messages.mixes_states && config.rule->state_names().empty()) {
+  if (plan.messages.mixes_states && config.rule->facts().states.empty()) {
     sync.error("algorithm",
                "{} mixes the optimizer's states too, and {} keeps none with these settings; "
                "allowed: \"mix_states\": 0",
@@ -500,7 +489,7 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config,
                "another optimizer.lr",
                config.lr_scale, plans[0]->label());
   }
-  if (config.lr_scale != 1.0 && config.rule->needs_constant_rate() &&
+  if (config.lr_scale != 1.0 && config.rule->facts().needs_constant_rate &&
       any([](const AlgorithmPlan& plan) { return plan.equality.means_before != 0; })) {
     sync.error("lr_scale",
                "is {} in some of the steps, but {} needs one rate in all; allowed: 1, or another "
@@ -648,7 +637,7 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
           plan.label());
     }
     // It may choose all-reduce, whose gradients are means already.
-    if (config.lr_scale != 1.0 || config.rule->corrects_noise()) {
+    if (config.lr_scale != 1.0 || config.rule->facts().corrects_noise) {
       topology.error("type",
                      "is auto, which may choose all-reduce, but {} is for a rank's own gradients; "
                      "allowed: a type",

@@ -21,7 +21,7 @@ namespace {
 /// Updates that are skipped do not count for the rule, so its phase is another number than the
 /// step's.
 std::int64_t free_phases(const TrainConfig& config) {
-  return config.compute == DType::kFloat16 ? config.rule->phases() : 1;
+  return config.compute == DType::kFloat16 ? config.rule->facts().phases : 1;
 }
 
 /// One for every step of a period, and what the micro-batches before the last need.

@@ -75,11 +75,11 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
   };
   UpdateArgs args{.x = numbers(layer.elements), .gradient = numbers(layer.elements)};
   args.x_out = args.x;
-  for (std::size_t k = 0; k < rule->state_names().size(); ++k)
+  for (std::size_t k = 0; k < rule->facts().states.size(); ++k)
     args.states.push_back(numbers(layer.elements));
   args.decay = Tensor(backend, Shape{layer.elements / kDecayBlock}, DType::kUInt8);
   backend.fill(args.decay, 0.0);
-  const Tensor workspace = numbers(rule->matrix_workspace(layer.rows, layer.columns));
+  const Tensor workspace = numbers(rule->workspace({layer}));
   double seconds = 0.0;
   for (int run = 0; run < 2 && seconds <= kLongPass; ++run) {  // the first one warms up
     backend.synchronize();

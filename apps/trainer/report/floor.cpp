@@ -77,7 +77,7 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
   const auto numbers = [&](std::int64_t count) { return Tensor(backend, Shape{count}, dtype); };
   UpdateArgs args{.x = numbers(elements), .gradient = numbers(elements)};
   args.x_out = args.x;
-  for (std::size_t k = 0; k < rule.state_names().size(); ++k)
+  for (std::size_t k = 0; k < rule.facts().states.size(); ++k)
     args.states.push_back(numbers(state_elements));
   args.decay = Tensor(backend, Shape{elements / kDecayBlock}, DType::kUInt8);
   add_matrices(backend, rule, dtype, placed, args.layers);

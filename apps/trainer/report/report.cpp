@@ -281,12 +281,12 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
       layers.push_back(layer_of(slot));
       states += static_cast<double>(state_elements_of(*config.rule, layers.back())) *
                 static_cast<double>(size_of(config.dtype));
-      if (config.rule->measures_layers())
+      if (config.rule->facts().measures_layers)
         tables += static_cast<double>(update_layer_bytes(layers.back().elements));
     }
     workspace = std::max(workspace, config.rule->workspace(layers));
   }
-  states *= static_cast<double>(config.rule->state_names().size());
+  states *= static_cast<double>(config.rule->facts().states.size());
   need.states =
       states + tables + static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;

@@ -97,7 +97,7 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given,
 
 template <class Visit>
 void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
-  const std::vector<std::string> names = rule.state_names();
+  const std::vector<std::string> names = rule.facts().states;
   // Stands in for a parameter, for a few numbers of the whole run, or a state that has not its
   // parameter's shape.
   Parameter whole;

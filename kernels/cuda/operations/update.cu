@@ -16,17 +16,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/operations/update_kernel.h"
 #include "kernels/decode_sum.h"
-#include "kernels/math/adafactor.h"
-#include "kernels/math/adagrad.h"
-#include "kernels/math/lamb.h"
-#include "kernels/math/lars.h"
-#include "kernels/math/linear.h"
-#include "kernels/math/lion.h"
-#include "kernels/math/muon.h"
-#include "kernels/math/nadam.h"
-#include "kernels/math/rmsprop.h"
-#include "kernels/math/rules.h"
-#include "kernels/math/schedule_free.h"
+#include "kernels/optimizers/list.h"
 
 // Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with
 // correctly rounded square roots and divisions: CPU and GPU give the same bits.
@@ -54,7 +44,7 @@ bool find(const OptimizerRule& rule, GpuUpdateLauncher& launcher) {
 }
 
 template <class... Rules>
-GpuUpdateLauncher find_any(const OptimizerRule& rule) {
+GpuUpdateLauncher find_any(const OptimizerRule& rule, rules::RuleList<Rules...>) {
   GpuUpdateLauncher launcher = nullptr;
   (void)(find<Rules>(rule, launcher) || ...);
   return launcher;
@@ -133,7 +123,7 @@ bool decodes_before(const OptimizerRule& rule, const UpdateArgs& args) {
   const auto odd = [](const Tensor& tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0;
   };
-  return rule.measures_layers() || args.x.dtype() != DType::kFloat32 ||
+  return rule.facts().measures_layers || args.x.dtype() != DType::kFloat32 ||
          (args.encoded.code != Code::kInt8 && args.encoded.code != Code::kMinMax8) || odd(args.x) ||
          odd(args.x_out) || odd(args.gradient) ||
          std::any_of(args.states.begin(), args.states.end(), odd) ||
@@ -155,11 +145,7 @@ void update_decoded(CudaBackend& backend, const Update& call) {
 }  // namespace
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
-  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>,
-                  rules::AccumAdam<true>, rules::Linear, rules::Rmsprop, rules::Adagrad,
-                  rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
-                  rules::Muon, rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage,
-                  rules::AdafactorQuotient>(rule);
+  return find_any(rule, rules::BuiltIn());
 }
 
 void CudaBackend::issue(const Update& call) {

@@ -375,7 +375,7 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
   const int kind = args.encoded                                    ? kEncodedTerms
                    : kFewTerms<T> && aligned && buffers.terms <= 2 ? buffers.terms
                                                                    : -1;
-  rule.template step<T>(args.lr, args.step, [&](const auto& step) {
+  rules::with_step(rule.template step<T>(args.lr, args.step), [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
     static_assert(std::is_trivially_copyable_v<Step>,
                   "a step is copied to the device byte by byte");

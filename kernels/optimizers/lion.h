@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "core/host_device.h"
+#include "kernels/optimizer.h"
+#include "kernels/optimizers/settings.h"
 
 namespace starling::rules {
 
@@ -27,15 +27,24 @@ struct LionStep {
 };
 
 struct Lion {
+  static constexpr const char* kName = "lion";
+  static constexpr const char* kSummary =
+      "the sign of a running mean of gradients, with decoupled weight decay";
+  static constexpr double kRate = 1e-4;
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.0;
 
-  std::vector<std::string> state_names() const { return {"exp_avg"}; }
+  void read(ConfigSection& config) {
+    read_betas(config, beta1, beta2, "share of the running mean in the step, and its decay");
+    read_weight_decay(config, weight_decay);
+  }
 
-  template <class T, class Run>
-  void step(double lr, std::int64_t, Run&& run) const {
-    run(LionStep<T>{static_cast<T>(lr), static_cast<T>(beta1), static_cast<T>(1.0 - beta1),
-                    static_cast<T>(beta2), static_cast<T>(1.0 - beta2),
-                    static_cast<T>(1.0 - lr * weight_decay)});
+  RuleFacts facts() const { return {.states = {"exp_avg"}}; }
+
+  template <class T>
+  LionStep<T> step(double lr, std::int64_t) const {
+    return {static_cast<T>(lr),          static_cast<T>(beta1),
+            static_cast<T>(1.0 - beta1), static_cast<T>(beta2),
+            static_cast<T>(1.0 - beta2), static_cast<T>(1.0 - lr * weight_decay)};
   }
 };
 

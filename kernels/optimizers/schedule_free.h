@@ -2,11 +2,11 @@
 
 #include <cmath>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "core/host_device.h"
 #include "kernels/math/rules.h"
+#include "kernels/optimizer.h"
+#include "kernels/optimizers/settings.h"
 
 namespace starling::rules {
 
@@ -36,13 +36,29 @@ struct ScheduleFreeAdamStep {
 };
 
 struct ScheduleFreeAdam {
+  static constexpr const char* kName = "schedule_free_adamw";
+  static constexpr const char* kSummary =
+      "AdamW at a constant rate; the mean of its steps is tested and written, instead of a "
+      "schedule";
+  static constexpr double kRate = 2.5e-3;
   AdamSettings settings;
   std::int64_t warmup_steps = 0;
 
-  std::vector<std::string> state_names() const { return {"z_minus_y", "exp_avg_sq"}; }
-  /// Weight of the evaluated model: x = y + (1 - 1/β1) (z - y).
-  double evaluated_weight() const { return 1.0 - 1.0 / settings.beta1; }
-  static bool needs_constant_rate() { return true; }
+  void read(ConfigSection& config) {
+    read_adam(config, settings);
+    if (settings.beta1 == 0.0)
+      config.error("betas", "the first is 0, with which nothing is averaged; allowed: > 0");
+    warmup_steps = config.integer("warmup_steps", warmup_steps, Range::closed(0, 1e12),
+                                  "steps in which the rate grows to lr, from lr / warmup_steps "
+                                  "on; schedule must be constant");
+  }
+
+  /// The evaluated model is x = y + (1 - 1/β1) (z - y).
+  RuleFacts facts() const {
+    return {.states = {"z_minus_y", "exp_avg_sq"},
+            .needs_constant_rate = true,
+            .evaluated = {.state = 0, .weight = 1.0 - 1.0 / settings.beta1}};
+  }
 
   /// The rate of step s, as a factor on lr.
   double warmup(std::int64_t s) const {
@@ -60,16 +76,19 @@ struct ScheduleFreeAdam {
     return 1.0 / (warmed + (at - length));
   }
 
-  template <class T, class Run>
-  void step(double lr, std::int64_t s, Run&& run) const {
+  template <class T>
+  ScheduleFreeAdamStep<T> step(double lr, std::int64_t s) const {
     const double rate = lr * warmup(s), c = share(s), beta1 = settings.beta1,
                  beta2 = settings.beta2;
-    run(ScheduleFreeAdamStep<T>{
-        static_cast<T>(beta2), static_cast<T>(1.0 - beta2),
-        static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(s)))),
-        epsilon<T>(settings.eps), static_cast<T>(settings.weight_decay), static_cast<T>(c),
-        static_cast<T>(1.0 - c), static_cast<T>(rate * (1.0 - beta1 * (1.0 - c))),
-        static_cast<T>(rate * beta1)});
+    return {static_cast<T>(beta2),
+            static_cast<T>(1.0 - beta2),
+            static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(s)))),
+            epsilon<T>(settings.eps),
+            static_cast<T>(settings.weight_decay),
+            static_cast<T>(c),
+            static_cast<T>(1.0 - c),
+            static_cast<T>(rate * (1.0 - beta1 * (1.0 - c))),
+            static_cast<T>(rate * beta1)};
   }
 };
 

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <variant>
 
 #include "core/host_device.h"
 #include "kernels/math/rules.h"
+#include "kernels/optimizer.h"
+#include "kernels/optimizers/settings.h"
 
 namespace starling::rules {
 
@@ -46,25 +47,39 @@ struct LarsStep {
 };
 
 struct Lars {
+  static constexpr const char* kName = "lars";
+  static constexpr const char* kSummary =
+      "sgd with a rate for each layer, by the norms of its weights and gradient";
+  static constexpr double kRate = 1.0;
   double momentum = 0.9, trust = 1e-3, eps = 1e-8, weight_decay = 0.0;
   bool nesterov = false, adapt_all = false;
 
-  std::vector<std::string> state_names() const {
-    if (momentum == 0.0) return {};
-    return {"momentum_buffer"};
+  void read(ConfigSection& config) {
+    read_momentum(config, momentum, nesterov);
+    trust = config.number("trust", trust, Range::positive(),
+                          "a layer's step is about lr * trust times as long as the layer");
+    read_eps(config, eps);
+    read_weight_decay(config, weight_decay);
+    adapt_all = read_adapt_all(config);
   }
 
-  template <class T, class Run>
-  void step(double lr, std::int64_t, Run&& run) const {
-    const T rate = static_cast<T>(lr), mu = static_cast<T>(momentum),
-            decay = static_cast<T>(weight_decay);
-    if (momentum == 0.0) {
-      run(LarsStep<T, false, false>{rate, mu, decay, trust, eps, weight_decay, adapt_all});
-    } else if (nesterov) {
-      run(LarsStep<T, true, true>{rate, mu, decay, trust, eps, weight_decay, adapt_all});
-    } else {
-      run(LarsStep<T, true, false>{rate, mu, decay, trust, eps, weight_decay, adapt_all});
-    }
+  RuleFacts facts() const { return momentum_facts(momentum); }
+
+  template <class T>
+  std::variant<LarsStep<T, false, false>, LarsStep<T, true, false>, LarsStep<T, true, true>> step(
+      double lr, std::int64_t) const {
+    const auto made = [&]<bool kMomentum, bool kNesterov>() {
+      return LarsStep<T, kMomentum, kNesterov>{static_cast<T>(lr),
+                                               static_cast<T>(momentum),
+                                               static_cast<T>(weight_decay),
+                                               trust,
+                                               eps,
+                                               weight_decay,
+                                               adapt_all};
+    };
+    if (momentum == 0.0) return made.template operator()<false, false>();
+    if (nesterov) return made.template operator()<true, true>();
+    return made.template operator()<true, false>();
   }
 };
 

@@ -2,11 +2,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <variant>
 
 #include "core/host_device.h"
 #include "kernels/math/rules.h"
+#include "kernels/optimizer.h"
+#include "kernels/optimizers/settings.h"
 
 namespace starling::rules {
 
@@ -29,11 +30,24 @@ struct NadamStep {
 };
 
 struct Nadam {
+  static constexpr const char* kName = "nadam";
+  static constexpr const char* kSummary = "Adam with Nesterov's momentum";
+  static constexpr double kRate = 2e-3;
   AdamSettings settings;
   double momentum_decay = 4e-3;
   bool decoupled = false;
 
-  std::vector<std::string> state_names() const { return {"exp_avg", "exp_avg_sq"}; }
+  void read(ConfigSection& config) {
+    read_adam(config, settings);
+    momentum_decay =
+        config.number("momentum_decay", momentum_decay, Range::at_least(0.0),
+                      "how fast the momentum grows from half of betas' first to all of it, as "
+                      "1 - 0.96^(s * momentum_decay) / 2");
+    decoupled = config.boolean("decoupled_weight_decay", decoupled,
+                               "weight decay as in adamw; otherwise it joins the gradient");
+  }
+
+  RuleFacts facts() const { return {.states = {"exp_avg", "exp_avg_sq"}}; }
 
   /// μ of step s: β1 (1 - 0.96^(s·momentum_decay) / 2).
   double momentum(std::int64_t s) const {
@@ -55,17 +69,14 @@ struct Nadam {
     return std::exp(sum);
   }
 
-  template <class T, class Run>
-  void step(double lr, std::int64_t s, Run&& run) const {
+  template <class T>
+  std::variant<NadamStep<T, false>, NadamStep<T, true>> step(double lr, std::int64_t s) const {
     const double product = momentum_product(s), next = momentum(s + 1);
     AdamCoefficients<T> c = settings.coefficients<T>(lr, s, decoupled);
     c.step_size = static_cast<T>(lr * next / (1.0 - product * next));
     const T gradient_size = static_cast<T>(lr * (1.0 - momentum(s)) / (1.0 - product));
-    if (decoupled) {
-      run(NadamStep<T, true>{c, gradient_size});
-    } else {
-      run(NadamStep<T, false>{c, gradient_size});
-    }
+    if (decoupled) return NadamStep<T, true>{c, gradient_size};
+    return NadamStep<T, false>{c, gradient_size};
   }
 };
 

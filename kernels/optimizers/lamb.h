@@ -2,11 +2,11 @@
 
 #include <cmath>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "core/host_device.h"
 #include "kernels/math/rules.h"
+#include "kernels/optimizer.h"
+#include "kernels/optimizers/settings.h"
 
 namespace starling::rules {
 
@@ -50,20 +50,32 @@ struct LambStep {
 };
 
 struct Lamb {
+  static constexpr const char* kName = "lamb";
+  static constexpr const char* kSummary =
+      "adamw with a rate for each layer, by the norms of its weights and step";
   AdamSettings settings{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01};
   bool adapt_all = false;
 
-  std::vector<std::string> state_names() const { return {"exp_avg", "exp_avg_sq"}; }
+  void read(ConfigSection& config) {
+    read_adam(config, settings);
+    adapt_all = read_adapt_all(config);
+  }
 
-  template <class T, class Run>
-  void step(double lr, std::int64_t s, Run&& run) const {
+  RuleFacts facts() const { return {.states = {"exp_avg", "exp_avg_sq"}}; }
+
+  template <class T>
+  LambStep<T> step(double lr, std::int64_t s) const {
     const auto at = static_cast<double>(s);
-    run(LambStep<T>{static_cast<T>(lr), static_cast<T>(settings.beta1),
-                    static_cast<T>(1.0 - settings.beta1), static_cast<T>(settings.beta2),
-                    static_cast<T>(1.0 - settings.beta2),
-                    static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))),
-                    static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, at))),
-                    epsilon<T>(settings.eps), static_cast<T>(settings.weight_decay), adapt_all});
+    return {static_cast<T>(lr),
+            static_cast<T>(settings.beta1),
+            static_cast<T>(1.0 - settings.beta1),
+            static_cast<T>(settings.beta2),
+            static_cast<T>(1.0 - settings.beta2),
+            static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))),
+            static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, at))),
+            epsilon<T>(settings.eps),
+            static_cast<T>(settings.weight_decay),
+            adapt_all};
   }
 };
 
