@@ -1,4 +1,4 @@
-// starling-predict: what a trained model sees in pictures.
+// starling-predict: what a trained model sees in pictures, or in rows of a table.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -119,11 +119,14 @@ bool classifies(const InferenceModel& model) {
   return !config.is_object() || !config.contains(task) || config[task] == "classification";
 }
 
-std::string line_of(const InferenceModel& model, const std::string& file,
+/// `row`: of a table; 0: the file is one sample.
+std::string line_of(const InferenceModel& model, const std::string& file, std::int64_t row,
                     std::span<const float> logits, const PredictOptions& options) {
+  std::string place = options.json ? fmt::format("\"file\":{}", json_text(file)) : in_line(file);
+  if (row > 0) place += fmt::format("{}{}", options.json ? ",\"row\":" : ":", row);
   if (!classifies(model)) {
-    if (!options.json) return fmt::format("{}: {:.6g}\n", in_line(file), fmt::join(logits, ", "));
-    return fmt::format("{{\"file\":{},\"outputs\":{}}}\n", json_text(file),
+    if (!options.json) return fmt::format("{}: {:.6g}\n", place, fmt::join(logits, ", "));
+    return fmt::format("{{{},\"outputs\":{}}}\n", place,
                        nlohmann::json(std::vector<float>(logits.begin(), logits.end())).dump());
   }
   const std::vector<double> shares = model.probabilities(logits);
@@ -141,13 +144,50 @@ std::string line_of(const InferenceModel& model, const std::string& file,
     text +=
         fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name(index)), 100.0 * share);
   }
-  if (!options.json) return fmt::format("{}: {}\n", in_line(file), text);
-  return fmt::format("{{\"file\":{},\"top\":{}}}\n", json_text(file), top.dump());
+  if (!options.json) return fmt::format("{}: {}\n", place, text);
+  return fmt::format("{{{},\"top\":{}}}\n", place, top.dump());
+}
+
+/// Whether the model's outputs are numbers; complains where they are not.
+bool are_finite(std::span<const float> outputs, const std::string& of) {
+  if (std::all_of(outputs.begin(), outputs.end(), [](float x) { return std::isfinite(x); }))
+    return true;
+  complain(
+      "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it "
+      "longer, or with a smaller learning rate",
+      shown(of, std::string::npos));
+  return false;
+}
+
+/// A line for each row of CSV files.
+ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
+  const auto inputs = static_cast<std::size_t>(model.input().elements()),
+             outputs = static_cast<std::size_t>(model.output().elements());
+  ExitCode result = ExitCode::kOk;
+  for (const std::string& file : options.inputs) {
+    const TableRows table = model.read_table(file);
+    for (std::size_t begin = 0; begin < table.rows.size(); begin += kBatch) {
+      const std::size_t rows = std::min(kBatch, table.rows.size() - begin);
+      const std::vector<float> logits =
+          model.logits(std::span(table.numbers).subspan(begin * inputs, rows * inputs));
+      for (std::size_t i = 0; i < rows; ++i) {
+        const std::span<const float> own = std::span(logits).subspan(i * outputs, outputs);
+        const std::int64_t row = table.rows[begin + i];
+        if (are_finite(own, fmt::format("{}:{}", file, row))) {
+          answer(line_of(model, file, row, own, options));
+        } else {
+          result = ExitCode::kUsage;
+        }
+      }
+    }
+  }
+  return result;
 }
 
 ExitCode predict(const PredictOptions& options) {
-  const std::vector<std::string> files = files_of(options.inputs);
   const auto model = load_model(options.model, options.inference);
+  if (model->columns()) return predict_tables(*model, options);
+  const std::vector<std::string> files = files_of(options.inputs);
   const int threads = options.inference.threads > 0 ? options.inference.threads : usable_cores();
   const auto outputs = static_cast<std::size_t>(model->output().elements());
   ExitCode result = ExitCode::kOk;
@@ -168,16 +208,11 @@ ExitCode predict(const PredictOptions& options) {
       }
       const std::span<const float> own =
           std::span<const float>(logits).subspan(outputs * row++, outputs);
-      if (!std::all_of(own.begin(), own.end(), [](float score) { return std::isfinite(score); })) {
-        complain(
-            "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train "
-            "it longer, or with a smaller "
-            "learning rate",
-            shown(files[begin + i], std::string::npos));
+      if (are_finite(own, files[begin + i])) {
+        answer(line_of(*model, files[begin + i], 0, own, options));
+      } else {
         result = ExitCode::kUsage;
-        continue;
       }
-      answer(line_of(*model, files[begin + i], own, options));
     }
   }
   return result;
@@ -186,17 +221,20 @@ ExitCode predict(const PredictOptions& options) {
 int run_predict(int argc, char** argv) {
   PredictOptions options;
   CLI::App app{
-      "Classifies pictures with a trained model: a line a picture, most probable class first.",
+      "Classifies pictures with a trained model: a line a picture, most probable class first. Of a "
+      "model of a table's rows, a line a row of CSV files.",
       "starling-predict"};
   app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
-  app.add_option("pictures", options.inputs, "JPEG or PNG files, or folders of them")->required();
+  app.add_option("pictures", options.inputs,
+                 "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows")
+      ->required();
   app.add_option("--top", options.top, "how many classes a line names")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   app.add_flag("--json", options.json,
                "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", "
                "\"probability\"}]}; of another task {\"file\", "
-               "\"outputs\"}; bytes of a "
+               "\"outputs\"}; of a table's row also \"row\", the names being row 1; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))

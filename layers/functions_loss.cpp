@@ -11,10 +11,6 @@ namespace starling::functions {
 
 namespace {
 
-bool is_softmax(LossKind kind) {
-  return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal;
-}
-
 /// Chain rule with the loss's own gradient, a number on the device.
 Tensor scaled(Backend& backend, const Tensor& factor, const Tensor& dlogits) {
   Tensor result(backend, dlogits.shape(), dlogits.dtype());

@@ -15,6 +15,7 @@ using nlohmann::json;
 constexpr const char* kClasses = "starling.classes";
 constexpr const char* kNormalize = "starling.normalize";
 constexpr const char* kInput = "starling.input";
+constexpr const char* kColumns = "starling.columns";
 
 /// One metadata text as JSON, whose faults name file and key.
 class Metadatum {
@@ -39,6 +40,24 @@ class Metadatum {
   std::string place_;
   json value_;
 };
+
+/// For each number of the input, the column it comes from.
+TableColumns columns_of(const SafetensorsFile& file, const std::string& source,
+                        const Shape& input) {
+  const Metadatum entry(file, source, kColumns);
+  try {
+    const json& value = entry.value();
+    const TableColumns columns{value.at("names"), value.at("mean"), value.at("std"),
+                               value.at("target")};
+    const auto width = static_cast<std::size_t>(input.elements());
+    if (input.rank() == 1 && columns.names.size() == width && columns.mean.size() == width &&
+        columns.deviation.size() == width)
+      return columns;
+  } catch (const json::exception&) {  // told with the rest
+  }
+  entry.wrong(
+      R"({"names": [...], "mean": [...], "std": [...], "target": name}, one for each input)");
+}
 
 bool is_numbers(const json& value, std::size_t most) {
   if (!value.is_array() || value.size() > most) return false;
@@ -69,6 +88,13 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
     input["interpolation"] = description.interpolation;
   }
   file.metadata[kInput] = input.dump();
+  if (const auto& table = description.table) {
+    file.metadata[kColumns] = json{
+        {"names", table->names},
+        {"mean", table->mean},
+        {"std", table->deviation},
+        {"target", table->target}}.dump();
+  }
 }
 
 ModelDescription description_of(const SafetensorsFile& file, const std::string& source) {
@@ -95,6 +121,7 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
     sizes.push_back(size.get<std::int64_t>());
   }
   result.image = Shape(std::span<const std::int64_t>(sizes));
+  if (file.metadata.count(kColumns) != 0) result.table = columns_of(file, source, result.image);
   result.pictures = file.metadata.count(kNormalize) != 0;
   if (!result.pictures) return result;
   const Metadatum normalize(file, source, kNormalize);

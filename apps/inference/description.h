@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/inference/table.h"
 #include "core/safetensors.h"
 #include "core/shape.h"
 #include "kernels/math/pixel.h"
@@ -11,7 +13,7 @@
 namespace starling {
 
 /// What a model file says of itself, so that the file alone is enough to use the model: the
-/// metadata starling.config, .classes, .normalize and .input of `model.safetensors`.
+/// metadata starling.config, .classes, .normalize, .columns and .input of `model.safetensors`.
 struct ModelDescription {
   std::string config;                ///< the resolved config of the run, JSON
   std::vector<std::string> classes;  ///< names by index; empty: not known
@@ -21,6 +23,7 @@ struct ModelDescription {
   /// A picture's shorter side becomes so long before its centre is taken; 0: the image's
   std::int64_t resize = 0;
   std::string interpolation = "bilinear";
+  std::optional<TableColumns> table = {};  ///< where inputs are rows of a table
 };
 
 inline constexpr const char* kConfigMetadata = "starling.config";

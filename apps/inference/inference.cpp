@@ -208,6 +208,15 @@ class LoadedModel final : public InferenceModel {
     return pixels;
   }
 
+  const TableColumns* columns() const override {
+    return description_.table ? &*description_.table : nullptr;
+  }
+  TableRows read_table(const std::string& file) const override {
+    if (columns()) return read_rows(file, *columns());
+    fail(ExitCode::kUsage, "inference", "{}: it was trained on no table, so {} has no rows for it",
+         source_, file);
+  }
+
  private:
   void need_pictures() const {
     if (description_.pictures) return;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/table.h"
 #include "core/shape.h"
 
 // Trained models in programs of one's own. It needs neither MPI nor the trainer:
@@ -55,6 +56,11 @@ class InferenceModel {
   /// A picture file, JPEG or PNG, as images take it: resized and cut as test images were in
   /// training. Error(kUsage) names the file.
   virtual std::vector<std::uint8_t> read_picture(const std::string& file) const = 0;
+  /// The columns that an input is made of; null: it is no row of a table.
+  virtual const TableColumns* columns() const = 0;
+  /// A CSV file's rows, for logits(): columns by name, normalised as in training. Error(kUsage)
+  /// names file, row and column.
+  virtual TableRows read_table(const std::string& file) const = 0;
 };
 
 /// Softmax of one sample's logits.

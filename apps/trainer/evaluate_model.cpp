@@ -13,8 +13,10 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/trainer/data/image_collate.h"
 #include "comm/agreement.h"
 #include "core/console.h"
+#include "core/csv.h"
 #include "core/file_io.h"
 #include "core/safetensors.h"
 #include "core/text.h"
@@ -44,14 +46,6 @@ struct ConfusionTable {
   const std::vector<double>& counts;
   std::size_t outputs = 0;
 };
-
-/// RFC 4180.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
 
 constexpr std::string_view kTableBegin = "true class";
 
@@ -111,10 +105,10 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
   const ConfusionTable table(result);
   const bool lacks = table.lacks_numbers();
   std::string text(kTableBegin);
-  for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_field(name_at(names, c));
+  for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_cell(name_at(names, c));
   text += lacks ? ",no number\n" : "\n";
   for (std::size_t r = 0; r < std::min(table.outputs, names.size()); ++r) {
-    text += csv_field(names[r]);
+    text += csv_cell(names[r]);
     for (std::size_t c = 0; c < table.outputs + (lacks ? 1 : 0); ++c)
       text += fmt::format(",{}", static_cast<std::int64_t>(table.at(r, c)));
     text += "\n";
@@ -184,7 +178,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
       answer(class_table(result, names));
     }
     nlohmann::json line{{"samples", result.samples}};
-    if (config.data.pictures) line["bad_pictures"] = result.left_out;
+    if (images_of(config.data).pictures) line["bad_pictures"] = result.left_out;
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);

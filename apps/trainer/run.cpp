@@ -214,10 +214,12 @@ void warn_of_known_tests(const TrainConfig& config) {
 
 void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.tensors;
-  if (!options.evaluate.empty() && config.data.pictures) {
+  if (!options.evaluate.empty()) {
     const std::string file = evaluated_file(options.evaluate);
-    if (auto share = test_share_of(read_safetensors(file), file))
-      config.dataset->use_test_share(*share);
+    const SafetensorsFile model =
+        read_safetensors(file, nullptr, [](const std::string&) { return true; });
+    if (auto share = test_share_of(model, file)) config.dataset->use_test_share(*share);
+    config.dataset->use_model(model, file);
   }
   named("data", "open()", [&] { config.dataset->open(); });
   config.data = config.dataset->info();

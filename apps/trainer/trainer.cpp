@@ -7,6 +7,7 @@
 
 #include "apps/inference/model_file.h"
 #include "apps/trainer/data/complexity.h"
+#include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/host_numbers.h"
 #include "apps/trainer/norm_statistics.h"
@@ -88,7 +89,8 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
 Trainer::~Trainer() = default;
 
 bool Trainer::size_loader(std::int64_t epoch) {
-  const std::int64_t side = config_.data.growth ? config_.data.growth->side(epoch) : 0;
+  const auto& growth = images_of(config_.data).growth;
+  const std::int64_t side = growth ? growth->side(epoch) : 0;
   if (loader_ && side == image_side_) return false;
   if (loader_ && transport_.rank() == 0)
     log::info("epoch {}: training images of {}×{} from here on", epoch, side, side);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/model_metadata.h"
@@ -265,13 +266,13 @@ void TrainingRun::emit_metrics() {
     posted_.slowest_rank_ms = 1e3 * slowest / steps;
     posted_.fastest_rank_ms = 1e3 * fastest / steps;
   }
-  posted_.images_per_second =
+  posted_.samples_per_second =
       steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) /
       std::max(seconds, 1e-9);
   if (writer_) writer_->write(posted_);
   if (progress_)
     progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr,
-                      *posted_.images_per_second);
+                      *posted_.samples_per_second, config_.data.collate().unit());
 }
 
 bool TrainingRun::test(bool last) {
@@ -349,14 +350,13 @@ std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
 void TrainingRun::compare_with_best(const EvaluationResult& result) {
   is_best_ = false;
   if (!config_.keep_best || result.samples == 0 || result.values.empty()) return;
-  // The first share, such as an accuracy; without one the first number, such as a loss, of which
-  // less is better.
+  // The first share, such as an accuracy; without one the first number, such as a loss.
   const auto share = std::find_if(result.values.begin(), result.values.end(),
                                   [](const MetricValue& value) { return value.share; });
-  const bool has_share = share != result.values.end();
-  const MetricValue& chosen = has_share ? *share : result.values.front();
+  const MetricValue& chosen = share != result.values.end() ? *share : result.values.front();
   if (!std::isfinite(chosen.value)) return;
-  is_best_ = !best_ || (has_share ? chosen.value > best_->value : chosen.value < best_->value);
+  const bool more = chosen.share || chosen.rises;
+  is_best_ = !best_ || (more ? chosen.value > best_->value : chosen.value < best_->value);
   if (!is_best_) return;
   best_ = {step(), "test_" + chosen.name, chosen.value};
   together(transport_, [&] {
@@ -485,18 +485,20 @@ void TrainingRun::write_summary() {
     transport_.world().max(&skipped, 1);
     if (config_.cache) transport_.world().sum(cache, std::size(cache));
     hosts = transport_.world().all_gather(host_name());
-    if (config_.data.pictures) bad = transport_.world().all_gather(bad[0]);
+    if (images_of(config_.data).pictures) bad = transport_.world().all_gather(bad[0]);
   }
   together(transport_, [&] {
     if (transport_.rank() != 0) return;
     std::sort(hosts.begin(), hosts.end());
     hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-    const auto images = static_cast<double>(trainer_.length().samples_seen(step()));
+    const auto samples = static_cast<double>(trainer_.length().samples_seen(step()));
+    const double rate = seconds > 0 ? samples / seconds : 0.0;
     nlohmann::json summary{
         {"steps", step()},
         {"epochs", trainer_.epoch()},
         {"train_seconds", seconds},
-        {"images_per_second", seconds > 0 ? images / seconds : 0.0},
+        {"samples_per_second", rate},
+        {"images_per_second", rate},  // as it was called
         {"peak_memory_bytes", static_cast<std::uint64_t>(peak)},
         {"ranks", transport_.size()},
         {"parameters", config_.model->parameter_count()},
@@ -511,7 +513,7 @@ void TrainingRun::write_summary() {
         {"consensus_distance", result_->consensus_distance},
     };
     if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
-    if (config_.data.pictures) {
+    if (images_of(config_.data).pictures) {
       const std::set<std::string> different = different_of(bad);
       summary["bad_pictures"] = different.size();
       if (!different.empty())

@@ -3,22 +3,11 @@
 #include <cstdint>
 
 #include "core/operations/accesses.h"
+#include "core/operations/loss_terms.h"
 #include "core/tensor.h"
 
 // Losses, and what evaluation counts.
 namespace starling {
-
-/// How outputs are compared with targets, PyTorch's definitions (`torch.nn.functional`).
-enum class LossKind : std::uint8_t {
-  kCrossEntropy,  ///< -Σ_c t_c·log softmax(x)_c of a row, t smoothed by `label_smoothing`
-  /// -Σ_c t_c·(1 - p_c)^γ·log p_c of a row, p = softmax(x) (Lin et al., 2017, arXiv:1708.02002)
-  kFocal,
-  /// Of an element, binary_cross_entropy_with_logits: -t·log σ(x) - (1 - t)·log(1 - σ(x))
-  kLogistic,
-  kSquared,   ///< (x - t)²
-  kAbsolute,  ///< |x - t|
-  kHuber,     ///< (x - t)²/2 where |x - t| <= δ, δ·(|x - t| - δ/2) elsewhere
-};
 
 /// x[N,C] (more dimensions: the last is C) against targets: int32 [N], numbers of classes that
 /// stand for rows with a 1 in that place, or as many numbers as x, in fp32 (fp64 for fp64). `loss`

@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/image_dataset.h"
 #include "core/random.h"
 
 namespace mine {

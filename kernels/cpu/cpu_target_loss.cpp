@@ -3,7 +3,6 @@
 
 #include "core/operations/losses.h"
 #include "kernels/cpu/cpu_backend_detail.h"
-#include "kernels/math/losses.h"
 
 // The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A
 // batch's outputs are few beside its activations, so all is fp64 and in plain loops.
@@ -66,7 +65,7 @@ void CpuBackend::issue(const TargetLoss& args) {
   if (by_number && args.kind == LossKind::kCrossEntropy) return cross_entropy(args);
   const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
   for (Index r = 0; labels && r < rows; ++r) check_label(labels[r], r, classes);
-  const bool softmax = args.kind == LossKind::kCrossEntropy || args.kind == LossKind::kFocal;
+  const bool softmax = is_softmax(args.kind);
   floating(args.x, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     using R = Compute<T>;

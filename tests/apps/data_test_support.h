@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "apps/trainer/data/augment.h"
-#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/image_dataset.h"
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/operations/pictures.h"

@@ -118,7 +118,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
                          .epoch = 0.1,
                          .loss = 1.0 / 3.0,
                          .lr = 1e-3,
-                         .images_per_second = 812.5,
+                         .samples_per_second = 812.5,
                          .step_ms = std::nextafter(0.1, 1.0),
                          .wait_ms = 5e-324},
       evaluation{.step = std::int64_t{1} << 53,
@@ -136,6 +136,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
                          {"epoch", 0.1},
                          {"loss", 1.0 / 3.0},
                          {"lr", 1e-3},
+                         {"samples_per_second", 812.5},
                          {"images_per_second", 812.5},
                          {"step_ms", std::nextafter(0.1, 1.0)},
                          {"wait_ms", 5e-324}});
@@ -197,14 +198,14 @@ TEST_CASE("apps/metrics: TensorBoard's event file") {
       .write({.step = 300,
               .loss = 0.5,
               .lr = 0.25,
-              .images_per_second = 100.0,
+              .samples_per_second = 100.0,
               .wait_ms = 2.0,
               .test = {{"loss", 3.0}, {"accuracy", 0.75, true}},
               .consensus_distance = 0.125});
   const auto files = event_files(folder.path());
   REQUIRE(files.size() == 1);
   const auto records = records_of(files[0]);
-  REQUIRE(records.size() == 9);
+  REQUIRE(records.size() == 10);
   const Message version(records[0]), start(records[1]);
   CHECK(version.bytes.at(3) == "brain.Event:2");
   CHECK(start.numbers.at(2) == 201);
@@ -222,6 +223,7 @@ TEST_CASE("apps/metrics: TensorBoard's event file") {
   }
   CHECK(scalars == std::map<std::string, float>{{"loss", 0.5f},
                                                 {"learning_rate", 0.25f},
+                                                {"samples_per_second", 100.0f},
                                                 {"images_per_second", 100.0f},
                                                 {"wait_ms", 2.0f},
                                                 {"test/loss", 3.0f},

@@ -69,7 +69,8 @@ TEST_CASE("apps/progress: durations") {
 TEST_CASE("apps/progress: plain lines, the first and the last, where stdout is no terminal") {
   const std::string text = printed_by([] {
     Progress progress(1000, 0, false);
-    for (int step = 1; step <= 1000; ++step) progress.update(step, step / 100.0, 2.5, 0.1, 1234.0);
+    for (int step = 1; step <= 1000; ++step)
+      progress.update(step, step / 100.0, 2.5, 0.1, 1234.0, "img");
     progress.message("test accuracy 91.2%");
     progress.finish();
   });
@@ -84,9 +85,9 @@ TEST_CASE("apps/progress: plain lines, the first and the last, where stdout is n
 TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
   const std::string text = printed_by([] {
     Progress progress(8, 4, true);
-    progress.update(6, 1.5, 0.25, 0.01, 10.0);
+    progress.update(6, 1.5, 0.25, 0.01, 10.0, "img");
     progress.message("checkpoint");
-    progress.update(8, 2.0, 0.125, 0.01, 10.0);
+    progress.update(8, 2.0, 0.125, 0.01, 10.0, "img");
     progress.finish();
   });
   CHECK(contains(text, "\r[######...] step 6/8 75%"));

@@ -317,8 +317,8 @@ lacks e/checkpoints/step-12
 0 1 | TensorBoard's events are written | done | small.json --output twelve | tensorboard=true | data.classes=12 | steps=2
 )table");
   const nlohmann::json about = summary(program, "a");
-  for (const char* key : {"steps", "epochs", "test_accuracy", "train_seconds", "images_per_second",
-                          "peak_memory_bytes", "version"})
+  for (const char* key : {"steps", "epochs", "test_accuracy", "train_seconds", "samples_per_second",
+                          "images_per_second", "peak_memory_bytes", "version"})
     CHECK_MESSAGE(about.contains(key), key);
   CHECK(about["ranks"] == 2);
   CHECK(about["parameters"] == 98666);

@@ -12,6 +12,7 @@
 #include "apps/inference/test_views.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/data/batch_maker.h"
+#include "apps/trainer/data/image_dataset.h"
 #include "core/error.h"
 #include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -147,9 +148,10 @@ struct PictureBatches {
     const Tensor& image = slot_.batch["image"];
     std::vector<float> numbers(static_cast<std::size_t>(image.elements()));
     backend_.copy_to_host(image, numbers.data());
-    if (slot_.device.cuts) {
+    const auto& parts = slot_.device.more;
+    if (!parts.empty() && parts[ImageCollate::kCuts]) {
       const auto* cuts = reinterpret_cast<const CutPicture*>(
-          slot_.host.get() + (slot_.device.cuts.raw() - slot_.device.all.raw()));
+          slot_.host.get() + (parts[ImageCollate::kCuts].raw() - slot_.device.all.raw()));
       for (int i = 0; i < 5; ++i) left += cuts[i].height != 16 || cuts[i].width != 16;
     }
     return numbers;

@@ -15,6 +15,7 @@ namespace starling::tests {
 Operation cross_entropy(Index rows, Index classes, double smoothing) {
   Operation op;
   op.loose = {2};
+  if (rows * classes == 1) op.loose.insert(1);  // one target may be a probability, too
   op.name = fmt::format("cross entropy {}x{}, smoothing {}", rows, classes, smoothing);
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};

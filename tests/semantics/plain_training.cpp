@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "apps/trainer/config/plugins.h"
-#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/image_dataset.h"
 #include "core/config.h"
 #include "core/random.h"
 #include "core/safetensors.h"

@@ -7,6 +7,7 @@
 #include "apps/inference/plugins.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/config/recipe.h"
+#include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/tasks/metric.h"
@@ -75,8 +76,9 @@ void read_cache(ConfigSection& section, TrainConfig& config, const RankLayout& s
   if (section.describing()) return;
   section.finish();
   if (!on) return;
-  if (config.data.pictures &&
-      (config.data.test_image || config.data.growth ||
+  const ImageCollate& images = images_of(config.data);
+  if (images.pictures &&
+      (images.test_image || images.growth ||
        std::any_of(config.augment.begin(), config.augment.end(), [](const auto& augmenter) {
          return augmenter->part({}, {64, 64}).has_value();
        }))) {
@@ -96,6 +98,8 @@ void read_cache(ConfigSection& section, TrainConfig& config, const RankLayout& s
   config.cache = cached.get();
   config.dataset = std::move(cached);
 }
+
+constexpr const char* kTaskDoc = "what is trained: tensors of a batch in, loss and metrics out";
 
 void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection data = root.section("data", "the data set and how it is read");
@@ -131,6 +135,8 @@ void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   if (root.describing()) return read_cache(cache, config, site);
   config.dataset = datasets().make(type, data.path("type"), data, config.seed);
   data.finish();
+  ConfigSection task = root.section("task", kTaskDoc);
+  config.dataset->use_task(task.has("type") ? task.text("type", "", "") : "");
   config.data = config.dataset->info();
   if (config.data.find("image")) {
     config.dataset->set_interpolation(
@@ -154,8 +160,7 @@ void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site)
 /// Reads what the model is made for. Returns the names of the metrics, which need the model.
 std::vector<std::string> read_task(ConfigSection& root, TrainConfig& config) {
   const bool describing = root.describing();
-  ConfigSection task =
-      root.section("task", "what is trained: tensors of a batch in, loss and metrics out");
+  ConfigSection task = root.section("task", kTaskDoc);
   const std::string type = task.text("type", describing ? "classification" : config.data.task,
                                      "see `--list tasks`; default: what the data set is for");
   if (!describing) config.task = tasks().make(type, task.path("type"), task, config.data);
@@ -239,9 +244,10 @@ void read_model(ConfigSection& root, TrainConfig& config) {
   if (!root.has("model")) root.missing("model", R"(an object such as {"type": "resnet20"})");
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
-  if (config.data.test_image) config.model->check_takes(*config.data.test_image);
+  const ImageCollate& images = images_of(config.data);
+  if (images.test_image) config.model->check_takes(*images.test_image);
   for (const std::int64_t side :
-       config.data.growth ? config.data.growth->sides() : std::vector<std::int64_t>{}) {
+       images.growth ? images.growth->sides() : std::vector<std::int64_t>{}) {
     config.model->check_takes(Shape{side, side, 3});
   }
   if (config.model->parameters().empty())
@@ -919,10 +925,11 @@ std::string describe_types(const R& registry, const std::string& heading, const 
       // A maker may refuse the placeholders of required keys; by then it has declared them.
     }
     const std::vector<ConfigKey> keys = section.declared();
-    text += keys.empty()
-                ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name,
-                              registry.summary(name).empty() ? "" : registry.summary(name) + ". ")
-                : config_markdown(name, keys) + "\n";
+    const std::string& summary = registry.summary(name);
+    const std::string head = summary.empty() ? name : fmt::format("{}\n\n{}.", name, summary);
+    text += keys.empty() ? fmt::format("## {}{}No keys of its own.\n\n", head,
+                                       summary.empty() ? "\n\n" : " ")
+                         : config_markdown(head, keys) + "\n";
   }
   return text;
 }

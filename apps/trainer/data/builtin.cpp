@@ -49,11 +49,9 @@ void BuiltinDataset::set_samples(std::int64_t train, std::int64_t test) {
 
 void register_builtin_datasets() {
   static const bool once = [] {
-    register_synthetic(datasets());
-    register_cifar(datasets());
-    register_mnist(datasets());
-    register_image_folder(datasets());
-    register_shards(datasets());
+#define STARLING_REGISTER_DATASETS(name) register_##name(datasets());
+    STARLING_DATASET_FILES(STARLING_REGISTER_DATASETS)
+#undef STARLING_REGISTER_DATASETS
     return true;
   }();
   static_cast<void>(once);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/image_dataset.h"
 #include "apps/trainer/data/sampler.h"
 
 namespace starling {
@@ -31,13 +31,18 @@ class BuiltinDataset : public ImageDataset {
   std::int64_t limit_ = 0, test_limit_ = 0;  ///< 0: all
 };
 
-// One function per file of this folder that holds data sets; register_builtin_datasets() calls
-// them.
-void register_synthetic(DatasetRegistry& registry);
-void register_cifar(DatasetRegistry& registry);
-void register_mnist(DatasetRegistry& registry);
-void register_image_folder(DatasetRegistry& registry);
-void register_shards(DatasetRegistry& registry);
+/// The files of this folder that hold data sets: each has a function register_NAME, which
+/// register_builtin_datasets() calls.
+#define STARLING_DATASET_FILES(X) \
+  X(synthetic)                    \
+  X(cifar)                        \
+  X(csv)                          \
+  X(mnist)                        \
+  X(image_folder)                 \
+  X(shards)
+#define STARLING_DECLARE_DATASETS(name) void register_##name(DatasetRegistry& registry);
+STARLING_DATASET_FILES(STARLING_DECLARE_DATASETS)
+#undef STARLING_DECLARE_DATASETS
 
 /// The sampler of balanced_sampler.cpp; register_builtin_samplers() calls it.
 void register_balanced_sampler(SamplerRegistry& registry);

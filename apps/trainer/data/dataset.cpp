@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "core/error.h"
 
@@ -24,34 +21,6 @@ std::vector<std::string> DatasetInfo::names_of_classes(std::int64_t count) const
     names.push_back(known < class_names.size() ? class_names[known] : std::to_string(c));
   }
   return names;
-}
-
-std::int64_t ImageGrowth::side(std::int64_t epoch) const {
-  if (epoch >= end_epoch) return to;
-  if (epoch <= start_epoch) return from;
-  const double share =
-      static_cast<double>(epoch - start_epoch) / static_cast<double>(end_epoch - start_epoch);
-  const double on_line = static_cast<double>(from) + share * static_cast<double>(to - from);
-  const std::int64_t rounded =
-      multiple * static_cast<std::int64_t>(std::nearbyint(on_line / static_cast<double>(multiple)));
-  return std::clamp(rounded, from, to);
-}
-
-std::vector<std::int64_t> ImageGrowth::sides() const {
-  std::vector<std::int64_t> sides{from};
-  for (std::int64_t epoch = start_epoch; epoch <= end_epoch; ++epoch) {
-    if (const std::int64_t next = side(epoch); next != sides.back()) sides.push_back(next);
-  }
-  return sides;
-}
-
-std::vector<TensorInfo> DatasetInfo::tensors_of(bool test, std::int64_t side) const {
-  std::vector<TensorInfo> result = tensors;
-  for (TensorInfo& tensor : result) {
-    if (test && test_image && tensor.pixels) tensor.shape = *test_image;
-    if (!test && side > 0 && tensor.pixels) tensor.shape = Shape{side, side, tensor.shape.back()};
-  }
-  return result;
 }
 
 std::string DatasetInfo::sample_text() const {
@@ -102,37 +71,6 @@ std::int64_t Dataset::label(Split, std::int64_t) const {
 double Dataset::complexity(Split, std::int64_t) const {
   fail(ExitCode::kUsage, "data",
        "samples of this data set say no cost; \"data.sampler.complexity\" must be measured");
-}
-
-DatasetInfo ImageDataset::info() const {
-  const ImageInfo images = this->images();
-  return {
-      .tensors = {{"image", images.image, DType::kUInt8, 0, PixelScale{images.mean, images.std}},
-                  {"label", Shape{}, DType::kInt32, images.classes}},
-      .task = "classification",
-      .classes = images.classes,
-      .train_samples = images.train_samples,
-      .test_samples = images.test_samples,
-      .complexity = images.complexity,
-      .class_names = images.class_names,
-      .test_image = images.test_image,
-      .pictures = images.pictures,
-      .growth = images.growth,
-      .checksums = images.checksums,
-      .test_share = images.test_share,
-      .contents = images.contents};
-}
-
-void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {
-  image(split, index, reinterpret_cast<std::uint8_t*>(out[0]));
-  write_label(label(split, index), out[1]);
-}
-
-void ImageDataset::write_label(std::int64_t label, std::byte* out) {
-  using Limits = std::numeric_limits<std::int32_t>;
-  const auto number =
-      static_cast<std::int32_t>(std::clamp<std::int64_t>(label, Limits::min(), Limits::max()));
-  std::memcpy(out, &number, sizeof number);
 }
 
 DatasetRegistry& datasets() {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,8 +12,10 @@
 #include <vector>
 
 #include "apps/pictures/picture.h"
+#include "apps/trainer/data/collate.h"
 #include "core/config.h"
 #include "core/registry.h"
+#include "core/safetensors.h"
 #include "core/tensor.h"
 #include "kernels/math/pixel.h"
 #include "layers/layer.h"
@@ -34,28 +35,9 @@ struct TensorInfo {
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
-/// Which part of a picture becomes a test image: its shorter side is resized, and the centre is cut
-/// out.
-struct PictureRule {
-  std::int64_t resize = 0;  ///< pixels
-  Interpolation interpolation = Interpolation::kBilinear;
-};
-
-/// Training images that grow during a run, so that the first epochs cost less (progressive
-/// resizing; the formula is that of FFCV's ImageNet recipe, Leclerc et al. 2023). Sides in pixels,
-/// epochs from 0.
-struct ImageGrowth {
-  std::int64_t from = 0, to = 0, start_epoch = 0, end_epoch = 0, multiple = 1;
-  /// `from` until start_epoch, `to` from end_epoch on, between them on the line, rounded to a
-  /// multiple.
-  std::int64_t side(std::int64_t epoch) const;
-  /// Every side that occurs, ascending.
-  std::vector<std::int64_t> sides() const;
-};
-
-/// Samples that a data set has drawn from its training set for tests (data.val_fraction). Later
-/// tests of the model take no others, whatever is added or removed meanwhile. Of each class they
-/// are those whose draw, a number that the seed and the sample's name give, is at most the class's
+/// Which samples a data set has drawn from its training set for tests (data.val_fraction), so that
+/// later tests of the model take no other, whatever is added or removed meanwhile: of each class
+/// those whose draw, a number that the seed and the sample's name give, is at most the class's
 /// `most`; none of a class without it.
 struct TestShare {
   std::uint64_t seed = 0;
@@ -75,21 +57,18 @@ struct DatasetInfo {
   /// What Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
   std::string complexity = {};
   std::vector<std::string> class_names = {};  ///< of the classes, in their order; empty: not known
-  /// Of test images, where they have another height and width than training's
-  std::optional<Shape> test_image = {};
-  std::optional<PictureRule> pictures = {};  ///< where images are made of pictures of any size
-  std::optional<ImageGrowth> growth = {};    ///< of them: training images are smaller at first
   /// Once it is open: checksums that tell its samples from as many others, each under what it is of
   /// ("names of pictures in train/"). All ranks, and a run that is resumed, must have the same.
   std::map<std::string, std::uint32_t> checksums = {};
   std::optional<TestShare> test_share = {};  ///< once it is open, where tests are drawn
   /// Once it is open: lines on what it has and what it leaves out, for the user
   std::string contents = {};
+  /// How batches are made of samples; null: by collate()'s choice
+  std::shared_ptr<const Collate> collated_by = {};
 
   const TensorInfo* find(std::string_view name) const;
-  /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a
-  /// side where that is not 0.
-  std::vector<TensorInfo> tensors_of(bool test, std::int64_t side = 0) const;
+  /// `collated_by`, or else that of images where tensors have pixels, and of rows elsewhere.
+  const Collate& collate() const;
   /// A name for each of so many classes: its number where the data set gives none.
   std::vector<std::string> names_of_classes(std::int64_t count) const;
   /// "32×32×3, 10 classes"
@@ -109,10 +88,10 @@ class Dataset {
   /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i
   /// was declared with.
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
-  /// `choose` decides which part of a picture becomes the image, before it is decoded, where
-  /// info().pictures says that images are parts; none: the test images' rule. A training image gets
-  /// `side` pixels a side; 0: as declared. Where `later` is given the image may be left there, not
-  /// resized yet; then out's first is not written.
+  /// Where ImageCollate::pictures says that images are parts of larger pictures: `choose` decides
+  /// which, before a picture is decoded; none: the test images' rule. A training image gets `side`
+  /// pixels a side; 0: as declared. Where `later` is given the image may be left there, not resized
+  /// yet; then out's first is not written.
   using PictureChoice = std::function<std::optional<PicturePart>(const PictureSize&)>;
   virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose,
                          std::int64_t side, std::span<std::byte* const> out,
@@ -127,8 +106,15 @@ class Dataset {
   }
   /// Whether open() finds its files, and does no more than count them: then a dry run opens it too.
   virtual bool countable() const { return false; }
+  /// `task.type`, empty where the config has none: before info() is asked, for samples that are of
+  /// use to several tasks.
+  virtual void use_task(const std::string& type) { (void)type; }
   /// Tests take this share, not a newly drawn one: before open().
   virtual void use_test_share(const TestShare&) {}
+  /// Tests are of this file's model: before open(), for what was made of training samples.
+  virtual void use_model(const SafetensorsFile& file, const std::string& source) {
+    (void)file, (void)source;
+  }
   /// The filter that pictures are resized with, once it is known: before anything is read.
   virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
@@ -143,37 +129,6 @@ class Dataset {
   /// Whether a test sample is left out, known after it was read: what read() has written is no
   /// image, and tests go on without it.
   virtual bool left_out(std::int64_t test_sample) const { return (void)test_sample, false; }
-};
-
-struct ImageInfo {
-  Shape image;  ///< one sample: {H, W, C}
-  std::int64_t classes = 0;
-  std::int64_t train_samples = 0, test_samples = 0;     ///< after data.limit and data.test_limit
-  std::array<double, 4> mean{}, std{};                  ///< data.normalize, per channel
-  std::string complexity = {};                          ///< see DatasetInfo
-  std::vector<std::string> class_names = {};            ///< see DatasetInfo
-  std::optional<Shape> test_image = {};                 ///< see DatasetInfo
-  std::optional<PictureRule> pictures = {};             ///< see DatasetInfo
-  std::optional<ImageGrowth> growth = {};               ///< see DatasetInfo
-  std::map<std::string, std::uint32_t> checksums = {};  ///< see DatasetInfo
-  std::optional<TestShare> test_share = {};             ///< see DatasetInfo
-  std::string contents = {};                            ///< see DatasetInfo
-};
-
-/// uint8 images with one label each: the tensors "image" and "label".
-class ImageDataset : public Dataset {
- public:
-  virtual ImageInfo images() const = 0;
-  std::int64_t label(Split split, std::int64_t index) const override = 0;
-  /// The H×W×C bytes of one image.
-  virtual void image(Split split, std::int64_t index, std::uint8_t* out) const = 0;
-
-  DatasetInfo info() const final;
-  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const final;
-
- protected:
-  /// The tensor "label" of a sample.
-  static void write_label(std::int64_t label, std::byte* out);
 };
 
 using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::uint64_t>;

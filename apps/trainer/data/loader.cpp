@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "apps/trainer/data/batch_maker.h"
+#include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/data/partition.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
@@ -72,7 +73,7 @@ struct Loader::State {
             {.batch_size = loader_settings.batch_size,
              .crop_padding = padding_of(loader_settings.augment),
              .erased = erased_values(loader_settings.augment),
-             .steps = steps_of(loader_settings.augment, set.info().pictures.has_value()),
+             .steps = steps_of(loader_settings.augment, images_of(set.info()).pictures.has_value()),
              .mix = !mixing_key(loader_settings.augment).empty(),
              .soft_target = loader_settings.soft_target,
              .dtype = dtype,

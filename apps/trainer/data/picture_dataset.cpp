@@ -8,25 +8,16 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/trainer/data/drawn_tests.h"
 #include "apps/trainer/data/picture_index.h"
-#include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/random.h"
 #include "core/text.h"
 
 namespace starling {
 namespace {
 
 constexpr std::size_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
-
-/// The draw that decides whether a picture is for tests. It goes by the name, so that other
-/// pictures that come or go change nothing.
-std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
-  const Philox4x32 bits =
-      random_bits(seed, RandomStream::kPartition, 0, std::stoull(checksum(name), nullptr, 16));
-  return std::uint64_t{bits.v[0]} << 32 | bits.v[1];
-}
 
 /// Numbers of pictures that each class has, of `samples`, which ascend.
 std::vector<std::int64_t> counts_of(const PictureSource& source,
@@ -232,62 +223,27 @@ void PictureDataset::split(const Sources& sources) {
     train_samples_ = all(*sources.train);
     test_samples_ = all(*sources.test);
   } else {
-    draw_tests(*sources.train);
+    const PictureSource& train = *sources.train;
+    DrawnTests drawn =
+        draw_tests({.samples = train.size(),
+                    .classes = static_cast<std::int64_t>(train.classes().size()),
+                    .label = [&](std::int64_t picture) { return train.label(picture); },
+                    .name = [&](std::int64_t picture) { return train.name(picture); },
+                    .seed = seed_,
+                    .fraction = val_fraction_,
+                    .kept = kept_share_,
+                    .limit = test_limit_,
+                    .who = name_,
+                    .noun = "picture",
+                    .where = path_ + "/train",
+                    .too_small = "no class in " + path_ + "/train is a whole picture"});
+    train_samples_ = std::move(drawn.train);
+    test_samples_ = std::move(drawn.test);
+    info_.test_share = std::move(drawn.share);
   }
   train_samples_ = limited(*sources.train, train_samples_, limit_);
   test_samples_ =
       limited(sources.test ? *sources.test : *sources.train, test_samples_, test_limit_);
-}
-
-void PictureDataset::draw_tests(const PictureSource& train) {
-  train_samples_.clear();
-  test_samples_.clear();
-  std::uint64_t digest = 0;
-  TestShare share = kept_share_ ? *kept_share_ : TestShare{.seed = seed_, .most = {}};
-  share.most.resize(train.classes().size());
-  for (std::size_t label = 0; label < share.most.size(); ++label) {
-    const std::int64_t begin = train.first(static_cast<std::int64_t>(label)),
-                       end = train.first(static_cast<std::int64_t>(label) + 1);
-    std::vector<std::uint64_t> draws;
-    for (std::int64_t picture = begin; picture < end; ++picture)
-      draws.push_back(draw_of(share.seed, train.name(picture)));
-    if (!kept_share_) {
-      // A class keeps a picture to train on, however many are set aside.
-      const auto aside = std::min<std::int64_t>(
-          std::llround(static_cast<double>(end - begin) * val_fraction_), end - begin - 1);
-      std::vector<std::uint64_t> sorted = draws;
-      std::sort(sorted.begin(), sorted.end());
-      if (aside > 0) share.most[label] = sorted[static_cast<std::size_t>(aside) - 1];
-    }
-    for (std::int64_t picture = begin; picture < end; ++picture) {
-      const std::uint64_t draw = draws[static_cast<std::size_t>(picture - begin)];
-      const bool test = share.most[label] && draw <= *share.most[label];
-      if (test) digest += draw;
-      (test ? test_samples_ : train_samples_).push_back(picture);
-    }
-  }
-  if (test_samples_.empty() && kept_share_)
-    fail(ExitCode::kUsage, "data",
-         "{}: {}/train has none of the pictures that the model file keeps for tests", name_, path_);
-  if (test_samples_.empty())
-    fail(ExitCode::kUsage, "data",
-         "{}: data.val_fraction {} of no class in {}/train is a whole picture; use a larger one",
-         name_, val_fraction_, path_);
-  const auto tests = static_cast<std::int64_t>(test_samples_.size());
-  if (!kept_share_) {
-    share.tests = tests;
-    share.digest = digest;
-  } else {  // by the first rank alone
-    const bool same = share.tests == 0 || (share.tests == tests && share.digest == digest);
-    const std::string all =
-        fmt::format("the {} picture{} of {}/train that the model's run held out{}", tests,
-                    tests == 1 ? "" : "s", path_,
-                    same ? "" : " or that came since: it held out " + std::to_string(share.tests));
-    log::info("data: tests take {}{}",
-              test_limit_ > 0 && test_limit_ < tests ? fmt::format("{} of ", test_limit_) : "",
-              all);
-  }
-  info_.test_share = std::move(share);
 }
 
 /// A line on what there is, and one each on what is not.

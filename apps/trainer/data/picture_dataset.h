@@ -87,7 +87,6 @@ class PictureDataset : public BuiltinDataset {
   };
   Place place(Split split, std::int64_t index) const;
   void split(const Sources& sources);
-  void draw_tests(const PictureSource& train);
   std::string contents_text(const Sources& sources) const;
   void read_growth(ConfigSection& section);
   void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,

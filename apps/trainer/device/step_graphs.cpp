@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/trainer/data/image_collate.h"
 #include "comm/agreement.h"
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -82,7 +83,7 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
     never = "groups of parameters have rates of their own (optimizer.groups)";
   if (config.lookahead)
     never = "the model goes back towards slow numbers after some steps only (lookahead)";
-  if (config.data.growth) never = "training images grow (data.progressive)";
+  if (images_of(config.data).growth) never = "training images grow (data.progressive)";
   if (config.synchronized_norms)
     never = "batch norms wait for all ranks' statistics (sync.batch_norm)";
   if (config.check_numbers) never = "the host looks at every number (check_numbers)";

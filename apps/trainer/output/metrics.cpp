@@ -73,7 +73,9 @@ void MetricsWriter::write(const MetricsLine& line) {
   };
   put("loss", line.loss, "loss");
   put("lr", line.lr, "learning_rate");
-  put("images_per_second", line.images_per_second, "images_per_second");
+  // the second is what it was called
+  for (const char* key : {"samples_per_second", "images_per_second"})
+    put(key, line.samples_per_second, key);
   put("step_ms", line.step_ms, "step_ms");
   put("wait_ms", line.wait_ms, "wait_ms");
   put("data_wait_ms", line.data_wait_ms, "data_wait_ms");

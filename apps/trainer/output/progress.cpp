@@ -74,10 +74,10 @@ Progress::~Progress() {
   if (state_->on_screen) print("\n");
 }
 
-void Progress::update(std::int64_t step, double epoch, double loss, double lr,
-                      double images_per_second) {
-  update(step, fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} img/s", epoch, loss, lr,
-                           images_per_second));
+void Progress::update(std::int64_t step, double epoch, double loss, double lr, double rate,
+                      std::string_view unit) {
+  update(step, fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} {}/s", epoch, loss, lr,
+                           rate, unit));
 }
 
 void Progress::update(std::int64_t done, std::string_view details) {

@@ -17,7 +17,9 @@ class Progress {
   ~Progress();
   /// Shows that so many are done; `details` stand before the time left.
   void update(std::int64_t done, std::string_view details);
-  void update(std::int64_t step, double epoch, double loss, double lr, double images_per_second);
+  /// `unit`: what so many of a second are.
+  void update(std::int64_t step, double epoch, double loss, double lr, double rate,
+              std::string_view unit);
   /// A line of its own (an evaluation's result, a checkpoint) above the progress line.
   void message(const std::string& line);
   void finish();

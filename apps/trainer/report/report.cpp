@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/data/picture_pool.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/report/floor.h"
@@ -331,7 +332,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     // pictures it makes a batch of images first. Where images are changed there are two batches
     // more: the result, and what lies between two changes.
     if (tensor.pixels && config.device == "cuda") {
-      const bool pictures = config.data.pictures.has_value();
+      const bool pictures = images_of(config.data).pictures.has_value();
       const double slots = config.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
       need.batches += (pictures ? slots * PicturePool::kRoom + 1.0 : slots) * numbers;
       if (steps_of(config.augment, pictures) > 0) need.batches += 2.0 * numbers;

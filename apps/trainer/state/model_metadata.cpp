@@ -19,18 +19,7 @@ ModelDescription description_of(const TrainConfig& config) {
   if (config.data.classes > 0)
     description.classes = config.data.names_of_classes(config.data.classes);
   description.image = config.model->input_shape();
-  if (const auto& rule = config.data.pictures) {
-    description.resize = rule->resize;
-    description.interpolation =
-        interpolation_names()[static_cast<std::size_t>(rule->interpolation)];
-    if (config.data.test_image) description.image = *config.data.test_image;
-  }
-  for (const TensorInfo& tensor : config.data.tensors) {
-    if (!tensor.pixels) continue;
-    description.pictures = true;
-    description.scale = *tensor.pixels;
-    break;
-  }
+  config.data.collate().describe(config.data, description);
   return description;
 }
 

@@ -91,26 +91,21 @@ void register_builtin_losses() {
     losses().add(
         "cross_entropy",
         [](ConfigSection& config) { return std::make_unique<CrossEntropy>(config); },
-        "Softmax cross entropy; targets are class numbers or a probability of each class");
+        "-Σ_c t_c log p_c, p = softmax(x), mean over samples; t is smoothed by `label_smoothing`");
     losses().add(
         "focal", [](ConfigSection& config) { return std::make_unique<FocalLoss>(config); },
-        "Softmax cross entropy times (1 - p)^gamma, so that samples that are learnt already count "
-        "less");
+        "-Σ_c t_c (1 - p_c)^γ log p_c, γ = `gamma`, p = softmax(x), mean over samples (Lin et al. "
+        "2017, but no sigmoids): samples that are learnt already count less");
     // A class number stands for a row of zeros with a 1.
-    losses().add(
-        "bce_with_logits",
-        [](ConfigSection&) {
-          return std::make_unique<ElementLoss>("bce_with_logits", LossKind::kLogistic);
-        },
-        "Binary cross entropy of each output through a sigmoid; class numbers become one-hot rows");
-    losses().add(
-        "mse",
-        [](ConfigSection&) { return std::make_unique<ElementLoss>("mse", LossKind::kSquared); },
-        "Mean of the squared differences; class numbers become one-hot rows");
-    losses().add(
-        "l1",
-        [](ConfigSection&) { return std::make_unique<ElementLoss>("l1", LossKind::kAbsolute); },
-        "Mean of the differences' sizes; class numbers become one-hot rows");
+    const auto add = [](const char* name, LossKind kind, const char* doc) {
+      losses().add(
+          name, [=](ConfigSection&) { return std::make_unique<ElementLoss>(name, kind); }, doc);
+    };
+    add("bce_with_logits", LossKind::kLogistic,
+        "-t log σ(x) - (1 - t) log(1 - σ(x)), mean over all outputs");
+    add("mse", LossKind::kSquared, "(x - t)², mean over all outputs");
+    add("l1", LossKind::kAbsolute,
+        "|x - t|, whose gradient is 0 where x = t, mean over all outputs");
     losses().add(
         "huber",
         [](ConfigSection& config) {
@@ -119,8 +114,7 @@ void register_builtin_losses() {
                             "up to this difference the loss is quadratic, beyond it linear");
           return std::make_unique<ElementLoss>("huber", LossKind::kHuber, delta);
         },
-        "Half the squared difference, or linear where that is large; class numbers become one-hot "
-        "rows");
+        "(x - t)²/2 up to |x - t| = δ = `delta`, then δ(|x - t| - δ/2), mean over all outputs");
     return true;
   }();
   static_cast<void>(once);

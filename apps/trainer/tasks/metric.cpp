@@ -1,9 +1,13 @@
 #include "apps/trainer/tasks/metric.h"
 
 #include <cmath>
+#include <cstdint>
 
+#include "core/error.h"
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/products.h"
+#include "layers/functions.h"
 
 namespace starling {
 namespace {
@@ -51,6 +55,64 @@ class MeanLoss final : public Metric {
   }
 };
 
+/// Outputs against targets that are as many numbers, in fp64.
+class NumberMetric final : public Metric {
+ public:
+  enum class Kind : std::uint8_t { kMse, kMae, kR2 };
+  NumberMetric(Kind kind, std::int64_t outputs) : kind_(kind), outputs_(outputs) {}
+  std::int64_t sums() const override { return kind_ == Kind::kR2 ? 3 : 1; }
+  void add(const Task&, const TaskOutput& output, const Tensor& totals, Pass& pass) const override {
+    Backend& backend = pass.backend;
+    const Tensor outputs = output.outputs.value();
+    if (output.targets.shape() != outputs.shape() || !is_floating(output.targets.dtype())) {
+      fail(ExitCode::kUsage, "metric",
+           "outputs {} and targets {} of {}; needed: a number for each output",
+           outputs.shape().text(), output.targets.shape().text(), name_of(output.targets.dtype()));
+    }
+    const std::int64_t count = outputs.elements();
+    const auto column = [&](const Tensor& numbers) {
+      return functions::in_format(numbers, DType::kFloat64, backend).reshaped({count, 1});
+    };
+    const Tensor x = column(outputs), t = column(output.targets);
+    const auto put = [&](std::int64_t place, const Tensor& sum) {
+      backend.weighted_sum({.in = {sum.reshaped({1})},
+                            .weight = {1.0},
+                            .terms = 1,
+                            .out = totals.slice(place, Shape{1}),
+                            .accumulate = true});
+    };
+    const Tensor errors(backend, Shape{}, DType::kFloat64);
+    backend.target_loss({.kind = kind_ == Kind::kMae ? LossKind::kAbsolute : LossKind::kSquared,
+                         .x = x,
+                         .targets = t,
+                         .loss = errors});
+    put(0, errors);
+    if (kind_ != Kind::kR2) return;
+    const Tensor ones(backend, t.shape(), DType::kFloat64);
+    backend.fill(ones, 1.0);
+    const auto put_product = [&](std::int64_t place, const Tensor& factor) {
+      const Tensor sum(backend, Shape{1, 1}, DType::kFloat64);
+      backend.matmul({.a = factor.reshaped({1, count}), .b = t, .c = sum});
+      put(place, sum);
+    };
+    put_product(1, ones);
+    put_product(2, t);
+  }
+  std::vector<MetricValue> values(std::span<const double> sums, double rows) const override {
+    const double count = rows > 0.0 ? rows * static_cast<double>(outputs_) : std::nan("");
+    if (kind_ == Kind::kMse) return {{"mse", sums[0] / count}};
+    if (kind_ == Kind::kMae) return {{"mae", sums[0] / count}};
+    // Targets that are all the same are explained wholly or not at all.
+    const double spread = sums[2] - sums[1] * sums[1] / count;
+    const double share = spread > 0.0 ? sums[0] / spread : sums[0] > 0.0 ? 1.0 : 0.0;
+    return {{"r2", rows > 0.0 ? 1.0 - share : count, false, true}};
+  }
+
+ private:
+  Kind kind_;
+  std::int64_t outputs_;
+};
+
 }  // namespace
 
 MetricRegistry& metrics() {
@@ -67,6 +129,16 @@ void register_builtin_metrics() {
     metrics().add(
         "loss", [](std::int64_t) { return std::make_unique<MeanLoss>(); },
         "the loss that is trained with");
+    const auto add = [](const char* name, NumberMetric::Kind kind, const char* doc) {
+      metrics().add(
+          name,
+          [kind](std::int64_t outputs) { return std::make_unique<NumberMetric>(kind, outputs); },
+          doc);
+    };
+    add("mse", NumberMetric::Kind::kMse, "mean of the squared differences from numbers");
+    add("mae", NumberMetric::Kind::kMae, "mean of the differences' sizes");
+    add("r2", NumberMetric::Kind::kR2,
+        "1 - squared differences / those of the targets from their mean: 1 is exact");
     return true;
   }();
   static_cast<void>(once);

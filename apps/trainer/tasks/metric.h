@@ -15,7 +15,8 @@ namespace starling {
 struct MetricValue {
   std::string name;
   double value = 0.0;
-  bool share = false;  ///< between 0 and 1, shown in percent
+  bool share = false;  ///< between 0 and 1, shown in percent; the more the better
+  bool rises = false;  ///< the more the better of another number
 };
 
 /// Something that is measured on test samples. Sums stay on the device until the last batch, so

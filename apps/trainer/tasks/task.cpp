@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/tasks/metric.h"
 #include "core/error.h"
 #include "layers/functions.h"
@@ -12,14 +13,19 @@
 namespace starling {
 namespace {
 
-/// An image in, a score for each class out.
+Variable forward(Model& model, const Batch& batch, std::string_view input, Pass& pass) {
+  const Tensor numbers = functions::in_format(batch[input], batch.format, pass.backend);
+  return model.forward(Variable(numbers), pass);
+}
+
+/// An image or a row of numbers in, a score for each class out.
 class ClassificationTask final : public Task {
  public:
   explicit ClassificationTask(const DatasetInfo& data)
       : Task(data),
-        image_(needed("classification", "image").shape),
+        input_(data.find("features") ? *data.find("features") : needed("classification", "image")),
         classes_(needed("classification", "label").classes) {}
-  Shape input() const override { return image_; }
+  Shape input() const override { return input_.shape; }
   std::int64_t outputs() const override { return classes_; }
   void check_model(const Model& model, const ConfigSection& section) const override {
     const Shape& shape = model.output_shape();
@@ -27,7 +33,7 @@ class ClassificationTask final : public Task {
       section.error("", "gives outputs of shape {}, needed: a vector of class scores",
                     shape.text());
     if (shape.back() < classes_) {
-      const char* assumed = data().pictures && data().class_names.empty()
+      const char* assumed = images_of(data()).pictures && data().class_names.empty()
                                 ? " (by data.classes, as data.path has no class folders to count)"
                                 : "";
       section.error("num_classes",
@@ -38,15 +44,37 @@ class ClassificationTask final : public Task {
   std::string usual_loss() const override { return "cross_entropy"; }
   std::vector<std::string> usual_metrics() const override { return {"classification"}; }
   TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
-    return {model.forward(
-                Variable(functions::in_format(batch["image"], batch.format, pass.backend)), pass),
-            batch["label"]};
+    return {forward(model, batch, input_.name, pass), batch["label"]};
   }
   std::string_view shared_target() const override { return "label"; }
 
  private:
-  Shape image_;
+  TensorInfo input_;
   std::int64_t classes_;
+};
+
+/// A row of numbers in, a number for each target out.
+class RegressionTask final : public Task {
+ public:
+  explicit RegressionTask(const DatasetInfo& data)
+      : Task(data),
+        input_(needed("regression", "features").shape),
+        target_(needed("regression", "target").shape) {}
+  Shape input() const override { return input_; }
+  std::int64_t outputs() const override { return target_.elements(); }
+  void check_model(const Model& model, const ConfigSection& section) const override {
+    if (model.output_shape() != target_)
+      section.error("num_classes", "the model's outputs are {}, the targets {}; needed: the same",
+                    model.output_shape().text(), target_.text());
+  }
+  std::string usual_loss() const override { return "mse"; }
+  std::vector<std::string> usual_metrics() const override { return {"loss", "r2", "mae", "mse"}; }
+  TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
+    return {forward(model, batch, "features", pass), batch["target"]};
+  }
+
+ private:
+  Shape input_, target_;
 };
 
 }  // namespace
@@ -97,7 +125,13 @@ void register_builtin_tasks() {
         [](ConfigSection&, const DatasetInfo& data) {
           return std::make_unique<ClassificationTask>(data);
         },
-        "images to classes");
+        "images, or rows of a table, to classes");
+    tasks().add(
+        "regression",
+        [](ConfigSection&, const DatasetInfo& data) {
+          return std::make_unique<RegressionTask>(data);
+        },
+        "rows of a table to numbers");
     return true;
   }();
   static_cast<void>(once);

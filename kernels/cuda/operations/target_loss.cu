@@ -10,7 +10,6 @@
 #include "kernels/cuda/device/step_scalar.h"
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/math/losses.h"
 
 // The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A
 // block takes a row of outputs, all in fp64: they are few beside a batch's activations. The block
@@ -35,7 +34,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                      const Compute<T>* targets, double* losses, T* dx, unsigned* arrivals,
                      Compute<T>* loss_sum) {
   __shared__ double shared[kThreads / kWarp];
-  const bool softmax = s.kind == LossKind::kCrossEntropy || s.kind == LossKind::kFocal;
+  const bool softmax = is_softmax(s.kind);
   const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
   for (Index r = blockIdx.x; r < s.rows; r += gridDim.x) {
     const T* row = x + r * s.classes;

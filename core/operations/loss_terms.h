@@ -1,12 +1,31 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 
 #include "core/host_device.h"
 
-namespace starling::math {
+// The kinds of losses and their terms, which the CPU and GPUs share. One more is a kind, and a line
+// of element_loss().
+namespace starling {
 
-// Terms of the losses (core/operations/losses.h, LossKind), shared by the CPU and GPUs.
+/// How outputs are compared with targets, PyTorch's definitions (`torch.nn.functional`).
+enum class LossKind : std::uint8_t {
+  kCrossEntropy,  ///< -Σ_c t_c·log softmax(x)_c of a row, t smoothed by `label_smoothing`
+  /// -Σ_c t_c·(1 - p_c)^γ·log p_c of a row, p = softmax(x) (Lin et al., 2017, arXiv:1708.02002)
+  kFocal,
+  /// Of an element, binary_cross_entropy_with_logits: -t·log σ(x) - (1 - t)·log(1 - σ(x))
+  kLogistic,
+  kSquared,   ///< (x - t)²
+  kAbsolute,  ///< |x - t|
+  kHuber,     ///< (x - t)²/2 where |x - t| <= δ, δ·(|x - t| - δ/2) elsewhere
+};
+/// Those of a row's softmax; of the others, each element has a term of its own.
+STARLING_HD bool is_softmax(LossKind kind) {
+  return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal;
+}
+
+namespace math {
 
 struct LossTerm {
   double value, slope;  ///< slope: the derivative by the term's variable
@@ -37,13 +56,13 @@ STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
   return {-t * power * log_p, t * slope};
 }
 
-/// Loss of one element, for the kinds that have terms of elements.
-template <class Kind>
-STARLING_HD LossTerm element_loss(Kind kind, double x, double t, double parameter) {
-  if (kind == Kind::kLogistic) return logistic_loss(x, t);
-  if (kind == Kind::kSquared) return squared_loss(x, t);
-  if (kind == Kind::kAbsolute) return absolute_loss(x, t);
+/// Of one element, for the kinds that have terms of elements.
+STARLING_HD LossTerm element_loss(LossKind kind, double x, double t, double parameter) {
+  if (kind == LossKind::kLogistic) return logistic_loss(x, t);
+  if (kind == LossKind::kSquared) return squared_loss(x, t);
+  if (kind == LossKind::kAbsolute) return absolute_loss(x, t);
   return huber_loss(x, t, parameter);
 }
 
-}  // namespace starling::math
+}  // namespace math
+}  // namespace starling

@@ -1,0 +1,74 @@
+#include "apps/trainer/data/drawn_tests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+
+namespace starling {
+namespace {
+
+std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
+  const Philox4x32 bits =
+      random_bits(seed, RandomStream::kPartition, 0, std::stoull(checksum(name), nullptr, 16));
+  return std::uint64_t{bits.v[0]} << 32 | bits.v[1];
+}
+
+}  // namespace
+
+DrawnTests draw_tests(const TestDraw& draw) {
+  DrawnTests drawn{.share = draw.kept ? *draw.kept : TestShare{.seed = draw.seed, .most = {}}};
+  auto& most = drawn.share.most;
+  most.resize(static_cast<std::size_t>(draw.classes));
+  std::vector<std::uint64_t> draws;
+  std::vector<std::vector<std::uint64_t>> of_class(most.size());
+  for (std::int64_t sample = 0; sample < draw.samples; ++sample) {
+    draws.push_back(draw_of(drawn.share.seed, draw.name(sample)));
+    of_class[static_cast<std::size_t>(draw.label(sample))].push_back(draws.back());
+  }
+  for (std::size_t label = 0; label < most.size() && !draw.kept; ++label) {
+    std::vector<std::uint64_t>& sorted = of_class[label];
+    const auto all = static_cast<std::int64_t>(sorted.size());
+    // A class keeps a sample to train on, however many are set aside.
+    const auto aside =
+        std::min<std::int64_t>(std::llround(static_cast<double>(all) * draw.fraction), all - 1);
+    std::sort(sorted.begin(), sorted.end());
+    if (aside > 0) most[label] = sorted[static_cast<std::size_t>(aside) - 1];
+  }
+  std::uint64_t digest = 0;
+  for (std::int64_t sample = 0; sample < draw.samples; ++sample) {
+    const std::uint64_t own = draws[static_cast<std::size_t>(sample)];
+    const auto& limit = most[static_cast<std::size_t>(draw.label(sample))];
+    const bool test = limit && own <= *limit;
+    if (test) digest += own;
+    (test ? drawn.test : drawn.train).push_back(sample);
+  }
+  const auto tests = static_cast<std::int64_t>(drawn.test.size());
+  if (tests == 0 && draw.kept)
+    fail(ExitCode::kUsage, "data", "{}: {} has none of the {}s that the model file keeps for tests",
+         draw.who, draw.where, draw.noun);
+  if (tests == 0)
+    fail(ExitCode::kUsage, "data", "{}: data.val_fraction {} of {}; use a larger one", draw.who,
+         draw.fraction, draw.too_small);
+  if (!draw.kept) {
+    drawn.share.tests = tests;
+    drawn.share.digest = digest;
+  } else {  // by the first rank alone
+    const TestShare& share = drawn.share;
+    const bool same = share.tests == 0 || (share.tests == tests && share.digest == digest);
+    log::info("data: tests take {}the {} {}{} of {} that the model's run held out{}",
+              draw.limit > 0 && draw.limit < tests ? fmt::format("{} of ", draw.limit) : "", tests,
+              draw.noun, tests == 1 ? "" : "s", draw.where,
+              same ? "" : fmt::format(" or that came since: it held out {}", share.tests));
+  }
+  return drawn;
+}
+
+}  // namespace starling

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Rows of CSV files: trained on, and predicted by the model's file. What training does and refuses
+# is tests/apps/csv_test.cpp's.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+predict=$build/bin/starling-predict
+
+awk 'BEGIN { printf "a,\"price, in k\",b\r\n"; for (i = 1; i <= 120; ++i) printf "%d,%d,\"%d\"\r\n", i, 3 * i + 7 * (i % 5), i % 5 }' >flats.csv
+cat >run.json <<'END'
+{"data": {"type": "csv", "path": "flats.csv", "target": "price, in k"}, "model": {"type": "sequential", "layers": [{"type": "linear", "out_features": 1}]},
+ "batch_size": 9, "epochs": 40, "optimizer": {"type": "sgd", "lr": 0.1}, "log_every": 20, "evaluate": {"every_epochs": 0}}
+END
+check "a regression, on 2 ranks" 0 "test r2 (1.0000|0.999[0-9])" ranks 2 "$train" run.json --output run
+verify "rates are of samples, under both names" python3 -c 'import json
+s = json.load(open("run/summary.json")); assert s["samples_per_second"] == s["images_per_second"] > 0'
+printf 'b,note,a\n4,x,100\n\n0,y,50\n' >new.csv
+check "a line a row, columns by name" 0 "^new.csv:2: 32[78]" "$predict" run new.csv
+check "an empty line is no row" 0 "^new.csv:4: (149|150)" "$predict" run new.csv
+check "as JSON" 0 '^\{"file":"new.csv","row":2,"outputs":\[32[78]' "$predict" run/model.safetensors new.csv --json
+printf 'a,c\n1,2\n' >lacks.csv
+check "a column that is not there" 2 "^starling-predict: \[data\] lacks.csv: has no column 'b' \(which the model was trained with\); its columns: 'a', 'c'" "$predict" run lacks.csv
+printf 'a,b\n1,two\n' >word.csv
+check "a word" 2 "^starling-predict: \[data\] word.csv: row 2, column 'b': is 'two'; needed: a number" "$predict" run word.csv
+check "a picture" 2 "^starling-predict: \[data\] .*420.jpg: line [0-9]+ is not UTF-8" "$predict" run "$root/tests/golden/pictures/420.jpg"
+check "the rows that it was not trained on" 0 '"test_r2":(1.0|0\.999)' "$train" --evaluate run
+
+sed 's/price, in k/kind/; s/,[0-9]*[02468],"/,even,"/; s/,[0-9]\+,"/,odd,"/' flats.csv >kinds.csv
+check "classes, on 2 ranks" 0 "test accuracy" ranks 2 "$train" run.json --output kinds --set data.path=kinds.csv --set data.target=kind \
+  --set task.type=classification --set 'model={"type": "mlp", "hidden": [8]}' --set epochs=2
+check "a line a row with the classes" 0 "^kinds.csv:121: (even|odd) [0-9.]+ %, (even|odd) [0-9.]+ %$" "$predict" kinds kinds.csv
+check "as JSON" 0 '^\{"file":"kinds.csv","row":2,"top":\[\{"class":"(even|odd)","index":[01],"probability":' "$predict" kinds kinds.csv --json --top 1
+finish

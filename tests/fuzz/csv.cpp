@@ -1,0 +1,17 @@
+// Tables of texts: every cell is asked for, as a text and as a number.
+#include "core/csv.h"
+
+#include <string>
+
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace starling;
+  return fuzz::reads_or_refuses([&] {
+    CsvFile file("table.csv", std::string(fuzz::text(data, size)));
+    while (file.next()) {
+      if (csv_cell(file.cell(0)).size() < file.cell(0).size()) std::abort();
+      for (std::size_t c = 0; c < file.names().size(); ++c) (void)file.number(c);
+    }
+  });
+}
