@@ -121,8 +121,13 @@ TEST_CASE(
   for (const TargetLossSettings& settings : kAllLosses) {
     const Found a = loss_of(x, labels_of(labels), settings),
                 b = loss_of(x, tensor_of(rows, shape), settings);
-    CHECK(a.value == b.value);
-    CHECK(a.gradient == b.gradient);
+    if (settings.kind == LossKind::kCrossEntropy) {  // classes take a pass of their own
+      CHECK(a.value == doctest::Approx(b.value).epsilon(1e-12));
+      CHECK(relative_error(a.gradient, b.gradient) < 1e-12);
+    } else {
+      CHECK(a.value == b.value);
+      CHECK(a.gradient == b.gradient);
+    }
   }
   Pass pass{cpu()};
   CHECK(numbers_of(functions::mean_squared_error(Variable(x), tensor_of(rows, shape), 0.5, pass)

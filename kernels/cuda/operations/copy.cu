@@ -1,6 +1,7 @@
 #include "core/operations/copying.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/row_grid.h"
 
 // Copies by strides. Matrices that are transposed go through shared memory; of everything else a
