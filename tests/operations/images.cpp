@@ -110,8 +110,8 @@ Operation global_pooling(const Image& x) {
   return op;
 }
 
-Operation strided_copy(const std::string& what, const Shape& x, const Shape& y, StridedCopy there,
-                       StridedCopy back) {
+Operation strided_copy(const std::string& what, const Shape& x, const Shape& y,
+                       const StridedCopy& there, const StridedCopy& back) {
   Operation op;
   op.exact = true;
   op.loose = {0};  // x has no shape of its own

@@ -55,7 +55,7 @@ MetricsWriter::MetricsWriter(const std::string& folder, bool tensorboard,
   make_folders(folder);
   const std::string path = folder + "/metrics.jsonl";
   cut_metrics(path, resume_step);
-  // NOLINT(modernize-make-unique): an aggregate
+  // NOLINTNEXTLINE(modernize-make-unique): an aggregate
   state_ = std::unique_ptr<State>(new State{{path, false}, nullptr});
   if (tensorboard) state_->events = std::make_unique<EventFile>(folder, resume_step + 1);
 }
