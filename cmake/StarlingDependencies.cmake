@@ -22,6 +22,11 @@ add_library(starling_dnnl INTERFACE)
 target_include_directories(starling_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(starling_dnnl INTERFACE ${DNNL_LIBRARY})
 
+# The live page of starling-report. Debian's is split into a header and a library, which wants what
+# it was built with; others have the header alone.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+
 # Has no CMake package in Debian.
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)

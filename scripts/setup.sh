@@ -16,7 +16,7 @@ cuda_headers() {
 }
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev libcli11-dev nlohmann-json3-dev doctest-dev
-  libfmt-dev libspdlog-dev zlib1g-dev libjpeg-dev libpng-dev libxxhash-dev dataset-fashion-mnist "$@")
+  libfmt-dev libspdlog-dev zlib1g-dev libjpeg-dev libpng-dev libxxhash-dev libcpp-httplib-dev dataset-fashion-mnist "$@")
 
 if [ "${STARLING_SKIP_SETUP:-0}" = 1 ]; then
   say "set-up skipped (STARLING_SKIP_SETUP=1)"

@@ -1,8 +1,6 @@
 #include "apps/trainer/output/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/trainer/output/terminal.h"
 #include "core/console.h"
 
 namespace starling {
@@ -21,12 +20,6 @@ constexpr int kBarWidth = 24, kLeastBar = 5;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-std::size_t terminal_width() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20) return 80;
-  return size.ws_col;
 }
 
 void print(std::string_view text) { say(text); }

@@ -1,5 +1,6 @@
 #include "apps/trainer/output/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,6 +17,12 @@ bool stdout_is_terminal() {
   const std::string target =
       std::filesystem::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/1", error).string();
   return !error && (target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0);
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20) return 80;
+  return size.ws_col;
 }
 
 }  // namespace starling

@@ -1,0 +1,61 @@
+// starling-report: what runs have come to, as one HTML file, a live page, or text.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/report/live.h"
+#include "apps/report/page.h"
+#include "apps/trainer/output/arguments.h"
+#include "apps/trainer/output/terminal.h"
+#include "core/console.h"
+#include "core/error.h"
+#include "core/file_io.h"
+#include "core/stop_signals.h"
+
+namespace starling {
+namespace {
+
+int report(int argc, char** argv) {
+  CLI::App app{"Draws runs side by side: curves, configs, topologies, waits, classes"};
+  std::vector<std::string> folders;
+  std::string out = "report.html";
+  bool text = false, watch = false;
+  int port = 0;
+  app.add_option("runs", folders, "folders of runs")->required()->type_name("RUN");
+  CLI::Option* to =
+      app.add_option("--out", out, "the HTML file")->capture_default_str()->type_name("FILE");
+  CLI::Option* as_text =
+      app.add_flag("--text", text, "draw it in the terminal instead")->excludes(to);
+  CLI::Option* live = app.add_flag("--watch", watch,
+                                   "serve a page that follows the runs, for this machine alone")
+                          ->excludes(to)
+                          ->excludes(as_text);
+  app.add_option("--port", port, "of --watch; 0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->needs(live);
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
+  Runs runs;
+  for (const std::string& folder : folders) runs.push_back(std::make_unique<RunLog>(folder));
+  name_runs(runs);
+  if (watch) {
+    at_stop_signal(AtStopSignal::kNote);
+    serve_report(runs, port);
+  } else if (text) {
+    answer(report_text(runs, terminal_width()));
+  } else {
+    const std::string page = report_page(report_body(runs), false);
+    AtomicFile file(out);
+    file.write(page.data(), page.size());
+    file.commit();
+    answer("{}\n", out);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace starling
+
+int main(int argc, char** argv) {
+  return starling::run_program("starling-report", [&] { return starling::report(argc, argv); });
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+// Pictures of the report: inline SVG whose colours are the page's (its style sheet names them), so
+// that they follow its dark and light mode.
+namespace starling {
+
+/// A curve. Numbers that are not finite leave a gap.
+struct ChartLine {
+  std::string label;
+  std::vector<double> x, y;
+  std::size_t colour = 0;  ///< the run's number
+  bool marks = false;      ///< a dot at each number: there are few
+};
+
+struct Chart {
+  std::string title, x_label, y_label;
+  bool logarithmic = false;  ///< y, where all numbers are above 0
+  bool share = false;        ///< y are shares, shown in percent
+};
+
+/// A chart of lines as an SVG element. Long curves are thinned so that each has at most some 400
+/// points, the least and the largest of each stretch among them; those of more than 50 numbers are
+/// drawn pale, with their running mean over a fiftieth of them before.
+std::string draw_lines(const Chart& chart, const std::vector<ChartLine>& lines);
+/// The same numbers as an HTML table: at most 24 rows, evenly chosen, the last one among them.
+std::string lines_table(const Chart& chart, const std::vector<ChartLine>& lines);
+
+/// A matrix as tiles, the darker the larger: rows and columns named. `low` and `high` are the ends
+/// of the scale; `text` says whether each tile shows its number.
+struct Tiles {
+  std::string title, row_label, column_label;
+  std::vector<std::string> rows, columns;
+  std::vector<std::vector<double>> values;
+  double high = 1.0;
+  bool text = false;
+};
+std::string draw_tiles(const Tiles& tiles);
+
+/// A number for people: 4 digits at most, "1.2e-05", "3,400,000" as "3.4M".
+std::string number_text(double value);
+/// "12 s", "3.4 min", "5.1 h"
+std::string seconds_text(double seconds);
+/// Text with HTML's own characters written as references.
+std::string html_text(const std::string& text);
+
+/// Round numbers that cut [low, high] into `about` parts, at distances of 1, 2 or 5 times a power
+/// of ten.
+std::vector<double> round_ticks(double low, double high, int about);
+
+}  // namespace starling
