@@ -27,10 +27,10 @@ int report(int argc, char** argv) {
       app.add_option("--out", out, "the HTML file")->capture_default_str()->type_name("FILE");
   CLI::Option* as_text =
       app.add_flag("--text", text, "draw it in the terminal instead")->excludes(to);
-  CLI::Option* live = app.add_flag("--watch", watch,
-                                   "serve a page that follows the runs, for this machine alone")
-                          ->excludes(to)
-                          ->excludes(as_text);
+  CLI::Option* live =
+      app.add_flag("--watch", watch, "serve a page that follows the runs, for this machine alone")
+          ->excludes(to)
+          ->excludes(as_text);
   app.add_option("--port", port, "of --watch; 0: any that is free")
       ->check(CLI::Range(0, 65535))
       ->needs(live);

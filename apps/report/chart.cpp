@@ -14,8 +14,8 @@
 namespace starling {
 namespace {
 
-constexpr double kChartWidth = 560.0, kChartHeight = 300.0, kChartLeft = 58.0, kRight = 26.0, kTop = 12.0,
-                 kBottom = 44.0;
+constexpr double kChartWidth = 560.0, kChartHeight = 300.0, kChartLeft = 58.0, kRight = 26.0,
+                 kTop = 12.0, kBottom = 44.0;
 constexpr std::size_t kPoints = 200, kRows = 24, kSmoothed = 50;
 
 /// A scale of numbers onto a length of the picture.
@@ -97,8 +97,7 @@ std::string path_of(const std::vector<Point>& points, const Scale& x, const Scal
 
 /// Colours repeat after eight runs; what follows is dashed.
 std::string line_class(std::size_t colour) {
-  return fmt::format("c{}{}", colour % kColours.size(),
-                     colour >= kColours.size() ? " dashed" : "");
+  return fmt::format("c{}{}", colour % kColours.size(), colour >= kColours.size() ? " dashed" : "");
 }
 
 std::string shown_number(const Chart& chart, double value) {
@@ -139,7 +138,8 @@ std::vector<double> round_ticks(double low, double high, int about) {
 }
 
 std::string draw_lines(const Chart& chart, const std::vector<ChartLine>& lines) {
-  Scale x{.begin = kChartLeft, .end = kChartWidth - kRight}, y{.begin = kChartHeight - kBottom, .end = kTop};
+  Scale x{.begin = kChartLeft, .end = kChartWidth - kRight},
+      y{.begin = kChartHeight - kBottom, .end = kTop};
   for (const ChartLine& line : lines) {
     for (const double value : line.x) x.take(value);
     for (const double value : line.y) y.take(value);
@@ -153,13 +153,14 @@ std::string draw_lines(const Chart& chart, const std::vector<ChartLine>& lines) 
     if (positive) y.low = std::max(y.low, 0.0);
   }
   std::string svg = fmt::format(
-      R"(<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">)", kChartWidth, kChartHeight,
-      html_text(fmt::format("{} over {}", chart.y_label, chart.x_label)));
+      R"(<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">)", kChartWidth,
+      kChartHeight, html_text(fmt::format("{} over {}", chart.y_label, chart.x_label)));
   const auto add = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(svg), format, std::forward<Args>(args)...);
   };
   for (const double tick : y.ticks(5)) {
-    add(R"(<path class="grid" d="M{:.1f},{:.1f}H{:.1f}"/>)", kChartLeft, y.of(tick), kChartWidth - kRight);
+    add(R"(<path class="grid" d="M{:.1f},{:.1f}H{:.1f}"/>)", kChartLeft, y.of(tick),
+        kChartWidth - kRight);
     add(R"(<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)", kChartLeft - 6,
         y.of(tick) + 4, shown_number(chart, tick));
   }
@@ -197,10 +198,9 @@ std::string draw_lines(const Chart& chart, const std::vector<ChartLine>& lines) 
 }
 
 std::string lines_table(const Chart& chart, const std::vector<ChartLine>& lines) {
-  std::string html = "<table><thead><tr><th>run</th><th>" + html_text(chart.x_label) +
-                     "</th><th>" + html_text(chart.y_label) + "</th></tr></thead><tbody>";
-  const std::size_t rows =
-      std::max<std::size_t>(4, kRows / std::max<std::size_t>(lines.size(), 1));
+  std::string html = "<table><thead><tr><th>run</th><th>" + html_text(chart.x_label) + "</th><th>" +
+                     html_text(chart.y_label) + "</th></tr></thead><tbody>";
+  const std::size_t rows = std::max<std::size_t>(4, kRows / std::max<std::size_t>(lines.size(), 1));
   for (const ChartLine& line : lines) {
     const std::size_t count = std::min(line.x.size(), line.y.size());
     const std::size_t shown_rows = std::min(rows, count);
@@ -246,23 +246,22 @@ std::string draw_tiles(const Tiles& tiles) {
           html_text(tiles.column_label),
           c < tiles.columns.size() ? html_text(tiles.columns[c]) : std::to_string(c),
           number_text(value));
-      if (tiles.text && side >= 24.0)
-        add(R"(<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)",
-            share > 0.5 ? "number dark" : "number", x + side / 2, y + high / 2 + 3.5,
-            number_text(value));
+      if (tiles.text && side >= 24.0 && value > 0.0)
+        add(R"(<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="middle">{:.{}f}</text>)",
+            share > 0.5 ? "number dark" : "number", x + side / 2, y + high / 2 + 3.5, value,
+            value < 9.95 ? 1 : 0);
     }
   }
   const double bottom = top + high * static_cast<double>(rows);
-  const std::size_t every = std::max<std::size_t>(
-      1, static_cast<std::size_t>(std::ceil(14.0 / side)));
+  const std::size_t every =
+      std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(14.0 / side)));
   for (std::size_t c = 0; c < columns && c < tiles.columns.size(); c += every) {
     const double x = left + side * (static_cast<double>(c) + 0.5);
     add(R"svg(<text class="tick" transform="translate({:.1f},{:.1f}) rotate(-40)" text-anchor="end">{}</text>)svg",
         x + 4, bottom + 10, html_text(shown(tiles.columns[c], 12)));
   }
   add(R"(<text class="label" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)",
-      left + side * static_cast<double>(columns) / 2, height - 2,
-      html_text(tiles.column_label));
+      left + side * static_cast<double>(columns) / 2, height - 2, html_text(tiles.column_label));
   return svg + "</svg>\n";
 }
 

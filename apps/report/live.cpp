@@ -69,12 +69,10 @@ void serve_report(Runs& runs, int port) {
     }
     response.set_content(whole ? report_page(body, true) : body, "text/html; charset=utf-8");
   };
-  server.Get("/" + token + "/", [&](const auto& request, auto& response) {
-    answer(true, request, response);
-  });
-  server.Get("/" + token + "/body", [&](const auto& request, auto& response) {
-    answer(false, request, response);
-  });
+  server.Get("/" + token + "/",
+             [&](const auto& request, auto& response) { answer(true, request, response); });
+  server.Get("/" + token + "/body",
+             [&](const auto& request, auto& response) { answer(false, request, response); });
   server.set_payload_max_length(0);
   server.set_read_timeout(5);
   server.set_write_timeout(5);

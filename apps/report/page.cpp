@@ -164,8 +164,7 @@ std::string waits_figure(const RunLog& run, std::size_t number) {
     tiles.rows.push_back(std::to_string(rank));
     double all = 0.0;
     for (std::size_t c = 0; c < columns; ++c) {
-      const std::size_t begin = c * waits.size() / columns,
-                        end = (c + 1) * waits.size() / columns;
+      const std::size_t begin = c * waits.size() / columns, end = (c + 1) * waits.size() / columns;
       double sum = 0.0;
       for (std::size_t i = begin; i < end; ++i)
         sum += rank < waits[i].size() ? waits[i][rank] : 0.0;
@@ -200,22 +199,22 @@ std::string runs_table(const Runs& runs, const std::vector<std::string>& fields)
       const double value = series.value.back();
       return is_share(field) ? fmt::format("{:.2f} %", 100.0 * value) : number_text(value);
     };
-    html += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td>", key_of(r), html_text(run.name), run.state(), run.last_step(), run.ranks());
+    html += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td>", key_of(r),
+                        html_text(run.name), run.state(), run.last_step(), run.ranks());
     html += fmt::format("<td>{}</td><td>{}</td><td>{}</td>",
                         html_text(text_at(run.config(), "/sync/algorithm/type")),
                         html_text(text_at(run.config(), "/sync/topology/type")), last("loss"));
     for (const std::string& field : fields) html += "<td>" + last(field) + "</td>";
     const Series& loss = run.series("loss");
     const auto bytes = run.summary().find("peak_memory_bytes");
-    html += fmt::format(
-        "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>",
-        loss.seconds.empty() ? "–" : seconds_text(loss.seconds.back()),
-        last("samples_per_second"), last("consensus_distance"),
-        bytes == run.summary().end() || !bytes->is_number()
-            ? "–"
-            : number_text(bytes->get<double>() / (1 << 20)),
-        html_text(text_at(run.summary(), "/version")),
-        html_text(text_at(run.summary(), "/commit", "")));
+    html += fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>",
+                        loss.seconds.empty() ? "–" : seconds_text(loss.seconds.back()),
+                        last("samples_per_second"), last("consensus_distance"),
+                        bytes == run.summary().end() || !bytes->is_number()
+                            ? "–"
+                            : number_text(bytes->get<double>() / (1 << 20)),
+                        html_text(text_at(run.summary(), "/version")),
+                        html_text(text_at(run.summary(), "/commit", "")));
   }
   return html + "</tbody></table></div>\n";
 }
@@ -249,8 +248,7 @@ std::string topologies_part(const Runs& runs) {
     const nlohmann::json& settings = run->config().at(where);
     if (!settings.is_object() || !drawn.insert(settings.dump() + std::to_string(ranks)).second)
       continue;
-    const std::string title =
-        fmt::format("{}, {} ranks", text_at(settings, "/type"), ranks);
+    const std::string title = fmt::format("{}, {} ranks", text_at(settings, "/type"), ranks);
     Figure figure(fmt::format("topology-{}", drawn.size()), title + ": " + run->name);
     try {
       ConfigSection section(settings, run->name);
@@ -269,8 +267,9 @@ std::string topologies_part(const Runs& runs) {
     }
     html += figure.finish();
   }
-  return html.empty() ? "" : "<h2 id=\"topologies\">Topologies</h2>\n<div class=\"wide\">" + html +
-                                 "</div>\n";
+  return html.empty()
+             ? ""
+             : "<h2 id=\"topologies\">Topologies</h2>\n<div class=\"wide\">" + html + "</div>\n";
 }
 
 std::string classes_figure(const RunLog& run, std::size_t number) {
@@ -321,9 +320,8 @@ std::string classes_figure(const RunLog& run, std::size_t number) {
 
 void name_runs(Runs& runs) {
   for (const auto& run : runs) {
-    const auto same = std::count_if(runs.begin(), runs.end(), [&](const auto& other) {
-      return other->name == run->name;
-    });
+    const auto same = std::count_if(runs.begin(), runs.end(),
+                                    [&](const auto& other) { return other->name == run->name; });
     if (same < 2) continue;
     for (const auto& other : runs) {
       if (other != run && other->name == run->name) other->name = other->folder();
@@ -398,9 +396,12 @@ std::string report_body(const Runs& runs) {
   }
   if (!timelines.empty()) {
     html += "<h2 id=\"timeline\">Timeline</h2>\n<p class=\"legend\">";
-    for (const auto& [what, colour] :
-         {std::pair{"forward", 0}, {"backward", 4}, {"update", 2}, {"exchange", 1},
-          {"wait for readers", 6}, {"load a batch", 3}})
+    for (const auto& [what, colour] : {std::pair{"forward", 0},
+                                       {"backward", 4},
+                                       {"update", 2},
+                                       {"exchange", 1},
+                                       {"wait for readers", 6},
+                                       {"load a batch", 3}})
       html += fmt::format("<span><i class=\"key c{}\"></i>{}</span> ", colour, what);
     html += "</p>\n<div class=\"wide\">" + timelines + "</div>\n";
   }

@@ -84,7 +84,7 @@ bool RunLog::refresh() {
 
   const RegularFile file(folder_ + "/metrics.jsonl");
   if (!file.fault().empty()) return change;
-  struct stat facts{};
+  struct stat facts {};
   if (::fstat(file.descriptor(), &facts) != 0) return change;
   // A resumed run may have cut lines off, or written the file anew.
   if (file_ != facts.st_ino || file.bytes() < read_) forget();

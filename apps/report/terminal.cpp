@@ -82,16 +82,15 @@ std::string report_text(const Runs& runs, std::size_t width) {
                  : std::string("–");
     };
     const Series& loss = run->series("loss");
-    text += fmt::format("{}  {}, step {}, {} rank{}, {}, {}", padded(shown(run->name, names), names),
-                        run->state(), run->last_step(), run->ranks(), run->ranks() == 1 ? "" : "s",
-                        named("/sync/algorithm/type"), named("/sync/topology/type"));
-    if (!loss.seconds.empty())
-      text += ", " + seconds_text(loss.seconds.back());
+    text +=
+        fmt::format("{}  {}, step {}, {} rank{}, {}, {}", padded(shown(run->name, names), names),
+                    run->state(), run->last_step(), run->ranks(), run->ranks() == 1 ? "" : "s",
+                    named("/sync/algorithm/type"), named("/sync/topology/type"));
+    if (!loss.seconds.empty()) text += ", " + seconds_text(loss.seconds.back());
     text += "\n";
   }
   const std::size_t taken = names + 28;
-  const std::size_t room =
-std::clamp<std::size_t>(width > taken ? width - taken : 0, 10, 60);
+  const std::size_t room = std::clamp<std::size_t>(width > taken ? width - taken : 0, 10, 60);
   add_field(text, runs, "loss", names, room);
   for (const std::string& field : test_fields(runs)) add_field(text, runs, field, names, room);
   for (const char* field : {"lr", "consensus_distance", "samples_per_second", "wait_ms"})

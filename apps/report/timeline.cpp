@@ -30,10 +30,16 @@ using Lane = std::pair<std::int64_t, std::int64_t>;  // rank, number
 
 /// The colour of a span, by its verb.
 const char* span_class(const std::string& name) {
-  for (const auto& [verb, colour] : {std::pair{"forward", "c0"}, {"backward", "c4"},
-                                     {"update", "c2"}, {"exchange", "c1"}, {"send", "c1"},
-                                     {"receive", "c1"}, {"readers", "c6"}, {"wait", "c6"},
-                                     {"load", "c3"}, {"replay", "c5"}})
+  for (const auto& [verb, colour] : {std::pair{"forward", "c0"},
+                                     {"backward", "c4"},
+                                     {"update", "c2"},
+                                     {"exchange", "c1"},
+                                     {"send", "c1"},
+                                     {"receive", "c1"},
+                                     {"readers", "c6"},
+                                     {"wait", "c6"},
+                                     {"load", "c3"},
+                                     {"replay", "c5"}})
     if (name.starts_with(verb)) return colour;
   return "c7";
 }
@@ -47,7 +53,8 @@ std::pair<double, double> excerpt(const std::map<Lane, std::vector<Span>>& lanes
     for (const Span& span : spans) {
       first = std::min(first, span.begin);
       last = std::max(last, span.end);
-      if (lane.first == lanes.begin()->first.first && (span.name == "backward" || span.name == "replay"))
+      if (lane.first == lanes.begin()->first.first &&
+          (span.name == "backward" || span.name == "replay"))
         ends.push_back(span.end);
     }
   }
@@ -120,8 +127,7 @@ std::string draw_timeline(const RunLog& run) {
                      R"(<rect class="span {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}">)"
                      R"(<title>{}: {:.3f} ms</title></rect>)",
                      span_class(span.name), left, y + kBar * static_cast<double>(depth),
-                     right - left, kBar - 1, html_text(span.name),
-                     (span.end - span.begin) / 1e3);
+                     right - left, kBar - 1, html_text(span.name), (span.end - span.begin) / 1e3);
     }
     if (deepest == 0) continue;
     fmt::format_to(std::back_inserter(body),

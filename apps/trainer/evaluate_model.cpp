@@ -86,6 +86,12 @@ std::string evaluated_file(const std::string& given) {
   return file;
 }
 
+bool counts_confusions(const TrainConfig& config) {
+  const TensorInfo* label = config.data.find("label");
+  return label && label->shape.rank() == 0 && label->classes > 0 &&
+         config.model->output_shape().rank() == 1;
+}
+
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
   const ConfusionTable table(result);
   std::size_t width = 5;
@@ -138,10 +144,7 @@ void check_same_names(const SafetensorsFile& saved, const std::string& file,
 ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend,
                         Transport& transport) {
   World& world = transport;
-  // A class for each sample, and a score for each class.
-  const TensorInfo* label = config.data.find("label");
-  const bool classes = label && label->shape.rank() == 0 && label->classes > 0 &&
-                       config.model->output_shape().rank() == 1;
+  const bool classes = counts_confusions(config);
   std::unique_ptr<AtomicFile> table;
   together(world, [&] {
     if (!classes && !options.confusion.empty()) {

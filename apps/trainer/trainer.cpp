@@ -9,12 +9,15 @@
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
+#include "apps/trainer/device/trial.h"
+#include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/host_numbers.h"
 #include "apps/trainer/norm_statistics.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
+#include "comm/planner/predict.h"
 #include "comm/scheduler.h"
 #include "core/checksum.h"
 #include "core/error.h"
@@ -84,6 +87,16 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   if (config.lookahead)
     lookahead_ = std::make_unique<Lookahead>(*config.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
+  const NetworkModel network{.ranks = site.ranks, .ranks_per_host = site.ranks_per_node, .direct = false};
+  const StepModel traffic = untimed_step(config, trace);
+  for (std::size_t k = 0; k <= config.phases.size() && site.ranks > 1; ++k) {
+    const auto& [plan, topology, began, first] = part(k);
+    const std::vector<RoundCost> rounds =
+        topology ? costs_of(*topology, network, traffic.gossip_whole || plan.messages.wire < 1.0)
+                 : std::vector<RoundCost>();
+    part_traffic_.push_back(
+        site.ranks * predict(plan, rounds, network, traffic, config.bucket_bytes).sent);
+  }
 }
 
 Trainer::~Trainer() = default;
@@ -134,6 +147,17 @@ Trainer::Part Trainer::part(std::size_t k) const {
   const std::int64_t came = length_.stretches().back().step;
   return {plan, k == 0 ? config_.topology.get() : config_.phases[k - 1].topology.get(), began,
           anew ? std::max(began, came) : began};
+}
+
+double Trainer::bytes_sent() const {
+  double bytes = 0.0;
+  std::int64_t end = step_;
+  for (std::size_t k = part_traffic_.size(); k-- > 0;) {
+    const std::int64_t began = std::min(part(k).began, end);
+    bytes += part_traffic_[k] * static_cast<double>(end - began);
+    end = began;
+  }
+  return bytes;
 }
 
 std::size_t Trainer::part_of(std::int64_t t) const {
@@ -541,8 +565,9 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
                       config_.rule->facts().evaluated);
   recalibrate_norms(mean);
-  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_,
-                                     transport_, false, meanwhile.stop);
+  EvaluationResult result =
+      evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
+               counts_confusions(config_), meanwhile.stop);
   if (result.stopped) return result;
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();

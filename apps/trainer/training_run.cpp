@@ -13,6 +13,7 @@
 
 #include "apps/inference/model_file.h"
 #include "apps/trainer/data/image_collate.h"
+#include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/model_metadata.h"
@@ -48,6 +49,9 @@ enum Field : std::size_t {
 /// later at the latest, so that no step waits for it. Ranks whose steps may differ wait for each
 /// other at lines of metrics, and here no sooner if they can help it.
 constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
+
+/// Ranks whose waits a line of metrics has each; of more there would be too many.
+constexpr int kMostRanksNamed = 64;
 
 /// "test accuracy 91.20 %, test loss 0.2731, "
 std::string text_of(const std::vector<MetricValue>& metrics) {
@@ -223,6 +227,7 @@ void TrainingRun::post_metrics() {
   posted_.step = step();
   posted_.epoch = trainer_.epoch();
   posted_.lr = trainer_.lr();
+  if (transport_.size() > 1) posted_.bytes_sent = trainer_.bytes_sent();
   posted_steps_ = std::max<std::int64_t>(line_steps_, 1);
   losses().reset();
   line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;
@@ -244,6 +249,8 @@ void TrainingRun::emit_metrics() {
     loss_count += field[kLossCount];
     seconds = std::max(seconds, field[kSeconds]);
     wait = std::max(wait, field[kWait]);
+    if (transport_.size() > 1 && transport_.size() <= kMostRanksNamed)
+      posted_.rank_wait_ms.push_back(1e3 * field[kWait] / static_cast<double>(posted_steps_));
     data_wait = std::max(data_wait, field[kDataWait]);
     const double own = std::max(field[kSeconds] - field[kWait], 0.0);
     if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
@@ -403,6 +410,11 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
     line.consensus_distance = result.consensus_distance;
     line.bucket_consensus = result.bucket_consensus;
     writer_->write(line);
+    if (!result.confusion.empty()) {
+      const std::string table =
+          confusion_csv(result, config_.data.names_of_classes(config_.data.classes));
+      write_file_atomically(folder_ + "/confusion.csv", table.data(), table.size());
+    }
   }
   if (progress_ && result.samples > 0) {
     progress_->message(fmt::format("epoch {:.4g}, step {}: {}consensus distance {:.3g}",
