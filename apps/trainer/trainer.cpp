@@ -17,7 +17,6 @@
 #include "apps/trainer/state/elastic.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
-#include "comm/planner/predict.h"
 #include "comm/scheduler.h"
 #include "core/checksum.h"
 #include "core/error.h"
@@ -87,15 +86,9 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   if (config.lookahead)
     lookahead_ = std::make_unique<Lookahead>(*config.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
-  const NetworkModel network{.ranks = site.ranks, .ranks_per_host = site.ranks_per_node, .direct = false};
-  const StepModel traffic = untimed_step(config, trace);
-  for (std::size_t k = 0; k <= config.phases.size() && site.ranks > 1; ++k) {
-    const auto& [plan, topology, began, first] = part(k);
-    const std::vector<RoundCost> rounds =
-        topology ? costs_of(*topology, network, traffic.gossip_whole || plan.messages.wire < 1.0)
-                 : std::vector<RoundCost>();
-    part_traffic_.push_back(
-        site.ranks * predict(plan, rounds, network, traffic, config.bucket_bytes).sent);
+  for (std::size_t k = 0; k <= config.phases.size(); ++k) {
+    const Part of = part(k);
+    part_traffic_.push_back(step_traffic(config, trace, site, of.algorithm, of.topology));
   }
 }
 
@@ -149,12 +142,13 @@ Trainer::Part Trainer::part(std::size_t k) const {
           anew ? std::max(began, came) : began};
 }
 
-double Trainer::bytes_sent() const {
+std::optional<double> Trainer::bytes_sent() const {
   double bytes = 0.0;
   std::int64_t end = step_;
   for (std::size_t k = part_traffic_.size(); k-- > 0;) {
     const std::int64_t began = std::min(part(k).began, end);
-    bytes += part_traffic_[k] * static_cast<double>(end - began);
+    if (!part_traffic_[k]) return std::nullopt;
+    bytes += *part_traffic_[k] * static_cast<double>(end - began);
     end = began;
   }
   return bytes;
@@ -565,9 +559,8 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
                       config_.rule->facts().evaluated);
   recalibrate_norms(mean);
-  EvaluationResult result =
-      evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
-               counts_confusions(config_), meanwhile.stop);
+  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_,
+                                     transport_, counts_confusions(config_), meanwhile.stop);
   if (result.stopped) return result;
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();

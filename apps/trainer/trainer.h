@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,9 +81,9 @@ class Trainer {
   /// took.
   double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
-  /// Bytes that all ranks have sent each other for the algorithm so far, by its plan: the same
-  /// whatever carries them, memory that a neighbour reads among it.
-  double bytes_sent() const;
+  /// Bytes that all ranks have sent each other so far, see step_traffic(); none where an algorithm
+  /// does not say.
+  std::optional<double> bytes_sent() const;
   /// Seconds that the host has waited for exchanges since the last question.
   double take_wait_seconds() {
     return algorithm_->take_wait_seconds() + (norm_sums_ ? norm_sums_->take_wait_seconds() : 0.0);
@@ -167,7 +168,7 @@ class Trainer {
   std::unique_ptr<NormSums> norm_sums_;  ///< sync.batch_norm sync, with several ranks
   std::unique_ptr<LossScaler> scaler_;   ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;
-  std::vector<double> part_traffic_;  ///< bytes that all ranks send in a step, by part
+  std::vector<std::optional<double>> part_traffic_;  ///< step_traffic() of each part
 
   std::int64_t first_step_ = 0;         ///< of this process
   std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters then

@@ -227,7 +227,7 @@ void TrainingRun::post_metrics() {
   posted_.step = step();
   posted_.epoch = trainer_.epoch();
   posted_.lr = trainer_.lr();
-  if (transport_.size() > 1) posted_.bytes_sent = trainer_.bytes_sent();
+  posted_.bytes_sent = trainer_.bytes_sent();
   posted_steps_ = std::max<std::int64_t>(line_steps_, 1);
   losses().reset();
   line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;

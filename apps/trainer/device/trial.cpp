@@ -111,6 +111,19 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
   return step;
 }
 
+std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& trace,
+                                   const RankLayout& site, const AlgorithmPlan& algorithm,
+                                   const Topology* topology) {
+  if (site.ranks < 2 || algorithm.cost.exchanges.empty()) return std::nullopt;
+  const NetworkModel network{
+      .ranks = site.ranks, .ranks_per_host = site.ranks_per_node, .direct = false};
+  const StepModel step = untimed_step(config, trace);
+  std::vector<RoundCost> rounds;
+  if (topology)
+    rounds = costs_of(*topology, network, step.gossip_whole || algorithm.messages.wire < 1.0);
+  return site.ranks * predict(algorithm, rounds, network, step, config.bucket_bytes).sent;
+}
+
 StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
   Model& model = *config.model;
   model.allocate(backend, config.dtype, config.compute);
