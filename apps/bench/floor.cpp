@@ -46,25 +46,28 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source,
   TrainConfig config = read_train_config(given, source, site);
   const ShapeTrace trace = trace_shapes(config);
   StepFloor step;
-  step.compute = config.compute;
+  step.compute = config.device.compute;
   step.memory = memory_need(config, site, trace);
   // One neighbour to mix in, as pair exchanges have it.
   const double received =
-      config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
-  const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
+      config.sync.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
+  const double parameters =
+      step.memory.parameters / static_cast<double>(size_of(config.device.dtype));
   const std::vector<OperationWork> pass =
       count_pass(*config.task, *config.model, config.pass_shape());
-  for (std::int64_t i = 0; i < config.accumulate; ++i)
+  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
     step.work.insert(step.work.end(), pass.begin(), pass.end());
   const Ceilings device = ceilings_of(settings);
   for (OperationWork& operation : count_step_update(config, parameters, received, device)) {
     // the ceiling that is given
-    if (settings.tflops > 0.0 && config.compute == config.dtype) operation.flops_per_second = 0.0;
+    if (settings.tflops > 0.0 && config.device.compute == config.device.dtype)
+      operation.flops_per_second = 0.0;
     step.work.push_back(std::move(operation));
   }
-  step.images = static_cast<double>(config.batch_size * config.accumulate);
-  step.flops_per_second =
-      settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
+  step.images = static_cast<double>(config.length.batch_size * config.length.accumulate);
+  step.flops_per_second = settings.tflops > 0.0
+                              ? 1e12 * settings.tflops
+                              : device.flops(config.device.compute, config.device.tf32);
   step.bytes_per_second = device.bytes_per_second;
   return step;
 }

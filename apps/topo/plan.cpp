@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstdio>
 
+#include "apps/trainer/auto/trial.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/config/train_config.h"
-#include "apps/trainer/device/trial.h"
 #include "apps/trainer/output/arguments.h"
 #include "comm/mixer.h"
 #include "comm/planner/advice.h"
@@ -64,8 +64,9 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
   TrainConfig config = read_train_config(json, options.model, {1, 1});
   const ShapeTrace trace = trace_shapes(config);
   if (options.step_ms <= 0.0) {
-    const int threads =
-        config.threads > 0 ? config.threads : std::max(1, usable_cores() / network.ranks_per_host);
+    const int threads = config.device.threads > 0
+                            ? config.device.threads
+                            : std::max(1, usable_cores() / network.ranks_per_host);
     const auto backend = open_backend(DeviceType::kCpu, threads);
     StepModel step = time_passes(config, trace, *backend);
     if (options.update_gflops > 0.0) step.matrix_flops_per_second = options.update_gflops * 1e9;

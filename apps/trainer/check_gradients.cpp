@@ -209,16 +209,16 @@ Subject subject_of(Layer& layer) {
 void check_gradients(TrainConfig& config, Backend& backend, bool print) {
   Model& model = *config.model;
   model.allocate(backend, DType::kFloat64);
-  model.initialise(config.seed, first_images(*config.dataset, model.first_images()));
-  if (!config.init.file.empty()) load_initial_file(config.init, model);
+  model.initialise(config.seed, first_images(*config.data.dataset, model.first_images()));
+  if (!config.state.init.file.empty()) load_initial_file(config.state.init, model);
 
   std::map<std::string, Tensor> inputs;
   TaskOutput output;
   if (!model.unsupported(DType::kFloat64, backend.device())) {
     LoaderSettings settings;
     settings.seed = config.seed;
-    settings.batch_size = std::min(kSamples, config.data.train_samples);
-    Loader loader(*config.dataset, settings, backend, DType::kFloat64);
+    settings.batch_size = std::min(kSamples, config.data.info.train_samples);
+    Loader loader(*config.data.dataset, settings, backend, DType::kFloat64);
     Pass pass{.backend = backend, .training = true, .dropout_key = config.seed};
     pass.layer_observer = [&](std::string_view layer, const Variable& in, const Variable&) {
       inputs.emplace(layer, in.value());

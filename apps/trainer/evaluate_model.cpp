@@ -87,7 +87,7 @@ std::string evaluated_file(const std::string& given) {
 }
 
 bool counts_confusions(const TrainConfig& config) {
-  const TensorInfo* label = config.data.find("label");
+  const TensorInfo* label = config.data.info.find("label");
   return label && label->shape.rank() == 0 && label->classes > 0 &&
          config.model->output_shape().rank() == 1;
 }
@@ -153,22 +153,23 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
            options.confusion);
     }
     const std::string file = evaluated_file(options.evaluate);
-    config.model->allocate(backend, config.dtype, config.compute);
+    config.model->allocate(backend, config.device.dtype, config.device.compute);
     const SafetensorsFile saved = read_safetensors(file);
     load_model_tensors(saved, file, "", *config.model);
-    check_same_names(saved, file, config.data.class_names);
+    check_same_names(saved, file, config.data.info.class_names);
     config.model->refresh_low();
     if (world.rank() == 0 && !options.confusion.empty()) table = open_table(options.confusion);
   });
-  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend,
-                          config.compute, 1, config.views);
+  EvaluationLoader loader(*config.data.dataset, config.length.batch_size, world.rank(),
+                          world.size(), backend, config.device.compute, 1, config.evaluate.views);
   const EvaluationResult result =
       evaluate(*config.task, *config.model, loader, backend, transport, classes);
   together(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it
     if (classes) {
-      const std::vector<std::string> names = config.data.names_of_classes(config.data.classes);
+      const std::vector<std::string> names =
+          config.data.info.names_of_classes(config.data.info.classes);
       if (table) {
         const std::string csv = confusion_csv(result, names);
         try {
@@ -181,7 +182,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
       answer(class_table(result, names));
     }
     nlohmann::json line{{"samples", result.samples}};
-    if (images_of(config.data).pictures) line["bad_pictures"] = result.left_out;
+    if (images_of(config.data.info).pictures) line["bad_pictures"] = result.left_out;
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);

@@ -16,22 +16,22 @@
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/plugins.h"
+#include "apps/trainer/auto/auto_plan.h"
 #include "apps/trainer/check_gradients.h"
-#include "apps/trainer/config/auto_plan.h"
+#include "apps/trainer/config/graph_plan.h"
+#include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
-#include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/evaluate_model.h"
-#include "apps/trainer/output/output_folder.h"
 #include "apps/trainer/output/terminal.h"
+#include "apps/trainer/output_folder.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
 #include "apps/trainer/state/init_file.h"
-#include "apps/trainer/state/model_metadata.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
@@ -179,7 +179,8 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
                          given = elastic.is_object() ? elastic.value("topology", nlohmann::json())
                                                      : nlohmann::json();
     // What is no text is told by the reader
-    const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;
+    const std::string other =
+        given.is_string() ? given.get<std::string>() : ElasticSettings().topology;
     config["sync"]["topology"] = {{"type", other}};
     TrainConfig result = read_train_config(config, source, site, options.dry_run);
     if (first_rank) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
@@ -189,8 +190,8 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
 
 /// A model that a run goes on from may know pictures that this run would test it by.
 void warn_of_known_tests(const TrainConfig& config) {
-  const std::string& file = config.init.file;
-  if (file.empty() || !config.data.test_share) return;
+  const std::string& file = config.state.init.file;
+  if (file.empty() || !config.data.info.test_share) return;
   const SafetensorsFile model =
       read_safetensors(file, nullptr, [](const std::string&) { return true; });
   const auto of_model = model.metadata.find(kConfigMetadata);
@@ -198,12 +199,12 @@ void warn_of_known_tests(const TrainConfig& config) {
       data_path_of(parse_json(of_model->second, file)) != data_path_of(config.resolved))
     return;
   const auto share = test_share_of(model, file);
-  const auto& tests = config.data.test_share->most;
+  const auto& tests = config.data.info.test_share->most;
   if (!share || share->most.size() != tests.size()) return;
   const auto& held = share->most;
   const bool within = std::equal(held.begin(), held.end(), tests.begin(),
                                  [](const auto& kept, const auto& own) { return own <= kept; });
-  if (within && share->seed == config.data.test_share->seed) return;
+  if (within && share->seed == config.data.info.test_share->seed) return;
   log::info(
       "warning: init: {} was trained on some of the pictures that are for tests here, as its run "
       "held out others; give its seed, {}, and "
@@ -213,23 +214,23 @@ void warn_of_known_tests(const TrainConfig& config) {
 }
 
 void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
-  const std::vector<TensorInfo> declared = config.data.tensors;
+  const std::vector<TensorInfo> declared = config.data.info.tensors;
   if (!options.evaluate.empty()) {
     const std::string file = evaluated_file(options.evaluate);
     const SafetensorsFile model =
         read_safetensors(file, nullptr, [](const std::string&) { return true; });
-    if (auto share = test_share_of(model, file)) config.dataset->use_test_share(*share);
-    config.dataset->use_model(model, file);
+    if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
+    config.data.dataset->use_model(model, file);
   }
-  named("data", "open()", [&] { config.dataset->open(); });
-  config.data = config.dataset->info();
-  for (const std::string& name : config.data.class_names) {
+  named("data", "open()", [&] { config.data.dataset->open(); });
+  config.data.info = config.data.dataset->info();
+  for (const std::string& name : config.data.info.class_names) {
     if (!is_utf8(name))
       fail(ExitCode::kUsage, "data",
            "the class {} has a name that is not UTF-8, which model files cannot keep; rename it",
            shown(name));
   }
-  require(config.data.tensors == declared, "data",
+  require(config.data.info.tensors == declared, "data",
           "a data set changed its tensors or classes when it was opened");
   if (!options.evaluate.empty()) return;
   check_data_size(config, source_of(options), site);
@@ -326,7 +327,7 @@ SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
     SafetensorsFile state;
     together(world, [&] {
       if (checkpoint.files.empty()) return;
-      config.stretches =
+      config.length.stretches =
           saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
       state = std::move(checkpoint.files.front().second);
     });
@@ -336,16 +337,17 @@ SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
   for (const Parameter* parameter : config.model->parameters()) {
     if (parameter->trainable) parameters.insert(parameter->name);
   }
-  const bool needs_weights = config.algorithm.topology == TopologyKind::kColumnStochastic;
+  const bool needs_weights = config.sync.algorithm.topology == TopologyKind::kColumnStochastic;
   SafetensorsFile state =
       mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
   together(world, [&] {
     const std::string& source = checkpoint.source;
     std::vector<Stretch> stretches = saved_stretches(state, source);
-    const auto batch_size = saved_config(state, source).value("batch_size", config.batch_size);
+    const auto batch_size =
+        saved_config(state, source).value("batch_size", config.length.batch_size);
     if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
-    config.stretches =
-        continued(std::move(stretches), steps_in(state, source), site.ranks, config.elastic);
+    config.length.stretches =
+        continued(std::move(stretches), steps_in(state, source), site.ranks, config.state.elastic);
   });
   return state;
 }
@@ -354,7 +356,7 @@ SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
 /// Collective.
 void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
   FlightRecorder& recorder = FlightRecorder::instance();
-  if (config.flight_recorder == "off") recorder.switch_off();
+  if (config.output.flight_recorder == "off") recorder.switch_off();
   const std::string path = folder.path + "/flight";
   if (world.rank() == 0) {
     std::error_code error;  // without success the old files are replaced one by one
@@ -382,11 +384,11 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                Heritage& heritage, bool recorded) {
   RunFolder folder;
   together(transport, [&] {
-    if (!config.trace.empty()) check_trace_file(config.trace);
+    if (!config.output.trace.empty()) check_trace_file(config.output.trace);
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (!config.init.file.empty() && options.resume.empty())
-      check_initial_file(config.init, *config.model);
+    if (!config.state.init.file.empty() && options.resume.empty())
+      check_initial_file(config.state.init, *config.model);
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
@@ -407,8 +409,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   // Before the first checkpoint a run begins at the start, as --elastic would from step 0
   if (!folder.resume && heritage.first_ranks > site.ranks) {
-    config.stretches = continued({{.ranks = heritage.first_ranks, .batch_size = config.batch_size}},
-                                 0, site.ranks, config.elastic);
+    config.length.stretches =
+        continued({{.ranks = heritage.first_ranks, .batch_size = config.length.batch_size}}, 0,
+                  site.ranks, config.state.elastic);
   }
   const bool other_ranks = is_mean_of_ranks(state);
   if (const std::int64_t asked = run_length(config, site).total_steps;
@@ -422,8 +425,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   const std::string source =
       checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   ShapeTrace trace = planned;
-  if (!config.stretches.empty() && config.stretches.back().batch_size != config.batch_size) {
-    config.batch_size = config.stretches.back().batch_size;
+  if (!config.length.stretches.empty() &&
+      config.length.stretches.back().batch_size != config.length.batch_size) {
+    config.length.batch_size = config.length.stretches.back().batch_size;
     trace = trace_shapes(config);
   }
   const std::string chosen = folder.resume && !other_ranks
@@ -431,12 +435,12 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                                  : choose_by_measurement(config, site, trace, backend, transport);
   std::vector<std::string> changed;  // since the checkpoint
   together(transport, [&] {
-    if (folder.resume || !config.stretches.empty())
+    if (folder.resume || !config.length.stretches.empty())
       check_data_size(config, source_of(options), site);
     if (folder.resume) {
       if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
       changed = check_resumable(state, source, config.resolved, config.written, transport.size(),
-                                config.compute, other_ranks, &config.data);
+                                config.device.compute, other_ranks, &config.data.info);
     }
     if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
   });
@@ -449,21 +453,23 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     }
     const double quota = cpu_quota();
     say("starling {}: {} rank{} on {}, {}{}\n", version_text(), transport.size(),
-        transport.size() == 1 ? "" : "s", backend.description(), name_of(config.compute),
+        transport.size() == 1 ? "" : "s", backend.description(), name_of(config.device.compute),
         std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
     say(chosen);
     say("{}: {}\n", config.resolved["model"].value("type", "model"),
         run_headline(config, site, trace));
-    say(config.data.contents);
+    say(config.data.info.contents);
     say(period_text(config, site));
-    if (config.cache) say("{}\n", config.cache->text());
+    if (config.data.cache) say("{}\n", config.data.cache->text());
     say("output: {}{}\n", folder.path,
         folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     if (!changed.empty()) say("changed since the checkpoint: {}\n", fmt::join(changed, ", "));
-    if (other_ranks) say(text_of(config.stretches, run_length(config, site), config));
+    if (other_ranks)
+      say(text_of(config.length.stretches, run_length(config, site), config.length.accumulate,
+                  config.state.elastic));
   }
   Tracer tracer(transport.rank());
-  const bool tracing = !config.trace.empty();
+  const bool tracing = !config.output.trace.empty();
   double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
   if (transport.size() > 1) transport.world().max(&any_traces, 1);
   transport.world().barrier();
@@ -491,11 +497,11 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     device_trace->finish();
     Tracer::install(nullptr);
   }
-  if (recorded && config.flight_recorder == "end")
+  if (recorded && config.output.flight_recorder == "end")
     FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result),
                                      "the end of the run");
   if (any_traces > 0.0)
-    write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
+    write_trace(config.output.trace, tracing ? tracer.events(origin) : std::string(), transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
       say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",
@@ -513,23 +519,23 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
                                             std::unique_ptr<Transport> messages, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
   together(*messages, [&] {
-    if (cpu && !config.transport.between_cpus) {
+    if (cpu && !config.sync.transport.between_cpus) {
       fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}",
-           config.transport.name, transports_between_cpus());
+           config.sync.transport.name, transports_between_cpus());
     }
-    if (!cpu && !config.transport.between_gpus) {
+    if (!cpu && !config.sync.transport.between_gpus) {
       fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between CPUs; on GPUs: auto",
-           config.transport.name);
+           config.sync.transport.name);
     }
   });
   if (messages->size() == 1) return messages;
   const bool own_cores =
-      cores_of_rank(messages->world().local_size()) >= compute_threads(config, *messages);
-  std::unique_ptr<Transport> made = config.transport.make(
-      std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
+      cores_of_rank(messages->world().local_size()) >= compute_threads(config.device, *messages);
+  std::unique_ptr<Transport> made = config.sync.transport.make(
+      std::move(messages), {backend, config.sync.timeout_s, config.sync.max_ctas, own_cores});
   if (!made)
     fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
-         config.transport.name);
+         config.sync.transport.name);
   return made;
 }
 
@@ -542,7 +548,7 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
   else
     why_not = session.why_not_survive();
   if (why_not.empty()) {
-    session.survive_losses(config.timeout_s);
+    session.survive_losses(config.sync.timeout_s);
   } else if (session.rank() == 0 && world.size() > 1) {
     log::warning("elastic.survive is true, but a lost rank will end this run: {}", why_not);
   }
@@ -576,33 +582,34 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
     together(*transport, [&] {
-      if (config.dataset->countable()) open_data(options, config, site);
+      if (config.data.dataset->countable()) open_data(options, config, site);
     });
     if (transport->rank() == 0)
       answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
-  if (session) session->expect_heartbeats(config.heartbeat_s);
-  if (config.timeout_s != 300.0) {
+  if (session) session->expect_heartbeats(config.sync.heartbeat_s);
+  if (config.sync.timeout_s != 300.0) {
     transport.reset();
-    transport = make_transport(config.timeout_s);
+    transport = make_transport(config.sync.timeout_s);
   }
   together(*transport, [&] { open_data(options, config, site); });
-  agree_on_data(*transport, contents_of(config.data), data_path_of(config.resolved));
-  backend = choose_backend(config, *transport);
+  agree_on_data(*transport, contents_of(config.data.info), data_path_of(config.resolved));
+  backend = choose_backend(config.device, *config.optimizer.rule, *config.model, *transport);
   if (options.check_gradients) {
     together(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
     return ExitCode::kOk;
   }
-  if (session && config.elastic.survive && options.evaluate.empty())
+  if (session && config.state.elastic.survive && options.evaluate.empty())
     choose_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, std::move(transport), *backend);
-  if (choose_precision(config, *backend, *transport)) trace = trace_shapes(config);
+  if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
-  if (config.cache)
-    config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
-  if (config.cuda_graphs == GraphChoice::kOn)
-    (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
+  if (config.data.cache)
+    config.data.cache->allocate(transport->world(), *make_process_sharing(config.sync.timeout_s));
+  if (config.device.cuda_graphs == GraphChoice::kOn)
+    (void)agree_on_graphs(plan_graphs(config, site), *backend,
+                          *transport);  // an error before there is a folder
   return train(options, config, site, trace, *backend, *transport, heritage, session != nullptr);
 }
 

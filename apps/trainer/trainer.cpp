@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/trainer/auto/trial.h"
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
-#include "apps/trainer/device/trial.h"
 #include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/host_numbers.h"
-#include "apps/trainer/norm_statistics.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
+#include "apps/trainer/tasks/norm_statistics.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
@@ -35,8 +35,8 @@ constexpr const char* kThreads = "threads";
 /// Groups of rules for an algorithm whose step 0 is the run's `first`.
 std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length,
                                    std::int64_t first) {
-  std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
-  for (const ParameterGroup& group : config.groups) {
+  std::vector<RuleGroup> groups{{config.optimizer.rule.get(), 1.0}};
+  for (const ParameterGroup& group : config.optimizer.groups) {
     groups.push_back({group.rule.get(), group.lr_scale});
     if (group.until_epoch > 0.0)
       groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
@@ -52,41 +52,45 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       length_(run_length(config, site)),
       backend_(backend),
       transport_(transport),
-      plan_(plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)),
+      plan_(plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
+                         config.sync.bucket_bytes)),
       tape_(backend),
-      graphs_(config, site, backend, transport),
-      losses_(backend, config.dtype, std::min<std::int64_t>(config.log_every, 1024)),
-      norm_sums_(config.synchronized_norms ? std::make_unique<NormSums>(transport) : nullptr),
-      scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale)
-                                                : nullptr),
+      graphs_(plan_graphs(config, site), backend, transport),
+      losses_(backend, config.device.dtype, std::min<std::int64_t>(config.output.log_every, 1024)),
+      norm_sums_(config.sync.synchronized_norms ? std::make_unique<NormSums>(transport) : nullptr),
+      scaler_(config.device.compute == DType::kFloat16
+                  ? std::make_unique<LossScaler>(config.state.loss_scale)
+                  : nullptr),
       activation_bytes_(trace.activation_bytes) {
-  agree_on_plan(plan_, config.dtype, transport);
-  buckets_ =
-      make_buckets(plan_, backend, config.dtype, *config.rule, config.decay_all, config.compute);
-  if (!config.groups.empty()) {
+  agree_on_plan(plan_, config.device.dtype, transport);
+  buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
+                          config.optimizer.decay_all, config.device.compute);
+  if (!config.optimizer.groups.empty()) {
     std::vector<bool> decays{false};
-    for (const ParameterGroup& group : config.groups) decays.push_back(group.own_decay);
+    for (const ParameterGroup& group : config.optimizer.groups) decays.push_back(group.own_decay);
     set_groups(
-        backend, buckets_, [&](const Parameter& parameter) { return config.group_of(parameter); },
-        decays);
+        backend, buckets_,
+        [&](const Parameter& parameter) { return config.optimizer.group_of(parameter); }, decays);
   }
-  config.model->allocate_buffers(backend, config.dtype);
-  config.model->allocate_frozen(backend, config.dtype, config.compute);
+  config.model->allocate_buffers(backend, config.device.dtype);
+  config.model->allocate_frozen(backend, config.device.dtype, config.device.compute);
   open_part(0);
-  schedule_ = config.make_schedule(
-      {config.lr, length_.first_total(), static_cast<double>(length_.first_steps_per_epoch())});
+  schedule_ =
+      config.optimizer.make_schedule({config.optimizer.lr, length_.first_total(),
+                                      static_cast<double>(length_.first_steps_per_epoch())});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   size_loader(0);
   evaluation_loader_ = std::make_unique<EvaluationLoader>(
-      *config.dataset, config.batch_size, transport.rank(), transport.size(), backend,
-      config.compute, loader_settings().threads, config.views);
-  if (config.ema)
-    average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
-  if (config.lookahead)
-    lookahead_ = std::make_unique<Lookahead>(*config.lookahead, backend, buckets_, *config.model);
+      *config.data.dataset, config.length.batch_size, transport.rank(), transport.size(), backend,
+      config.device.compute, loader_settings().threads, config.evaluate.views);
+  if (config.state.ema)
+    average_ = std::make_unique<ModelAverage>(*config.state.ema, backend, buckets_, *config.model);
+  if (config.state.lookahead)
+    lookahead_ =
+        std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
-  for (std::size_t k = 0; k <= config.phases.size(); ++k) {
+  for (std::size_t k = 0; k <= config.sync.phases.size(); ++k) {
     const Part of = part(k);
     part_traffic_.push_back(step_traffic(config, trace, site, of.algorithm, of.topology));
   }
@@ -95,7 +99,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
 Trainer::~Trainer() = default;
 
 bool Trainer::size_loader(std::int64_t epoch) {
-  const auto& growth = images_of(config_.data).growth;
+  const auto& growth = images_of(config_.data.info).growth;
   const std::int64_t side = growth ? growth->side(epoch) : 0;
   if (loader_ && side == image_side_) return false;
   if (loader_ && transport_.rank() == 0)
@@ -104,23 +108,26 @@ bool Trainer::size_loader(std::int64_t epoch) {
   settings.fixed_place = graphs_.start_at_begin();
   settings.side = image_side_ = side;
   loader_.reset();  // its memory serves the next one
-  loader_ = std::make_unique<Loader>(*config_.dataset, settings, backend_, config_.compute);
+  loader_ =
+      std::make_unique<Loader>(*config_.data.dataset, settings, backend_, config_.device.compute);
   return true;
 }
 
 LoaderSettings Trainer::loader_settings(bool continues) const {
   LoaderSettings settings;
   settings.seed = config_.seed;
-  settings.shuffle = config_.shuffle;
-  settings.sampler = config_.sampler;
-  settings.augment = config_.augment;
-  if (!mixing_key(config_.augment).empty()) {
+  settings.shuffle = config_.data.shuffle;
+  settings.sampler = config_.data.sampler;
+  settings.augment = config_.data.augment;
+  if (!mixing_key(config_.data.augment).empty()) {
     settings.soft_target = {std::string(config_.task->shared_target()),
                             config_.model->output_shape().back()};
   }
-  settings.dirichlet_alpha = config_.dirichlet_alpha;
-  settings.batch_size = config_.batch_size;
-  settings.threads = data_threads(config_, transport_.world(), backend_.device());
+  settings.dirichlet_alpha = config_.data.dirichlet_alpha;
+  settings.batch_size = config_.length.batch_size;
+  settings.threads = config_.data.threads > 0
+                         ? config_.data.threads
+                         : spare_threads(config_.device, transport_.world(), backend_.device());
   settings.rank = transport_.rank();
   settings.ranks = transport_.size();
   if (continues && length_.stretches().size() > 1) {
@@ -132,14 +139,15 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
 }
 
 Trainer::Part Trainer::part(std::size_t k) const {
-  const std::int64_t began = k == 0 ? 0 : config_.phases[k - 1].first_step(length_);
-  const AlgorithmPlan& plan = k == 0 ? config_.algorithm : config_.phases[k - 1].algorithm;
+  const std::int64_t began = k == 0 ? 0 : config_.sync.phases[k - 1].first_step(length_);
+  const AlgorithmPlan& plan =
+      k == 0 ? config_.sync.algorithm : config_.sync.phases[k - 1].algorithm;
   // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of
   // their rounds: it begins anew with them.
   const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
   const std::int64_t came = length_.stretches().back().step;
-  return {plan, k == 0 ? config_.topology.get() : config_.phases[k - 1].topology.get(), began,
-          anew ? std::max(began, came) : began};
+  return {plan, k == 0 ? config_.sync.topology.get() : config_.sync.phases[k - 1].topology.get(),
+          began, anew ? std::max(began, came) : began};
 }
 
 std::optional<double> Trainer::bytes_sent() const {
@@ -155,7 +163,7 @@ std::optional<double> Trainer::bytes_sent() const {
 }
 
 std::size_t Trainer::part_of(std::int64_t t) const {
-  std::size_t k = config_.phases.size();
+  std::size_t k = config_.sync.phases.size();
   while (k > 0 && part(k).began > t) --k;
   return k;
 }
@@ -164,13 +172,13 @@ void Trainer::open_part(std::size_t k) {
   part_ = k;
   const auto& [plan, topology, began, first] = part(k);
   Encoding encoding = plan.messages.encoding.value_or(Encoding());
-  encoding.dtype = config_.dtype;
+  encoding.dtype = config_.device.dtype;
   // The exchanges that are encoded are another part's.
-  const bool whole = config_.mixer.encodes && !plan.messages.encoding;
-  mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer)
+  const bool whole = config_.sync.mixer.encodes && !plan.messages.encoding;
+  mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.sync.mixer)
                .make(backend_, transport_, encoding);
   std::function<void(int)> after_update;
-  if (config_.lookahead) {
+  if (config_.state.lookahead) {
     after_update = [this](int bucket) {
       lookahead_->after_update(static_cast<std::size_t>(bucket), step_ + 1, length_.total_steps);
     };
@@ -178,18 +186,18 @@ void Trainer::open_part(std::size_t k) {
   algorithm_ = make_algorithm(plan, {.backend = backend_,
                                      .transport = transport_,
                                      .mixer = *mixer_,
-                                     .rule = *config_.rule,
+                                     .rule = *config_.optimizer.rule,
                                      .buckets = buckets_,
                                      .topology = topology,
-                                     .clip = config_.clip,
-                                     .in_backward = config_.in_backward,
-                                     .overlap = config_.overlap,
+                                     .clip = config_.optimizer.clip,
+                                     .in_backward = config_.sync.in_backward,
+                                     .overlap = config_.sync.overlap,
                                      .check_overflow = scaler_ != nullptr,
                                      .start_at_begin = graphs_.start_at_begin(),
                                      .groups = rule_groups(config_, length_, first),
                                      .after_update = std::move(after_update)});
-  scheduler_ =
-      std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config_.allow_unused);
+  scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_,
+                                                 config_.optimizer.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
 }
 
@@ -246,9 +254,9 @@ void Trainer::switch_to(std::size_t k) {
 void Trainer::initialise() {
   together(transport_, [&] {
     config_.model->initialise(config_.seed,
-                              first_images(*config_.dataset, config_.model->first_images()));
-    if (!config_.init.file.empty() && transport_.rank() == 0)
-      load_initial_file(config_.init, *config_.model);
+                              first_images(*config_.data.dataset, config_.model->first_images()));
+    if (!config_.state.init.file.empty() && transport_.rank() == 0)
+      load_initial_file(config_.state.init, *config_.model);
   });
   const auto share = [&](const Tensor& tensor) {
     std::vector<std::byte> bytes(tensor.bytes());
@@ -265,10 +273,10 @@ void Trainer::initialise() {
   }
   config_.model->refresh_low();
   if (lookahead_) lookahead_->begin();
-  if (config_.sampler->complexity() != Sampler::Complexity::kNone) {
-    complexities_ =
-        agree_on_complexities(*config_.dataset, config_.sampler->complexity(), transport_.world());
-    config_.sampler->set_complexities(complexities_);
+  if (config_.data.sampler->complexity() != Sampler::Complexity::kNone) {
+    complexities_ = agree_on_complexities(*config_.data.dataset, config_.data.sampler->complexity(),
+                                          transport_.world());
+    config_.data.sampler->set_complexities(complexities_);
   }
   loader_->start(0, 0);
   note_beginning();
@@ -285,9 +293,9 @@ void Trainer::note_beginning() {
 
 void Trainer::check_updated() const {
   std::int64_t least = 1;  // steps after which every bucket has been updated
-  for (std::size_t k = 0; k <= config_.phases.size(); ++k) {
+  for (std::size_t k = 0; k <= config_.sync.phases.size(); ++k) {
     const AlgorithmPlan& plan = part(k).algorithm;
-    least = std::max({least, plan.steps.period, config_.rule->facts().phases});
+    least = std::max({least, plan.steps.period, config_.optimizer.rule->facts().phases});
     for (const StepKey& key : plan.steps.keys) least = std::max(least, key.steps + key.after);
   }
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
@@ -295,9 +303,9 @@ void Trainer::check_updated() const {
     const HostBytes bytes(buckets_[b].parameters);
     if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
-      const std::size_t group = config_.group_of(*slot.parameter);
-      if (group > 0 && (config_.groups[group - 1].lr_scale == 0.0 ||
-                        config_.groups[group - 1].until_epoch > 0.0))
+      const std::size_t group = config_.optimizer.group_of(*slot.parameter);
+      if (group > 0 && (config_.optimizer.groups[group - 1].lr_scale == 0.0 ||
+                        config_.optimizer.groups[group - 1].until_epoch > 0.0))
         continue;
       const std::vector<double> gradient = host_numbers(slot.parameter->grad);
       if (std::all_of(gradient.begin(), gradient.end(),
@@ -347,15 +355,16 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
     open_part(k);
   }
   RunCounters counters;
-  const bool by_complexity = config_.sampler->complexity() != Sampler::Complexity::kNone;
+  const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
   together(transport_, [&] {
-    counters =
-        load_state(file, source, *config_.model, buckets_, *config_.rule, !is_mean_of_ranks(file));
-    if (by_complexity) complexities_ = load_complexities(file, source, config_.data.train_samples);
+    counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule,
+                          !is_mean_of_ranks(file));
+    if (by_complexity)
+      complexities_ = load_complexities(file, source, config_.data.info.train_samples);
     if (average_) average_->load(file, source);
     if (lookahead_) lookahead_->load(file, source);
   });
-  if (by_complexity) config_.sampler->set_complexities(complexities_);
+  if (by_complexity) config_.data.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
   step_ = counters.step;
   for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
@@ -366,7 +375,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   const RunLength::Place place = length_.place(step_);
   loader_epoch_ = place.epoch;
   size_loader(loader_epoch_);
-  loader_->start(loader_epoch_, place.update * config_.accumulate);
+  loader_->start(loader_epoch_, place.update * config_.length.accumulate);
   std::exception_ptr refusal;  // which is this rank's alone, and others must hear of it
   try {
     algorithm_->resume(step_ - part(part_).first);
@@ -394,11 +403,13 @@ void Trainer::tell_changes(const SafetensorsFile& file, const std::string& sourc
   const auto number = [&](const char* key) {
     return before.contains(key) && before[key].is_number() ? before[key].get<double>() : 0.0;
   };
-  const RunLength length(length_.stretches(), config_.data.train_samples, config_.accumulate,
-                         number("epochs"), static_cast<std::int64_t>(number("steps")));
+  const RunLength length(length_.stretches(), config_.data.info.train_samples,
+                         config_.length.accumulate, number("epochs"),
+                         static_cast<std::int64_t>(number("steps")));
   if (length.total_steps == length_.total_steps || step_ >= length_.total_steps) return;
-  const auto schedule = config_.make_schedule(
-      {config_.lr, length.first_total(), static_cast<double>(length.first_steps_per_epoch())});
+  const auto schedule =
+      config_.optimizer.make_schedule({config_.optimizer.lr, length.first_total(),
+                                       static_cast<double>(length.first_steps_per_epoch())});
   const double was = schedule->lr(length.planned_step(step_)),
                is = schedule_->lr(length_.planned_step(step_));
   if (std::abs(is - was) <= 1e-6 * std::abs(was)) return;
@@ -410,13 +421,13 @@ void Trainer::tell_changes(const SafetensorsFile& file, const std::string& sourc
 
 std::string Trainer::threads_text() const {
   return backend_.device() == DeviceType::kCpu
-             ? std::to_string(compute_threads(config_, transport_.world()))
+             ? std::to_string(compute_threads(config_.device, transport_.world()))
              : "";
 }
 
 double Trainer::rate(std::int64_t step) const {
   const Part of = part(part_of(step));
-  const double batch = std::pow(length_.batch_ratio(step), config_.elastic.lr_power);
+  const double batch = std::pow(length_.batch_ratio(step), config_.state.elastic.lr_power);
   const std::int64_t planned = length_.planned_step(step);
   const double lr = named("schedule", "", [&] { return schedule_->lr(planned); });
   if (!std::isfinite(lr) || lr < 0.0) {
@@ -427,7 +438,7 @@ double Trainer::rate(std::int64_t step) const {
   return lr * batch *
          (step - (step < of.first ? of.began : of.first) < of.algorithm.equality.means_before
               ? 1.0
-              : config_.lr_scale);
+              : config_.sync.lr_scale);
 }
 
 void Trainer::issue_step() {
@@ -438,7 +449,7 @@ void Trainer::issue_step() {
     // Micro-batches that do not fill a group at an epoch's end are dropped.
     if (size_loader(epoch_now)) {
       loader_->start(epoch_now, 0);
-    } else if (length_.batches_per_epoch % config_.accumulate != 0) {
+    } else if (length_.batches_per_epoch % config_.length.accumulate != 0) {
       loader_->skip_to_epoch(epoch_now);
     }
     loader_epoch_ = epoch_now;
@@ -451,8 +462,8 @@ void Trainer::issue_step() {
                 .lr = lr_,
                 .largest_lr = largest_lr_};
   if (graphs_.start_at_begin()) settle_scale(info);
-  for (std::int64_t index = 0; index < config_.accumulate; ++index) {
-    const MicroBatch micro{index, index == 0, index + 1 == config_.accumulate};
+  for (std::int64_t index = 0; index < config_.length.accumulate; ++index) {
+    const MicroBatch micro{index, index == 0, index + 1 == config_.length.accumulate};
     loader_->advance();
     const auto work = [&] { return forward_backward(micro, info); };
     losses_.add(graphs_.run(micro, info, dropout_counter(micro), work), step_, micro.first);
@@ -473,10 +484,10 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
             .dropout_key = config_.seed,
             .dropout_counter = dropout_counter(micro),
             .norms_over = norm_sums_.get()};
-  if (config_.check_numbers) watch_numbers(batch, pass);
+  if (config_.device.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
-  PassSteps steps{.share = 1.0 / static_cast<double>(config_.accumulate),
+  PassSteps steps{.share = 1.0 / static_cast<double>(config_.length.accumulate),
                   .first = micro.first,
                   .last = micro.last};
   steps.before_loss = [&] {
@@ -485,7 +496,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
     pass.loss_scale = info.loss_scale;
   };
   steps.before_backward = [&](const Variable& loss) {
-    if (config_.check_numbers)
+    if (config_.device.check_numbers)
       check_finite(loss.value(), "loss", "its value", transport_.rank(), step_ + 1);
     if (!graphs_.start_at_begin() && micro.first) scheduler_->begin_step(info);
   };
@@ -508,7 +519,8 @@ void Trainer::settle_scale(StepInfo& info) {
 
 /// Distinct per step, micro-batch and rank; layers count up in the lower bits.
 std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
-  return static_cast<std::uint64_t>((step_ * config_.accumulate + micro.index) * transport_.size() +
+  return static_cast<std::uint64_t>((step_ * config_.length.accumulate + micro.index) *
+                                        transport_.size() +
                                     transport_.rank())
          << 24;
 }
@@ -517,27 +529,27 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
   SafetensorsFile file =
-      save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved,
-                 transport_.size(), config_.compute, std::move(used));
+      save_state(*config_.model, buckets_, *config_.optimizer.rule, counters, config_.resolved,
+                 transport_.size(), config_.device.compute, std::move(used));
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
   if (lookahead_) lookahead_->save(file);
-  save_stretches(config_.stretches, file);
-  save_contents(config_.data, file);
+  save_stretches(config_.length.stretches, file);
+  save_contents(config_.data.info, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata[kThreads] = threads_text();
   return file;
 }
 
 void Trainer::recalibrate_norms(MeanModelScope& shown) {
-  if (config_.recalibrate_batches == 0) return;
+  if (config_.sync.recalibrate_batches == 0) return;
   shown.replace_buffers([&] {
     together(transport_, [&] {
       if (!norm_loader_)
-        norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(false), backend_,
-                                                config_.compute);
+        norm_loader_ = std::make_unique<Loader>(*config_.data.dataset, loader_settings(false),
+                                                backend_, config_.device.compute);
       norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
-      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches,
+      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.sync.recalibrate_batches,
                   config_.seed, backend_);
     });
   });
@@ -557,7 +569,7 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   }
   // Every group's rule says the same: the config's reader sees to it.
   MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
-                      config_.rule->facts().evaluated);
+                      config_.optimizer.rule->facts().evaluated);
   recalibrate_norms(mean);
   EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_,
                                      transport_, counts_confusions(config_), meanwhile.stop);
@@ -582,14 +594,15 @@ void Trainer::step() {
     // not.
     const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
     const double sample =
-        static_cast<double>(activation_bytes_) / static_cast<double>(config_.batch_size);
+        static_cast<double>(activation_bytes_) / static_cast<double>(config_.length.batch_size);
     const auto fits = static_cast<std::int64_t>(
         0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
     fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1},
-         "{}; step {} with batch_size {}: {}", error.message(), step_ + 1, config_.batch_size,
-         fits >= 1 && config_.batch_size > 1
+         "{}; step {} with batch_size {}: {}", error.message(), step_ + 1,
+         config_.length.batch_size,
+         fits >= 1 && config_.length.batch_size > 1
              ? fmt::format("a batch_size of about {} would fit",
-                           std::min(fits, config_.batch_size - 1))
+                           std::min(fits, config_.length.batch_size - 1))
              : "not even a batch_size of 1 would fit, so the model is too large for this device");
   }
 }

@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
-#include "apps/trainer/state/model_metadata.h"
 #include "apps/trainer/verify.h"
 #include "comm/agreement.h"
 #include "core/error.h"
@@ -82,7 +82,8 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder, bool owes_test)
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
       checkpoints_(
-          transport_.world(), CheckpointFolder(folder_), config_.keep, [this](std::int64_t saved) {
+          transport_.world(), CheckpointFolder(folder_), config_.state.checkpoint.keep,
+          [this](std::int64_t saved) {
             const bool last = saved == trainer_.length().total_steps;
             if (progress_ && !last)
               progress_->message(fmt::format("checkpoint of step {} in {}", saved,
@@ -119,12 +120,12 @@ ExitCode TrainingRun::run_steps() {
   const std::int64_t total = length.total_steps;
   // A finished run has written its lines
   if (transport_.rank() == 0 && (step() < total || owes_test_)) {
-    writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
+    writer_ = std::make_unique<MetricsWriter>(folder_, config_.output.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
   read_best();
   // The memory of a checkpoint's copy is taken before the first step, so that no step pays for it.
-  if (config_.checkpoint.first_due(step(), length) < total)
+  if (config_.state.checkpoint.interval.first_due(step(), length) < total)
     checkpoints_.give_used(trainer_.state());
   bool stopped = owes_test_ && step() < total && !test(false);
   if (stopped) return ExitCode::kStopped;  // what it went on from is still there
@@ -138,17 +139,17 @@ ExitCode TrainingRun::run_steps() {
     data_wait_seconds_ += trainer_.take_data_wait_seconds();
 
     const bool last = step() == total;
-    if (step() % config_.log_every == 0 || last) {
+    if (step() % config_.output.log_every == 0 || last) {
       post_metrics();
     } else if (metrics_sum_.ready()) {
       emit_metrics();
     }
     stopped = !last && stop_agreed();
-    const bool tests = last || config_.evaluate.due(step(), length);
+    const bool tests = last || config_.evaluate.interval.due(step(), length);
     owes_test_ = tests && stopped;
-    const bool saves = last || stopped || config_.checkpoint.due(step(), length);
-    if ((config_.verify_checkpoints && saves) ||
-        (config_.verify_every > 0 && step() % config_.verify_every == 0))
+    const bool saves = last || stopped || config_.state.checkpoint.interval.due(step(), length);
+    if ((config_.sync.verify_checkpoints && saves) ||
+        (config_.sync.verify_every > 0 && step() % config_.sync.verify_every == 0))
       verify_replicas(trainer_);
     if (tests && !stopped)
       stopped = owes_test_ = !(saves ? test_before_checkpoint(last) : test(last));
@@ -206,7 +207,7 @@ void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_ste
                     "training diverged: the gradients of step {} and of those before it overflow "
                     "fp16 even with a loss scale of {:.3g}; use "
                     "a smaller learning rate, clip_norm, or bf16",
-                    scale_step, config_.loss_scale.least);
+                    scale_step, config_.state.loss_scale.least);
 }
 
 void TrainingRun::post_metrics() {
@@ -273,13 +274,14 @@ void TrainingRun::emit_metrics() {
     posted_.slowest_rank_ms = 1e3 * slowest / steps;
     posted_.fastest_rank_ms = 1e3 * fastest / steps;
   }
-  posted_.samples_per_second =
-      steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) /
-      std::max(seconds, 1e-9);
+  posted_.samples_per_second = steps *
+                               static_cast<double>(config_.length.batch_size *
+                                                   config_.length.accumulate * transport_.size()) /
+                               std::max(seconds, 1e-9);
   if (writer_) writer_->write(posted_);
   if (progress_)
     progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr,
-                      *posted_.samples_per_second, config_.data.collate().unit());
+                      *posted_.samples_per_second, config_.data.info.collate().unit());
 }
 
 bool TrainingRun::test(bool last) {
@@ -324,7 +326,7 @@ bool TrainingRun::test_before_checkpoint(bool last) {
 }
 
 void TrainingRun::read_best() {
-  if (!config_.keep_best) return;
+  if (!config_.state.checkpoint.keep_best) return;
   together(transport_, [&] {
     if (transport_.rank() == 0) best_ = whole_best();
   });
@@ -356,7 +358,7 @@ std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
 
 void TrainingRun::compare_with_best(const EvaluationResult& result) {
   is_best_ = false;
-  if (!config_.keep_best || result.samples == 0 || result.values.empty()) return;
+  if (!config_.state.checkpoint.keep_best || result.samples == 0 || result.values.empty()) return;
   // The first share, such as an accuracy; without one the first number, such as a loss.
   const auto share = std::find_if(result.values.begin(), result.values.end(),
                                   [](const MetricValue& value) { return value.share; });
@@ -412,7 +414,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
     writer_->write(line);
     if (!result.confusion.empty()) {
       const std::string table =
-          confusion_csv(result, config_.data.names_of_classes(config_.data.classes));
+          confusion_csv(result, config_.data.info.names_of_classes(config_.data.info.classes));
       write_file_atomically(folder_ + "/confusion.csv", table.data(), table.size());
     }
   }
@@ -448,7 +450,8 @@ bool TrainingRun::stop_agreed() {
   }
   const bool apart = trainer_.algorithm().steps.asynchronous;
   const std::int64_t interval =
-      apart ? std::clamp(config_.log_every, kStopInterval, kMostStopInterval) : kStopInterval;
+      apart ? std::clamp(config_.output.log_every, kStopInterval, kMostStopInterval)
+            : kStopInterval;
   if (step() % interval != 0) return false;
   bool stop = false;
   if (stop_sum_.pending()) {
@@ -486,18 +489,19 @@ void TrainingRun::write_summary() {
   LossScaler* scaler = trainer_.loss_scaler();
   double skipped = scaler ? static_cast<double>(step() + 1 - scaler->settle().optimizer_step) : 0.0;
   CachedDataset::Counts cached;
-  if (config_.cache) cached = config_.cache->counts();
+  if (config_.data.cache) cached = config_.data.cache->counts();
   double cache[] = {static_cast<double>(cached.hits), static_cast<double>(cached.decoded),
                     static_cast<double>(cached.kept), static_cast<double>(cached.bytes)};
   std::vector<std::string> hosts{host_name()};
-  std::vector<std::string> bad{fmt::format("{}", fmt::join(config_.dataset->bad_samples(), ","))};
+  std::vector<std::string> bad{
+      fmt::format("{}", fmt::join(config_.data.dataset->bad_samples(), ","))};
   if (transport_.size() > 1) {
     transport_.world().max(&peak, 1);
     transport_.world().max(&seconds, 1);
     transport_.world().max(&skipped, 1);
-    if (config_.cache) transport_.world().sum(cache, std::size(cache));
+    if (config_.data.cache) transport_.world().sum(cache, std::size(cache));
     hosts = transport_.world().all_gather(host_name());
-    if (images_of(config_.data).pictures) bad = transport_.world().all_gather(bad[0]);
+    if (images_of(config_.data.info).pictures) bad = transport_.world().all_gather(bad[0]);
   }
   together(transport_, [&] {
     if (transport_.rank() != 0) return;
@@ -518,14 +522,14 @@ void TrainingRun::write_summary() {
         {"commit", commit_text()},
         {"hosts", hosts},
         {"device", backend_.description()},
-        {"precision", name_of(config_.compute)},
+        {"precision", name_of(config_.device.compute)},
         {"transport", trainer_.carried_by()},
-        {"algorithm", config_.algorithm.name},
-        {"topology", config_.topology_name},
+        {"algorithm", config_.sync.algorithm.name},
+        {"topology", config_.sync.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };
-    if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
-    if (images_of(config_.data).pictures) {
+    if (!config_.sync.auto_figures.is_null()) summary["auto"] = config_.sync.auto_figures;
+    if (images_of(config_.data.info).pictures) {
       const std::set<std::string> different = different_of(bad);
       summary["bad_pictures"] = different.size();
       if (!different.empty())
@@ -534,7 +538,7 @@ void TrainingRun::write_summary() {
             "tests left them out",
             different.size(), different.size() == 1 ? "" : "s");
     }
-    if (config_.cache) {
+    if (config_.data.cache) {
       const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };
       summary["cache"] = {
           {"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};

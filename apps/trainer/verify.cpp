@@ -230,17 +230,6 @@ void compare_mix(Trainer& trainer) {
 
 }  // namespace
 
-std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mixer) {
-  if (algorithm.equality.any()) return {};
-  if (algorithm.steps.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic ||
-      algorithm.messages.always)
-    return fmt::format("with {} nothing is equal on ranks between two steps, or mixed there",
-                       algorithm.label());
-  if (mixer.encodes || algorithm.growth.encoded.code != Code::kNone)
-    return "ranks exchange encoded numbers, and none holds what another has";
-  return {};
-}
-
 void verify_replicas(Trainer& trainer) {
   if (trainer.transport().size() == 1) return;
   const TraceSpan span("verify", std::to_string(trainer.steps_done()));

@@ -4,10 +4,6 @@
 
 namespace starling {
 
-/// Why ranks have nothing to compare with this algorithm and mixer; empty where they have.
-/// `sync.verify` is refused then.
-std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mixer);
-
 /// `sync.verify`: ranks compare what must be equal. After an all-reduce that is every parameter and
 /// every state of the optimizer, to the bit, by digests (XXH3). In gossip what a rank received must
 /// be what the sender holds, to the bit, and the mix must keep the ranks' mean to rounding. Of

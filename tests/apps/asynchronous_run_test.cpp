@@ -55,8 +55,8 @@ TEST_CASE(
       if (rank == 1 && step == 3) CHECK(test::soon([&] { return ahead == 2; }));
     };
     const test::TrainerRun run(asynchronous_run(), transport, [&](TrainConfig& config) {
-      config.make_schedule = [make = std::move(config.make_schedule),
-                              hear](const ScheduleInputs& inputs) {
+      config.optimizer.make_schedule = [make = std::move(config.optimizer.make_schedule),
+                                        hear](const ScheduleInputs& inputs) {
         return std::make_unique<HeardSchedule>(make(inputs), hear);
       };
     });

@@ -104,11 +104,11 @@ std::vector<SafetensorsFile> continued_files(const json& config,
     const RankLayout site{ranks, ranks};
     TrainConfig read = read_train_config(config, "test", site);
     std::vector<Stretch> stretches = saved_stretches(mean, "file");
-    if (stretches.empty()) stretches = {{.ranks = made, .batch_size = read.batch_size}};
-    stretches = continued(std::move(stretches), steps_in(mean, "file"), ranks, read.elastic);
+    if (stretches.empty()) stretches = {{.ranks = made, .batch_size = read.length.batch_size}};
+    stretches = continued(std::move(stretches), steps_in(mean, "file"), ranks, read.state.elastic);
     TrainerRun run(config, transport, [&](TrainConfig& of_run) {
-      of_run.batch_size = stretches.back().batch_size;
-      of_run.stretches = stretches;
+      of_run.length.batch_size = stretches.back().batch_size;
+      of_run.length.stretches = stretches;
     });
     run.trainer->resume(mean, "file");
     files[static_cast<std::size_t>(transport.rank())] = run.state_after(count);
@@ -355,8 +355,8 @@ TEST_CASE("elastic/run: gossip goes on from the mean model") {
       const std::vector<Stretch> stretches = saved_stretches(own, "file");
       REQUIRE(stretches.size() == 2);
       TrainerRun run(config, transport, [&](TrainConfig& of_run) {
-        of_run.batch_size = stretches.back().batch_size;
-        of_run.stretches = stretches;
+        of_run.length.batch_size = stretches.back().batch_size;
+        of_run.length.stretches = stretches;
       });
       run.trainer->resume(own, "file");
       test::check_same_tensors(straight[static_cast<std::size_t>(transport.rank())],

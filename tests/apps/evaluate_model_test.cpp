@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/config/plugins.h"
-#include "apps/trainer/state/model_metadata.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -63,7 +63,7 @@ TEST_CASE(
   CHECK_FALSE(again.contains("optimizer"));
   CHECK_FALSE(again["data"].contains("augment"));
   CHECK_NOTHROW(read_train_config(again, "m.safetensors", {3, 3}));
-  CHECK(read_train_config(again, "m.safetensors", {3, 3}).batch_size == 32);
+  CHECK(read_train_config(again, "m.safetensors", {3, 3}).length.batch_size == 32);
   // Classes without names are numbers.
   SafetensorsFile plain;
   describe_model(
@@ -73,12 +73,12 @@ TEST_CASE(
   CHECK(plain.metadata.at("starling.classes") == R"(["0","1","2"])");
   const TrainConfig hundred =
       config_of(R"({"model": {"type": "resnet20"}, "data": {"type": "cifar100"}, "steps": 1})");
-  REQUIRE(hundred.data.class_names.size() == 100);
-  CHECK(std::is_sorted(hundred.data.class_names.begin(), hundred.data.class_names.end()));
+  REQUIRE(hundred.data.info.class_names.size() == 100);
+  CHECK(std::is_sorted(hundred.data.info.class_names.begin(), hundred.data.info.class_names.end()));
   CHECK(
       config_of(
           R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "fashion_mnist"}, "steps": 1})")
-          .data.class_names[9] == "Ankle boot");
+          .data.info.class_names[9] == "Ankle boot");
 }
 
 TEST_CASE(

@@ -56,7 +56,7 @@ std::string message_of_run(std::int64_t batch_size, std::size_t capacity) {
   const auto cpu = open_backend(DeviceType::kCpu, 1);
   SmallDevice device(*cpu, capacity);
   TrainConfig config = read_train_config(json, "test", {});
-  config.dataset->open();
+  config.data.dataset->open();
   const ShapeTrace trace = trace_shapes(config);
   std::string message;
   {

@@ -33,7 +33,7 @@ nlohmann::json config_of(const char* precision, const char* patch = "{}") {
 /// Precisions that a user is refused on a CPU compute there too, slowly.
 struct RunInPrecision : test::TrainerRun {
   RunInPrecision(const nlohmann::json& json, Transport& ranks, const LossScaleSettings& scale = {})
-      : TrainerRun(json, ranks, [&](TrainConfig& of_run) { of_run.loss_scale = scale; }) {}
+      : TrainerRun(json, ranks, [&](TrainConfig& of_run) { of_run.state.loss_scale = scale; }) {}
   Numbers numbers() const {
     Numbers result;
     for (const Parameter* parameter : config.model->parameters()) {
@@ -181,7 +181,7 @@ TEST_CASE(
     FakeWorld(2).run([&](Transport& transport) {
       RunInPrecision run(json, transport);
       run.steps(10);
-      if (run.config.compute != DType::kFloat32) CHECK(run.low_is_current());
+      if (run.config.device.compute != DType::kFloat32) CHECK(run.low_is_current());
       result[static_cast<std::size_t>(transport.rank())] = run.numbers();
     });
     return result;
@@ -384,22 +384,22 @@ TEST_CASE("precision: what a config's word means") {
   const auto read = [](const char* precision, const char* patch = "{}") {
     return read_train_config(config_of(precision, patch), "test", {2, 2});
   };
-  CHECK(read("fp32").compute == DType::kFloat32);
-  CHECK(read("fp64").compute == DType::kFloat64);
-  CHECK(read("fp64").dtype == DType::kFloat64);
-  CHECK(read("bf16").compute == DType::kBFloat16);
-  CHECK(read("bf16").dtype == DType::kFloat32);
-  CHECK(read("fp16").compute == DType::kFloat16);
-  CHECK(read("bf16").in_backward);
-  CHECK_FALSE(read("fp16").in_backward);
+  CHECK(read("fp32").device.compute == DType::kFloat32);
+  CHECK(read("fp64").device.compute == DType::kFloat64);
+  CHECK(read("fp64").device.dtype == DType::kFloat64);
+  CHECK(read("bf16").device.compute == DType::kBFloat16);
+  CHECK(read("bf16").device.dtype == DType::kFloat32);
+  CHECK(read("fp16").device.compute == DType::kFloat16);
+  CHECK(read("bf16").sync.in_backward);
+  CHECK_FALSE(read("fp16").sync.in_backward);
   CHECK(read("fp16").resolved["sync"]["update"] == "after_backward");
-  CHECK(read("auto", R"({"device": "cuda"})").compute == DType::kBFloat16);
+  CHECK(read("auto", R"({"device": "cuda"})").device.compute == DType::kBFloat16);
   CHECK(read("auto").resolved["precision"] == "auto");
   const TrainConfig gpu =
       read("fp32", R"({"tf32": true, "cudnn_benchmark": true, "deterministic": false})");
-  CHECK(gpu.tf32);
-  CHECK(gpu.cudnn_benchmark);
-  CHECK_FALSE(gpu.deterministic);
+  CHECK(gpu.device.tf32);
+  CHECK(gpu.device.cudnn_benchmark);
+  CHECK_FALSE(gpu.device.deterministic);
 }
 
 }  // namespace

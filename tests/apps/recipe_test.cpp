@@ -116,9 +116,9 @@ class WithBadSample final : public Dataset {
 /// For a TrainerRun; `sample` points to the rank's own then.
 std::function<void(TrainConfig&)> with_bad_sample(WithBadSample*& sample) {
   return [&sample](TrainConfig& config) {
-    auto dataset = std::make_unique<WithBadSample>(std::move(config.dataset));
+    auto dataset = std::make_unique<WithBadSample>(std::move(config.data.dataset));
     sample = dataset.get();
-    config.dataset = std::move(dataset);
+    config.data.dataset = std::move(dataset);
   };
 }
 
@@ -332,11 +332,11 @@ TEST_CASE(
       check_same_tensors(TrainerRun(recipe_config(R"({"ema": {}})"), transport).state_after(5),
                          run.trainer->state());
       const LoaderSettings settings{.seed = run.config.seed,
-                                    .augment = run.config.augment,
+                                    .augment = run.config.data.augment,
                                     .batch_size = 4,
                                     .rank = transport.rank(),
                                     .ranks = ranks};
-      Loader loader(*run.config.dataset, settings, *run.backend, DType::kFloat64);
+      Loader loader(*run.config.data.dataset, settings, *run.backend, DType::kFloat64);
       loader.start(0, 0);
       for (int k = 0; k < kBatches; ++k) {
         const Tensor images = loader.next()["image"];

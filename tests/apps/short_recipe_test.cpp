@@ -113,7 +113,7 @@ TEST_CASE(
       {
         TrainerRun run(json, transport);
         saved = run.state_after(4);
-        CHECK(run.low_is_current() == (run.config.compute == DType::kBFloat16));
+        CHECK(run.low_is_current() == (run.config.device.compute == DType::kBFloat16));
       }
       check_resumed(json, transport, saved, 3, straight);
     });
@@ -225,17 +225,17 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
           found_accuracy = value_of(result, "accuracy");
           // The mean model on every test image, one after another, with pixels put in their places
           // one by one.
-          const TensorInfo& info = *run.config.data.find("image");
-          const auto samples = static_cast<std::int64_t>(run.config.data.test_samples);
+          const TensorInfo& info = *run.config.data.info.find("image");
+          const auto samples = static_cast<std::int64_t>(run.config.data.info.test_samples);
           for (std::int64_t i = 0; i < samples; ++i) {
             std::vector<std::uint8_t> bytes(static_cast<std::size_t>(info.shape.elements()));
             std::int32_t label = -1;
             std::vector<std::byte*> places;
-            for (const TensorInfo& tensor : run.config.data.tensors) {
+            for (const TensorInfo& tensor : run.config.data.info.tensors) {
               places.push_back(tensor.name == "image" ? reinterpret_cast<std::byte*>(bytes.data())
                                                       : reinterpret_cast<std::byte*>(&label));
             }
-            run.config.dataset->read(Dataset::Split::kTest, i, places);
+            run.config.data.dataset->read(Dataset::Split::kTest, i, places);
             std::vector<double> logits(4, 0.0);
             for (const Shift& shift : expected.at(name)) {
               std::vector<double> shown(bytes.size());

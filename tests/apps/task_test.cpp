@@ -242,10 +242,10 @@ TEST_CASE("trainer/task: every loss trains on class numbers, and each is what it
     TrainConfig config = read_train_config(image_config(loss), "test", {1, 1});
     CHECK_NOTHROW(trace_shapes(config));
     CpuBackend backend(1);
-    config.dataset->open();
+    config.data.dataset->open();
     config.model->allocate(backend, DType::kFloat32);
     config.model->initialise(3);
-    EvaluationLoader loader(*config.dataset, 4, 0, 1, backend, DType::kFloat32);
+    EvaluationLoader loader(*config.data.dataset, 4, 0, 1, backend, DType::kFloat32);
     Pass pass{backend};
     const TaskOutput output = config.task->predict(*config.model, *loader.next(), pass);
     const float value = *config.task->loss(output, 1.0, pass).value().data<float>();

@@ -54,7 +54,7 @@ struct TrainerRun {
         config(changed(read_train_config(json, "test", site), change)),
         trace(trace_shapes(config)),
         backend(open_backend(DeviceType::kCpu, 1)) {
-    config.dataset->open();
+    config.data.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
     trainer->initialise();
   }
@@ -84,7 +84,7 @@ struct TrainerRun {
     for (const Parameter* parameter : config.model->parameters()) {
       if (!parameter->low) continue;
       ++copies;
-      const Tensor rounded(*backend, parameter->shape, config.compute);
+      const Tensor rounded(*backend, parameter->shape, config.device.compute);
       backend->cast({.x = parameter->value, .y = rounded});
       if (std::memcmp(rounded.raw(), parameter->low.raw(), rounded.bytes()) != 0) return false;
     }
@@ -115,7 +115,7 @@ inline void check_resumed(const nlohmann::json& json, Transport& transport,
                           const SafetensorsFile& straight) {
   TrainerRun run(json, transport);
   check_resumable(saved, "test", run.config.resolved, run.config.written, transport.size(),
-                  run.config.compute);
+                  run.config.device.compute);
   run.trainer->resume(saved, "test");
   check_same_tensors(straight, run.state_after(count));
 }

@@ -72,7 +72,7 @@ TEST_CASE("trainer: the learning rate that an optimizer has where the config giv
   const auto rate = [](const std::string& type) {
     nlohmann::json config = small_config();
     config["optimizer"] = {{"type", type}};
-    return read_train_config(config, "test.json", {4, 4}).lr;
+    return read_train_config(config, "test.json", {4, 4}).optimizer.lr;
   };
   const std::map<std::string, double> rates{
       {"sgd", 0.1},      {"adamw", 0.001},  {"accum_adam", 0.001},

@@ -201,7 +201,7 @@ TEST_CASE("verify: where there is nothing to compare it is refused") {
   json rare = verified_run({{"type", "local_sgd"}, {"period", 8}, {"start", 3}});
   rare["sync"]["verify"] = 4;  // they meet after 11, 19, …
   rare["sync"]["algorithm"]["start"] = 0;
-  CHECK(read_train_config(rare, "test", site).verify_every == 4);
+  CHECK(read_train_config(rare, "test", site).sync.verify_every == 4);
   rare["sync"]["algorithm"]["start"] = 3;
   refuse(rare, "sync.verify: is 4, but after none of the run's 60 steps");
   refuse(verified_run("choco", "static-ring"), "with ");
@@ -215,5 +215,5 @@ TEST_CASE("verify: where there is nothing to compare it is refused") {
   word["sync"]["verify"] = 0;
   refuse(word, "sync.verify");
   word["sync"]["verify"] = "checkpoint";
-  CHECK(read_train_config(word, "test", site).verify_checkpoints);
+  CHECK(read_train_config(word, "test", site).sync.verify_checkpoints);
 }

@@ -79,8 +79,8 @@ TEST_CASE(
     "cuda/graph_training: fp16 goes on after overflows, each phase of the rule with its own "
     "graph") {
   const auto overflows = [](TrainConfig& config) {
-    config.loss_scale.initial = 0x1p22;
-    config.loss_scale.growth_interval = 2;
+    config.state.loss_scale.initial = 0x1p22;
+    config.state.loss_scale.growth_interval = 2;
   };
   // Neither lamb's norms, nor muon's own direction, nor adafactor's squares follow the loss scale.
   for (const json& rule : {json::object(), kAccumulating,

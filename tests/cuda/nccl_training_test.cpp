@@ -258,7 +258,7 @@ TEST_CASE("nccl/training: an overflow on one rank alone") {
   const json config =
       with(with(graph_config(16), {{"precision", "fp16"}}), topology("one-peer-exp"));
   const RunOptions options{.prepare = [](TrainConfig& settings) {
-    settings.loss_scale = {.initial = 0x1p22, .growth_interval = 2};
+    settings.state.loss_scale = {.initial = 0x1p22, .growth_interval = 2};
   }};
   const std::vector<GraphOutcome> issued = train(2, eager(config), options),
                                   replayed = train(2, config, options);

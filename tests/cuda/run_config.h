@@ -40,10 +40,10 @@ inline nlohmann::json with(nlohmann::json config, const nlohmann::json& patch) {
 /// The config as it is for a GPU, in the dtype that its precision means there, its data open.
 inline TrainConfig read_gpu_config(const nlohmann::json& json, const RankLayout& site) {
   TrainConfig config = read_train_config(json, "test", site);
-  config.compute = config.precision == "bf16"   ? DType::kBFloat16
-                   : config.precision == "fp16" ? DType::kFloat16
-                                                : config.dtype;
-  config.dataset->open();
+  config.device.compute = config.device.precision == "bf16"   ? DType::kBFloat16
+                          : config.device.precision == "fp16" ? DType::kFloat16
+                                                              : config.device.dtype;
+  config.data.dataset->open();
   return config;
 }
 

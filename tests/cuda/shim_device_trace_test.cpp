@@ -106,9 +106,9 @@ Trained train(const std::string& algorithm, bool tracing) {
         result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
         const ShapeTrace trace = trace_shapes(config);
         if (rank == 0)
-          result.buckets =
-              plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)
-                  .buckets.size();
+          result.buckets = plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
+                                        config.sync.bucket_bytes)
+                               .buckets.size();
       });
   result.records = count_records(cuda::shim::stop_recording());
   for (const Lanes& lanes : result.lanes) {

@@ -38,12 +38,13 @@ using nlohmann::json;
 std::unique_ptr<ImageDataset> synthetic() {
   register_builtins();
   TrainConfig config = read_train_config(graph_config(1), "test", {});
-  config.dataset->open();
-  return std::unique_ptr<ImageDataset>(&dynamic_cast<ImageDataset&>(*config.dataset.release()));
+  config.data.dataset->open();
+  return std::unique_ptr<ImageDataset>(
+      &dynamic_cast<ImageDataset&>(*config.data.dataset.release()));
 }
 
 LoaderSettings settings_of_three() {
-  return {.augment = read_train_config(graph_config(1), "test", {}).augment,
+  return {.augment = read_train_config(graph_config(1), "test", {}).data.augment,
           .batch_size = 3,
           .fixed_place = true};
 }

@@ -88,7 +88,8 @@ Log logged_training(const std::string& precision, std::int64_t log_every) {
   log.compute = backend.handle();
   log.upload = handle_of(backend, StreamKind::kUpload);
   TrainConfig config = read_gpu_config(json, {});
-  config.make_schedule = [make = config.make_schedule, &log](const ScheduleInputs& site) {
+  config.optimizer.make_schedule = [make = config.optimizer.make_schedule,
+                                    &log](const ScheduleInputs& site) {
     return std::make_unique<NotingSchedule>(make(site), log);
   };
   const ShapeTrace trace = trace_shapes(config);

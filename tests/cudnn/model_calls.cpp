@@ -69,11 +69,11 @@ std::vector<TracedModel> configured_models() {
     alone.erase("sync");  // the topology may want more ranks than one
     const TrainConfig config = read_train_config(alone, file.string(), {});
     TracedModel model{file.filename().string(), json["model"].dump(), config.task->input(),
-                      config.batch_size};
+                      config.length.batch_size};
     for (const std::int64_t ranks : {1, 2, 4}) {
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const std::int64_t own = (config.data.test_samples - rank + ranks - 1) / ranks,
-                           batch = std::min(own, config.batch_size);
+        const std::int64_t own = (config.data.info.test_samples - rank + ranks - 1) / ranks,
+                           batch = std::min(own, config.length.batch_size);
         model.evaluated.insert(batch);
         if (own % batch != 0) model.evaluated.insert(own % batch);
       }

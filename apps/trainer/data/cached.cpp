@@ -160,8 +160,7 @@ std::string CachedDataset::text() const {
                                 ? fmt::format("shared by the {} ranks of a host", sharing_ranks_)
                                 : "of each rank";
   return fmt::format("cache: room for {} of {} samples, {:.1f} MiB {}", room, plan_.samples,
-                     static_cast<double>(plan_.bytes()) * sharing_ranks_ / (1024.0 * 1024.0),
-                     whose);
+                     static_cast<double>(plan_.bytes()) * sharing_ranks_ / kMebibyte, whose);
 }
 
 CachedDataset::Counts CachedDataset::counts() const {

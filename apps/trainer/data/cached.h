@@ -14,6 +14,8 @@
 
 namespace starling {
 
+inline constexpr double kMebibyte = 1024.0 * 1024.0;
+
 /// What a cache of `limit_bytes` a host keeps. Nothing is ever thrown out: an epoch takes each
 /// sample once, so one sample is as good as another, and making room would only decode more.
 struct CachePlan {

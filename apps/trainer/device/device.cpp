@@ -75,73 +75,73 @@ std::string why_not_gpus(const std::vector<std::string>& answers) {
                      first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
-int compute_threads(const TrainConfig& config, const World& world) {
-  return config.threads > 0 ? config.threads : std::max(1, cores_of_rank(world.local_size()));
+int compute_threads(const DeviceSettings& settings, const World& world) {
+  return settings.threads > 0 ? settings.threads : std::max(1, cores_of_rank(world.local_size()));
 }
 
-int data_threads(const TrainConfig& config, const World& world, DeviceType device) {
-  if (config.data_threads > 0) return config.data_threads;
-  const int computing = device != DeviceType::kCpu ? 1 : compute_threads(config, world);
+int spare_threads(const DeviceSettings& settings, const World& world, DeviceType device) {
+  const int computing = device != DeviceType::kCpu ? 1 : compute_threads(settings, world);
   return std::max(1, cores_of_rank(world.local_size()) - computing);
 }
 
-std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world) {
+std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const OptimizerRule& rule,
+                                        const Model& model, World& world) {
   std::unique_ptr<Backend> backend;
-  BackendSettings settings;
-  settings.threads = compute_threads(config, world);
-  settings.local_rank = world.local_rank();
-  settings.local_size = world.local_size();
-  settings.tf32 = config.tf32;
-  settings.benchmark = config.cudnn_benchmark;
-  settings.deterministic = config.deterministic;
-  const std::string device = device_of_all(config.device, world);
+  BackendSettings opened;
+  opened.threads = compute_threads(settings, world);
+  opened.local_rank = world.local_rank();
+  opened.local_size = world.local_size();
+  opened.tf32 = settings.tf32;
+  opened.benchmark = settings.cudnn_benchmark;
+  opened.deterministic = settings.deterministic;
+  const std::string device = device_of_all(settings.type, world);
   if (device == "cuda") {
-    together(world, [&] { backend = open_backend(DeviceType::kCuda, settings); });
+    together(world, [&] { backend = open_backend(DeviceType::kCuda, opened); });
     return backend;
   }
-  const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
+  const auto unsupported = model.unsupported(settings.compute, DeviceType::kCuda);
   if (device == "auto" && unsupported) {
     if (has_gpu_driver() && world.rank() == 0)
       log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
-  } else if (device == "auto" && runs_on_gpu(*config.rule)) {
-    backend = gpu_on_every_rank(settings, world);
+  } else if (device == "auto" && runs_on_gpu(rule)) {
+    backend = gpu_on_every_rank(opened, world);
   } else if (device == "auto" && has_gpu_driver() && world.rank() == 0) {
     log::info(
         "device auto: the CPU, because the optimizer's plug-in has no GPU kernels "
         "(docs/extending.md)");
   }
   if (backend) return backend;
-  together(world, [&] { backend = open_backend(DeviceType::kCpu, settings); });
-  if (usable_cores() < settings.threads) {
+  together(world, [&] { backend = open_backend(DeviceType::kCpu, opened); });
+  if (usable_cores() < opened.threads) {
     log::warning(
         "{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to "
         "none",
-        settings.threads, usable_cores(), usable_cores() == 1 ? "" : "s");
+        opened.threads, usable_cores(), usable_cores() == 1 ? "" : "s");
   }
   return backend;
 }
 
-bool choose_precision(TrainConfig& config, const Backend& backend, World& world) {
-  const DType before = config.compute;
+bool choose_precision(DeviceSettings& settings, const Backend& backend, World& world) {
+  const DType before = settings.compute;
   const bool cpu = backend.device() == DeviceType::kCpu;
-  if (config.precision == "auto") {
+  if (settings.precision == "auto") {
     double slow = cpu && !cpu::fast_bf16() ? 1.0 : 0.0;
     if (world.size() > 1) world.max(&slow, 1);  // machines may differ, formats may not
-    config.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
+    settings.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
   }
   together(world, [&] {
     if (!cpu) return;
-    if (config.compute == DType::kFloat16) {
+    if (settings.compute == DType::kFloat16) {
       fail(ExitCode::kUsage, "config", "precision: {}", fp16_needs_gpu());
     }
-    if (config.compute == DType::kBFloat16 && !cpu::fast_bf16()) {
+    if (settings.compute == DType::kBFloat16 && !cpu::fast_bf16()) {
       fail(ExitCode::kUsage, "config",
            "precision: bf16 needs a processor that multiplies it (AMX or AVX512_BF16), which {} "
            "does not; use fp32, auto, or a GPU",
            cpu::processor_name());
     }
   });
-  return config.compute != before;
+  return settings.compute != before;
 }
 
 DType expected_compute(const std::string& precision, const std::string& device) {

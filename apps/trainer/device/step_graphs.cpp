@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
-#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "apps/trainer/data/image_collate.h"
 #include "comm/agreement.h"
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -18,27 +16,6 @@
 namespace starling {
 
 namespace {
-
-/// Updates that are skipped do not count for the rule, so its phase is another number than the
-/// step's.
-std::int64_t free_phases(const TrainConfig& config) {
-  return config.compute == DType::kFloat16 ? config.rule->facts().phases : 1;
-}
-
-/// One for every step of a period, and what the micro-batches before the last need.
-std::int64_t count_graphs(std::int64_t period, std::int64_t phases, std::int64_t accumulate,
-                          bool two_buffers) {
-  // The first one overwrites gradients, others add
-  const std::int64_t before = std::min<std::int64_t>(accumulate - 1, 2);
-  return period * phases + before * (two_buffers ? 2 : 1);
-}
-
-std::string too_many(std::int64_t period, std::int64_t graphs) {
-  return fmt::format(
-      "the work of steps comes again after {} of them, which would be {} graphs; at most {} are "
-      "made",
-      period, graphs, kMostGraphs);
-}
 
 /// An error's text without its component, on one line.
 std::string text_of(const std::exception& error) {
@@ -65,86 +42,36 @@ std::string agreed(const std::string& mine, GraphChoice choice, World& world) {
 
 }  // namespace
 
-GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
-  GraphPlan plan;
-  if (site.ranks > 1 && config.transport.through_host)
-    plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport.name);
-  const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
-  std::string never;
-  plan.period =
-      std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.steps.period);
-  if (config.algorithm.steps.asynchronous)
-    never = fmt::format("{} goes by the clock, not by steps", config.algorithm.label());
-  else if (config.algorithm.steps.period == 0)
-    never = fmt::format("{} does not say after how many steps its work repeats",
-                        config.algorithm.label());
-  if (!config.phases.empty()) never = "sync.switch changes what steps do";
-  if (!config.groups.empty())
-    never = "groups of parameters have rates of their own (optimizer.groups)";
-  if (config.lookahead)
-    never = "the model goes back towards slow numbers after some steps only (lookahead)";
-  if (images_of(config.data).growth) never = "training images grow (data.progressive)";
-  if (config.synchronized_norms)
-    never = "batch norms wait for all ranks' statistics (sync.batch_norm)";
-  if (config.check_numbers) never = "the host looks at every number (check_numbers)";
-  if (plan.why_not.empty()) plan.why_not = never;
-  if (plan.why_not.empty() && topology && free_phases(config) > 1) {
-    plan.why_not =
-        "in fp16 the steps of an accumulating rule differ from rank to rank once one has "
-        "overflowed";
-  }
-  if (plan.period == 0) return plan;
-  plan.graphs = count_graphs(plan.period, free_phases(config), config.accumulate, false);
-  if (plan.why_not.empty() && plan.graphs > kMostGraphs)
-    plan.why_not = too_many(plan.period, plan.graphs);
-  return plan;
+std::int64_t GraphPlan::count(std::int64_t of, bool two_buffers) const {
+  // The first one overwrites gradients, others add
+  const std::int64_t before = std::min<std::int64_t>(accumulate - 1, 2);
+  return of * rule_phases + before * (two_buffers ? 2 : 1);
 }
 
-std::string graph_text(const TrainConfig& config, const RankLayout& site) {
-  if (config.cuda_graphs == GraphChoice::kOff)
-    return "graphs: none, because cuda_graphs is false\n";
-  if (site.ranks > 1 && config.auto_topology)
-    return "graphs: as the topology allows, which is chosen at the start\n";
-  const GraphPlan plan = plan_graphs(config, site);
-  if (!plan.why_not.empty()) return fmt::format("graphs: none, because {}\n", plan.why_not);
-  const auto times = [](std::int64_t period) {
-    return period == 1 ? std::string("each") : std::to_string(period);
-  };
-  std::string text =
-      fmt::format("graphs: {}, each of one micro-batch; the work of steps comes again after {}",
-                  plan.graphs, times(plan.period));
-  if (site.ranks == 1) return text + "\n";
-  const std::int64_t by_peers = std::lcm<std::int64_t>(plan.period, 2);
-  const std::int64_t graphs =
-      config.topology ? count_graphs(by_peers, free_phases(config), config.accumulate, true)
-                      : plan.graphs;
-  if (graphs != plan.graphs)
-    text +=
-        fmt::format("; {}, and {}, where ranks read each other's memory", graphs, times(by_peers));
-  return text + "; none where exchanges pass through the host\n";
+std::string GraphPlan::too_many(std::int64_t of, bool two_buffers) const {
+  const std::int64_t needed = count(of, two_buffers);
+  if (needed <= kMostGraphs) return {};
+  return fmt::format(
+      "the work of steps comes again after {} of them, which would be {} graphs; at most {} are "
+      "made",
+      of, needed, kMostGraphs);
 }
 
-std::string agree_on_graphs(const TrainConfig& config, const RankLayout& site, Backend& backend,
-                            Transport& transport) {
-  if (config.cuda_graphs == GraphChoice::kOff || backend.device() != DeviceType::kCuda) return {};
+std::string agree_on_graphs(const GraphPlan& plan, Backend& backend, Transport& transport) {
+  if (plan.choice == GraphChoice::kOff || backend.device() != DeviceType::kCuda) return {};
   std::string why = transport.size() > 1 ? transport.why_not_captured() : std::string();
-  if (why.empty()) why = plan_graphs(config, site).why_not;
-  return agreed(why, config.cuda_graphs, transport);
+  if (why.empty()) why = plan.why_not;
+  return agreed(why, plan.choice, transport);
 }
 
-StepGraphs::StepGraphs(const TrainConfig& config, const RankLayout& site, Backend& backend,
-                       Transport& transport)
-    : choice_(config.cuda_graphs),
-      backend_(backend),
-      transport_(transport),
-      accumulate_(config.accumulate),
-      rule_phases_(free_phases(config)) {
-  if (choice_ == GraphChoice::kOff) return;
+StepGraphs::StepGraphs(GraphPlan plan, Backend& backend, Transport& transport)
+    : plan_(std::move(plan)), backend_(backend), transport_(transport) {
+  if (plan_.choice == GraphChoice::kOff) return;
   if (backend.device() != DeviceType::kCuda) {
-    if (choice_ == GraphChoice::kOn) say("the device is no GPU");
+    if (plan_.choice == GraphChoice::kOn) say("the device is no GPU");
     return;
   }
-  const std::string why = agree_on_graphs(config, site, backend, transport);
+  const std::string why = agree_on_graphs(plan_, backend, transport);
   if (!why.empty()) {
     say(why);
     return;
@@ -174,10 +101,9 @@ void StepGraphs::attach(Algorithm& algorithm, Mixer& mixer, Tape& tape,
   if (period_ <= 0) {
     if (why.empty()) why = "the algorithm's work never repeats";
   } else {
-    const std::int64_t graphs = count_graphs(period_, rule_phases_, accumulate_, two_buffers_);
-    if (graphs > kMostGraphs) why = too_many(period_, graphs);
+    if (const std::string many = plan_.too_many(period_, two_buffers_); !many.empty()) why = many;
   }
-  why = agreed(why, choice_, transport_);
+  why = agreed(why, plan_.choice, transport_);
   if (!why.empty()) give_up(why);
 }
 
@@ -185,7 +111,7 @@ std::int64_t StepGraphs::warm_up_steps() const { return std::max<std::int64_t>(p
 
 StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro, const StepInfo& info) const {
   if (!micro.last) return {micro.first, false, two_buffers_ ? info.step % 2 : 0, 0};
-  return {micro.first, true, info.step % period_, info.optimizer_step % rule_phases_};
+  return {micro.first, true, info.step % period_, info.optimizer_step % plan_.rule_phases};
 }
 
 Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter,

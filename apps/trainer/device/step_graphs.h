@@ -7,9 +7,10 @@
 #include <string>
 #include <tuple>
 
-#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/device/settings.h"
 #include "comm/algorithm.h"
 #include "comm/capture.h"
+#include "comm/transport.h"
 #include "core/autograd.h"
 
 namespace starling {
@@ -17,22 +18,27 @@ namespace starling {
 /// Most graphs that are made for a run; a step that would need more is issued anew each time.
 inline constexpr std::int64_t kMostGraphs = 64;
 
-/// The graphs of a run, as far as its config tells.
+/// The graphs of a run, as far as its config tells (config/graph_plan.h).
 struct GraphPlan {
+  GraphChoice choice = GraphChoice::kAuto;
+  std::int64_t accumulate = 1;  ///< micro-batches of a step
+  std::int64_t rule_phases =
+      1;                    ///< of a rule whose steps are not training's, as updates are skipped
   std::int64_t period = 0;  ///< after so many steps the same work comes again; 0: never
   std::int64_t graphs = 0;
   std::string why_not;  ///< empty where steps can be graphs
+
+  /// Graphs of that period: one for every step of it, and what the micro-batches before the last
+  /// need.
+  std::int64_t count(std::int64_t period, bool two_buffers) const;
+  /// Why they are too many; empty where they are not.
+  std::string too_many(std::int64_t period, bool two_buffers) const;
 };
-/// `topology` that is still to be chosen counts as none.
-GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site);
-/// The line of --dry-run.
-std::string graph_text(const TrainConfig& config, const RankLayout& site);
 
 /// Why steps cannot be graphs on this device and transport, the same on all ranks: the lowest
 /// rank's reason; empty where they can. Collective where there are several ranks with GPUs. With
 /// "cuda_graphs": true a reason is an error.
-std::string agree_on_graphs(const TrainConfig& config, const RankLayout& site, Backend& backend,
-                            Transport& transport);
+std::string agree_on_graphs(const GraphPlan& plan, Backend& backend, Transport& transport);
 
 /// A micro-batch's place in its step.
 struct MicroBatch {
@@ -54,8 +60,7 @@ struct MicroBatch {
 class StepGraphs {
  public:
   /// Collective, before the algorithm is made. The rest outlives it.
-  StepGraphs(const TrainConfig& config, const RankLayout& site, Backend& backend,
-             Transport& transport);
+  StepGraphs(GraphPlan plan, Backend& backend, Transport& transport);
   /// AlgorithmSite's, and whether the step's scalars must be known before its work is issued. Stays
   /// as it is when graphs are given up.
   bool start_at_begin() const { return start_at_begin_; }
@@ -92,14 +97,12 @@ class StepGraphs {
   void give_up(const std::string& why);
   void say(const std::string& why);
 
-  GraphChoice choice_;
+  GraphPlan plan_;
   Backend& backend_;
   Transport& transport_;
   Mixer* mixer_ = nullptr;
   std::vector<Bucket>* buckets_ = nullptr;
   Tape* tape_ = nullptr;
-  /// `rule_phases_`: where updates may be skipped, so that its steps are not training's
-  std::int64_t accumulate_, rule_phases_;
   std::int64_t period_ = 0;
   bool two_buffers_ = false;
   bool on_ = false, start_at_begin_ = false;

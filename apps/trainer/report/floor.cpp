@@ -97,19 +97,20 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
 
 std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters,
                                              double received, const Ceilings& device) {
-  std::vector<OperationWork> work{
-      count_update(*config.rule, parameters, received, config.dtype, config.compute)};
+  std::vector<OperationWork> work{count_update(*config.optimizer.rule, parameters, received,
+                                               config.device.dtype, config.device.compute)};
   std::map<const OptimizerRule*, std::vector<LayerExtent>> layers;
   for (const Parameter* parameter : config.model->parameters()) {
-    if (parameter->trainable) layers[&config.rule_of(*parameter)].push_back(layer_of(*parameter));
+    if (parameter->trainable)
+      layers[&config.optimizer.rule_of(*parameter)].push_back(layer_of(*parameter));
   }
   for (const auto& [rule, own] : layers) {
     const std::vector<OperationWork> matrices =
-        count_matrices(*rule, own, config.dtype, work.front());
+        count_matrices(*rule, own, config.device.dtype, work.front());
     work.insert(work.end(), matrices.begin(), matrices.end());
   }
   for (OperationWork& operation : work)
-    operation.flops_per_second = device.flops(config.dtype, config.tf32);
+    operation.flops_per_second = device.flops(config.device.dtype, config.device.tf32);
   return work;
 }
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "apps/trainer/config/graph_plan.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/data/picture_pool.h"
-#include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/report/floor.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
@@ -27,8 +27,9 @@ struct RunPart {
   const std::string& topology_name;
 };
 std::vector<RunPart> parts_of(const TrainConfig& config) {
-  std::vector<RunPart> parts{{config.algorithm, config.topology.get(), config.topology_name}};
-  for (const SyncPhase& phase : config.phases)
+  std::vector<RunPart> parts{
+      {config.sync.algorithm, config.sync.topology.get(), config.sync.topology_name}};
+  for (const SyncPhase& phase : config.sync.phases)
     parts.push_back({phase.algorithm, phase.topology.get(), phase.topology_name});
   return parts;
 }
@@ -45,20 +46,21 @@ std::string topology_text(const TrainConfig& config, const RunPart& part, const 
               ? fmt::format("consensus: exact after {} round{}", *report.rounds_to_consensus,
                             *report.rounds_to_consensus == 1 ? "" : "s")
               : "consensus: geometric";
-  const double growth = growth_per_step(part.algorithm, *config.rule, *part.topology).per_step;
+  const double growth =
+      growth_per_step(part.algorithm, *config.optimizer.rule, *part.topology).per_step;
   if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
   return text;
 }
 
 std::string topology_text(const TrainConfig& config, const RankLayout& site) {
-  if (config.auto_topology) return "auto (chosen at the start, by measurement)";
+  if (config.sync.auto_topology) return "auto (chosen at the start, by measurement)";
   return topology_text(config, parts_of(config)[0], site);
 }
 
 /// "gossip over ring, 4 ranks, …", or "all-reduce" where ranks exchange by no topology.
 std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankLayout& site) {
   const RunPart part = parts_of(config)[k];
-  if (k == 0 && config.auto_topology)
+  if (k == 0 && config.sync.auto_topology)
     return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
   if (!part.topology) return part.algorithm.label();
   return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(),
@@ -95,8 +97,9 @@ std::string memory_text(const MemoryNeed& need) {
 
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
 std::string cache_text(const TrainConfig& config, const RankLayout& site) {
-  if (!config.cache) return {};
-  const CachePlan plan = plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node);
+  if (!config.data.cache) return {};
+  const CachePlan plan =
+      plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node);
   const auto bytes = static_cast<double>(plan.bytes());
   return fmt::format("cache: {} of {} samples, {} each; {} of host memory a rank, {} a host\n",
                      std::min(plan.samples, plan.places * site.ranks_per_node), plan.samples,
@@ -117,11 +120,11 @@ std::string floor_text(const Floor& floor, double images) {
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
 std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
-  if (site.ranks == 1 || !config.transport.counts_communicators) return {};
+  if (site.ranks == 1 || !config.sync.transport.counts_communicators) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
-  if (config.topology) {
+  if (config.sync.topology) {
     for (const std::vector<int>& group :
-         summed_groups(*config.topology, false, config.mixer.encodes)) {
+         summed_groups(*config.sync.topology, false, config.sync.mixer.encodes)) {
       if (static_cast<int>(group.size()) == site.ranks) continue;
       for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
     }
@@ -129,7 +132,7 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
   const int most = *std::max_element(groups.begin(), groups.end());
   constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
   constexpr int kNeighbours = 2;       // of a ring
-  const int channels = config.max_ctas > 0 ? config.max_ctas : 16;
+  const int channels = config.sync.max_ctas > 0 ? config.sync.max_ctas : 16;
   const std::string of_groups =
       most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
   return fmt::format(
@@ -138,7 +141,7 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
       "{} of NCCL_BUFFSIZE each): an estimate, not measured\n",
       1 + most, most == 0 ? "" : "s", of_groups,
       size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
-      config.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
+      config.sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
 }
 
 /// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
@@ -150,25 +153,27 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
   for (int rank = 0; rank < std::min(site.ranks_per_node, kShown); ++rank)
     out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
   if (site.ranks_per_node > kShown) out += ", …";
-  out += fmt::format("; precision {}\n", name_of(config.compute));
+  out += fmt::format("; precision {}\n", name_of(config.device.compute));
   out += nccl_text(config, site);
   out += graph_text(config, site);
 
   const Ceilings& device = kCeilings[0];
-  const double flops = device.flops(config.compute, config.tf32);
+  const double flops = device.flops(config.device.compute, config.device.tf32);
   const std::vector<OperationWork> pass =
       count_pass(*config.task, *config.model, config.pass_shape());
   std::vector<OperationWork> work;
-  for (std::int64_t i = 0; i < config.accumulate; ++i)
+  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
     work.insert(work.end(), pass.begin(), pass.end());
   const double received =
-      config.topology ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
+      config.sync.topology ? static_cast<double>(receive_buffers(config.sync.topology.get(), site))
+                           : 0.0;
   for (OperationWork& operation : count_step_update(config, elements, received, device))
     work.push_back(std::move(operation));
-  const auto images = static_cast<double>(config.batch_size * config.accumulate);
-  out += fmt::format(
-      "floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n",
-      device.device, 1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
+  const auto images = static_cast<double>(config.length.batch_size * config.length.accumulate);
+  out +=
+      fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n",
+                  device.device, 1e-12 * device.bytes_per_second, 1e-12 * flops,
+                  name_of(config.device.compute));
   return out + floor_text(floor_of(work, flops, device.bytes_per_second), images);
 }
 
@@ -193,7 +198,7 @@ std::string size_text(double bytes) {
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace) {
   const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   return fmt::format("{} parameters in {} bucket{}; {}", config.model->parameter_count(),
                      plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s",
                      algorithm_text(config, 0, site));
@@ -209,19 +214,19 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
         "schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to "
         "optimizer.lr\n",
         warmup, steps);
-  for (std::size_t k = 0; k <= config.phases.size(); ++k) {
-    const std::int64_t first = k == 0 ? 0 : config.phases[k - 1].first_step(length);
+  for (std::size_t k = 0; k <= config.sync.phases.size(); ++k) {
+    const std::int64_t first = k == 0 ? 0 : config.sync.phases[k - 1].first_step(length);
     const std::int64_t here =
-        (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
+        (k < config.sync.phases.size() ? config.sync.phases[k].first_step(length) : steps) - first;
     for (const StepKey& key :
-         (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).steps.keys) {
+         (k == 0 ? config.sync.algorithm : config.sync.phases[k - 1].algorithm).steps.keys) {
       const std::int64_t left = here - key.after;
       if (!key.period || key.steps < 2 || left % key.steps == 0) continue;
       text += fmt::format(
           "{}.algorithm.{}: {} steps do not divide the {} {}{}: its last {} end without what comes "
           "after {}\n",
           k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), key.key, key.steps,
-          config.phases.empty() ? "run's" : "part's", left,
+          config.sync.phases.empty() ? "run's" : "part's", left,
           key.after > 0 ? fmt::format(" from step {} on", key.after) : "", left % key.steps,
           key.steps);
     }
@@ -232,20 +237,21 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                            const ShapeTrace& trace) {
   const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   const RunLength length = run_length(config, site);
-  const auto element = static_cast<double>(size_of(config.dtype));
+  const auto element = static_cast<double>(size_of(config.device.dtype));
   std::string out = fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks,
                                 site.ranks_per_node, config.model->parameter_count());
-  out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples,
-                     config.data.test_samples, config.data.sample_text());
-  out += config.data.contents;
+  out +=
+      fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,
+                  config.data.info.test_samples, config.data.info.sample_text());
+  out += config.data.info.contents;
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch,
                      length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
-  for (std::size_t k = 1; k <= config.phases.size(); ++k) {
-    out += fmt::format("from step {}: {}\n", config.phases[k - 1].first_step(length),
+  for (std::size_t k = 1; k <= config.sync.phases.size(); ++k) {
+    out += fmt::format("from step {}: {}\n", config.sync.phases[k - 1].first_step(length),
                        algorithm_text(config, k, site));
   }
   out += fmt::format("buckets: {}\n", plan.buckets.size());
@@ -260,18 +266,18 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   }
   out += memory_text(memory_need(config, site, trace));
   out += cache_text(config, site);
-  if (config.device == "cuda") out += device_text(config, site, elements);
+  if (config.device.type == "cuda") out += device_text(config, site, elements);
   return out;
 }
 
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   double elements = 0.0;
   for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
-  const double flat = elements * static_cast<double>(size_of(config.dtype));
-  const auto compute = static_cast<double>(
-      size_of(is_low_precision(config.compute) ? config.compute : config.dtype));
+  const double flat = elements * static_cast<double>(size_of(config.device.dtype));
+  const auto compute = static_cast<double>(size_of(
+      is_low_precision(config.device.compute) ? config.device.compute : config.device.dtype));
   MemoryNeed need;
   need.parameters = need.gradients = flat;
   double states = 0.0, tables = 0.0;  // the states' bytes; what updates keep beside them
@@ -280,23 +286,23 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     std::vector<LayerExtent> layers;
     for (const BucketSlot& slot : bucket.slots) {
       layers.push_back(layer_of(slot));
-      states += static_cast<double>(state_elements_of(*config.rule, layers.back())) *
-                static_cast<double>(size_of(config.dtype));
-      if (config.rule->facts().measures_layers)
+      states += static_cast<double>(state_elements_of(*config.optimizer.rule, layers.back())) *
+                static_cast<double>(size_of(config.device.dtype));
+      if (config.optimizer.rule->facts().measures_layers)
         tables += static_cast<double>(update_layer_bytes(layers.back().elements));
     }
-    workspace = std::max(workspace, config.rule->workspace(layers));
+    workspace = std::max(workspace, config.optimizer.rule->workspace(layers));
   }
-  states *= static_cast<double>(config.rule->facts().states.size());
-  need.states =
-      states + tables + static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
-  need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
-  for (int copy = (config.ema ? 1 : 0) + (config.lookahead ? 1 : 0); copy > 0; --copy) {
+  states *= static_cast<double>(config.optimizer.rule->facts().states.size());
+  need.states = states + tables +
+                static_cast<double>(workspace) * static_cast<double>(size_of(config.device.dtype));
+  need.low = is_low_precision(config.device.compute) ? elements * compute : 0.0;
+  for (int copy = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0); copy > 0; --copy) {
     need.average += flat;
     for (const ModelBuffer* buffer : config.model->buffers()) {
       if (is_floating(buffer->dtype))
         need.average += static_cast<double>(buffer->shape.elements()) *
-                        static_cast<double>(size_of(config.dtype));
+                        static_cast<double>(size_of(config.device.dtype));
     }
   }
   const double one = need.parameters;
@@ -306,41 +312,42 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     for (const KeptState& state : algorithm.states) {
       if (state.numbers > 0) continue;  // a few
       sync += elements * static_cast<double>(state.copies_on(part.topology, 0)) *
-              static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
+              static_cast<double>(size_of(state.dtype.value_or(config.device.dtype)));
     }
     const double in_place = flat * static_cast<double>(receive_buffers(part.topology, site));
     const double tensors =
         algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;
-    if (part.topology && config.transport.reads_parameters && !algorithm.messages.always &&
+    if (part.topology && config.sync.transport.reads_parameters && !algorithm.messages.always &&
         site.ranks_per_node > 1) {
       parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
       // On GPUs sums of groups still want a place.
-      if (config.device != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
+      if (config.device.type != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
     }
     need.sync = std::max(need.sync, sync);
     need.receive = std::max(need.receive, receive);
     need.parameters = std::max(need.parameters, parameters);
   }
   need.activations = static_cast<double>(trace.activation_bytes);
-  for (const TensorInfo& tensor : config.data.tensors) {
+  for (const TensorInfo& tensor : config.data.info.tensors) {
     if (tensor.shape.rank() == 0) continue;  // a number a sample
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
-    const auto numbers = static_cast<double>(config.batch_size * tensor.shape.elements());
+    const auto numbers = static_cast<double>(config.length.batch_size * tensor.shape.elements());
     need.batches += 3.0 * numbers * element;
     // A device makes them of bytes, in three slots and in the place that graphs take them from. Of
     // pictures it makes a batch of images first. Where images are changed there are two batches
     // more: the result, and what lies between two changes.
-    if (tensor.pixels && config.device == "cuda") {
-      const bool pictures = images_of(config.data).pictures.has_value();
-      const double slots = config.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
+    if (tensor.pixels && config.device.type == "cuda") {
+      const bool pictures = images_of(config.data.info).pictures.has_value();
+      const double slots = config.device.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
       need.batches += (pictures ? slots * PicturePool::kRoom + 1.0 : slots) * numbers;
-      if (steps_of(config.augment, pictures) > 0) need.batches += 2.0 * numbers;
+      if (steps_of(config.data.augment, pictures) > 0) need.batches += 2.0 * numbers;
     }
   }
-  if (config.cache && config.device != "cuda")
+  if (config.data.cache && config.device.type != "cuda")
     need.cache = static_cast<double>(
-        plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node).bytes());
+        plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node)
+            .bytes());
   return need;
 }
 

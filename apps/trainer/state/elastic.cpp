@@ -207,7 +207,7 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
 }
 
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
-                               const Elastic& elastic) {
+                               const ElasticSettings& elastic) {
   Stretch next{.step = step, .ranks = ranks, .batch_size = stretches.back().batch_size};
   if (elastic.keep_global_batch) {
     const double wanted =
@@ -222,11 +222,11 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
 }
 
 std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
-                    const TrainConfig& config) {
+                    std::int64_t accumulate, const ElasticSettings& elastic) {
   const Stretch& now = stretches.back();
   const Stretch& before = stretches.size() > 1 ? stretches[stretches.size() - 2] : now;
   const auto update = [&](const Stretch& stretch) {
-    return stretch.ranks * stretch.batch_size * config.accumulate;
+    return stretch.ranks * stretch.batch_size * accumulate;
   };
   std::string text = fmt::format("elastic: from step {} on {} rank{} in place of {}, ", now.step,
                                  now.ranks, now.ranks == 1 ? "" : "s", before.ranks);
@@ -236,7 +236,7 @@ std::string text_of(const std::vector<Stretch>& stretches, const RunLength& leng
   text += update(now) == update(before)
               ? fmt::format("{} samples an update as before", update(now))
               : fmt::format("{} samples an update in place of {}", update(now), update(before));
-  const double rate = std::pow(length.batch_ratio(now.step), config.elastic.lr_power);
+  const double rate = std::pow(length.batch_ratio(now.step), elastic.lr_power);
   if (rate != 1.0) text += fmt::format(", the rate {:.4g} times the schedule's", rate);
   return text + fmt::format(", {} updates an epoch\n", length.steps_per_epoch);
 }

@@ -1,12 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/run_length.h"
-#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/schedules/run_length.h"
+#include "apps/trainer/state/settings.h"
 #include "comm/world.h"
 #include "core/safetensors.h"
 
@@ -36,10 +37,10 @@ void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file
 /// The stretches of a run that goes on from `step` with so many ranks, and the batch of each that
 /// `elastic` wants.
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
-                               const Elastic& elastic);
+                               const ElasticSettings& elastic);
 /// "going on from step 6 with 3 ranks in place of 4: batch_size 43 in place of 32, 129 samples an
 /// update in place of 128"
 std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
-                    const TrainConfig& config);
+                    std::int64_t accumulate, const ElasticSettings& elastic);
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-#include "apps/trainer/norm_statistics.h"
+#include "apps/trainer/tasks/norm_statistics.h"
 
 #include "core/stop_signals.h"
 #include "core/trace.h"

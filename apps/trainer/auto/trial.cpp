@@ -1,4 +1,4 @@
-#include "apps/trainer/device/trial.h"
+#include "apps/trainer/auto/trial.h"
 
 #include <algorithm>
 #include <chrono>
@@ -46,8 +46,8 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
 double matrix_flops(const TrainConfig& config, const Parameter& parameter) {
   OperationWork pass;
   double flops = 0.0;
-  for (const OperationWork& operation :
-       count_matrices(config.rule_of(parameter), {layer_of(parameter)}, config.dtype, pass)) {
+  for (const OperationWork& operation : count_matrices(
+           config.optimizer.rule_of(parameter), {layer_of(parameter)}, config.device.dtype, pass)) {
     flops += operation.flops;
   }
   return flops;
@@ -62,13 +62,13 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
   for (const Parameter* parameter : config.model->parameters()) {
     const double own = parameter->trainable ? matrix_flops(config, *parameter) : 0.0;
     if (own <= flops) continue;
-    rule = &config.rule_of(*parameter);
+    rule = &config.optimizer.rule_of(*parameter);
     layer = layer_of(*parameter);
     flops = own;
   }
   if (!rule) return 0.0;
   const auto numbers = [&](std::int64_t count) {
-    Tensor tensor(backend, Shape{count}, config.dtype);
+    Tensor tensor(backend, Shape{count}, config.device.dtype);
     // The norm is below 1, as a direction has
     backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));
     return tensor;
@@ -95,7 +95,7 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
 
 StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
   StepModel step;
-  const auto element = static_cast<double>(size_of(config.dtype));
+  const auto element = static_cast<double>(size_of(config.device.dtype));
   for (const Parameter* parameter : trace.ready_order) {
     const std::int64_t padded = (parameter->shape.elements() + 31) / 32 * 32;
     const double ready = static_cast<double>(step.tensors.size() + 1) /
@@ -103,11 +103,13 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
     step.tensors.push_back(
         {static_cast<double>(padded) * element, ready, matrix_flops(config, *parameter)});
   }
-  step.exchange_by(config.mixer);
-  step.matrix_flops_per_second =
-      config.device == "cuda" ? kCeilings[0].flops(config.dtype, config.tf32) : kAssumedFlops;
+  step.exchange_by(config.sync.mixer);
+  step.matrix_flops_per_second = config.device.type == "cuda"
+                                     ? kCeilings[0].flops(config.device.dtype, config.device.tf32)
+                                     : kAssumedFlops;
   step.update_traffic =
-      static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
+      static_cast<double>(config.optimizer.rule->bytes_per_parameter(static_cast<int>(element))) /
+      element;
   return step;
 }
 
@@ -121,17 +123,17 @@ std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& 
   std::vector<RoundCost> rounds;
   if (topology)
     rounds = costs_of(*topology, network, step.gossip_whole || algorithm.messages.wire < 1.0);
-  return site.ranks * predict(algorithm, rounds, network, step, config.bucket_bytes).sent;
+  return site.ranks * predict(algorithm, rounds, network, step, config.sync.bucket_bytes).sent;
 }
 
 StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
   Model& model = *config.model;
-  model.allocate(backend, config.dtype, config.compute);
+  model.allocate(backend, config.device.dtype, config.device.compute);
   model.initialise(config.seed);
   model.refresh_low();
   std::vector<PassTimes> passes;
   {
-    const Batch batch = empty_batch(config.task->tensors(), backend, config.batch_size,
+    const Batch batch = empty_batch(config.task->tensors(), backend, config.length.batch_size,
                                     config.pass_shape().activations());
     for (const Batch::Named& named : batch.tensors)
       backend.fill(named.tensor, is_floating(named.tensor.dtype()) ? 0.5 : 0.0);
@@ -148,7 +150,7 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
     return a.forward + a.backward < b.forward + b.backward;
   });
   const PassTimes& middle = passes[passes.size() / 2];
-  const auto groups = static_cast<double>(config.accumulate);
+  const auto groups = static_cast<double>(config.length.accumulate);
   StepModel step = untimed_step(config, trace);
   step.matrix_flops_per_second = matrix_rate(config, backend);
   // All but the last micro-batch of a step are computation before the first gradient is ready.

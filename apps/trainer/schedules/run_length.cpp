@@ -1,10 +1,9 @@
-#include "apps/trainer/config/run_length.h"
+#include "apps/trainer/schedules/run_length.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "apps/trainer/config/train_config.h"
 #include "core/error.h"
 
 namespace starling {
@@ -159,11 +158,32 @@ std::vector<TakenBatches> RunLength::taken() const {
   return taken;
 }
 
-RunLength run_length(const TrainConfig& config, const RankLayout& site) {
-  std::vector<Stretch> stretches = config.stretches;
-  if (stretches.empty()) stretches = {{.ranks = site.ranks, .batch_size = config.batch_size}};
-  return {std::move(stretches), config.data.train_samples, config.accumulate, config.epochs,
-          config.steps};
+LengthSettings read_length(ConfigSection& root) {
+  LengthSettings settings;
+  settings.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24),
+                                     "samples of one micro-batch on one rank");
+  settings.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20),
+                                     "micro-batches whose gradients add up to one update");
+  if (root.has("epochs") && root.has("steps"))
+    root.error("steps", "is given together with epochs; allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing())
+    root.missing("epochs", "a number, or steps in its place", "steps");
+  if (root.has("epochs") || root.describing())
+    settings.epochs = root.required_number("epochs", Range{0.0, 1e9, true, false},
+                                           "length of the run in epochs; this or `steps`");
+  if (settings.epochs == std::floor(settings.epochs) && settings.epochs > 0.0)
+    root.resolve("epochs", static_cast<std::int64_t>(settings.epochs));
+  if (root.has("steps") || root.describing()) {
+    settings.steps = root.required_integer("steps", Range::closed(1, 1e12),
+                                           "length of the run in updates, instead of `epochs`");
+  }
+  return settings;
+}
+
+RunLength run_length(const LengthSettings& settings, std::int64_t samples, int ranks) {
+  std::vector<Stretch> stretches = settings.stretches;
+  if (stretches.empty()) stretches = {{.ranks = ranks, .batch_size = settings.batch_size}};
+  return {std::move(stretches), samples, settings.accumulate, settings.epochs, settings.steps};
 }
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-#include "apps/trainer/output/output_folder.h"
+#include "apps/trainer/output_folder.h"
 
 #include <fmt/chrono.h>
 

@@ -4,11 +4,9 @@
 #include <vector>
 
 #include "apps/trainer/data/sampler.h"
-#include "topology/topology.h"
+#include "core/config.h"
 
 namespace starling {
-
-struct TrainConfig;
 
 /// A part of a run with one number of ranks: a run that never changed it has one, which begins at
 /// step 0.
@@ -84,9 +82,17 @@ class RunLength {
   bool by_epochs_ = false;
 };
 
-/// Length of the run that a config describes, whose stretches are its own, or one on all of these
-/// ranks.
-RunLength run_length(const TrainConfig& config, const RankLayout& site);
+/// How long a run is, and what its updates are made of.
+struct LengthSettings {
+  std::int64_t batch_size = 128, accumulate = 1;
+  double epochs = 0.0;     ///< a part of one too; 0: `steps`
+  std::int64_t steps = 0;  ///< 0: `epochs`
+  /// Of a run that went on with other numbers of ranks; empty: it did not
+  std::vector<Stretch> stretches = {};
+};
+LengthSettings read_length(ConfigSection& root);
+/// Length of such a run, whose stretches are its own, or one on all of these ranks.
+RunLength run_length(const LengthSettings& settings, std::int64_t samples, int ranks);
 
 /// The step that an epoch begins with, of so many steps each; within an epoch the first at or after
 /// that point.

@@ -1,4 +1,4 @@
-#include "apps/trainer/state/model_metadata.h"
+#include "apps/trainer/config/model_metadata.h"
 
 #include <nlohmann/json.hpp>
 
@@ -16,10 +16,10 @@ constexpr const char* kTestShare = "starling.test_share";
 ModelDescription description_of(const TrainConfig& config) {
   ModelDescription description;
   description.config = config.resolved.dump();
-  if (config.data.classes > 0)
-    description.classes = config.data.names_of_classes(config.data.classes);
+  if (config.data.info.classes > 0)
+    description.classes = config.data.info.names_of_classes(config.data.info.classes);
   description.image = config.model->input_shape();
-  config.data.collate().describe(config.data, description);
+  config.data.info.collate().describe(config.data.info, description);
   return description;
 }
 
@@ -27,7 +27,7 @@ ModelDescription description_of(const TrainConfig& config) {
 
 void describe_model(const TrainConfig& config, SafetensorsFile& file) {
   describe(description_of(config), file);
-  if (const auto& share = config.data.test_share) {
+  if (const auto& share = config.data.info.test_share) {
     nlohmann::json most = nlohmann::json::array();
     for (const auto& draw : share->most)
       most.push_back(draw ? nlohmann::json(*draw) : nlohmann::json());

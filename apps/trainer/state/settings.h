@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "apps/trainer/optimizer/settings.h"
+#include "apps/trainer/schedules/interval.h"
+#include "apps/trainer/state/init_file.h"
+#include "apps/trainer/state/lookahead.h"
+#include "apps/trainer/state/loss_scaler.h"
+#include "apps/trainer/state/model_average.h"
+#include "apps/trainer/sync/settings.h"
+#include "core/config.h"
+
+namespace starling {
+
+/// Section `checkpoint`.
+struct CheckpointSettings {
+  Interval interval;
+  int keep = 2;  ///< the newest ones
+  bool keep_best = false;
+};
+CheckpointSettings read_checkpoint(ConfigSection& root);
+
+/// Section `elastic`: how a run goes on with another number of ranks.
+struct ElasticSettings {
+  bool keep_global_batch = true;  ///< or each rank's
+  /// The rate is multiplied by (new / old samples of an update) to this power
+  double lr_power = 0.0;
+  std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
+  /// A lost rank: the others go on in the same processes, where MPI can do that
+  bool survive = false;
+};
+ElasticSettings read_elastic(ConfigSection& root);
+
+/// What a run has beside the model's parameters, and where it begins.
+struct StateSettings {
+  InitialFile init;
+  LossScaleSettings loss_scale;  ///< used where DeviceSettings::compute is fp16
+  std::optional<AverageSettings> ema;
+  std::optional<LookaheadSettings> lookahead;
+  CheckpointSettings checkpoint;
+  ElasticSettings elastic;
+};
+
+/// Reads `init`.
+InitialFile read_initial_file(ConfigSection& root);
+/// Reads `ema`, which is off where it is not given.
+std::optional<AverageSettings> read_average(ConfigSection& root,
+                                            const OptimizerSettings& optimizer);
+/// Reads `lookahead`, which is off where it is not given.
+std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
+                                                const OptimizerSettings& optimizer,
+                                                const SyncSettings& sync);
+
+}  // namespace starling

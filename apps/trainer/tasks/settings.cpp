@@ -1,0 +1,127 @@
+#include "apps/trainer/tasks/settings.h"
+
+#include <map>
+#include <utility>
+
+#include "apps/trainer/data/image_collate.h"
+#include "apps/trainer/tasks/metric.h"
+#include "core/error.h"
+
+namespace starling {
+
+std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
+                                std::vector<std::string>& metrics) {
+  const bool describing = root.describing();
+  ConfigSection section =
+      root.section("task", "what is trained: tensors of a batch in, loss and metrics out");
+  const std::string type = section.text("type", describing ? "classification" : data.task,
+                                        "see `--list tasks`; default: what the data set is for");
+  std::unique_ptr<Task> task;
+  if (!describing) task = tasks().make(type, section.path("type"), section, data);
+  metrics = section.texts(
+      "metrics", describing ? std::vector<std::string>{"classification"} : task->usual_metrics(),
+      "what tests measure, see `--list metrics`; default: the task's own");
+  if (!describing) section.finish();
+  return task;
+}
+
+void read_loss(ConfigSection& root, const Model* model,
+               const std::vector<std::string>& metric_names, Task* task) {
+  ConfigSection loss = root.section("loss", "what is minimised");
+  const std::string type =
+      loss.text("type", root.describing() ? "cross_entropy" : task->usual_loss(),
+                "see `--list losses`; default: the task's own");
+  if (root.describing()) return;
+  task->set_loss(losses().make(type, loss.path("type"), loss));
+  loss.finish();
+  std::vector<std::unique_ptr<Metric>> chosen;
+  for (const std::string& name : metric_names)
+    chosen.push_back(metrics().make(name, root.path("task.metrics"), model->output_shape().back()));
+  // Metrics of no samples say what their values will be called.
+  std::map<std::string, std::string> givers;
+  for (std::size_t m = 0; m < chosen.size(); ++m) {
+    const std::string& name = metric_names[m];
+    named("metric", name, [&] {
+      const std::int64_t sums = chosen[m]->sums();
+      if (sums < 0)
+        fail(ExitCode::kUsage, "metric", {.key = name}, "it keeps {} sums; allowed: 0 or more",
+             sums);
+      const std::vector<double> none(static_cast<std::size_t>(sums), 0.0);
+      for (const MetricValue& value : chosen[m]->values(none, 0.0)) {
+        const auto [giver, added] = givers.emplace(value.name, name);
+        if (!added || value.name.empty()) {
+          root.error("task.metrics",
+                     "{} and {} both give a number named '{}'; each needs a name of its own",
+                     giver->second, name, value.name);
+        }
+      }
+    });
+  }
+  task->set_metrics(std::move(chosen));
+}
+
+void settle_mixing(const ConfigSection& root, const Augmenters& augment, const DatasetInfo& data,
+                   const Model& model, std::int64_t batch_size, Task& task) {
+  const std::string key = mixing_key(augment);
+  if (key.empty()) return;
+  const std::string path = "data.augment." + key;
+  const std::string target(task.shared_target());
+  const TensorInfo* tensor = data.find(target);
+  if (target.empty() || !tensor || tensor->dtype != DType::kInt32 || tensor->shape.rank() != 0) {
+    root.error(
+        path,
+        "mixes classes, but the task has no one class for each image (task.type); leave it out");
+  }
+  if (!task.loss()->takes_shares()) {
+    root.error(path,
+               "makes targets that are shares of classes, which this loss does not take "
+               "(loss.type); allowed with cross_entropy, "
+               "bce_with_logits");
+  }
+  if (batch_size < 2)
+    root.error("batch_size", "is {}, but {} mixes the images of a batch; needed: >= 2", batch_size,
+               path);
+  task.share_targets(model.output_shape().back());
+}
+
+std::unique_ptr<Model> read_model(ConfigSection& root, const DatasetInfo& data, const Task* task) {
+  ConfigSection section = root.section("model", "the network");
+  if (root.describing()) {
+    section.required_text("type", "the model, see `--list models`");
+    section.integer("num_classes", 10, Range::closed(1, 1 << 24),
+                    "outputs; default: the data's classes");
+    return nullptr;
+  }
+  if (!root.has("model")) root.missing("model", R"(an object such as {"type": "resnet20"})");
+  std::unique_ptr<Model> model = make_model(section, task->input(), task->outputs());
+  task->check_model(*model, section);
+  const ImageCollate& images = images_of(data);
+  if (images.test_image) model->check_takes(*images.test_image);
+  for (const std::int64_t side :
+       images.growth ? images.growth->sides() : std::vector<std::int64_t>{}) {
+    model->check_takes(Shape{side, side, 3});
+  }
+  if (model->parameters().empty())
+    section.error("", "has no parameters, so there is nothing to train");
+  return model;
+}
+
+EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data) {
+  ConfigSection evaluate =
+      root.section("evaluate", "tests of the mean model; one more comes at the end");
+  EvaluateSettings settings{.interval = read_interval(evaluate, "test"), .views = {}};
+  const std::string tta = evaluate.choice(
+      "tta", "none", test_view_names(),
+      "what tests and starling-predict show of an image, before the mean of the outputs is taken; "
+      "mirror: it and its mirror image; "
+      "mirror_translate: both, and both moved by a pixel to either side with half the weight each");
+  if (root.describing()) return settings;
+  settings.views = test_views(tta);
+  if (settings.views.size() > 1 && !data.find("image"))
+    evaluate.error(
+        "tta", "is {}, which is for images, and this data set has none; allowed here: none", tta);
+  evaluate.finish();
+  return settings;
+}
+
+}  // namespace starling

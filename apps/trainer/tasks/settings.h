@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/inference/test_views.h"
+#include "apps/trainer/data/augment.h"
+#include "apps/trainer/schedules/interval.h"
+#include "apps/trainer/tasks/task.h"
+#include "core/config.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Section `evaluate`: when tests come, and what they show of an image.
+struct EvaluateSettings {
+  Interval interval;
+  std::vector<TestView> views;
+};
+EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data);
+
+/// Reads `task`, for the data's samples. `metrics` gets the names of the metrics, which are made
+/// once there is a model. Null where the keys are described.
+std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
+                                std::vector<std::string>& metrics);
+/// Reads `model`, for the task.
+std::unique_ptr<Model> read_model(ConfigSection& root, const DatasetInfo& data, const Task* task);
+/// Reads `loss`, and makes the metrics: the task has both then.
+void read_loss(ConfigSection& root, const Model* model, const std::vector<std::string>& metrics,
+               Task* task);
+/// Checks, where batches are mixed, what they need of task and loss: targets are shares then.
+void settle_mixing(const ConfigSection& root, const Augmenters& augment, const DatasetInfo& data,
+                   const Model& model, std::int64_t batch_size, Task& task);
+
+}  // namespace starling
