@@ -7,6 +7,7 @@
 
 #include "apps/inference/model_file.h"
 #include "apps/trainer/auto/trial.h"
+#include "apps/trainer/config/graph_plan.h"
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
@@ -120,7 +121,7 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
   settings.sampler = config_.data.sampler;
   settings.augment = config_.data.augment;
   if (!mixing_key(config_.data.augment).empty()) {
-    settings.soft_target = {std::string(config_.task->shared_target()),
+    settings.soft_target = {std::string(config_.task->target()),
                             config_.model->output_shape().back()};
   }
   settings.dirichlet_alpha = config_.data.dirichlet_alpha;

@@ -221,6 +221,7 @@ TEST_CASE(
 2 1 | an augmentation | data\.augment\.flip: is for images | data.augment.flip=true | data.val_fraction=0.5
 2 1 | a partition by classes that are not | data\.partition\.type: is dirichlet, but the samples of csv have no class | data.partition.type=dirichlet | data.val_fraction=0.5
 2 1 | a task of images | needs samples with a tensor 'label'|task\.type | task.type=none | data.val_fraction=0.5
+2 1 | a metric of classes | task\.metrics: classification does not fit the task regression, whose targets are fp32 of shape 1 for outputs of shape 1; needed: a class number for each row | task.metrics=["loss","classification"] | data.val_fraction=0.5
 2 1 | too many outputs | num_classes: the model's outputs are 2, the targets 1; needed: the same | model={"type": "mlp", "num_classes": 2} | data.val_fraction=0.5
 lacks out
 )table",

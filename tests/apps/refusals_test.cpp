@@ -74,6 +74,8 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | a text for a number | batch_size.*(number|integer) | batch_size="many"
 2 1 | a fraction for an integer | batch_size.*integer | batch_size=1.5
 2 1 | a number for an object | model.*object | model=3
+2 1 | a misspelt key that others follow | data\.chanels: unknown key.*channels | data.chanels=1 | data.normalize={"mean": [0.5], "std": [0.2]}
+2 1 | numbers that are not the channels' | data\.normalize\.mean: has 1 entries, the images have 3 | data.normalize={"mean": [0.5], "std": [0.2]}
 2 1 | an object given as text | data.*object | data=synthetic
 2 1 | zero batch size | batch_size.*>= *1|batch_size.*1 | batch_size=0
 2 1 | negative learning rate | optimizer\.lr.*>= 0.*-1 | optimizer.lr=-1

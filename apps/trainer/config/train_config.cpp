@@ -46,7 +46,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
     if (const auto error = config.model->unsupported(config.device.compute, DeviceType::kCuda))
       throw Error(*error);
   }
-  read_loss(root, config.model.get(), metrics, config.task.get());
+  read_loss(root, config.data.info, config.model.get(), metrics, config.task.get());
   if (!root.describing()) {
     settle_mixing(root, config.data.augment, config.data.info, *config.model,
                   config.length.batch_size, *config.task);

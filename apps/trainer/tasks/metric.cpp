@@ -18,6 +18,10 @@ class ClassificationMetric final : public Metric {
  public:
   explicit ClassificationMetric(std::int64_t outputs) : top5_(outputs > 10) {}
   std::int64_t sums() const override { return 4; }
+  std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
+    const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
+    return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";
+  }
   void add(const Task&, const TaskOutput& output, const Tensor& totals, Pass& pass) const override {
     pass.backend.classification_metrics(
         {.logits = output.outputs.value(), .labels = output.targets, .totals = totals});
@@ -61,6 +65,10 @@ class NumberMetric final : public Metric {
   enum class Kind : std::uint8_t { kMse, kMae, kR2 };
   NumberMetric(Kind kind, std::int64_t outputs) : kind_(kind), outputs_(outputs) {}
   std::int64_t sums() const override { return kind_ == Kind::kR2 ? 3 : 1; }
+  std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
+    const bool numbers = is_floating(targets.dtype) && targets.shape == outputs;
+    return numbers ? "" : "a number for each output";
+  }
   void add(const Task&, const TaskOutput& output, const Tensor& totals, Pass& pass) const override {
     Backend& backend = pass.backend;
     const Tensor outputs = output.outputs.value();

@@ -26,6 +26,12 @@ class Metric {
   virtual ~Metric() = default;
   /// How many sums it keeps.
   virtual std::int64_t sums() const = 0;
+  /// What it needs of outputs of this shape a sample and their targets, and they are not: refused
+  /// where the config is read. Empty: they are fit.
+  virtual std::string needs(const Shape& outputs, const TensorInfo& targets) const {
+    (void)outputs, (void)targets;
+    return {};
+  }
   /// Adds a batch to `totals`, fp64 [sums()].
   virtual void add(const Task& task, const TaskOutput& output, const Tensor& totals,
                    Pass& pass) const = 0;

@@ -1,6 +1,7 @@
 #include "apps/trainer/tasks/settings.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "apps/trainer/data/image_collate.h"
@@ -25,7 +26,7 @@ std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
   return task;
 }
 
-void read_loss(ConfigSection& root, const Model* model,
+void read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
                const std::vector<std::string>& metric_names, Task* task) {
   ConfigSection loss = root.section("loss", "what is minimised");
   const std::string type =
@@ -37,6 +38,7 @@ void read_loss(ConfigSection& root, const Model* model,
   std::vector<std::unique_ptr<Metric>> chosen;
   for (const std::string& name : metric_names)
     chosen.push_back(metrics().make(name, root.path("task.metrics"), model->output_shape().back()));
+  const TensorInfo* targets = data.find(task->target());
   // Metrics of no samples say what their values will be called.
   std::map<std::string, std::string> givers;
   for (std::size_t m = 0; m < chosen.size(); ++m) {
@@ -46,6 +48,15 @@ void read_loss(ConfigSection& root, const Model* model,
       if (sums < 0)
         fail(ExitCode::kUsage, "metric", {.key = name}, "it keeps {} sums; allowed: 0 or more",
              sums);
+      const std::string needed =
+          targets ? chosen[m]->needs(model->output_shape(), *targets) : std::string();
+      if (!needed.empty()) {
+        root.error("task.metrics",
+                   "{} does not fit the task {}, whose targets are {} of shape {} for outputs of "
+                   "shape {}; needed: {}",
+                   name, root.resolved()["task"].value("type", ""), name_of(targets->dtype),
+                   targets->shape.text(), model->output_shape().text(), needed);
+      }
       const std::vector<double> none(static_cast<std::size_t>(sums), 0.0);
       for (const MetricValue& value : chosen[m]->values(none, 0.0)) {
         const auto [giver, added] = givers.emplace(value.name, name);
@@ -65,9 +76,8 @@ void settle_mixing(const ConfigSection& root, const Augmenters& augment, const D
   const std::string key = mixing_key(augment);
   if (key.empty()) return;
   const std::string path = "data.augment." + key;
-  const std::string target(task.shared_target());
-  const TensorInfo* tensor = data.find(target);
-  if (target.empty() || !tensor || tensor->dtype != DType::kInt32 || tensor->shape.rank() != 0) {
+  const TensorInfo* tensor = data.find(task.target());
+  if (!tensor || tensor->dtype != DType::kInt32 || tensor->shape.rank() != 0) {
     root.error(
         path,
         "mixes classes, but the task has no one class for each image (task.type); leave it out");

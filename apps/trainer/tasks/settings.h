@@ -27,8 +27,8 @@ std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
 /// Reads `model`, for the task.
 std::unique_ptr<Model> read_model(ConfigSection& root, const DatasetInfo& data, const Task* task);
 /// Reads `loss`, and makes the metrics: the task has both then.
-void read_loss(ConfigSection& root, const Model* model, const std::vector<std::string>& metrics,
-               Task* task);
+void read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
+               const std::vector<std::string>& metrics, Task* task);
 /// Checks, where batches are mixed, what they need of task and loss: targets are shares then.
 void settle_mixing(const ConfigSection& root, const Augmenters& augment, const DatasetInfo& data,
                    const Model& model, std::int64_t batch_size, Task& task);

@@ -46,7 +46,7 @@ class ClassificationTask final : public Task {
   TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
     return {forward(model, batch, input_.name, pass), batch["label"]};
   }
-  std::string_view shared_target() const override { return "label"; }
+  std::string_view target() const override { return "label"; }
 
  private:
   TensorInfo input_;
@@ -72,6 +72,7 @@ class RegressionTask final : public Task {
   TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
     return {forward(model, batch, "features", pass), batch["target"]};
   }
+  std::string_view target() const override { return "target"; }
 
  private:
   Shape input_, target_;
@@ -95,7 +96,7 @@ Variable Task::loss(const TaskOutput& output, double share, Pass& pass) const {
 
 void Task::share_targets(std::int64_t classes) {
   for (TensorInfo& tensor : data_.tensors) {
-    if (tensor.name == shared_target())
+    if (tensor.name == target())
       tensor = {.name = tensor.name, .shape = Shape{classes}, .dtype = DType::kFloat32};
   }
 }

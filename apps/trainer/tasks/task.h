@@ -42,14 +42,14 @@ class Task {
   virtual std::string usual_loss() const = 0;
   virtual std::vector<std::string> usual_metrics() const = 0;
   virtual TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const = 0;
-  /// The tensor of one class number a sample that may be a share of each class instead, [outputs],
-  /// where images are mixed; empty: none may.
-  virtual std::string_view shared_target() const { return {}; }
+  /// The sample's tensor that outputs are compared with; empty: none is. One class number a sample
+  /// becomes a share of each class, [outputs], where images are mixed.
+  virtual std::string_view target() const { return {}; }
   /// The mean over the batch times `share`.
   virtual Variable loss(const TaskOutput& output, double share, Pass& pass) const;
 
-  /// Tensors of a sample in training: the data's, but for the shared target once share_targets()
-  /// has been called.
+  /// Tensors of a sample in training: the data's, but for the target once share_targets() has been
+  /// called.
   const std::vector<TensorInfo>& tensors() const { return data_.tensors; }
   const std::vector<std::unique_ptr<Metric>>& metrics() const { return metrics_; }
   void set_loss(std::unique_ptr<Loss> loss) { loss_ = std::move(loss); }
