@@ -28,6 +28,7 @@
 #include "apps/trainer/output_folder.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
+#include "apps/trainer/resume.h"
 #include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
@@ -54,86 +55,9 @@ namespace starling {
 
 namespace {
 
-/// This process's rank before MPI is up, for the few things that are printed without it.
 bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
+/// This process's rank before MPI is up, for the few things that are printed without it.
 bool is_first_rank() { return detail::read_launcher().rank <= 0; }
-
-/// A name in a registry, and a line on it.
-struct Listed {
-  std::string name, summary;
-};
-template <class R>
-std::vector<Listed> listed(const R& registry) {
-  std::vector<Listed> result;
-  for (const std::string& name : registry.names()) result.push_back({name, registry.summary(name)});
-  return result;
-}
-/// A kind of part that `--list` knows.
-struct ListedKind {
-  const char* kind;
-  std::vector<Listed> (*entries)();
-};
-constexpr ListedKind kListed[] = {{"models", [] { return listed(models()); }},
-                                  {"layers", [] { return listed(layers()); }},
-                                  {"topologies", [] { return listed(topologies()); }},
-                                  {"algorithms", [] { return listed(algorithms()); }},
-                                  {"transports", [] { return listed(transports()); }},
-                                  {"optimizers", [] { return listed(optimizers()); }},
-                                  {"schedules", [] { return listed(schedules()); }},
-                                  {"data", [] { return listed(datasets()); }},
-                                  {"samplers", [] { return listed(samplers()); }},
-                                  {"augmentations", [] { return listed(augmentations()); }},
-                                  {"tasks", [] { return listed(tasks()); }},
-                                  {"losses", [] { return listed(losses()); }},
-                                  {"metrics", [] { return listed(metrics()); }}};
-
-/// One name a line; for a reader at a terminal with a line on each.
-void print_names(const std::string& kind) {
-  std::vector<std::string> kinds;
-  for (const ListedKind& list : kListed) {
-    if (kind == list.kind) {
-      const std::vector<Listed> entries = list.entries();
-      const bool described = stdout_is_terminal();
-      std::size_t widest = 0;
-      for (const Listed& entry : entries) widest = std::max(widest, entry.name.size());
-      std::string text;
-      for (const auto& [name, summary] : entries) {
-        text += described && !summary.empty() ? fmt::format("{:<{}}  {}\n", name, widest, summary)
-                                              : name + "\n";
-      }
-      answer(text);
-      return;
-    }
-    kinds.emplace_back(list.kind);
-  }
-  fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind,
-       suggestion(kind, kinds), fmt::join(kinds, ", "));
-}
-
-}  // namespace
-
-bool answer_question(const TrainOptions& options) {
-  if (!options.help && !options.version && !options.describe_config && options.list.empty())
-    return false;
-  if (!is_first_rank()) return true;
-  if (options.help)
-    answer(options.help_text);
-  else if (options.version)
-    answer(version_report() + nccl_version_line());
-  else if (options.describe_config)
-    answer(describe_config());
-  else {
-    if (!options.config.empty()) {  // so that what plug-ins bring is listed too
-      const nlohmann::json config = read_json_file(options.config);
-      ConfigSection root(config, options.config);
-      load_plugins(root.texts("plugins", {}, ""));
-    }
-    print_names(options.list);
-  }
-  return true;
-}
-
-namespace {
 
 /// Source that a config's errors name: the config, or the model file that has it.
 std::string source_of(const TrainOptions& options) {
@@ -267,91 +191,6 @@ void write_trace(const std::string& path, const std::string& mine, World& world)
   });
 }
 
-/// A checkpoint as this rank goes on from it: by how many ranks it was made, and its file, or with
-/// `elastic` those of its share.
-struct ReadCheckpoint {
-  int made = 0;
-  std::string source;  ///< rank 0's file
-  RankFiles files;
-};
-
-/// The newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which
-/// damaged ones were left out. Where none is whole, the error is what is wrong with the newest.
-/// Collective.
-ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world,
-                                      std::int64_t& step, bool elastic) {
-  std::optional<AgreedError> first;
-  std::vector<std::int64_t> damaged;
-  while (true) {
-    ReadCheckpoint state;
-    const auto error = try_together(world, [&] {
-      state.made = checkpoints.ranks(step);
-      state.source = checkpoints.rank_file(step, 0);
-      const bool others = elastic && state.made > 0 && state.made != world.size();
-      // Without --elastic check_resumable() says on rank 0 that these are too many ranks.
-      for (int rank = world.rank(); rank < std::max(state.made, 1); rank += world.size()) {
-        state.files.emplace_back(checkpoints.rank_file(step, rank), checkpoints.read(step, rank));
-        if (!others) break;
-      }
-    });
-    if (!error) {
-      together(world, [&] {
-        if (world.rank() != 0 || damaged.empty()) return;
-        log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(),
-                     step);
-        for (const std::int64_t bad : damaged) {
-          const std::string reason = checkpoints.set_aside(bad);
-          if (!reason.empty())
-            log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad),
-                         reason);
-        }
-      });
-      return state;
-    }
-    if (!first) first = *error;
-    if (error->code() != ExitCode::kUsage) throw AgreedError(*error);
-    std::int64_t before = -1;
-    if (world.rank() == 0) before = checkpoints.newest(step).value_or(-1);
-    if (world.size() > 1) world.broadcast(&before, sizeof before, 0);
-    if (before < 0) throw AgreedError(*first);
-    damaged.push_back(step);
-    step = before;
-  }
-}
-
-/// State of a checkpoint. Where another number of ranks made it, it is the mean of what they saved,
-/// and `config` goes on with this one. Collective.
-SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options,
-                         TrainConfig& config, const RankLayout& site, World& world) {
-  if (!options.elastic || checkpoint.made == site.ranks) {
-    SafetensorsFile state;
-    together(world, [&] {
-      if (checkpoint.files.empty()) return;
-      config.length.stretches =
-          saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
-      state = std::move(checkpoint.files.front().second);
-    });
-    return state;
-  }
-  std::set<std::string> parameters;
-  for (const Parameter* parameter : config.model->parameters()) {
-    if (parameter->trainable) parameters.insert(parameter->name);
-  }
-  const bool needs_weights = config.sync.algorithm.topology == TopologyKind::kColumnStochastic;
-  SafetensorsFile state =
-      mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
-  together(world, [&] {
-    const std::string& source = checkpoint.source;
-    std::vector<Stretch> stretches = saved_stretches(state, source);
-    const auto batch_size =
-        saved_config(state, source).value("batch_size", config.length.batch_size);
-    if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
-    config.length.stretches =
-        continued(std::move(stretches), steps_in(state, source), site.ranks, config.state.elastic);
-  });
-  return state;
-}
-
 /// Opens the flight recorder; what an earlier run of the folder left stays beside the new one's.
 /// Collective.
 void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
@@ -403,9 +242,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
   if (folder.resume) {
-    state = state_of(
-        read_newest_checkpoint(checkpoints, transport, folder.resume_step, options.elastic),
-        options, config, site, transport);
+    state = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
+                              config);
   }
   // Before the first checkpoint a run begins at the start, as --elastic would from step 0
   if (!folder.resume && heritage.first_ranks > site.ranks) {
@@ -662,7 +500,7 @@ int train_main(int argc, char** argv) {
     install_stop_signals();
     at_stop_signal(AtStopSignal::kEnd);
     options = parse_train_options(argc, argv);
-    if (answer_question(options)) return 0;
+    if (answer_question(options, is_first_rank())) return 0;
     if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until ranks know each other
   } catch (...) {
     const Error failure = as_error(std::current_exception());

@@ -12,8 +12,9 @@ namespace starling {
 /// The whole of starling-train: arguments to exit status.
 int train_main(int argc, char** argv);
 
-/// Answers what needs neither ranks nor a valid config. True if that was all that was asked for.
-bool answer_question(const TrainOptions& options);
+/// Answers, on the first rank, what needs neither ranks nor a valid config. True if that was all
+/// that was asked for.
+bool answer_question(const TrainOptions& options, bool first_rank);
 
 /// Gives this rank its end of the world that trains; called again where the config wants another
 /// limit on waits.

@@ -1,16 +1,15 @@
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "comm/planner/network_model.h"
-#include "topology/topology.h"
+#include "comm/planner/round_cost.h"
 
 // What a training step will take: exchanges and computation laid out on a time line, as the
 // scheduler does. What lives here: numbers before a run. measure_network: latency and bandwidth
-// between ranks, as a network_model. predict: a step's time from that, a step alone and a topology;
+// between ranks, as a network_model. round_cost: what a
+// topology's exchanges cost there; predict: a step's time from that and a step alone;
 // advice: which topology, algorithm and bucket size. Simulated clocks, no threads, no transport.
 
 namespace starling {
@@ -58,43 +57,12 @@ struct PlannedBucket {
 /// `bucket_bytes` or more.
 std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes);
 
-/// Cost of one exchange of a whole round, over all ranks: seconds = latency · ⌈bytes / window⌉ +
-/// bytes · per_byte for a bucket of `bytes`. Exchanges under way at once share per_byte, not the
-/// latency.
-struct RoundCost {
-  double latency = 0.0;
-  double window = 0.0;  ///< bytes of a bucket under way at once; 0: all
-  double waiting(double bytes) const {
-    return latency * (window > 0.0 ? std::max(1.0, std::ceil(bytes / window)) : 1.0);
-  }
-  double per_byte = 0.0;
-  /// Bytes that a rank sends per byte of bucket, the mean over ranks
-  double sent_per_byte = 0.0;
-  double between_per_byte = 0.0;  ///< bytes that leave the busiest host per byte of bucket
-  /// Seconds of a core per byte of bucket, for the busiest host's ranks
-  double cpu_per_byte = 0.0;
-  /// Exchanges of the period in a row, for each round that has any; below 1 where hosts sit out
-  /// rounds and go ahead
-  double pace = 1.0;
-  /// Rounds from one use of a pair's connection to the next, where latency makes that matter
-  std::int64_t again = 1;
-  /// Buffers that the update reads beside its own: received ones, or neighbours' where they lie
-  double local_reads = 0.0;
-};
-/// `whole`: every neighbour gets all of a bucket, as a message; else groups and nodes add up on the
-/// way, or read each other's memory.
-RoundCost cost_of(const Round& round, const NetworkModel& network, bool whole = false);
-RoundCost cost_of_all_reduce(const NetworkModel& network);
-
 struct Prediction {
   double step = 0.0;           ///< seconds, the mean over a period
   double exposed = 0.0;        ///< of them, waiting for exchanges
   double sent = 0.0;           ///< bytes that a rank sends in a step, the mean
   double between_hosts = 0.0;  ///< bytes that leave the busiest host in a step
 };
-/// The costs of one period's rounds (64 at most).
-std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network,
-                                bool whole = false);
 /// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to
 /// arrive, and one begins every `interval` steps. It brings `tensors` of the bucket's size from
 /// each neighbour.

@@ -40,7 +40,7 @@ TrainOptions options_of(const Program::Arguments& arguments) {
 ExitCode run(const std::vector<Program::Arguments>& of_ranks) {
   std::vector<TrainOptions> options;
   for (const Program::Arguments& arguments : of_ranks) options.push_back(options_of(arguments));
-  if (answer_question(options.front())) return ExitCode::kOk;
+  if (answer_question(options.front(), true)) return ExitCode::kOk;
   FakeWorld world(static_cast<int>(options.size()));
   std::atomic<ExitCode> code{ExitCode::kOk};
   world.run([&](Transport& own) {

@@ -10,26 +10,10 @@
 #include <utility>
 
 #include "apps/trainer/report/flight_record.h"
+#include "apps/trainer/report/standing.h"
 
 namespace starling {
 namespace {
-
-using Ranks = std::vector<int>;
-
-bool same_exchange(const FlightPlace& a, const FlightPlace& b) {
-  return a.lane == b.lane && a.step == b.step && a.bucket == b.bucket && a.round == b.round;
-}
-
-/// Name of an exchange, as errors give it.
-std::string exchange_text(const FlightPlace& place) {
-  if (place.step < 0) return fmt::format("the mean of tensor {}", place.bucket);
-  if (place.bucket < 0) return fmt::format("the numbers of step {}", place.step);
-  return fmt::format("the exchange of step {}, bucket {}", place.step, place.bucket);
-}
-
-std::string call_text(const RecordedEvent& event) {
-  return fmt::format("{} (call {})", event.what, event.place.round);
-}
 
 std::string clock_text(std::int64_t us) {
   const std::time_t seconds = us / 1'000'000;
@@ -49,81 +33,6 @@ std::string names(const Ranks& ranks) {
 }
 const char* verb(const Ranks& ranks, const char* one, const char* several) {
   return ranks.size() == 1 ? one : several;
-}
-
-/// What one rank was at when its record was written.
-struct Standing {
-  /// kWait, kReaders or kCall that did not end; null: it was not waiting for ranks
-  const RecordedEvent* wait = nullptr;
-  const RecordedEvent* load = nullptr;  ///< the loader's, likewise
-  const RecordedEvent* last = nullptr;
-  const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
-  std::int64_t step = -1;
-  bool first_to_give_up = false;
-  Ranks timed_out, lost;  ///< as it noted them
-  /// That it waited long for in the present wait, as it noted while all went on
-  Ranks late;
-  /// Events by rank: what the kernel said of its process at last
-  std::map<int, const RecordedEvent*> found;
-  std::string wait_text() const {
-    if (wait->event == FlightEvent::kCall) return call_text(*wait);
-    if (wait->event == FlightEvent::kReaders)
-      return fmt::format("the readers of step {}, bucket {}", wait->place.step - 1,
-                         wait->place.bucket);
-    return exchange_text(wait->place);
-  }
-};
-
-/// Time when a rank gave up on others, and with that the job; the far future where this one did
-/// not.
-std::int64_t gave_up_at(const FlightRecord& record) {
-  for (const RecordedEvent& event : record.events) {
-    if (event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost) return event.us;
-  }
-  return INT64_MAX;
-}
-
-/// What a rank was at. Of what happened after `end` only what was noticed counts: a rank that is
-/// woken to be ended does a little more.
-Standing standing_of(const FlightRecord& record, std::int64_t end) {
-  Standing now;
-  now.step = record.step;
-  for (const RecordedEvent& event : record.events) {
-    const bool noticed = event.event == FlightEvent::kTimeout ||
-                         event.event == FlightEvent::kLost || event.event == FlightEvent::kFound;
-    if (event.us > end && !noticed) continue;
-    switch (event.event) {
-      case FlightEvent::kStep: now.step = event.place.step; break;
-      case FlightEvent::kWait:
-      case FlightEvent::kReaders:
-      case FlightEvent::kCall:
-        now.wait = &event;
-        now.late.clear();
-        break;
-      case FlightEvent::kWaited:
-      case FlightEvent::kCalled: now.wait = nullptr; break;
-      case FlightEvent::kLoad: now.load = &event; break;
-      case FlightEvent::kLoaded: now.load = nullptr; break;
-      case FlightEvent::kCheckpoint:
-      case FlightEvent::kTest: now.aside = &event; break;
-      case FlightEvent::kSaved:
-      case FlightEvent::kTested: now.aside = nullptr; break;
-      case FlightEvent::kTimeout:
-        now.timed_out = event.ranks;
-        now.first_to_give_up = event.us <= end;
-        continue;
-      case FlightEvent::kLost:
-        now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end());
-        continue;
-      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = &event; continue;
-      case FlightEvent::kLate:
-        now.late.insert(now.late.end(), event.ranks.begin(), event.ranks.end());
-        continue;
-      default: break;
-    }
-    now.last = &event;
-  }
-  return now;
 }
 
 /// Where two ranks issued different things.

@@ -1,6 +1,7 @@
 #include "apps/trainer/schedules/interval.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace starling {
 

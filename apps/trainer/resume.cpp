@@ -1,0 +1,105 @@
+#include "apps/trainer/resume.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/trainer/state/elastic.h"
+#include "apps/trainer/state/training_state.h"
+#include "comm/agreement.h"
+#include "core/log.h"
+
+namespace starling {
+namespace {
+
+/// A checkpoint as this rank goes on from it: by how many ranks it was made, and its file, or with
+/// `elastic` those of its share.
+struct ReadCheckpoint {
+  int made = 0;
+  std::string source;  ///< rank 0's file
+  RankFiles files;
+};
+
+/// The newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which
+/// damaged ones were left out. Where none is whole, the error is what is wrong with the newest.
+/// Collective.
+ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world,
+                                      std::int64_t& step, bool elastic) {
+  std::optional<AgreedError> first;
+  std::vector<std::int64_t> damaged;
+  while (true) {
+    ReadCheckpoint state;
+    const auto error = try_together(world, [&] {
+      state.made = checkpoints.ranks(step);
+      state.source = checkpoints.rank_file(step, 0);
+      const bool others = elastic && state.made > 0 && state.made != world.size();
+      // Without --elastic check_resumable() says on rank 0 that these are too many ranks.
+      for (int rank = world.rank(); rank < std::max(state.made, 1); rank += world.size()) {
+        state.files.emplace_back(checkpoints.rank_file(step, rank), checkpoints.read(step, rank));
+        if (!others) break;
+      }
+    });
+    if (!error) {
+      together(world, [&] {
+        if (world.rank() != 0 || damaged.empty()) return;
+        log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(),
+                     step);
+        for (const std::int64_t bad : damaged) {
+          const std::string reason = checkpoints.set_aside(bad);
+          if (!reason.empty())
+            log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad),
+                         reason);
+        }
+      });
+      return state;
+    }
+    if (!first) first = *error;
+    if (error->code() != ExitCode::kUsage) throw AgreedError(*error);
+    std::int64_t before = -1;
+    if (world.rank() == 0) before = checkpoints.newest(step).value_or(-1);
+    if (world.size() > 1) world.broadcast(&before, sizeof before, 0);
+    if (before < 0) throw AgreedError(*first);
+    damaged.push_back(step);
+    step = before;
+  }
+}
+
+}  // namespace
+
+SafetensorsFile read_newest_state(const CheckpointFolder& checkpoints, bool elastic,
+                                  const RankLayout& site, World& world, std::int64_t& step,
+                                  TrainConfig& config) {
+  ReadCheckpoint checkpoint = read_newest_checkpoint(checkpoints, world, step, elastic);
+  if (!elastic || checkpoint.made == site.ranks) {
+    SafetensorsFile state;
+    together(world, [&] {
+      if (checkpoint.files.empty()) return;
+      config.length.stretches =
+          saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
+      state = std::move(checkpoint.files.front().second);
+    });
+    return state;
+  }
+  std::set<std::string> parameters;
+  for (const Parameter* parameter : config.model->parameters()) {
+    if (parameter->trainable) parameters.insert(parameter->name);
+  }
+  const bool needs_weights = config.sync.algorithm.topology == TopologyKind::kColumnStochastic;
+  SafetensorsFile state =
+      mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
+  together(world, [&] {
+    const std::string& source = checkpoint.source;
+    std::vector<Stretch> stretches = saved_stretches(state, source);
+    const auto batch_size =
+        saved_config(state, source).value("batch_size", config.length.batch_size);
+    if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
+    config.length.stretches =
+        continued(std::move(stretches), steps_in(state, source), site.ranks, config.state.elastic);
+  });
+  return state;
+}
+
+}  // namespace starling
