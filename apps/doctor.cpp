@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/doctor/check.h"
 #include "apps/trainer/output/arguments.h"
 #include "apps/trainer/report/flight_record.h"
 #include "apps/trainer/report/leftovers.h"
@@ -51,8 +52,8 @@ ExitCode run_clean(bool look_only) {
 
 int run_doctor(int argc, char** argv) {
   CLI::App app{
-      "Says what went wrong with a run, from what its ranks left, and takes away what a dead job's "
-      "MPI left.",
+      "Looks whether hosts are fit for training, says what went wrong with a run, and takes away "
+      "what a dead job's MPI left.",
       "starling-doctor"};
   app.require_subcommand(1);
   std::string run;
@@ -68,8 +69,24 @@ int run_doctor(int argc, char** argv) {
                          "take away what Open MPI left on this host of jobs that have ended: "
                          "shared memory and launchers' folders that nobody uses");
   cleaned->add_flag("--look", look_only, "say what would go, and remove nothing");
+  CheckOptions check_options;
+  const CLI::App* checked =
+      app.add_subcommand("check",
+                         "look at this host, and under mpirun at all of the job's: MPI, cores, "
+                         "memory, names, network, "
+                         "clocks, folder, GPU, each with what to do about it");
+  app.get_subcommand("check")->add_flag("--json", check_options.json, "print it as JSON");
+  app.get_subcommand("check")
+      ->add_option("--folder", check_options.folder, "where outputs are to lie")
+      ->capture_default_str();
+  app.get_subcommand("check")
+      ->add_option("--timeout", check_options.timeout,
+                   "seconds after which a wait for another rank is an error")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
+  if (checked->parsed()) return check(check_options);
   return static_cast<int>(*cleaned ? run_clean(look_only) : run_blame(run));
 }
 

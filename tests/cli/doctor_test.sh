@@ -91,6 +91,14 @@ check "a damaged record is named, and the rest told" 2 "^starling-doctor: .*cut/
 verify "the cause from the others" grep -q "^cause: rank 1 on host .* crashed" .stdout
 check "no records" 2 "^starling-doctor: \[doctor\] on: no rank has left a flight record here" blame on
 check "no folder" 2 "nothing-here: is no folder" blame nothing-here
+
+# A look at the hosts, before anything is trained.
+check "one rank" 0 "^0 faults" "$doctor" check
+check "two" 0 '^ok +network +inside the host [0-9]+ µs and' ranks 2 "$doctor" check
+check "as JSON" 0 '"ok": true' ranks 2 "$doctor" check --json
+check "more ranks than cores" 0 '^warning +cores +.*: [0-9]+ ranks share [0-9]+ core' ranks $(($(nproc --all) + 1)) "$doctor" check
+check "a folder that is not there" 2 '^fault +folder +.*nowhere cannot be written: No such file' "$doctor" check --folder nowhere
+verify "nothing is left of it" bash -c '! ls -a | grep starling-doctor'
 check "no subcommand" 2 "A subcommand is required" "$doctor"
 
 # A bit flips in step 25 (counted from 0) in one of three replicas.
