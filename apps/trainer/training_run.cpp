@@ -120,7 +120,7 @@ ExitCode TrainingRun::run_steps() {
   const std::int64_t total = length.total_steps;
   // A finished run has written its lines
   if (transport_.rank() == 0 && (step() < total || owes_test_)) {
-    writer_ = std::make_unique<MetricsWriter>(folder_, config_.output.tensorboard, step());
+    writer_ = std::make_unique<MetricsWriter>(folder_, config_.output, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
   read_best();

@@ -18,8 +18,9 @@ namespace {
 
 /// Keys that may differ between hosts: they say where things lie and what computes, not what.
 bool own_to_a_host(const std::string& path) {
-  static const std::set<std::string> keys{"data.path", "data.threads", "device", "plugins",
-                                          "threads",   "tensorboard",  "trace",  "init"};
+  static const std::set<std::string> keys{"data.path",  "data.threads", "device",
+                                          "plugins",    "threads",      "tensorboard",
+                                          "prometheus", "trace",        "init"};
   return keys.count(path) != 0;
 }
 

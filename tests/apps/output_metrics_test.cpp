@@ -126,7 +126,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
                  .consensus_distance = 0.25,
                  .bucket_consensus = {0.125, 1.0 / 7.0}};
   {
-    MetricsWriter writer(folder / "new/folder", false, 0);
+    MetricsWriter writer(folder / "new/folder", {.tensorboard = false}, 0);
     writer.write(line);
     writer.write(evaluation);
     CHECK(lines_of(folder / "new/folder/metrics.jsonl").size() == 2);  // there at once
@@ -156,7 +156,7 @@ TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
   line.loss = std::numeric_limits<double>::quiet_NaN();
   line.lr = -std::numeric_limits<double>::infinity();
   line.bucket_consensus = {1.0, std::numeric_limits<double>::infinity()};
-  MetricsWriter(folder.path(), true, 0).write(line);
+  MetricsWriter(folder.path(), {.tensorboard = true}, 0).write(line);
   const auto lines = lines_of(folder / "metrics.jsonl");
   REQUIRE(lines.size() == 1);
   CHECK(lines[0]["loss"].is_null());
@@ -168,13 +168,13 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
   const Folder folder;
   const std::string path = folder / "metrics.jsonl";
   {
-    MetricsWriter writer(folder.path(), false, 0);
+    MetricsWriter writer(folder.path(), {.tensorboard = false}, 0);
     for (std::int64_t step = 10; step <= 100; step += 10) writer.write(line_at(step));
   }
   const std::string whole = read_text(path);
-  MetricsWriter(folder.path(), false, 100);
+  MetricsWriter(folder.path(), {.tensorboard = false}, 100);
   CHECK(read_text(path) == whole);
-  MetricsWriter(folder.path(), false, 60).write(line_at(70));
+  MetricsWriter(folder.path(), {.tensorboard = false}, 60).write(line_at(70));
   CHECK(steps_of(path) == std::set<std::int64_t>{10, 20, 30, 40, 50, 60, 70});
   CHECK(lines_of(path).size() == 7);
   CHECK(whole.starts_with(read_text(path).substr(0, whole.find("\"step\":70"))));
@@ -185,16 +185,16 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
         "{\"step\":1}\n{\"step\":2,\"lo\n[3]\n\n{\"step\":\"4\"}\n{\"step\":5}\n{\"step\":6}";
     return Bytes(text.begin(), text.end());
   }());
-  MetricsWriter(folder.path(), false, 50);
+  MetricsWriter(folder.path(), {.tensorboard = false}, 50);
   CHECK(read_text(path) == "{\"step\":1}\n{\"step\":5}\n");
 
-  MetricsWriter(folder.path(), false, 0);
+  MetricsWriter(folder.path(), {.tensorboard = false}, 0);
   CHECK(read_text(path) == "");
 }
 
 TEST_CASE("apps/metrics: TensorBoard's event file") {
   const Folder folder;
-  MetricsWriter(folder.path(), true, 200)
+  MetricsWriter(folder.path(), {.tensorboard = true}, 200)
       .write({.step = 300,
               .loss = 0.5,
               .lr = 0.25,
@@ -231,12 +231,30 @@ TEST_CASE("apps/metrics: TensorBoard's event file") {
                                                 {"consensus_distance", 0.125f}});
 }
 
+TEST_CASE("apps/metrics: Prometheus' file has the newest numbers, and is replaced whole") {
+  const Folder folder;
+  const std::string file = folder / "starling.prom";
+  MetricsWriter writer(folder / "a \"run\"", {.tensorboard = false, .prometheus = file}, 0);
+  writer.write(
+      {.step = 10, .epoch = 0.5, .loss = 2.5, .step_ms = 20.0, .rank_wait_ms = {1.0, 3.0}});
+  writer.write({.step = 12, .loss = std::nan("")});
+  const std::string text = read_text(file);
+  const std::string run = "run=\"" + (folder / "a \\\"run\\\"") + "\"";
+  CHECK(text.find("# TYPE starling_step gauge\nstarling_step{" + run + "} 12\n") !=
+        std::string::npos);
+  CHECK(text.find("starling_step_seconds{" + run + "} 0.02\n") != std::string::npos);
+  CHECK(text.find("starling_loss{" + run + "} NaN\n") != std::string::npos);
+  CHECK(text.find("starling_rank_wait_seconds{" + run + ",rank=\"1\"} 0.003\n") !=
+        std::string::npos);
+  CHECK(text.find("2.5") == std::string::npos);
+}
+
 TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
   if (!std::filesystem::exists("/dev/full")) return;  // Linux has it
   const Folder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
   const auto error = error_of(ExitCode::kOutput, [&] {
-    MetricsWriter writer(folder.path(), false, 0);
+    MetricsWriter writer(folder.path(), {.tensorboard = false}, 0);
     writer.write(line_at(1));
   });
   CHECK(contains(error, folder / "metrics.jsonl"));
@@ -244,7 +262,7 @@ TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
   CHECK(contains(error, "--output"));
 
   write_bytes(folder / "file", {1});
-  CHECK(
-      contains(error_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }),
-               folder / "file"));
+  CHECK(contains(error_of(ExitCode::kOutput,
+                          [&] { MetricsWriter(folder / "file/below", {.tensorboard = false}, 0); }),
+                 folder / "file"));
 }

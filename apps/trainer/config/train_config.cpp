@@ -20,6 +20,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
       root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
   config.device = read_device(root);
   config.output.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
+  config.output.prometheus =
+      root.text("prometheus", "", "file with the newest metrics, in Prometheus' text form");
   config.optimizer.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"},
                                               "what a parameter without gradient is") == "allow";
   config.device.check_numbers =

@@ -9,6 +9,7 @@
 
 #include "apps/trainer/output/event_file.h"
 #include "apps/trainer/output/output_file.h"
+#include "apps/trainer/output/prometheus.h"
 #include "core/error.h"
 #include "core/safetensors.h"
 
@@ -48,16 +49,18 @@ void cut_metrics(const std::string& path, std::int64_t resume_step) {
 struct MetricsWriter::State {
   OutputFile lines;
   std::unique_ptr<EventFile> events;
+  std::optional<PrometheusFile> prometheus;
 };
 
-MetricsWriter::MetricsWriter(const std::string& folder, bool tensorboard,
+MetricsWriter::MetricsWriter(const std::string& folder, const OutputSettings& settings,
                              std::int64_t resume_step) {
   make_folders(folder);
   const std::string path = folder + "/metrics.jsonl";
   cut_metrics(path, resume_step);
   // NOLINTNEXTLINE(modernize-make-unique): an aggregate
-  state_ = std::unique_ptr<State>(new State{{path, false}, nullptr});
-  if (tensorboard) state_->events = std::make_unique<EventFile>(folder, resume_step + 1);
+  state_ = std::unique_ptr<State>(new State{{path, false}, nullptr, std::nullopt});
+  if (!settings.prometheus.empty()) state_->prometheus.emplace(settings.prometheus, folder);
+  if (settings.tensorboard) state_->events = std::make_unique<EventFile>(folder, resume_step + 1);
 }
 
 MetricsWriter::~MetricsWriter() = default;
@@ -90,6 +93,7 @@ void MetricsWriter::write(const MetricsLine& line) {
   if (!line.bucket_consensus.empty()) json["consensus_distance_per_bucket"] = line.bucket_consensus;
   state_->lines.append(json.dump() + "\n");
   if (state_->events) state_->events->flush();
+  if (state_->prometheus) state_->prometheus->take(json);
 }
 
 }  // namespace starling

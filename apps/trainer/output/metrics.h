@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/output/settings.h"
 #include "apps/trainer/tasks/metric.h"
 
 namespace starling {
@@ -25,12 +26,13 @@ struct MetricsLine {
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation
 };
 
-/// Writes metrics.jsonl and, if asked, TensorBoard's event file (rank 0 only). On resume lines
-/// after `resume_step` are cut off first, and the file is continued. Every line is flushed. A write
-/// error is Error(kOutput) with file and remedy.
+/// Writes metrics.jsonl and, if asked, TensorBoard's event file and Prometheus' (rank 0 only). On
+/// resume lines after `resume_step` are cut off first, and the file is continued. Every line is
+/// flushed. A write error is Error(kOutput) with file and remedy.
 class MetricsWriter {
  public:
-  MetricsWriter(const std::string& folder, bool tensorboard, std::int64_t resume_step);
+  MetricsWriter(const std::string& folder, const OutputSettings& settings,
+                std::int64_t resume_step);
   ~MetricsWriter();
   void write(const MetricsLine& line);
 
