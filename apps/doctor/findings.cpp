@@ -103,7 +103,8 @@ class Look {
           fmt::format("rank 0 computes with {}, rank {} with {}",
                       ranks_[0].at("cpu").get<std::string>(), rank->at("rank").dump(),
                       rank->at("cpu").get<std::string>()),
-          "numbers agree to rounding, not to the bit; STARLING_ISA=avx2 (or scalar) on all makes "
+          "numbers agree to rounding, not to the bit; STARLING_CPU_ISA=avx2 (or scalar) on all "
+          "makes "
           "them do the same");
     }
   }
