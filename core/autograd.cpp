@@ -1,7 +1,6 @@
 #include "core/autograd.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -11,22 +10,6 @@
 #include "core/trace.h"
 
 namespace starling {
-
-namespace {
-
-bool fork_wanted() {
-  const char* wanted = std::getenv("STARLING_FORK");
-  const std::string text = wanted ? wanted : "";
-  if (!text.empty() && text != "0" && text != "1")
-    fail(ExitCode::kUsage, "config", "STARLING_FORK is '{}' in the environment; use 0 or 1", text);
-  return text != "0";
-}
-
-bool among(const std::vector<Parameter*>& parameters, const Parameter& parameter) {
-  return std::find(parameters.begin(), parameters.end(), &parameter) != parameters.end();
-}
-
-}  // namespace
 
 namespace detail {
 
@@ -53,20 +36,39 @@ void GradSlot::add(Tensor term) {
 
 }  // namespace detail
 
-const std::shared_ptr<detail::GradSlot>& Gradients::slot(int i) const {
-  if (i < 0 || static_cast<std::size_t>(i) >= inputs_.size())
-    fail(ExitCode::kUsage, "gradient", "input {} is asked for, of {}", i, inputs_.size());
-  return inputs_[static_cast<std::size_t>(i)];
+namespace {
+
+/// Item i of what a node has so many of; Error(kUsage) where it has not.
+template <class T>
+T& at(std::vector<T>& items, int i, std::string_view what) {
+  if (i < 0 || static_cast<std::size_t>(i) >= items.size())
+    fail(ExitCode::kUsage, "gradient", "{} {} is asked for, of {}", what, i, items.size());
+  return items[static_cast<std::size_t>(i)];
 }
 
-Parameter& Gradients::parameter_at(int j) const {
-  if (j < 0 || static_cast<std::size_t>(j) >= parameters_.size())
-    fail(ExitCode::kUsage, "gradient", "parameter {} is asked for, of {}", j, parameters_.size());
-  return *parameters_[static_cast<std::size_t>(j)];
+}  // namespace
+
+Gradients::Gradients(Tape& tape, detail::Node& node, bool output_is_one)
+    : tape_(&tape), backend_(&tape.backend()), node_(&node), output_is_one_(output_is_one) {}
+
+const std::vector<Tensor>& Gradients::terms(int i) const {
+  return at(node_->outputs, i, "output")->terms;
 }
+
+const Tensor& Gradients::output(int i) const {
+  if (!has(i))
+    fail(ExitCode::kUsage, "gradient", "output {} has none; ask has() before, or take it once", i);
+  return terms(i).front();
+}
+
+std::vector<Tensor> Gradients::take_terms(int i) {
+  return std::exchange(at(node_->outputs, i, "output")->terms, {});
+}
+
+bool Gradients::wants(int i) const { return at(node_->inputs, i, "input") != nullptr; }
 
 void Gradients::set(int i, Tensor gradient) {
-  const auto& of = slot(i);
+  const auto& of = at(node_->inputs, i, "input");
   if (!gradient) fail(ExitCode::kUsage, "gradient", "that of input {} is no tensor", i);
   if (!of) return;
   if (gradient.shape() != of->shape || gradient.dtype() != of->dtype) {
@@ -78,58 +80,33 @@ void Gradients::set(int i, Tensor gradient) {
 }
 
 Gradients::Target Gradients::parameter(int j) {
-  Parameter& parameter = parameter_at(j);
-  if (!parameter.trainable) return {};
-  require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory",
-          parameter.name);
-  while (tape_->fork_of(parameter)) tape_->join_oldest();  // an earlier use of the parameter
-  Tape::Use& use = tape_->use(parameter);
-  Target target{parameter.grad, use.written};
+  Parameter* const parameter = at(node_->parameters, j, "parameter");
+  if (!parameter || !parameter->trainable) return {};
+  require(static_cast<bool>(parameter->grad), "autograd", "parameter {} has no gradient memory",
+          parameter->name);
+  tape_->branches_.join(*parameter);  // an earlier use
+  Tape::Use& use = tape_->use(*parameter);
+  Target target{parameter->grad, use.written};
   use.written = true;
   return target;
 }
 
-bool Gradients::forks(std::size_t bytes) const { return tape_->forks(bytes); }
-
-void Gradients::beside(const std::function<void()>& work, std::vector<Tensor> keep) {
-  while (tape_->forks_.size() >= Tape::kMostForks) tape_->join_oldest();
-  tape_->forked_ = true;  // whatever comes of it
-  const Event ready = backend_->record();
-  const StreamScope scope(*backend_, StreamKind::kUpload);
-  backend_->wait(ready);
-  work();
-  tape_->forks_.push_back({parameters_, {}, backend_->record(), std::move(keep)});
+bool Gradients::beside(const std::function<void()>& work, std::vector<Tensor> keep) {
+  return tape_->branches_.issue(work, node_->parameters, std::move(keep));
 }
 
-Tape::Tape(Backend& backend) : backend_(&backend), may_fork_(fork_wanted()) {}
+Tape::Tape(Backend& backend)
+    : backend_(&backend),
+      branches_(backend, [this](Parameter& parameter) { report(use(parameter)); }) {}
 
-bool Tape::forks(std::size_t bytes) const {
-  return may_fork_ && bytes <= kForkBytes && backend_->capturing() &&
-         backend_->stream() == StreamKind::kCompute;
+Variable::Variable(Tensor value, int max_terms)
+    : value_(std::move(value)), slot_(std::make_shared<detail::GradSlot>()) {
+  slot_->shape = shape();
+  slot_->dtype = dtype();
+  slot_->max_terms = max_terms;
 }
 
-Tape::Fork* Tape::fork_of(const Parameter& parameter) {
-  const auto it = std::find_if(forks_.begin(), forks_.end(),
-                               [&](const Fork& fork) { return among(fork.parameters, parameter); });
-  return it == forks_.end() ? nullptr : &*it;
-}
-
-/// Joins the oldest fork. What it kept can be used again by work that the compute stream is told
-/// from here on: memory comes from that stream.
-void Tape::join_oldest() {
-  backend_->wait(forks_.front().done);
-  const Fork fork = std::move(forks_.front());
-  forks_.pop_front();
-  for (const Parameter* parameter : fork.ready) report(use(*parameter));
-}
-
-Variable Tape::leaf(Tensor value) {
-  Variable variable(std::move(value));
-  variable.slot_ = std::make_shared<detail::GradSlot>();
-  variable.slot_->shape = variable.shape();
-  variable.slot_->dtype = variable.dtype();
-  return variable;
-}
+Variable Tape::leaf(Tensor value) { return {std::move(value), 1}; }
 
 Tensor Tape::gradient(const Variable& leaf) {
   if (!leaf.slot_ || leaf.slot_->terms.empty()) return {};
@@ -145,40 +122,52 @@ Tape::Use& Tape::use(const Parameter& parameter) {
 }
 
 Variable Tape::record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
-                      const std::vector<Parameter*>& parameters, BackwardFunction backward,
+                      std::vector<Parameter*> parameters, BackwardFunction backward,
                       int max_terms) {
-  Variable result(std::move(output));
-  bool wanted = false;
-  for (const Variable& input : inputs) wanted |= input.requires_grad();
-  for (const Parameter* parameter : parameters) wanted |= parameter->trainable;
-  if (!wanted) return result;
-  result.slot_ = std::make_shared<detail::GradSlot>();
-  result.slot_->max_terms = max_terms;
-  result.slot_->shape = result.shape();
-  result.slot_->dtype = result.dtype();
-  Node node{name, layer_, result.slot_, {}, parameters, std::move(backward)};
-  node.inputs.reserve(inputs.size());
-  for (const Variable& input : inputs) {
-    node.inputs.push_back(input.slot_);
-  }
-  for (const Parameter* parameter : parameters) {
-    if (parameter->trainable) ++use(*parameter).remaining;
-  }
-  nodes_.push_back(std::move(node));
+  detail::Node* const node = add(name, inputs, std::move(parameters), std::move(backward));
+  if (!node) return Variable(std::move(output));
+  Variable result(std::move(output), max_terms);
+  node->outputs.push_back(result.slot_);
   return result;
 }
 
-void Tape::leave(Node& node, bool report) {
+std::vector<Variable> Tape::record(std::string_view name, std::vector<Tensor> outputs,
+                                   const std::vector<Variable>& inputs,
+                                   std::vector<Parameter*> parameters, BackwardFunction backward) {
+  require(!outputs.empty(), "autograd", "{} has no output", name);
+  detail::Node* const node = add(name, inputs, std::move(parameters), std::move(backward));
+  std::vector<Variable> results;
+  for (Tensor& output : outputs) {
+    results.push_back(node ? Variable(std::move(output), 1) : Variable(std::move(output)));
+    if (node) node->outputs.push_back(results.back().slot_);
+  }
+  return results;
+}
+
+detail::Node* Tape::add(std::string_view name, const std::vector<Variable>& inputs,
+                        std::vector<Parameter*> parameters, BackwardFunction backward) {
+  bool wanted = false;
+  for (const Variable& input : inputs) wanted |= input.requires_grad();
+  for (Parameter* parameter : parameters) {
+    if (!parameter || !parameter->trainable) continue;
+    wanted = true;
+    ++use(*parameter).remaining;
+  }
+  if (!wanted) return nullptr;
+  detail::Node& node = nodes_.emplace_back();
+  node = {name, layer_, {}, {}, std::move(parameters), std::move(backward)};
+  node.inputs.reserve(inputs.size());
+  for (const Variable& input : inputs) node.inputs.push_back(input.slot_);
+  return &node;
+}
+
+void Tape::leave(const detail::Node& node, bool report) {
   for (Parameter* parameter : node.parameters) {
-    if (!parameter->trainable) continue;
+    if (!parameter || !parameter->trainable) continue;
     Use& parameter_use = use(*parameter);
     parameter_use.parameter = parameter;
     if (--parameter_use.remaining > 0 || !parameter_use.written || !report) continue;
-    if (Fork* fork = fork_of(*parameter)) {
-      fork->ready.push_back(parameter);
-    } else {
-      this->report(parameter_use);
-    }
+    if (!branches_.delays(*parameter)) this->report(parameter_use);
   }
 }
 
@@ -206,41 +195,13 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
   loss.slot_->terms.push_back(std::move(start));
 
   while (!nodes_.empty()) {
-    Node node = std::move(nodes_.back());
+    detail::Node node = std::move(nodes_.back());
     nodes_.pop_back();
-    if (!node.output->terms.empty()) {  // otherwise the loss does not depend on this node
-      const TraceSpan span("backward", node.name);
-      Gradients gradients;
-      gradients.backend_ = backend_;
-      gradients.tape_ = this;
-      gradients.output_is_one_ = seed == 1.0 && node.output == loss.slot_;
-      gradients.terms_ = std::move(node.output->terms);
-      node.output->terms.clear();
-      gradients.inputs_ = std::move(node.inputs);
-      gradients.parameters_ = node.parameters;
-      const auto where = [&] {
-        return fmt::format("{} (backward of {})", shown(node.layer), node.name);
-      };
-      try {
-        node.backward(gradients);
-      } catch (const Error& error) {
-        // Errors of a layer's own code: only it asks a tensor for what it has not, and hands
-        // gradients over.
-        if (error.parts().component != "tensor" && error.parts().component != "gradient") throw;
-        throw told_by("layer", where(), error);
-      } catch (...) {
-        detail::rethrow_named("layer", where());
-      }
-      if (stopped_at_.empty() &&
-          std::any_of(gradients.inputs_.begin(), gradients.inputs_.end(),
-                      [](const auto& input) { return input && input->terms.empty(); }))
-        stopped_at_ = where();
-      if (gradient_observer_) show_gradients(node, gradients);
-    }
+    run(node, seed == 1.0 && node.outputs.front() == loss.slot_);
     node.backward = nullptr;  // frees the saved tensors before the observer starts an update
     leave(node, report);
   }
-  while (!forks_.empty()) join_oldest();
+  branches_.join_all();
   // A parameter that only an earlier micro-batch of the group used is complete as well.
   for (std::size_t i = 0; report && i < uses_.size(); ++i) {
     if (uses_[i].written && !uses_[i].reported) this->report(uses_[i]);
@@ -248,19 +209,47 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
   clear();
 }
 
-void Tape::show_gradients(const Node& node, const Gradients& gradients) const {
-  for (const auto& slot : gradients.inputs_) {
+void Tape::run(detail::Node& node, bool output_is_one) {
+  const auto has = [](const auto& output) { return !output->terms.empty(); };
+  // Otherwise the loss does not depend on this node
+  if (std::none_of(node.outputs.begin(), node.outputs.end(), has)) return;
+  const TraceSpan span("backward", node.name);
+  Gradients gradients(*this, node, output_is_one);
+  const auto where = [&] {
+    return fmt::format("{} (backward of {})", shown(node.layer), node.name);
+  };
+  try {
+    node.backward(gradients);
+  } catch (const Error& error) {
+    // Errors of a layer's own code: only it asks a tensor for what it has not, and hands gradients
+    // over.
+    if (error.parts().component != "tensor" && error.parts().component != "gradient") throw;
+    throw told_by("layer", where(), error);
+  } catch (...) {
+    detail::rethrow_named("layer", where());
+  }
+  for (const auto& output : node.outputs) output->terms.clear();
+  if (stopped_at_.empty() &&
+      std::any_of(node.inputs.begin(), node.inputs.end(),
+                  [](const auto& input) { return input && input->terms.empty(); }))
+    stopped_at_ = where();
+  if (gradient_observer_) show_gradients(node);
+}
+
+void Tape::show_gradients(const detail::Node& node) const {
+  for (const auto& slot : node.inputs) {
     if (slot && !slot->terms.empty())
       gradient_observer_(node.layer, "its input", slot->terms.back());
   }
   for (const Parameter* parameter : node.parameters) {
-    if (parameter->trainable) gradient_observer_(node.layer, parameter->name, parameter->grad);
+    if (parameter && parameter->trainable)
+      gradient_observer_(node.layer, parameter->name, parameter->grad);
   }
 }
 
 void Tape::clear() {
   nodes_.clear();
-  forks_.clear();
+  branches_.clear();
   for (Use& parameter_use : uses_) parameter_use.remaining = 0;
 }
 

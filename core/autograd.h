@@ -2,9 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/branches.h"
 #include "core/parameter.h"
 #include "core/tensor.h"
 
@@ -20,6 +20,7 @@ namespace starling {
 class Tape;
 
 namespace detail {
+struct Node;
 /// Where the gradient of one value gathers until the node that made the value runs.
 struct GradSlot {
   std::vector<Tensor> terms;  ///< their sum is the gradient
@@ -43,36 +44,37 @@ class Variable {
 
  private:
   friend class Tape;
-  friend class Gradients;
+  Variable(Tensor value, int max_terms);  ///< that wants a gradient
   Tensor value_;
   std::shared_ptr<detail::GradSlot> slot_;
 };
 
-/// What a node's backward function sees: the gradient of its output, and where to put those of its
-/// inputs and parameters.
+/// What a node's backward function sees: the gradients of its outputs, and where to put those of
+/// its inputs and parameters. An output, input or parameter that the node has not is Error(kUsage).
 class Gradients {
  public:
   Backend& backend() const { return *backend_; }
-  /// The gradient of the output, one tensor.
-  const Tensor& output() const { return terms_.front(); }
-  /// The terms whose sum is the gradient: more than one only if the node was recorded with
-  /// max_terms > 1.
-  const std::vector<Tensor>& terms() const { return terms_; }
-  /// Whether the gradient of the output is the plain 1 that backward() starts from: a scalar to be
-  /// multiplied with may be left out.
+  /// Whether output i has a gradient. Of a node's outputs one has, at least.
+  bool has(int i) const { return !terms(i).empty(); }
+  /// The gradient of output i, one tensor; Error(kUsage) where it has none.
+  const Tensor& output(int i = 0) const;
+  /// The terms whose sum is the gradient of output i: none if it has no gradient, and more than one
+  /// only if the node was recorded with max_terms > 1.
+  const std::vector<Tensor>& terms(int i = 0) const;
+  /// Whether the gradient of the first output is the plain 1 that backward() starts from: a scalar
+  /// to be multiplied with may be left out.
   bool output_is_one() const { return output_is_one_; }
   /// Takes the terms over (so that their memory may be reused in place where exclusive()).
-  std::vector<Tensor> take_terms() { return std::move(terms_); }
+  std::vector<Tensor> take_terms(int i = 0);
 
-  /// Whether input i wants a gradient. An input or parameter that the node has not is
-  /// Error(kUsage).
-  bool wants(int i) const { return slot(i) != nullptr; }
+  /// Whether input i wants a gradient.
+  bool wants(int i) const;
   /// Hands over a term of input i's gradient, which has the input's shape and dtype; Error(kUsage)
   /// otherwise. The same tensor may be handed to several inputs.
   void set(int i, Tensor gradient);
 
   struct Target {
-    Tensor tensor;  ///< write here (empty: the parameter is frozen, nothing is wanted)
+    Tensor tensor;  ///< write here (empty: there is no parameter, or it is frozen)
     /// Add instead of overwrite: an earlier use or micro-batch wrote already
     bool accumulate = false;
     explicit operator bool() const { return static_cast<bool>(tensor); }
@@ -81,25 +83,30 @@ class Gradients {
   /// and write it before returning.
   Target parameter(int j);
 
-  /// Whether a parameter's gradient that touches so many bytes goes to beside(): see Tape::forks().
-  bool forks(std::size_t bytes) const;
   /// Runs `work`, which writes gradients of this node's parameters and nothing else, beside what is
-  /// issued next. It reads only what is ready now; `keep` holds all that it touches.
-  void beside(const std::function<void()>& work, std::vector<Tensor> keep);
+  /// issued next: see Branches::issue(). False where it was not run.
+  bool beside(const std::function<void()>& work, std::vector<Tensor> keep);
 
  private:
   friend class Tape;
-  const std::shared_ptr<detail::GradSlot>& slot(int i) const;
-  Parameter& parameter_at(int j) const;
-  Backend* backend_ = nullptr;
-  Tape* tape_ = nullptr;
-  bool output_is_one_ = false;
-  std::vector<Tensor> terms_;
-  std::vector<std::shared_ptr<detail::GradSlot>> inputs_;
-  std::vector<Parameter*> parameters_;
+  Gradients(Tape& tape, detail::Node& node, bool output_is_one);
+  Tape* tape_;
+  Backend* backend_;
+  detail::Node* node_;
+  bool output_is_one_;
 };
 
 using BackwardFunction = std::function<void(Gradients&)>;
+
+namespace detail {
+struct Node {
+  std::string_view name, layer;
+  std::vector<std::shared_ptr<GradSlot>> outputs,
+      inputs;                          ///< an input's is null where it wants none
+  std::vector<Parameter*> parameters;  ///< null: there is none
+  BackwardFunction backward;
+};
+}  // namespace detail
 
 /// Records one pass, define by run, and runs it backwards in reverse order of creation. Nodes, and
 /// the tensors that they saved, are freed as the backward pass leaves them.
@@ -117,18 +124,17 @@ class Tape {
   /// The gradient that backward() left in a leaf; empty if it got none.
   static Tensor gradient(const Variable& leaf);
 
-  /// Records a node. Where neither an input nor a trainable parameter wants a gradient nothing is
-  /// recorded. `name` must outlive the tape (a string literal). `max_terms`: how many gradient
-  /// terms `backward` takes unsummed.
-  Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
-                  std::initializer_list<Parameter*> parameters, BackwardFunction backward,
-                  int max_terms = 1) {
-    return record(name, std::move(output), std::vector<Variable>(inputs),
-                  std::vector<Parameter*>(parameters), std::move(backward), max_terms);
-  }
+  /// Records a node with one output. Where neither an input nor a trainable parameter wants a
+  /// gradient nothing is recorded. Inputs without a value and null parameters stand for optional
+  /// ones that are not there. `name` must outlive the tape (a string literal). `max_terms`: how
+  /// many gradient terms `backward` takes unsummed.
   Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
-                  const std::vector<Parameter*>& parameters, BackwardFunction backward,
-                  int max_terms = 1);
+                  std::vector<Parameter*> parameters, BackwardFunction backward, int max_terms = 1);
+  /// Records a node with several outputs. `backward` is called once, when all that reads them has
+  /// been; outputs that the loss does not depend on have no gradient then.
+  std::vector<Variable> record(std::string_view name, std::vector<Tensor> outputs,
+                               const std::vector<Variable>& inputs,
+                               std::vector<Parameter*> parameters, BackwardFunction backward);
 
   /// Called when a parameter's gradient is complete and nothing later in this pass reads the
   /// parameter.
@@ -149,19 +155,7 @@ class Tape {
   void backward(const Variable& loss, double seed = 1.0, bool accumulate = false,
                 bool report = true);
 
-  /// True for small gradients of parameters in a capture: they are a branch of the graph beside the
-  /// gradients of values. Neither fills a GPU, and neither reads the other's. At most kMostForks
-  /// nodes' are under way at once, which bounds the memory that they keep. STARLING_FORK=0 in the
-  /// environment switches it off. The branch is captured on kUpload, which has nothing else to do
-  /// within a capture.
-  bool forks(std::size_t bytes) const;
-  /// Bytes that an H200 moves in some 8 µs; larger work fills it alone
-  static constexpr std::size_t kForkBytes = std::size_t{32} << 20;
-  static constexpr std::size_t kMostForks = 2;
-  bool may_fork() const { return may_fork_; }
-  void set_may_fork(bool may) { may_fork_ = may; }
-  /// Whether a backward pass has forked since the last question.
-  bool take_forked() { return std::exchange(forked_, false); }
+  Branches& branches() { return branches_; }
 
   /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward
   /// functions. The layer outlives the tape's nodes. Scopes nest.
@@ -189,37 +183,24 @@ class Tape {
 
  private:
   friend class Gradients;
-  struct Node {
-    std::string_view name, layer;
-    std::shared_ptr<detail::GradSlot> output;
-    std::vector<std::shared_ptr<detail::GradSlot>> inputs;
-    std::vector<Parameter*> parameters;
-    BackwardFunction backward;
-  };
   struct Use {
     Parameter* parameter = nullptr;
     int remaining = 0;      ///< uses of the parameter that the backward pass has not left yet
     bool written = false;   ///< its grad tensor holds a contribution of this group of micro-batches
     bool reported = false;  ///< the observer knows
   };
-  /// Work of beside() that the compute stream has not waited for.
-  struct Fork {
-    std::vector<Parameter*> parameters;  ///< of its node
-    std::vector<Parameter*> ready;       ///< those that are to be reported once it has
-    Event done;
-    std::vector<Tensor> keep;
-  };
   Use& use(const Parameter& parameter);
-  void show_gradients(const Node& node, const Gradients& gradients) const;
-  void leave(Node& node, bool report);
+  /// The node, but for its outputs; null where nothing is to be recorded.
+  detail::Node* add(std::string_view name, const std::vector<Variable>& inputs,
+                    std::vector<Parameter*> parameters, BackwardFunction backward);
+  void run(detail::Node& node, bool output_is_one);
+  void show_gradients(const detail::Node& node) const;
+  void leave(const detail::Node& node, bool report);
   void report(Use& use);
-  Fork* fork_of(const Parameter& parameter);
-  void join_oldest();
 
   Backend* backend_;
-  bool may_fork_, forked_ = false;
-  std::deque<Fork> forks_;  ///< in the order of issue
-  std::vector<Node> nodes_;
+  Branches branches_;
+  std::vector<detail::Node> nodes_;
   std::string_view layer_;  ///< of the nodes that are recorded now
   Tensor one_;              ///< what most passes start from, written once
   std::vector<Use> uses_;   ///< by Parameter::index
@@ -228,15 +209,10 @@ class Tape {
   std::string stopped_at_;
 };
 
-/// Adds up small tensors over the ranks in the midst of a pass.
-class RankSums {
+/// Something that some functions look for in a pass, by its type.
+class PassExtension {
  public:
-  virtual ~RankSums() = default;
-  virtual int ranks() const = 0;
-  /// `numbers` become their sum over all ranks, in rank order. Collective: all ranks call it for
-  /// the same things in the same order. What is issued to the current stream afterwards reads the
-  /// sum.
-  virtual void sum(const Tensor& numbers) = 0;
+  virtual ~PassExtension() = default;
 };
 
 /// What a forward pass needs to know besides its input; handed down through every layer.
@@ -250,21 +226,34 @@ struct Pass {
   std::uint64_t dropout_counter = 0;
   /// Factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
   double loss_scale = 1.0;
-  /// Sums over ranks, from which batch norms take statistics of all ranks' batches in training;
-  /// null: each its own
-  RankSums* norms_over = nullptr;
-  /// Momentum of every batch norm's running statistics in training; below 0: each its own
-  double norm_momentum = -1.0;
+  std::vector<PassExtension*> extensions = {};  ///< null ones count for nothing
   /// Called with what each layer has taken and made, the innermost first.
   std::function<void(std::string_view layer, const Variable& in, const Variable& out)>
       layer_observer = {};
 
-  Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
-                  std::initializer_list<Parameter*> parameters, BackwardFunction backward,
+  /// The extension of this type; null where the pass has none.
+  template <class T>
+  T* find() const {
+    for (PassExtension* extension : extensions)
+      if (T* const found = dynamic_cast<T*>(extension)) return found;
+    return nullptr;
+  }
+
+  /// Records a node on the tape, as Tape::record does; without a tape the values stay plain.
+  Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
+                  std::vector<Parameter*> parameters, BackwardFunction backward,
                   int max_terms = 1) {
     if (!tape) return Variable(std::move(output));
-    return tape->record(name, std::move(output), inputs, parameters, std::move(backward),
+    return tape->record(name, std::move(output), inputs, std::move(parameters), std::move(backward),
                         max_terms);
+  }
+  std::vector<Variable> record(std::string_view name, std::vector<Tensor> outputs,
+                               const std::vector<Variable>& inputs,
+                               std::vector<Parameter*> parameters, BackwardFunction backward) {
+    if (tape)
+      return tape->record(name, std::move(outputs), inputs, std::move(parameters),
+                          std::move(backward));
+    return {std::make_move_iterator(outputs.begin()), std::make_move_iterator(outputs.end())};
   }
 };
 

@@ -31,8 +31,9 @@ struct BatchNormState {
   ModelBuffer* batches_tracked = nullptr;
   double eps = 1e-5, momentum = 0.1;
 };
-/// Normalises over a batch. In training every channel needs two values at least (Error(kUsage)).
-/// Otherwise the running statistics are constants.
+/// Normalises over a batch, or as the pass says (layers/norm_statistics.h). In training every
+/// channel needs two values at least (Error(kUsage)). Otherwise the running statistics are
+/// constants.
 Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active,
                     const Variable& residual, Pass& pass);
 /// Normalises over the last dimension.

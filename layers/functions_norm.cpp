@@ -23,6 +23,11 @@ Tensor detail::ScaleShiftTargets::scratch(Gradients& g, const Tensor& gamma) con
   return tensor;
 }
 
+double detail::momentum_of(const BatchNormState& state, const Pass& pass) {
+  const NormMomentum* const all = pass.find<NormMomentum>();
+  return all ? all->value : state.momentum;
+}
+
 detail::Rectifier detail::rectifier_of(Activation active) {
   require(
       active == Activation::kNone || active == Activation::kRelu || active == Activation::kRelu6,
@@ -89,14 +94,15 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
             shape.text(), residual.shape().text());
   }
   const Shape channels{shape.back()};
-  const int ranks = pass.norms_over ? pass.norms_over->ranks() : 1;  // whose batches are one
+  RankSums* const over = pass.find<RankSums>();
+  const int ranks = over ? over->ranks() : 1;  // whose batches are one
   if (pass.training && shape.elements() / shape.back() * ranks < 2) {
     fail(ExitCode::kUsage, "batch_norm",
          "one value per channel has no variance to train with; batches of 2 samples or more are "
          "needed");
   }
-  if (pass.norms_over && pass.training)
-    return detail::synchronized_batch_norm(x, state, rectifier, residual, pass);
+  if (over && pass.training)
+    return detail::synchronized_batch_norm(x, state, rectifier, residual, *over, pass);
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,
@@ -105,7 +111,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                         .running_mean = state.running_mean->value,
                         .running_var = state.running_var->value,
                         .eps = state.eps,
-                        .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum,
+                        .momentum = detail::momentum_of(state, pass),
                         .training = pass.training,
                         .relu = relu,
                         .ceiling = rectifier.ceiling};
@@ -133,11 +139,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
   };
   // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of
   // its own.
-  if (has_residual) {
-    return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta},
-                       std::move(backward), 2);
-  }
-  return pass.record("batch_norm", args.y, {x}, {state.gamma, state.beta}, std::move(backward), 2);
+  return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta},
+                     std::move(backward), 2);
 }
 
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass) {
@@ -178,18 +181,17 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
   pass.backend.fill(zeros, 0.0);
   pass.backend.fill(ones, 1.0);
   BatchNormForward args{.x = x.value(),
+                        .residual = residual.value(),
                         .gamma = scale.value,
                         .y = Tensor(pass.backend, x.shape(), x.dtype()),
                         .running_mean = zeros,
                         .running_var = ones,
                         .eps = 0.0,
                         .training = false};
-  const bool has_residual = residual.has_value();
-  if (has_residual) args.residual = residual.value();
   pass.backend.batch_norm_forward(args);
-  auto backward = [x_saved = args.x, gamma = args.gamma, zeros, ones, has_residual](Gradients& g) {
+  auto backward = [x_saved = args.x, gamma = args.gamma, zeros, ones](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
-    if (has_residual && g.wants(1)) g.set(1, dy);
+    g.set(1, dy);
     const Gradients::Target target = g.parameter(0);
     const auto scratch = [&] {
       Tensor tensor(g.backend(), gamma.shape(), gamma.dtype());
@@ -209,10 +211,8 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
                                      .training = false});
     g.set(0, std::move(dx));
   };
-  if (has_residual)
-    return pass.record("layer_scale", std::move(args.y), {x, residual}, {&scale},
-                       std::move(backward));
-  return pass.record("layer_scale", std::move(args.y), {x}, {&scale}, std::move(backward));
+  return pass.record("layer_scale", std::move(args.y), {x, residual}, {&scale},
+                     std::move(backward));
 }
 
 }  // namespace starling::functions

@@ -3,6 +3,7 @@
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 #include "layers/functions.h"
+#include "layers/norm_statistics.h"
 
 // What the files of the normalisations share.
 namespace starling::functions::detail {
@@ -26,6 +27,9 @@ struct Rectifier {
 /// Error(kInternal) where the activation is no ReLU, ReLU6 or kNone.
 Rectifier rectifier_of(Activation active);
 
+/// Momentum of the running statistics in this pass.
+double momentum_of(const BatchNormState& state, const Pass& pass);
+
 /// Values that a batch norm keeps for its backward pass. y only with a residual: without one the
 /// ReLU's mask is found from x and beta again.
 struct BatchNormSaved {
@@ -38,9 +42,10 @@ struct BatchNormSaved {
 void batch_norm_backward(const BatchNormSaved& saved, Gradients& g);
 
 /// A batch norm in training whose statistics are those of all ranks' batches, of one size each
-/// (pass.norms_over). As torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this
+/// (`ranks`). As torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this
 /// rank's batch alone.
 Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
-                                 Rectifier rectifier, const Variable& residual, Pass& pass);
+                                 Rectifier rectifier, const Variable& residual, RankSums& ranks,
+                                 Pass& pass);
 
 }  // namespace starling::functions::detail

@@ -17,12 +17,6 @@ void bias_gradient(Backend& backend, const Tensor& dy, const Gradients::Target& 
                     .accumulate = target.accumulate});
 }
 
-Variable record_product(std::string_view name, Tensor y, const Variable& x, Parameter& weight,
-                        Parameter* bias, Pass& pass, BackwardFunction backward) {
-  if (bias) return pass.record(name, std::move(y), {x}, {&weight, bias}, std::move(backward));
-  return pass.record(name, std::move(y), {x}, {&weight}, std::move(backward));
-}
-
 }  // namespace
 
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window,
@@ -38,11 +32,10 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   pass.backend.conv2d_forward(args);
 
   auto backward = [x_saved = weight.trainable ? args.x : Tensor(),
-                   w = x.requires_grad() ? args.weight : Tensor(), in, window,
-                   has_bias = bias != nullptr](Gradients& g) {
+                   w = x.requires_grad() ? args.weight : Tensor(), in, window](Gradients& g) {
     const Tensor& dy = g.output();
     const Gradients::Target dw = g.parameter(0);
-    Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
+    Gradients::Target db = g.parameter(1);
     const auto weights = [&] {
       if (dw) {
         const bool together = db && db.accumulate == dw.accumulate;
@@ -57,8 +50,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
       bias_gradient(g.backend(), dy, db);
     };
     // Begun first, the two run at once from their start on.
-    const bool beside = dw && g.wants(0) && g.forks(x_saved.bytes() + dy.bytes());
-    if (beside) g.beside(weights, {x_saved, dy});
+    const bool beside = dw && g.wants(0) && g.beside(weights, {x_saved, dy});
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
       g.backend().conv2d_backward_data({.dy = dy, .weight = w, .dx = dx, .window = window});
@@ -66,7 +58,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
     }
     if (!beside) weights();
   };
-  return record_product("conv2d", args.y, x, weight, bias, pass, std::move(backward));
+  return pass.record("conv2d", args.y, {x}, {&weight, bias}, std::move(backward));
 }
 
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
@@ -82,7 +74,7 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
   // ReLU's gradient needs only the output, which the next operation keeps anyway.
   auto backward = [x_saved = weight.trainable ? x.value() : Tensor(),
                    w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
-                   y_saved = relu ? y : Tensor(), has_bias = bias != nullptr](Gradients& g) {
+                   y_saved = relu ? y : Tensor()](Gradients& g) {
     Tensor dy = std::move(g.take_terms().front());
     if (y_saved) {
       const Tensor masked = dy.exclusive() ? dy : Tensor(g.backend(), dy.shape(), dy.dtype());
@@ -101,9 +93,9 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
                           .transpose_a = true,
                           .accumulate = dw.accumulate});
     }
-    if (has_bias) bias_gradient(g.backend(), dy, g.parameter(1));
+    bias_gradient(g.backend(), dy, g.parameter(1));
   };
-  return record_product("linear", std::move(y), x, weight, bias, pass, std::move(backward));
+  return pass.record("linear", std::move(y), {x}, {&weight, bias}, std::move(backward));
 }
 
 }  // namespace starling::functions

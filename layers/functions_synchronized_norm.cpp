@@ -120,7 +120,7 @@ BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum
       .shift = vector(),
       .count = count,
       .eps = state.eps,
-      .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
+      .momentum = momentum_of(state, pass)};
   pass.backend.batch_norm_finish(finish);
   return finish;
 }
@@ -128,8 +128,8 @@ BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum
 }  // namespace
 
 Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
-                                 Rectifier rectifier, const Variable& residual, Pass& pass) {
-  RankSums& ranks = *pass.norms_over;
+                                 Rectifier rectifier, const Variable& residual, RankSums& ranks,
+                                 Pass& pass) {
   const Tensor& input = x.value();
   const std::int64_t channels = input.shape().back();
   const SumsOfChannels sums(pass.backend, channels);
@@ -158,10 +158,8 @@ Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
   auto backward = [saved = std::move(saved), &ranks](Gradients& g) {
     synchronized_backward(saved, ranks, g);
   };
-  if (has_residual)
-    return pass.record("batch_norm", y, {x, residual}, {state.gamma, state.beta},
-                       std::move(backward), 2);
-  return pass.record("batch_norm", y, {x}, {state.gamma, state.beta}, std::move(backward), 2);
+  return pass.record("batch_norm", y, {x, residual}, {state.gamma, state.beta}, std::move(backward),
+                     2);
 }
 
 }  // namespace starling::functions::detail

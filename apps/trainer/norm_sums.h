@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/transport.h"
-#include "core/autograd.h"
+#include "layers/norm_statistics.h"
 
 namespace starling {
 

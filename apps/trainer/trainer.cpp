@@ -484,7 +484,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
             .training = true,
             .dropout_key = config_.seed,
             .dropout_counter = dropout_counter(micro),
-            .norms_over = norm_sums_.get()};
+            .extensions = {norm_sums_.get()}};
   if (config_.device.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -191,6 +192,65 @@ TEST_CASE("core/autograd: the same value as both inputs") {
   graph.tape.backward(graph.add(squared, squared));
   CHECK(value(Tape::gradient(x)) == 12);
   CHECK_FALSE(Tape::gradient(graph.tape.leaf(graph.scalar(1))));
+}
+
+TEST_CASE(
+    "core/autograd: a node with several outputs gets the gradient of each, or is told of none") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 10);
+  const Variable x = graph.tape.leaf(graph.scalar(2));
+  // Outputs 2·x, 3·x and 5·x, the gradient of each added to what x gets.
+  std::vector<std::vector<float>> seen;
+  const auto several = [&] {
+    return graph.tape.record(
+        "several", {graph.scalar(4), graph.scalar(6), graph.scalar(10)}, {x}, {&p},
+        [&](Gradients& g) {
+          float sum = 0;
+          seen.emplace_back();
+          for (int i = 0; i < 3; ++i) {
+            if (!g.has(i)) continue;
+            seen.back().push_back(value(g.output(i)));
+            sum += std::array{2.0f, 3.0f, 5.0f}[static_cast<std::size_t>(i)] * value(g.output(i));
+          }
+          g.set(0, graph.scalar(sum));
+          g.parameter(0).tensor.span<float>()[0] = sum;
+        });
+  };
+  const std::vector<Variable> y = several();
+  REQUIRE(y.size() == 3);
+  graph.tape.backward(graph.add(graph.multiply(y[0], y[2]), y[0]));
+  CHECK(seen == std::vector<std::vector<float>>{{11, 4}});
+  CHECK(value(Tape::gradient(x)) == 2 * 11 + 5 * 4);
+  CHECK(value(p.grad) == 42);
+  CHECK(graph.ready == Names{"p"});
+
+  several();  // nobody reads them: the node is passed by
+  graph.tape.backward(graph.scale(x, p));
+  CHECK(seen.size() == 1);
+
+  for (const int output : {1, 3}) {
+    const auto of = graph.tape.record("of", {graph.scalar(1), graph.scalar(1)}, {x}, {},
+                                      [&](Gradients& g) { g.set(0, g.output(output)); });
+    CHECK(contains(
+        error_of(ExitCode::kUsage, [&] { graph.tape.backward(of[0]); }),
+        output == 1 ? "[gradient] output 1 has none" : "[gradient] output 3 is asked for, of 2"));
+    graph.tape.clear();
+  }
+}
+
+TEST_CASE("core/autograd: optional inputs and parameters may be missing") {
+  Graph graph;
+  const Variable x = graph.tape.leaf(graph.scalar(2));
+  const Variable y =
+      graph.tape.record("bare", graph.scalar(2), {x, {}}, {nullptr}, [](Gradients& g) {
+        CHECK_FALSE(g.wants(1));
+        CHECK_FALSE(g.parameter(0));
+        g.set(1, g.output());
+        g.set(0, g.output());
+      });
+  graph.tape.backward(y);
+  CHECK(value(Tape::gradient(x)) == 1);
+  CHECK(graph.tape.stopped_at().empty());
 }
 
 TEST_CASE("core/autograd: max_terms leaves that many terms unsummed") {

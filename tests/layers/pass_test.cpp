@@ -3,6 +3,7 @@
 #include <map>
 
 #include "layers/functions.h"
+#include "layers/norm_statistics.h"
 #include "tests/layers/support.h"
 
 using namespace starling;
@@ -123,7 +124,7 @@ TEST_CASE(
           cpu().fill(parameter->value, 5.0);
       }
       Tape tape(cpu());
-      Pass pass{.backend = cpu(), .tape = &tape, .training = true, .norms_over = over};
+      Pass pass{.backend = cpu(), .tape = &tape, .training = true, .extensions = {over}};
       const Variable x = tape.leaf(noise_tensor(1, {3, 4, 4, 3}));
       const Variable y = model->forward(x, pass);
       std::vector<double> result = numbers_of(y.value());

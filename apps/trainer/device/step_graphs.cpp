@@ -92,11 +92,12 @@ void StepGraphs::attach(Algorithm& algorithm, Mixer& mixer, Tape& tape,
   // A rank without neighbours on its host may have one buffer; all capture in the same steps
   if (transport_.size() > 1) {
     double most[3] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0,
-                      tape.may_fork() ? 0.0 : 1.0};
+                      tape.branches().allowed() ? 0.0 : 1.0};
     transport_.world().max(most, 3);
     if (period_ > 0) period_ = static_cast<std::int64_t>(most[0]);
     two_buffers_ = most[1] > 0.0;
-    tape.set_may_fork(most[2] == 0.0);  // all ranks try again where a capture with a branch fails
+    tape.branches().allow(most[2] ==
+                          0.0);  // all ranks try again where a capture with a branch fails
   }
   if (period_ <= 0) {
     if (why.empty()) why = "the algorithm's work never repeats";
@@ -132,7 +133,7 @@ Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint6
 bool StepGraphs::capture(Captured& captured, const StepValues& values, const Work& work) {
   const TraceSpan span("capture");
   const auto attempt = [&] {
-    tape_->take_forked();
+    tape_->branches().take_used();
     std::string why = try_capture(captured, values, work);
     if (!why.empty()) {
       const std::string where =
@@ -148,8 +149,8 @@ bool StepGraphs::capture(Captured& captured, const StepValues& values, const Wor
   std::string why = attempt();
   // It may be the branch that the runtime or a library refuses. The rank that failed may not have
   // come to it.
-  if (!why.empty() && !lowest(tape_->take_forked() ? "forked" : "", transport_).empty()) {
-    tape_->set_may_fork(false);
+  if (!why.empty() && !lowest(tape_->branches().take_used() ? "forked" : "", transport_).empty()) {
+    tape_->branches().allow(false);
     if (transport_.rank() == 0)
       log::info("graphs get no branch for gradients of weights, because {}", why);
     why = attempt();

@@ -2,6 +2,7 @@
 
 #include "core/stop_signals.h"
 #include "core/trace.h"
+#include "layers/norm_statistics.h"
 
 namespace starling {
 
@@ -24,11 +25,12 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
   constexpr std::uint64_t kApart = std::uint64_t{1} << 63;
   // After a stop the test behind it is given up.
   for (std::int64_t batch = 0; batch < batches && !stop_requested(); ++batch) {
+    NormMomentum momentum(1.0 / static_cast<double>(batch + 1));
     Pass pass{.backend = backend,
               .training = true,
               .dropout_key = seed,
               .dropout_counter = kApart | static_cast<std::uint64_t>(batch) << 24,
-              .norm_momentum = 1.0 / static_cast<double>(batch + 1)};
+              .extensions = {&momentum}};
     (void)task.predict(model, loader.next(), pass);
   }
 }

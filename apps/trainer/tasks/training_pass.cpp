@@ -6,6 +6,7 @@
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
+#include "layers/norm_statistics.h"
 
 namespace starling {
 namespace {
@@ -68,7 +69,7 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     Pass pass{.backend = *meta,
               .tape = &tape,
               .training = true,
-              .norms_over = shape.synchronized_norms ? &sums : nullptr};
+              .extensions = {shape.synchronized_norms ? &sums : nullptr}};
     const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
     training_pass(
         task, model, batch, pass, {.before_backward = [](const Variable& loss) {

@@ -31,7 +31,7 @@ struct PassShape {
   std::int64_t batch_size = 1;
   DType dtype = DType::kFloat32;    ///< of parameters
   DType compute = DType::kFloat32;  ///< of activations where that is bf16 or fp16
-  bool synchronized_norms = false;  ///< Pass::norms_over is there
+  bool synchronized_norms = false;  ///< batch norms are over all ranks (RankSums)
 
   DType activations() const { return is_low_precision(compute) ? compute : dtype; }
 };
