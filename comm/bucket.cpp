@@ -88,8 +88,7 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
       Parameter& parameter = *slot.parameter;
       parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
       parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
-      parameter.low =
-          low && parameter.product ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
+      parameter.low = low ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
       const auto first = decay.begin() + slot.offset / kDecayBlock;
       if (decay_all || parameter.is_weight()) std::fill_n(first, slot.decay_entries(), kDecays);
     }

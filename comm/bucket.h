@@ -86,7 +86,7 @@ struct Bucket {
 };
 
 /// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad
-/// (and low, where it is a product's operand and `compute` is bf16 or fp16) a view into them.
+/// (and low, where `compute` is bf16 or fp16) a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute = DType::kFloat32);
 /// Allocates the buckets with the states that the rule keeps.

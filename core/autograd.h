@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -228,7 +229,7 @@ struct Pass {
   double loss_scale = 1.0;
   std::vector<PassExtension*> extensions = {};  ///< null ones count for nothing
   /// Called with what each layer has taken and made, the innermost first.
-  std::function<void(std::string_view layer, const Variable& in, const Variable& out)>
+  std::function<void(std::string_view layer, std::span<const Variable> in, const Variable& out)>
       layer_observer = {};
 
   /// The extension of this type; null where the pass has none.

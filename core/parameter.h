@@ -35,17 +35,13 @@ struct Parameter {
   TensorLayout layout = TensorLayout::kPlain;
   Init init;
   bool trainable = true;
-  /// An operand of convolutions or matrix products: these read `low` where training has a low
-  /// precision
-  bool product = false;
   Tensor value;
   Tensor grad;
-  /// A bf16 or fp16 copy of value, kept by the update; empty where training has no low precision,
-  /// or not `product`
+  /// A bf16 or fp16 copy of value, kept by the update; empty where training has no low precision
   Tensor low;
   int index = -1;  ///< position among the model's parameters, in declaration order
 
-  /// The operand that convolutions and matrix products take.
+  /// The numbers in the format of activations, as convolutions and matrix products take them.
   const Tensor& operand() const { return low ? low : value; }
 
   /// Weight decay applies to tensors of two or more dimensions unless the config says "all".

@@ -41,6 +41,13 @@ Shape Shape::without_batch() const {
   return Shape(sizes().subspan(1));
 }
 
+Shape Shape::with_last(std::int64_t n) const {
+  require(rank_ < kMaxRank, "tensor", "shape {} has no room for one more dimension", text());
+  Shape result = *this;
+  result.sizes_[static_cast<std::size_t>(result.rank_++)] = n;
+  return result;
+}
+
 std::string Shape::text() const {
   if (rank_ == 0) return "scalar";
   std::string result;

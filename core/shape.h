@@ -33,6 +33,8 @@ class Shape {
   Shape with_batch(std::int64_t n) const;
   /// This shape without its first dimension.
   Shape without_batch() const;
+  /// This shape with a dimension of size n put behind.
+  Shape with_last(std::int64_t n) const;
 
   /// "128×32×32×3"; "scalar" for rank 0.
   std::string text() const;

@@ -6,7 +6,7 @@
 namespace starling {
 
 Shape BatchNorm::build(const Shape& input) {
-  if (input.rank() != 3 && input.rank() != 1) bad_shape(input, "an image H×W×C or a vector");
+  if (input.rank() < 1) bad_shape(input, "at least one dimension");
   const Shape channels{input.back()};
   state_.gamma = &add_parameter("weight", channels, Init::constant(1.0));
   state_.gamma->trainable = trains_scale_;

@@ -6,8 +6,8 @@
 
 namespace starling {
 
-/// Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167) over all but the last dimension,
-/// of images and vectors. Tensors: weight (1), bias (0), and the buffers running_mean (0),
+/// Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167) over all but the last dimension.
+/// Tensors: weight (1), bias (0), and the buffers running_mean (0),
 /// running_var (1), num_batches_tracked (0), which counts passes in training as PyTorch's does; the
 /// kernel that moves the running statistics counts, so that the count lies where the other buffers
 /// do.

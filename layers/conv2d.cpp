@@ -33,7 +33,6 @@ Shape Conv2d::build(const Shape& input) {
   weight_ = &add_parameter(
       "weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,
       TensorLayout::kConvWeight);
-  weight_->product = true;
   const Init bias_init =
       options_.zero_bias ? Init::constant(0.0) : Init::uniform(1.0 / std::sqrt(fan_in));
   if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, bias_init);
@@ -46,7 +45,7 @@ Variable Conv2d::compute(const Variable& x, Pass& pass) {
   return functions::conv2d(x, *weight_, bias_, options_.window, pass);
 }
 
-void Conv2d::begin_values(const FirstImages&) {
+void Conv2d::begin_values(const FirstSamples&) {
   if (!options_.dirac) return;
   change_values(*weight_, [&](std::vector<double>& weight) {
     const std::int64_t inputs = weight_->shape[3], row = weight_->shape[2] * inputs,

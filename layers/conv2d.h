@@ -31,7 +31,7 @@ class Conv2d : public Layer {
  protected:
   Shape build(const Shape& input) override;
   Variable compute(const Variable& x, Pass& pass) override;
-  void begin_values(const FirstImages& images) override;
+  void begin_values(const FirstSamples& samples) override;
 
  private:
   Conv2dOptions options_;

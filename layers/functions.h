@@ -16,7 +16,7 @@ namespace starling::functions {
 
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window,
                 Pass& pass);
-/// x[N,I] · weightᵀ[I,O] + bias[O], then ReLU if `relu`; weight is O×I.
+/// x[…,I] · weightᵀ[I,O] + bias[O], then ReLU if `relu`; weight is O×I.
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass,
                 bool relu = false);
 
@@ -83,7 +83,5 @@ struct TargetLossSettings {
 /// int32 [N], numbers of classes, which stand for one-hot rows.
 Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings,
                      double scale, Pass& pass);
-/// The mean over all elements of (x - target)².
-Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass);
 
 }  // namespace starling::functions

@@ -1,7 +1,4 @@
-#include <cstdint>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/operations/indexing.h"
@@ -14,9 +11,7 @@ Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass) {
           "the tokens must be an int32 tensor");
   require(table.shape.rank() == 2, "embedding", "the table is {}, not rows×columns",
           table.shape.text());
-  std::vector<std::int64_t> sizes(tokens.shape().sizes().begin(), tokens.shape().sizes().end());
-  sizes.push_back(table.shape[1]);
-  Tensor y(pass.backend, Shape(std::span<const std::int64_t>(sizes)), table.operand().dtype());
+  Tensor y(pass.backend, tokens.shape().with_last(table.shape[1]), table.operand().dtype());
   pass.backend.embedding_forward({.tokens = tokens, .table = table.operand(), .y = y});
   return pass.record("embedding", std::move(y), {}, {&table}, [tokens](Gradients& g) {
     const Gradients::Target d = g.parameter(0);

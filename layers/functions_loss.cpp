@@ -64,10 +64,6 @@ Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossS
   return pass.record("loss", std::move(args.loss), {x}, {}, std::move(backward));
 }
 
-Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass) {
-  return target_loss(x, target, {.kind = LossKind::kSquared}, scale, pass);
-}
-
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
                        double scale, Pass& pass) {
   return target_loss(logits, labels,

@@ -1,26 +1,18 @@
 #include "layers/functions_norm.h"
 
-#include <array>
-
 #include "core/error.h"
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 
 namespace starling::functions {
 
-detail::ScaleShiftTargets::ScaleShiftTargets(Gradients& g, const Tensor& gamma) {
-  const std::array<Gradients::Target, 2> targets{g.parameter(0), g.parameter(1)};
-  require(!targets[0] || !targets[1] || targets[0].accumulate == targets[1].accumulate, "norm",
+detail::ScaleShiftTargets::ScaleShiftTargets(Gradients& g) {
+  const Gradients::Target gamma = g.parameter(0), beta = g.parameter(1);
+  require(!gamma || !beta || gamma.accumulate == beta.accumulate, "norm",
           "scale and shift of one normalisation are shared differently");
-  accumulate = (targets[0] && targets[0].accumulate) || (targets[1] && targets[1].accumulate);
-  dgamma = targets[0] ? targets[0].tensor : scratch(g, gamma);
-  dbeta = targets[1] ? targets[1].tensor : scratch(g, gamma);
-}
-
-Tensor detail::ScaleShiftTargets::scratch(Gradients& g, const Tensor& gamma) const {
-  Tensor tensor(g.backend(), gamma.shape(), gamma.dtype());
-  if (accumulate) g.backend().fill(tensor, 0.0);
-  return tensor;
+  accumulate = gamma.accumulate || beta.accumulate;
+  dgamma = gamma.tensor;
+  dbeta = beta.tensor;
 }
 
 double detail::momentum_of(const BatchNormState& state, const Pass& pass) {
@@ -72,7 +64,7 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
   }
   if (!back.dx && saved.x.storage().use_count() == 2) back.dx = saved.x;
   if (!back.dx) back.dx = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
-  const ScaleShiftTargets targets(g, saved.gamma);
+  const ScaleShiftTargets targets(g);
   back.dgamma = targets.dgamma;
   back.dbeta = targets.dbeta;
   back.accumulate = targets.accumulate;
@@ -144,33 +136,32 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
 }
 
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass) {
-  const std::int64_t features = x.shape().back();
-  const Shape rows{x.shape().elements() / features, features};
-  LayerNormForward args{
-      .x = x.value().reshaped(rows), .gamma = gamma.value, .beta = beta.value, .eps = eps};
-  Tensor y(pass.backend, x.shape(), x.dtype());
-  args.y = y.reshaped(rows);
-  args.saved_mean = Tensor(pass.backend, {rows[0]}, gamma.value.dtype());
-  args.saved_inv_std = Tensor(pass.backend, {rows[0]}, gamma.value.dtype());
+  const Shape rows{x.shape().elements() / x.shape().back()};
+  LayerNormForward args{.x = x.value(),
+                        .gamma = gamma.value,
+                        .beta = beta.value,
+                        .y = Tensor(pass.backend, x.shape(), x.dtype()),
+                        .saved_mean = Tensor(pass.backend, rows, gamma.value.dtype()),
+                        .saved_inv_std = Tensor(pass.backend, rows, gamma.value.dtype()),
+                        .eps = eps};
   pass.backend.layer_norm_forward(args);
 
-  auto backward = [x_saved = args.x, shape = x.shape(), weight = gamma.value,
-                   mean = args.saved_mean, inv_std = args.saved_inv_std](Gradients& g) {
-    const Shape& flat = x_saved.shape();
-    Tensor dx(g.backend(), shape, x_saved.dtype());
-    const detail::ScaleShiftTargets targets(g, weight);
+  auto backward = [x_saved = args.x, weight = gamma.value, mean = args.saved_mean,
+                   inv_std = args.saved_inv_std](Gradients& g) {
+    Tensor dx(g.backend(), x_saved.shape(), x_saved.dtype());
+    const detail::ScaleShiftTargets targets(g);
     g.backend().layer_norm_backward({.x = x_saved,
-                                     .dy = g.output().reshaped(flat),
+                                     .dy = g.output(),
                                      .gamma = weight,
                                      .saved_mean = mean,
                                      .saved_inv_std = inv_std,
-                                     .dx = dx.reshaped(flat),
+                                     .dx = dx,
                                      .dgamma = targets.dgamma,
                                      .dbeta = targets.dbeta,
                                      .accumulate = targets.accumulate});
     g.set(0, std::move(dx));
   };
-  return pass.record("layer_norm", std::move(y), {x}, {&gamma, &beta}, std::move(backward));
+  return pass.record("layer_norm", std::move(args.y), {x}, {&gamma, &beta}, std::move(backward));
 }
 
 Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass) {
@@ -193,11 +184,6 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
     const Tensor dy = std::move(g.take_terms().front());
     g.set(1, dy);
     const Gradients::Target target = g.parameter(0);
-    const auto scratch = [&] {
-      Tensor tensor(g.backend(), gamma.shape(), gamma.dtype());
-      if (target.accumulate) g.backend().fill(tensor, 0.0);
-      return tensor;
-    };
     Tensor dx(g.backend(), dy.shape(), dy.dtype());
     g.backend().batch_norm_backward({.x = x_saved,
                                      .dy = dy,
@@ -205,8 +191,7 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
                                      .saved_mean = zeros,
                                      .saved_inv_std = ones,
                                      .dx = dx,
-                                     .dgamma = target ? target.tensor : scratch(),
-                                     .dbeta = scratch(),
+                                     .dgamma = target.tensor,
                                      .accumulate = target.accumulate,
                                      .training = false});
     g.set(0, std::move(dx));

@@ -8,15 +8,11 @@
 // What the files of the normalisations share.
 namespace starling::functions::detail {
 
-/// Targets of the gradients of a scale and a shift. Kernels write both, so a frozen one goes to
-/// scratch memory.
+/// Targets of the gradients of a scale and a shift, parameters 0 and 1; empty for a frozen one.
 struct ScaleShiftTargets {
   Tensor dgamma, dbeta;
   bool accumulate = false;
-  ScaleShiftTargets(Gradients& g, const Tensor& gamma);
-
- private:
-  Tensor scratch(Gradients& g, const Tensor& gamma) const;
+  explicit ScaleShiftTargets(Gradients& g);
 };
 
 /// A ReLU within an operation: whether there is one, and its ceiling, 6 for ReLU6.

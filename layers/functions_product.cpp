@@ -11,10 +11,13 @@ namespace {
 /// The gradient of a bias: the sum of dy over all but the last dimension.
 void bias_gradient(Backend& backend, const Tensor& dy, const Gradients::Target& target) {
   if (!target) return;
-  const std::int64_t channels = dy.shape().back();
-  backend.sum_rows({.x = dy.reshaped({dy.elements() / channels, channels}),
-                    .y = target.tensor,
-                    .accumulate = target.accumulate});
+  backend.sum_rows({.x = dy, .y = target.tensor, .accumulate = target.accumulate});
+}
+
+/// All dimensions but the last as the rows of a matrix.
+Tensor matrix_of(const Tensor& x) {
+  const std::int64_t columns = x.shape().back();
+  return x.reshaped({x.elements() / columns, columns});
 }
 
 }  // namespace
@@ -62,12 +65,14 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
 }
 
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
-  require(x.shape().rank() == 2, "linear", "the input is {}, not N×F", x.shape().text());
-  Tensor y(pass.backend, {x.shape()[0], weight.shape[0]}, x.dtype());
-  pass.backend.matmul({.a = x.value(),
+  require(x.shape().rank() > 0, "linear", "the input is a scalar, not …×F");
+  Shape out = x.shape();
+  out[out.rank() - 1] = weight.shape[0];
+  Tensor y(pass.backend, out, x.dtype());
+  pass.backend.matmul({.a = matrix_of(x.value()),
                        .b = weight.operand(),
                        .bias = bias ? bias->value : Tensor(),
-                       .c = y,
+                       .c = matrix_of(y),
                        .transpose_b = true,
                        .relu = relu});
 
@@ -83,12 +88,12 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
     }
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
-      g.backend().matmul({.a = dy, .b = w, .c = dx});
+      g.backend().matmul({.a = matrix_of(dy), .b = w, .c = matrix_of(dx)});
       g.set(0, std::move(dx));
     }
     if (const Gradients::Target dw = g.parameter(0)) {
-      g.backend().matmul({.a = dy,
-                          .b = x_saved,
+      g.backend().matmul({.a = matrix_of(dy),
+                          .b = matrix_of(x_saved),
                           .c = dw.tensor,
                           .transpose_a = true,
                           .accumulate = dw.accumulate});

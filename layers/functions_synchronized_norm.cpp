@@ -87,7 +87,7 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
                                .sum_dy_xhat = mean.second,
                                .dx = dx};
   backend.batch_norm_backward_apply(apply);
-  const ScaleShiftTargets targets(g, saved.gamma);
+  const ScaleShiftTargets targets(g);
   apply.sum_dy = own.first;
   apply.sum_dy_xhat = own.second;
   apply.dx = {};

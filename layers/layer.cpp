@@ -22,12 +22,13 @@ std::string join(const std::string& prefix, const std::string& name) {
   return prefix + "." + name;
 }
 
-/// Images may be of another size than the layer was set up for: what a layer computes follows the
-/// image that it is given, and a layer that cannot follow takes vectors, whose length must be
-/// right.
-bool fits(const Shape& sample, const Shape& declared) {
-  return sample == declared ||
-         (sample.rank() == 3 && declared.rank() == 3 && sample[2] == declared[2]);
+/// Samples may be of another size than the layer was set up for: what a layer computes follows the
+/// value that it is given. Only the last dimension of floating numbers, which weights are made for,
+/// must be right.
+bool fits(const Variable& x, const Shape& declared) {
+  const int rank = declared.rank();
+  return x.shape().rank() == rank + 1 &&
+         (rank == 0 || !is_floating(x.dtype()) || x.shape().back() == declared.back());
 }
 
 std::string shown(const std::string& name) { return name.empty() ? "model" : name; }
@@ -84,9 +85,7 @@ void copy_as(const std::vector<double>& numbers, const Tensor& to) {
 
 void allocate_parameter(Parameter& parameter, Backend& backend, DType dtype, DType compute) {
   parameter.value = Tensor(backend, parameter.shape, dtype);
-  parameter.low = parameter.product && is_low_precision(compute)
-                      ? Tensor(backend, parameter.shape, compute)
-                      : Tensor();
+  parameter.low = is_low_precision(compute) ? Tensor(backend, parameter.shape, compute) : Tensor();
 }
 
 /// Draws by memory order: the distribution does not depend on the layout.
@@ -115,50 +114,68 @@ void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::
 
 }  // namespace
 
-Shape Layer::setup(const Shape& input, std::string name) {
+Shape Layer::setup(Shapes inputs, std::string name) {
   require(!built_, "layer", "{} was set up twice", shown(name));
   built_ = true;
   name_ = std::move(name);
-  check_size(input, shown(name_), "the input");
-  input_ = input;
-  output_ = named("layer", shown(name_), [&] { return build(input); });
+  for (const Shape& input : inputs) check_size(input, shown(name_), "the input");
+  inputs_.assign(inputs.begin(), inputs.end());
+  output_ = named("layer", shown(name_), [&] { return build_several(inputs); });
   check_size(output_, shown(name_), "the output");
   return output_;
 }
 
-void Layer::check_input(const Variable& x) const {
+Shape Layer::build_several(Shapes inputs) {
+  if (inputs.size() != 1)
+    fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "it takes one value, and {} were given",
+         inputs.size());
+  return build(inputs[0]);
+}
+Variable Layer::compute_several(Values inputs, Pass& pass) { return compute(inputs[0], pass); }
+
+Shape Layer::build(const Shape&) {
+  fail(ExitCode::kInternal, "layer", {.key = shown(name_)},
+       "has no build(); a layer has one, or build_several()");
+}
+Variable Layer::compute(const Variable&, Pass&) {
+  fail(ExitCode::kInternal, "layer", {.key = shown(name_)},
+       "has no compute(); a layer has one, or compute_several()");
+}
+
+void Layer::check_inputs(Values inputs) const {
   require(built_, "layer", "{} was used before it was set up", shown(name_));
-  require(x.has_value(), "layer", "{}: the input holds no value", shown(name_));
-  require(x.shape().rank() > 0 && fits(x.shape().without_batch(), input_), "layer",
-          "{}: an input of {}, but batches of {} were declared", shown(name_), x.shape().text(),
-          input_.text());
-  require(is_floating(x.dtype()), "layer", "{}: an input of type {}, but floating point is needed",
-          shown(name_), name_of(x.dtype()));
-  for (const Parameter& parameter : parameters_) {
-    require(static_cast<bool>(parameter.value), "layer", "{} has no memory", parameter.name);
-    require(!parameter.is_weight() || parameter.operand().dtype() == x.dtype(), "layer",
-            "{} is {}, but its input is {}{}", parameter.name, name_of(parameter.operand().dtype()),
-            name_of(x.dtype()),
-            !parameter.product && is_low_precision(x.dtype())
-                ? "; set its `product` and read it by operand()"
-                : "");
+  require(inputs.size() == inputs_.size(), "layer", "{}: {} values, but {} were declared",
+          shown(name_), inputs.size(), inputs_.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Variable& x = inputs[i];
+    require(x.has_value(), "layer", "{}: the input holds no value", shown(name_));
+    require(fits(x, inputs_[i]), "layer", "{}: an input of {}, but batches of {} were declared",
+            shown(name_), x.shape().text(), inputs_[i].text());
+    require(x.shape()[0] == inputs[0].shape()[0], "layer", "{}: inputs of {} and {} samples",
+            shown(name_), inputs[0].shape()[0], x.shape()[0]);
+    for (const Parameter& parameter : parameters_) {
+      require(static_cast<bool>(parameter.value), "layer", "{} has no memory", parameter.name);
+      require(!is_floating(x.dtype()) || parameter.operand().dtype() == x.dtype(), "layer",
+              "{} is {}, but its input is {}", parameter.name, name_of(parameter.operand().dtype()),
+              name_of(x.dtype()));
+    }
   }
   for (const ModelBuffer& buffer : buffers_)
     require(static_cast<bool>(buffer.value), "layer", "{} has no memory", buffer.name);
 }
 
-Variable Layer::forward(const Variable& x, Pass& pass) {
-  return shell(x, pass, [&] { return compute(x, pass); });
+Variable Layer::forward(Values inputs, Pass& pass) {
+  return shell(inputs, pass, [&] { return compute_several(inputs, pass); });
 }
 
-Variable Layer::shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const {
-  check_input(x);
+Variable Layer::shell(Values inputs, Pass& pass, const std::function<Variable()>& body) const {
+  check_inputs(inputs);
   const TraceSpan span("forward", name_);
   const Tape::Scope scope(pass.tape, name_);
   try {
     Variable y = named("layer", shown(name_), body);
-    check_output(x, y);
-    if (pass.layer_observer) pass.layer_observer(shown(name_), x, y);
+    check_output(inputs, y);
+    if (pass.layer_observer) pass.layer_observer(shown(name_), inputs, y);
     return y;
   } catch (const Error& error) {
     // The innermost layer puts its name to what a backend says.
@@ -167,17 +184,23 @@ Variable Layer::shell(const Variable& x, Pass& pass, const std::function<Variabl
   }
 }
 
-/// Checks what build() has promised, wherever the input is what it was told of.
-void Layer::check_output(const Variable& x, const Variable& y) const {
+/// Checks what build() has promised, wherever the inputs are what it was told of. Floating numbers
+/// stay in their format.
+void Layer::check_output(Values inputs, const Variable& y) const {
   if (!y.has_value())
     fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "the output holds no value");
   const Shape& is = y.shape();
-  const bool follows =
-      x.shape().without_batch() != input_ || (is.rank() > 0 && is.without_batch() == output_);
-  if (is.rank() > 0 && is[0] == x.shape()[0] && follows && y.dtype() == x.dtype()) return;
+  const std::int64_t samples = inputs[0].shape()[0];
+  DType dtype = y.dtype();
+  bool follows = is.rank() > 0 && is.without_batch() == output_;
+  for (std::size_t i = inputs.size(); i-- > 0;) {
+    if (is_floating(inputs[i].dtype())) dtype = inputs[i].dtype();
+    follows |= inputs[i].shape().without_batch() != inputs_[i];
+  }
+  if (is.rank() > 0 && is[0] == samples && follows && y.dtype() == dtype) return;
   fail(ExitCode::kUsage, "layer", {.key = shown(name_)},
        "the output is {} {}, and build() said {} {}; compute() must give that", is.text(),
-       name_of(y.dtype()), output_.with_batch(x.shape()[0]).text(), name_of(x.dtype()));
+       name_of(y.dtype()), output_.with_batch(samples).text(), name_of(dtype));
 }
 
 void Layer::for_each(const std::function<void(Layer&)>& visit) {
@@ -205,15 +228,15 @@ ModelBuffer& Layer::add_buffer(const std::string& name, const Shape& shape, Init
   return buffer;
 }
 
-std::int64_t Layer::first_images() const {
-  std::int64_t most = wanted_images();
-  for (const auto& child : children_) most = std::max(most, child->first_images());
+std::int64_t Layer::first_samples() const {
+  std::int64_t most = wanted_samples();
+  for (const auto& child : children_) most = std::max(most, child->first_samples());
   return most;
 }
 
-void Layer::begin(const FirstImages& images) {
-  for (const auto& child : children_) child->begin(images);
-  named("layer", shown(name_), [&] { begin_values(images); });
+void Layer::begin(const FirstSamples& samples) {
+  for (const auto& child : children_) child->begin(samples);
+  named("layer", shown(name_), [&] { begin_values(samples); });
 }
 
 void Layer::change_values(Parameter& parameter,
@@ -260,16 +283,16 @@ std::optional<Error> Layer::unsupported(DType compute, DeviceType device) const 
   return error;
 }
 
-void Layer::adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input) {
+void Layer::adopt(const std::string& name, std::unique_ptr<Layer> child, Shapes inputs) {
   if (!child)
     fail(ExitCode::kUsage, "layer", {.key = shown(name_)},
          "its child '{}' is null; add_child() needs a layer", name);
-  child->setup(input, join(name_, name));
+  child->setup(inputs, join(name_, name));
   children_.push_back(std::move(child));
 }
 
-Model::Model(std::unique_ptr<Layer> root, const Shape& input) : root_(std::move(root)) {
-  root_->setup(input, "");
+Model::Model(std::unique_ptr<Layer> root, Shapes inputs) : root_(std::move(root)) {
+  root_->setup(inputs, "");
   parameters_ = root_->parameters();
   buffers_ = root_->buffers();
   std::unordered_set<std::string> names;
@@ -348,13 +371,13 @@ void Model::drop_memory() {
   for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 
-void Model::initialise(std::uint64_t seed, const FirstImages& images) {
+void Model::initialise(std::uint64_t seed, const FirstSamples& samples) {
   std::uint32_t tensor = 0;
   for (const Parameter* parameter : parameters_)
     write_initial(parameter->value, parameter->init, seed, tensor++, parameter->name);
   for (const ModelBuffer* buffer : buffers_)
     write_initial(buffer->value, buffer->init, seed, tensor++, buffer->name);
-  root_->begin(images);
+  root_->begin(samples);
 }
 
 }  // namespace starling

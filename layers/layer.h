@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,21 +29,26 @@ struct LayerSupport {
   std::vector<DeviceType> devices{DeviceType::kCpu, DeviceType::kCuda};
 };
 
-/// Training images as a model takes them, normalised and not augmented: what some layers' initial
-/// values are computed from.
-struct FirstImages {
-  Shape image;  ///< {H, W, C}
+/// Training samples as a model takes them, not augmented: what some layers' initial values are
+/// computed from.
+struct FirstSamples {
+  Shape shape;  ///< of one
   std::vector<double> numbers;
   std::int64_t count() const {
-    return numbers.empty() ? 0 : static_cast<std::int64_t>(numbers.size()) / image.elements();
+    return numbers.empty() ? 0 : static_cast<std::int64_t>(numbers.size()) / shape.elements();
   }
 };
 
-/// A function with parameters. Authors derive from it and write two functions, build() and
-/// compute(); the public shell checks shapes and names the layer in every error and trace.
+/// The values that a layer takes, and the shapes of one sample of each.
+using Values = std::span<const Variable>;
+using Shapes = std::span<const Shape>;
+
+/// A function with parameters, of one value or several: floating or integer, of any rank. Authors
+/// derive from it and write two functions, build() and compute(); the public shell checks shapes
+/// and names the layer in every error and trace.
 ///
 /// Shapes given to build() are of one sample, without the batch dimension: {H, W, C} for images,
-/// {F} for vectors.
+/// {F} for vectors, {T} for tokens.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -50,28 +56,32 @@ class Layer {
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
-  /// Infers sizes from one sample's shape, declares parameters and buffers, and returns the output
+  /// Infers sizes from one sample's shapes, declares parameters and buffers, and returns the output
   /// sample's shape. `name` is the layer's path ("layer1.0.conv1"), used in errors and as prefix of
   /// its tensors' names. Called once.
-  Shape setup(const Shape& input, std::string name);
+  Shape setup(Shapes inputs, std::string name);
+  Shape setup(const Shape& input, std::string name) { return setup({&input, 1}, std::move(name)); }
 
-  /// Runs the layer on a batch (first dimension: samples). Images may be of another height and
-  /// width than was declared.
-  Variable forward(const Variable& x, Pass& pass);
+  /// Runs the layer on a batch (first dimension: samples, of all values). Every size but the last
+  /// may be another than was declared, and of integers the last too: a larger image, a longer text.
+  Variable forward(Values inputs, Pass& pass);
+  Variable forward(const Variable& x, Pass& pass) { return forward({&x, 1}, pass); }
 
   const std::string& name() const { return name_; }
-  const Shape& input_shape() const { return input_; }
+  const std::vector<Shape>& input_shapes() const { return inputs_; }
+  /// Of the first value.
+  const Shape& input_shape() const { return inputs_.front(); }
   const Shape& output_shape() const { return output_; }
 
   /// The error of training in `compute` on `device`, the meta backend standing for any: names the
   /// layer, or the child, and what it can do instead. None where all support it.
   std::optional<Error> unsupported(DType compute, DeviceType device) const;
 
-  /// How many of the first training images the initial values of this layer or its children are
+  /// How many of the first training samples the initial values of this layer or its children are
   /// computed from; 0: none.
-  std::int64_t first_images() const;
+  std::int64_t first_samples() const;
   /// Calls begin_values() of the children, then of this layer, after all tensors have been drawn.
-  void begin(const FirstImages& images);
+  void begin(const FirstSamples& samples);
 
   /// Calls `visit` for each layer below this one, then for this one.
   void for_each(const std::function<void(Layer&)>& visit);
@@ -83,18 +93,21 @@ class Layer {
  protected:
   /// Declares parameters, buffers and children; returns the output shape. Throws through
   /// bad_shape() if `input` does not fit.
-  virtual Shape build(const Shape& input) = 0;
-  virtual Variable compute(const Variable& x, Pass& pass) = 0;
+  virtual Shape build(const Shape& input);
+  virtual Variable compute(const Variable& x, Pass& pass);
+  /// What a layer of several values has in place of these two. As they are they take one value.
+  virtual Shape build_several(Shapes inputs);
+  virtual Variable compute_several(Values inputs, Pass& pass);
   /// What the layer can do, asked before training begins. The default is what the built-in
   /// operations can do; a layer with arithmetic of its own that can do less says so here, and is
   /// refused elsewhere by name.
   virtual LayerSupport support() const { return {}; }
 
-  /// Number of images that begin_values() of this layer alone wants.
-  virtual std::int64_t wanted_images() const { return 0; }
-  /// Initial values that are no draw: computed from the first training images, or from what was
-  /// drawn. There may be fewer images than were wanted, and none.
-  virtual void begin_values(const FirstImages& images) { (void)images; }
+  /// Number of samples that begin_values() of this layer alone wants.
+  virtual std::int64_t wanted_samples() const { return 0; }
+  /// Initial values that are no draw: computed from the first training samples, or from what was
+  /// drawn. There may be fewer samples than were wanted, and none.
+  virtual void begin_values(const FirstSamples& samples) { (void)samples; }
   /// Hands a tensor's numbers, in memory order, to `change` and writes them back.
   static void change_values(Parameter& parameter,
                             const std::function<void(std::vector<double>&)>& change);
@@ -107,23 +120,31 @@ class Layer {
   /// under this layer's own prefix.
   template <class L>
   L& add_child(const std::string& name, std::unique_ptr<L> child, const Shape& input) {
+    return add_child(name, std::move(child), Shapes(&input, 1));
+  }
+  template <class L>
+  L& add_child(const std::string& name, std::unique_ptr<L> child, Shapes inputs) {
     L* const added = child.get();
-    adopt(name, std::move(child), input);
+    adopt(name, std::move(child), inputs);
     return *added;
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// Does what forward() wraps around compute(): checks of `x` and of what comes out, a trace
+  /// Does what forward() wraps around compute(): checks of what goes in and comes out, a trace
   /// range, the layer's name in errors. For layers with a second entry.
-  Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const;
+  Variable shell(Values inputs, Pass& pass, const std::function<Variable()>& body) const;
+  Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const {
+    return shell({&x, 1}, pass, body);
+  }
 
  private:
-  void check_input(const Variable& x) const;
-  void check_output(const Variable& x, const Variable& y) const;
-  void adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input);
+  void check_inputs(Values inputs) const;
+  void check_output(Values inputs, const Variable& y) const;
+  void adopt(const std::string& name, std::unique_ptr<Layer> child, Shapes inputs);
 
   std::string name_;
-  Shape input_, output_;
+  std::vector<Shape> inputs_;
+  Shape output_;
   bool built_ = false;
   std::deque<Parameter> parameters_;  // deques: references stay valid
   std::deque<ModelBuffer> buffers_;
@@ -133,9 +154,9 @@ class Layer {
 using LayerRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&>;
 /// Layers of `sequential` by `type`; a maker reads the layer's keys (all but `type`).
 LayerRegistry& layers();
-/// Models by `model.type`; a model is a layer that takes one input sample to logits {classes}.
-/// Makers read all keys but `type` and `num_classes` (which every model takes as given in
-/// ModelOutputs).
+/// Models by `model.type`; a model is a layer that takes one input sample to what its task wants,
+/// such as scores {num_classes}. Makers read all keys but `type` and `num_classes` (which every
+/// model takes as given in ModelOutputs).
 struct ModelOutputs {
   std::int64_t num_classes = 10;
 };
@@ -147,8 +168,10 @@ void register_builtin_models();
 /// A model with its tensors collected: parameters get indices, all names are unique.
 class Model {
  public:
-  /// `input`: one sample's shape {H, W, C}. Errors are Error(kUsage) that name the layer.
-  Model(std::unique_ptr<Layer> root, const Shape& input);
+  /// `inputs`: one sample's shapes. Errors are Error(kUsage) that name the layer.
+  Model(std::unique_ptr<Layer> root, Shapes inputs);
+  Model(std::unique_ptr<Layer> root, const Shape& input) : Model(std::move(root), {&input, 1}) {}
+  Variable forward(Values inputs, Pass& pass) { return root_->forward(inputs, pass); }
   Variable forward(const Variable& x, Pass& pass) { return root_->forward(x, pass); }
   /// See Layer::unsupported.
   std::optional<Error> unsupported(DType compute, DeviceType device) const {
@@ -163,8 +186,8 @@ class Model {
   std::int64_t parameter_count() const;
 
   /// Gives every tensor memory of its own on `backend` in `dtype` (parameters with gradients, and
-  /// buffers; counters stay int64), uninitialised. Products get a copy in `compute` too, where that
-  /// is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead; this serves tests,
+  /// buffers; counters stay int64), uninitialised. Parameters get a copy in `compute` too, where
+  /// that is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead; this serves tests,
   /// evaluation and tracing on the meta backend.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
   /// Allocates the parameters that training leaves alone, which are in no bucket.
@@ -178,11 +201,11 @@ class Model {
   void check_takes(const Shape& input);
   /// Takes the memory of all tensors away again.
   void drop_memory();
-  /// How many images initialise() wants.
-  std::int64_t first_images() const { return root_->first_images(); }
+  /// How many samples initialise() wants.
+  std::int64_t first_samples() const { return root_->first_samples(); }
   /// Writes initial values: number i of tensor k depends on (seed, k, i) alone, and where a layer
-  /// says so on the images.
-  void initialise(std::uint64_t seed, const FirstImages& images = {});
+  /// says so on the samples.
+  void initialise(std::uint64_t seed, const FirstSamples& samples = {});
 
  private:
   std::unique_ptr<Layer> root_;
@@ -191,9 +214,9 @@ class Model {
 };
 
 /// Reads `model` of a config (all its keys: `type`, `num_classes`, and those of the type) and makes
-/// it for inputs of one sample's shape. `classes`: the default of `num_classes`. The model's output
-/// must be {num_classes}; Error(kUsage) names both numbers otherwise. In describe mode only the two
-/// common keys are declared and null is returned; makers in models() declare the rest.
+/// it for inputs of one sample's shape. `classes`: the default of `num_classes`. Whether the output
+/// suits is the task's to say. In describe mode only the two common keys are declared and null is
+/// returned; makers in models() declare the rest.
 std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
                                   std::int64_t classes = 10);
 

@@ -9,18 +9,19 @@
 namespace starling {
 
 Shape Linear::build(const Shape& input) {
-  if (input.rank() != 1) bad_shape(input, "a flat vector (put a flatten layer before)");
-  const auto fan_in = static_cast<double>(input[0]);
+  if (input.rank() < 1) bad_shape(input, "at least one dimension");
+  const auto fan_in = static_cast<double>(input.back());
   const Init uniform = Init::uniform(1.0 / std::sqrt(fan_in));
   Init init = uniform;
   if (init_ == WeightInit::kKaimingNormal) init = Init::normal(std::sqrt(2.0 / fan_in));
   if (init_ == WeightInit::kSmallNormal) init = Init::normal(0.01);
   if (init_ == WeightInit::kNormal002) init = Init::normal(0.02);
-  weight_ = &add_parameter("weight", {out_features_, input[0]}, init);
-  weight_->product = true;
+  weight_ = &add_parameter("weight", {out_features_, input.back()}, init);
   if (has_bias_)
     bias_ = &add_parameter("bias", {out_features_}, zero_bias_ ? Init::constant(0.0) : uniform);
-  return {out_features_};
+  Shape output = input;
+  output[output.rank() - 1] = out_features_;
+  return output;
 }
 
 Variable Linear::compute(const Variable& x, Pass& pass) {
@@ -35,12 +36,13 @@ void builtin::add_linear(LayerRegistry& registry) {
   registry.add(
       "linear",
       [](ConfigSection& section) {
-        const std::int64_t out_features =
-            section.required_integer("out_features", kSizeRange, "length of the output vector");
+        const std::int64_t out_features = section.required_integer(
+            "out_features", kSizeRange, "size of the last dimension of the output");
         const bool bias = section.boolean("bias", true, "add a learned vector");
         return std::make_unique<Linear>(out_features, bias);
       },
-      "matrix product with a learned matrix");
+      "product of the last dimension, of every pixel's channels in an image, with a learned "
+      "matrix");
 }
 
 }  // namespace starling

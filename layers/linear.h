@@ -4,8 +4,9 @@
 
 namespace starling {
 
-/// x · weightᵀ + bias: {I} → {O}. Tensors: weight (O×I), bias (O), drawn from U(±1/sqrt(I)),
-/// PyTorch's default; kSmallNormal draws weights from N(0, 0.01²), kNormal002 from N(0, 0.02²).
+/// x · weightᵀ + bias: {…, I} → {…, O}, every row by itself. Tensors: weight (O×I), bias (O), drawn
+/// from U(±1/sqrt(I)), PyTorch's default; kSmallNormal draws weights from N(0, 0.01²), kNormal002
+/// from N(0, 0.02²).
 class Linear : public Layer {
  public:
   enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal, kSmallNormal, kNormal002 };

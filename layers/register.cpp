@@ -24,6 +24,7 @@ void register_builtin_layers() {
     builtin::add_linear(registry);
     builtin::add_batch_norm(registry);
     builtin::add_layer_norm(registry);
+    builtin::add_embedding(registry);
     builtin::add_layer_scale(registry);
     builtin::add_stateless(registry);
     builtin::add_residual(registry);
@@ -56,15 +57,7 @@ std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
   if (section.describing()) return nullptr;
   auto root = models().make(type, section.path("type"), section, site);
   section.finish();
-  auto model = std::make_unique<Model>(std::move(root), input);
-  if (model->output_shape() != Shape{site.num_classes}) {
-    section.error("type",
-                  "the last layer of this {} gives {} features, but num_classes is {}; end it with "
-                  "a linear layer of "
-                  "{} features",
-                  type, model->output_shape().text(), site.num_classes, site.num_classes);
-  }
-  return model;
+  return std::make_unique<Model>(std::move(root), input);
 }
 
 }  // namespace starling

@@ -61,7 +61,6 @@ Variable Sequential::compute(const Variable& x, Pass& pass) { return run(x, step
 
 Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, Activation active,
                                       Pass& pass) {
-  x.value();  // two read it: a pending norm is written out once
   const bool fused =
       !steps_.empty() && steps_.back().batch_norm && steps_.back().active == Activation::kNone;
   const Variable value =

@@ -48,27 +48,20 @@ double size_of_one(const Numbers& numbers) {
       kSmallest);
 }
 
-/// A function with parameters: a layer, or the loss.
+/// A function of one value, with parameters: a layer, or the loss.
 struct Subject {
   std::string name;
   std::function<Variable(const Variable& x, Pass& pass)> run;
   std::vector<Parameter*> parameters;
+  std::string input = "input";
 };
 
 class Comparison {
  public:
   Comparison(const Subject& subject, Backend& backend, std::uint64_t seed, const Tensor& input,
              bool moved)
-      : subject_(subject),
-        backend_(backend),
-        seed_(seed),
-        input_(input.shape()),
-        x_(host_numbers(input)) {
-    // An input of whole numbers stands for indices, such as tokens: no direction leads from one to
-    // another.
-    indices_ = moved && std::all_of(x_.begin(), x_.end(),
-                                    [](double number) { return number == std::floor(number); });
-    if (indices_ || !moved) return;
+      : subject_(subject), backend_(backend), seed_(seed), input_(input), x_(host_numbers(input)) {
+    if (whole() || !moved) return;
     const Numbers noise = draw(x_.size());
     const double size = kMoved * size_of_one(x_);
     for (std::size_t i = 0; i < x_.size(); ++i) x_[i] += size * noise[i];
@@ -88,10 +81,10 @@ class Comparison {
       result.worst = off;
       result.of = of;
     };
-    if (indices_)
-      result.text = "input not compared (whole numbers, as of indices)";
+    if (whole())
+      result.text = subject_.input + " not compared (whole numbers)";
     else
-      add("input", distance(nullptr));
+      add(subject_.input, distance(nullptr));
     for (Parameter* parameter : subject_.parameters) add(parameter->name, distance(parameter));
     return result;
   }
@@ -103,8 +96,11 @@ class Comparison {
                 numbers.data());
     return numbers;
   }
+  /// Tokens and the like: no direction leads from one to another.
+  bool whole() const { return !is_floating(input_.dtype()); }
   Tensor tensor_of(const Numbers& numbers) const {
-    Tensor tensor(backend_, input_, DType::kFloat64);
+    if (whole()) return input_;
+    Tensor tensor(backend_, input_.shape(), DType::kFloat64);
     backend_.copy_from_host(numbers.data(), tensor);
     return tensor;
   }
@@ -125,7 +121,7 @@ class Comparison {
     for (const Parameter* parameter : subject_.parameters) backend_.fill(parameter->grad, 0.0);
     Tape tape(backend_);
     Pass with = pass(&tape);
-    const Variable x = indices_ ? Variable(tensor_of(x_)) : tape.leaf(tensor_of(x_));
+    const Variable x = whole() ? Variable(input_) : tape.leaf(tensor_of(x_));
     const Variable y = subject_.run(x, with);
     const Numbers outputs = host_numbers(y.value());
     weights_ = draw(outputs.size());
@@ -138,7 +134,7 @@ class Comparison {
     const Variable total = with.record(
         "sum", sum, {y}, {}, [weights](Gradients& gradients) { gradients.set(0, weights); });
     if (total.requires_grad()) tape.backward(total);
-    const Tensor gradient = indices_ ? Tensor() : Tape::gradient(x);
+    const Tensor gradient = Tape::gradient(x);
     dx_ = gradient ? host_numbers(gradient) : Numbers(x_.size(), 0.0);
   }
 
@@ -180,18 +176,23 @@ class Comparison {
   Backend& backend_;
   std::uint64_t seed_;
   std::uint32_t drawn_ = 0;
-  Shape input_;
+  Tensor input_;
   Numbers x_, dx_, weights_;
-  bool indices_ = false;
   double least_ = 0.0;
 };
 
-/// What to check of a layer; of a layer of layers, the parameters of its own: the others are
-/// compared where they belong.
-Subject subject_of(Layer& layer) {
-  Subject subject{layer.name().empty() ? "model" : layer.name(),
-                  [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); },
-                  {}};
+std::string path_of(const Layer& layer) { return layer.name().empty() ? "model" : layer.name(); }
+
+/// What to check of a layer beside value i of those that it takes; the others stay. Of a layer of
+/// layers, the parameters of its own: the others are compared where they belong.
+Subject subject_of(Layer& layer, std::vector<Variable> values, std::size_t i) {
+  Subject subject{.name = path_of(layer)};
+  if (i > 0) subject.input += fmt::format(" {}", i + 1);
+  subject.run = [&layer, values = std::move(values), i](const Variable& x, Pass& pass) mutable {
+    values[i] = x;
+    return layer.forward(values, pass);
+  };
+  if (i > 0) return subject;
   std::set<const Parameter*> others;
   layer.for_each([&](Layer& below) {
     if (&below == &layer) return;
@@ -209,10 +210,10 @@ Subject subject_of(Layer& layer) {
 void check_gradients(TrainConfig& config, Backend& backend, bool print) {
   Model& model = *config.model;
   model.allocate(backend, DType::kFloat64);
-  model.initialise(config.seed, first_images(*config.data.dataset, model.first_images()));
+  model.initialise(config.seed, first_samples(*config.data.dataset, model.first_samples()));
   if (!config.state.init.file.empty()) load_initial_file(config.state.init, model);
 
-  std::map<std::string, Tensor> inputs;
+  std::map<std::string, std::vector<Variable>> inputs;
   TaskOutput output;
   if (!model.unsupported(DType::kFloat64, backend.device())) {
     LoaderSettings settings;
@@ -220,11 +221,19 @@ void check_gradients(TrainConfig& config, Backend& backend, bool print) {
     settings.batch_size = std::min(kSamples, config.data.info.train_samples);
     Loader loader(*config.data.dataset, settings, backend, DType::kFloat64);
     Pass pass{.backend = backend, .training = true, .dropout_key = config.seed};
-    pass.layer_observer = [&](std::string_view layer, const Variable& in, const Variable&) {
-      inputs.emplace(layer, in.value());
+    pass.layer_observer = [&](std::string_view layer, Values in, const Variable&) {
+      inputs.emplace(layer, std::vector<Variable>(in.begin(), in.end()));
     };
     output = config.task->predict(model, loader.next(), pass);
   }
+  const auto drawn = [&](const Shape& shape) {
+    Numbers numbers(static_cast<std::size_t>(kSamples * shape.elements()));
+    fill_random(Init::normal(1.0), config.seed, 0, static_cast<std::int64_t>(numbers.size()),
+                numbers.data());
+    Tensor tensor(backend, shape.with_batch(kSamples), DType::kFloat64);
+    backend.copy_from_host(numbers.data(), tensor);
+    return tensor;
+  };
   std::string first;
   int compared = 0;
   std::size_t widest = 5;
@@ -242,19 +251,20 @@ void check_gradients(TrainConfig& config, Backend& backend, bool print) {
                           result.worst);
   };
   model.for_each([&](Layer& layer) {
-    const Subject subject = subject_of(layer);
     if (const auto refusal = layer.unsupported(DType::kFloat64, backend.device()))
-      return tell(subject.name, fmt::format("not compared: {}", refusal->parts().sentence()));
-    const auto seen = inputs.find(subject.name);
-    if (seen != inputs.end() && seen->second.shape().without_batch() == layer.input_shape())
-      return compare(subject, seen->second, true);
-    // A layer that runs as a part of its neighbour, or behind one that has no fp64.
-    Numbers numbers(static_cast<std::size_t>(kSamples * layer.input_shape().elements()));
-    fill_random(Init::normal(1.0), config.seed, 0, static_cast<std::int64_t>(numbers.size()),
-                numbers.data());
-    Tensor drawn(backend, layer.input_shape().with_batch(kSamples), DType::kFloat64);
-    backend.copy_from_host(numbers.data(), drawn);
-    compare(subject, drawn, true);
+      return tell(path_of(layer), fmt::format("not compared: {}", refusal->parts().sentence()));
+    std::vector<Variable> values = inputs[path_of(layer)];
+    const auto as_declared = [](const Variable& x, const Shape& shape) {
+      return x.shape().without_batch() == shape;
+    };
+    const std::vector<Shape>& shapes = layer.input_shapes();
+    if (!std::equal(values.begin(), values.end(), shapes.begin(), shapes.end(), as_declared)) {
+      // A layer that runs as a part of its neighbour, or behind one that has no fp64.
+      values.clear();
+      for (const Shape& shape : shapes) values.emplace_back(drawn(shape));
+    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      compare(subject_of(layer, values, i), values[i].value(), true);
   });
   if (output.outputs.has_value()) {
     const Subject loss{"loss",

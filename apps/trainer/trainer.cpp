@@ -255,7 +255,7 @@ void Trainer::switch_to(std::size_t k) {
 void Trainer::initialise() {
   together(transport_, [&] {
     config_.model->initialise(config_.seed,
-                              first_images(*config_.data.dataset, config_.model->first_images()));
+                              first_samples(*config_.data.dataset, config_.model->first_samples()));
     if (!config_.state.init.file.empty() && transport_.rank() == 0)
       load_initial_file(config_.state.init, *config_.model);
   });
@@ -331,7 +331,7 @@ void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
     look(parameter->value, parameter->name, "the parameter");
   for (const Batch::Named& given : batch.tensors)
     look(given.tensor, given.name, "the batch's tensor");
-  pass.layer_observer = [look](std::string_view layer, const Variable&, const Variable& out) {
+  pass.layer_observer = [look](std::string_view layer, Values, const Variable& out) {
     look(out.value(), layer, "its output");
   };
   if (scaler_) return;  // which finds the loss scale by gradients that overflow

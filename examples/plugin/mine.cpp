@@ -33,9 +33,6 @@ class ResidualLinear final : public Layer {
     const std::int64_t width = input[0];
     const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(width)));
     weight_ = &add_parameter("weight", Shape{width, width}, init);
-    // The weight is an operand of a matrix product: read in bf16 or fp16 where training computes in
-    // those
-    weight_->product = true;
     bias_ = &add_parameter("bias", Shape{width}, init);
     return input;
   }

@@ -28,13 +28,28 @@ def pair(value):
     return tuple(value) if isinstance(value, (tuple, list)) else (value, value)
 
 
-class ChannelLayerNorm(nn.LayerNorm):
-    """Over the channels of every pixel: Starling's last dimension."""
+def on_last(function, x):
+    """function(x) with Starling's last dimension behind, which in images are the channels."""
+    return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.dim() == 4 else function(x)
 
+
+def last(x):
+    return x.shape[1 if x.dim() == 4 else -1]
+
+
+class ChannelLayerNorm(nn.LayerNorm):
     def forward(self, x):
-        if x.dim() != 4:
-            return super().forward(x)
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return on_last(super().forward, x)
+
+
+class ChannelLinear(nn.Linear):
+    def forward(self, x):
+        return on_last(super().forward, x)
+
+
+class LastBatchNorm(nn.BatchNorm1d):
+    def forward(self, x):
+        return super().forward(x.flatten(0, -2)).view_as(x)
 
 
 class LayerScale(nn.Module):
@@ -102,15 +117,19 @@ def conv2d(x, place, *, out_channels, kernel_size, stride=1, padding=0, dilation
 
 
 def linear(x, place, *, out_features, bias=True):
-    return nn.Linear(x.shape[1], out_features, bias)
+    return ChannelLinear(last(x), out_features, bias)
 
 
 def batch_norm(x, place, *, eps=1e-5, momentum=0.1):
-    return (nn.BatchNorm2d if x.dim() == 4 else nn.BatchNorm1d)(x.shape[1], eps, momentum)
+    return (nn.BatchNorm2d if x.dim() == 4 else LastBatchNorm)(last(x), eps, momentum)
 
 
 def layer_norm(x, place, *, eps=1e-5):
-    return ChannelLayerNorm(x.shape[1 if x.dim() == 4 else -1], eps)
+    return ChannelLayerNorm(last(x), eps)
+
+
+def embedding(x, place, *, num_embeddings, embedding_dim):
+    return nn.Embedding(num_embeddings, embedding_dim)
 
 
 def layer_scale(x, place, *, init=1e-6):
@@ -154,8 +173,8 @@ def plain(module):
     return lambda x, place: module()
 
 
-LAYERS = {maker.__name__: maker for maker in (conv2d, linear, batch_norm, layer_norm, layer_scale, max_pool2d, avg_pool2d, blur_pool2d,
-                                              global_avg_pool, dropout, stochastic_depth, residual, sequential)}
+LAYERS = {maker.__name__: maker for maker in (conv2d, linear, batch_norm, layer_norm, embedding, layer_scale, max_pool2d, avg_pool2d,
+                                              blur_pool2d, global_avg_pool, dropout, stochastic_depth, residual, sequential)}
 LAYERS |= {"relu": plain(nn.ReLU), "relu6": plain(nn.ReLU6), "gelu": plain(nn.GELU), "silu": plain(nn.SiLU), "flatten": plain(nn.Flatten)}
 
 
@@ -163,7 +182,7 @@ def make_sequential(specs, x, place):
     """The layers that a list of the config asks for, for inputs as x."""
     made = []
     for index, spec in enumerate(specs):
-        made.append(by_type(LAYERS, "layer", spec, f"{place}[{index}]", x, f"{place}[{index}]").to(x.dtype).eval())
+        made.append(by_type(LAYERS, "layer", spec, f"{place}[{index}]", x, f"{place}[{index}]").eval())
         with torch.no_grad():
             x = made[-1](x)
     return nn.Sequential(*made)

@@ -326,7 +326,8 @@ def airbench(image, classes, *, variant="94", output_scale=1 / 9):
 
 
 def sequential(image, classes, *, layers):
-    x = torch.zeros((2, image[2], image[0], image[1]) if len(image) == 3 else (2, *image))
+    tokens = layers[:1] and layers[0].get("type") == "embedding"
+    x = torch.zeros((2, image[2], image[0], image[1]) if len(image) == 3 else (2, *image), dtype=torch.int32 if tokens else None)
     return make_sequential(layers, x, "model.layers")
 
 

@@ -34,7 +34,6 @@ class Whitening : public Layer {
     const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(values)));
     weight_ = &add_parameter("weight", {filters, kPatch, kPatch, input[2]}, init,
                              TensorLayout::kConvWeight);
-    weight_->product = true;
     weight_->trainable = false;
     bias_ = &add_parameter("bias", {filters}, Init::constant(0.0));
     return {input[0] - kPatch + 1, input[1] - kPatch + 1, filters};
@@ -44,17 +43,17 @@ class Whitening : public Layer {
     if (image[0] < kPatch || image[1] < kPatch) bad_shape(image, "an image of 2×2 pixels or more");
     return functions::conv2d(x, *weight_, bias_, kWindow, pass);
   }
-  std::int64_t wanted_images() const override { return kWhitenFrom; }
-  void begin_values(const FirstImages& images) override {
+  std::int64_t wanted_samples() const override { return kWhitenFrom; }
+  void begin_values(const FirstSamples& images) override {
     if (images.count() == 0) return;
-    const std::int64_t height = images.image[0], width = images.image[1],
-                       channels = images.image[2], run = kPatch * channels;
+    const std::int64_t height = images.shape[0], width = images.shape[1],
+                       channels = images.shape[2], run = kPatch * channels;
     const auto n = static_cast<std::size_t>(kPatch * run);
     // A patch in memory order, as the filters have it: two runs of neighbouring numbers.
     std::vector<double> covariance(n * n, 0.0), patch(n);
     double patches = 0.0;
     for (std::int64_t i = 0; i < images.count(); ++i) {
-      const double* image = images.numbers.data() + i * images.image.elements();
+      const double* image = images.numbers.data() + i * images.shape.elements();
       for (std::int64_t h = 0; h + kPatch <= height; ++h) {
         for (std::int64_t w = 0; w + kPatch <= width; ++w, ++patches) {
           for (std::int64_t row = 0; row < kPatch; ++row) {

@@ -41,23 +41,17 @@ class ConvNextBlock : public Layer {
  protected:
   Shape build(const Shape& input) override {
     const std::int64_t channels = input[2];
-    const Shape row{channels};
     scale_ = &add_child("", std::make_unique<LayerScale>(initial_scale_, "layer_scale"), input);
     convolution_ = &add_child("block.0", convnext_convolution(channels, 7, 1, 3, channels), input);
-    norm_ = &add_child("block.2", std::make_unique<LayerNorm>(kConvNextEps), row);
-    widen_ = &add_child("block.3", convnext_linear(4 * channels), row);
-    narrow_ = &add_child("block.5", convnext_linear(channels), Shape{4 * channels});
+    norm_ = &add_child("block.2", std::make_unique<LayerNorm>(kConvNextEps), input);
+    widen_ = &add_child("block.3", convnext_linear(4 * channels), input);
+    narrow_ = &add_child("block.5", convnext_linear(channels), widen_->output_shape());
     return input;
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    x.value();  // two read it: a pending norm is written out once
-    const Shape image = x.shape();
-    const std::int64_t channels = image.back();
-    Variable y = functions::reshape(convolution_->forward(x, pass),
-                                    {image.elements() / channels, channels}, pass);
-    y = functions::activation(widen_->forward(norm_->forward(y, pass), pass), Activation::kGelu,
-                              pass);
-    y = functions::reshape(narrow_->forward(y, pass), image, pass);
+    Variable y = norm_->forward(convolution_->forward(x, pass), pass);
+    y = functions::activation(widen_->forward(y, pass), Activation::kGelu, pass);
+    y = narrow_->forward(y, pass);
     if (!pass.training || drop_ <= 0.0) return scale_->forward_residual(y, x, pass);
     return functions::add(functions::stochastic_depth(scale_->forward(y, pass), drop_, pass), x,
                           pass);

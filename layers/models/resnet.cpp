@@ -75,7 +75,6 @@ class Block : public Layer {
     return shape;
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    x.value();  // two read it: a pending norm is written out once
     Variable y = x;
     for (std::size_t i = 0; i + 1 < units_.size(); ++i)
       y = units_[i].forward(y, Activation::kRelu, {}, pass);

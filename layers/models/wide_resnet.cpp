@@ -43,7 +43,6 @@ class PreactivationBlock : public Layer {
   }
   Variable compute(const Variable& x, Pass& pass) override {
     const Variable active = norm1_->forward_fused(x, Activation::kRelu, {}, pass);
-    if (shortcut_) active.value();  // two read it: a pending norm is written out once
     Variable y = norm2_->forward_fused(conv1_->forward(active, pass), Activation::kRelu, {}, pass);
     y = conv2_->forward(functions::dropout(y, dropout_, pass), pass);
     return functions::add(y, shortcut_ ? shortcut_->forward(active, pass) : x, pass);

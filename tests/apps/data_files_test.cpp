@@ -360,7 +360,7 @@ TEST_CASE(
     "apps/data: the first images for initial values are the training set's first, normalised") {
   const NumberedDataset data(7, 3);
   for (const std::int64_t count : {0, 4, 9}) {
-    const FirstImages images = first_images(data, count);
+    const FirstSamples images = first_samples(data, count);
     REQUIRE(images.count() == std::min<std::int64_t>(count, 7));
     for (std::int64_t i = 0; i < images.count(); ++i) {
       Bytes bytes(90);

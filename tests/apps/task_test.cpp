@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "apps/trainer/check_gradients.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/training_run.h"
@@ -61,6 +62,28 @@ class Lines final : public Dataset {
   }
 };
 
+constexpr std::int64_t kLength = 6, kVocabulary = 9, kFamilies = 3;
+
+/// Tokens, of which the second says the class.
+class Words final : public Dataset {
+ public:
+  DatasetInfo info() const override {
+    return {.tensors = {{"tokens", Shape{kLength}, DType::kInt32, kVocabulary},
+                        {"label", Shape{}, DType::kInt32, kFamilies}},
+            .task = "classification",
+            .classes = kFamilies,
+            .train_samples = kTrain,
+            .test_samples = kTest};
+  }
+  void open() override {}
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
+    auto* const tokens = reinterpret_cast<std::int32_t*>(out[0]);
+    for (std::int64_t i = 0; i < kLength; ++i)
+      tokens[i] = static_cast<std::int32_t>((input_of(split, index, i) + 1.0f) * 4.5f);
+    *reinterpret_cast<std::int32_t*>(out[1]) = tokens[1] % static_cast<std::int32_t>(kFamilies);
+  }
+};
+
 class Regression final : public Task {
  public:
   explicit Regression(const DatasetInfo& data)
@@ -99,6 +122,8 @@ void register_parts() {
   static const bool once = [] {
     datasets().add("test_lines",
                    [](ConfigSection&, std::uint64_t) { return std::make_unique<Lines>(); });
+    datasets().add("test_words",
+                   [](ConfigSection&, std::uint64_t) { return std::make_unique<Words>(); });
     tasks().add("test_regression", [](ConfigSection&, const DatasetInfo& data) {
       return std::make_unique<Regression>(data);
     });
@@ -118,6 +143,14 @@ nlohmann::json line_config(const char* patch = "{}") {
     "model": {"type": "sequential", "layers": [{"type": "linear", "out_features": 2}]}, "data": {"type": "test_lines"},
     "batch_size": 8, "epochs": 120, "optimizer": {"type": "sgd", "lr": 0.2}, "threads": 1, "log_every": 4, "tensorboard": false,
     "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}})");
+  config.merge_patch(nlohmann::json::parse(patch));
+  return config;
+}
+
+nlohmann::json word_config(const char* patch = "{}") {
+  nlohmann::json config = line_config(R"({"data": {"type": "test_words"}, "epochs": 20,
+    "model": {"layers": [{"type": "embedding", "num_embeddings": 9, "embedding_dim": 8},
+      {"type": "linear", "out_features": 8}, {"type": "relu"}, {"type": "flatten"}, {"type": "linear", "out_features": 3}]}})");
   config.merge_patch(nlohmann::json::parse(patch));
   return config;
 }
@@ -177,6 +210,46 @@ TEST_CASE(
   std::string first;
   std::getline(lines, first);
   CHECK(nlohmann::json::parse(first)["loss"].get<double>() > 0.01);
+}
+
+TEST_CASE("trainer/task: tokens go into a model, and are learned in every precision of a CPU") {
+  for (const char* precision : {"fp64", "fp32", "bf16"}) {
+    CAPTURE(precision);
+    const Folder folder;
+    nlohmann::json config = word_config();
+    config["precision"] = precision;
+    CHECK(train(config, folder.path())["test_accuracy"].get<double>() == 1.0);
+    const SafetensorsFile model = read_safetensors(folder / "model.safetensors");
+    CHECK(model.tensors.at("0.weight").shape == Shape{kVocabulary, 8});
+    CHECK(model.tensors.at("1.weight").shape == Shape{8, 8});
+  }
+  CpuBackend backend(1);
+  TrainConfig config = read_train_config(word_config(), "test", {1, 1});
+  config.dataset->open();
+  CHECK_NOTHROW(check_gradients(config, backend, false));
+}
+
+TEST_CASE("trainer/task: a model whose outputs are not what the task takes is refused by it") {
+  const auto refusal = [](const char* layers, const char* model = "{}") {
+    nlohmann::json config = word_config();
+    config["model"]["layers"] = nlohmann::json::parse(layers);
+    config["model"].merge_patch(nlohmann::json::parse(model));
+    return config_error(config);
+  };
+  const char* const embedding =
+      R"([{"type": "embedding", "num_embeddings": 9, "embedding_dim": 3}])";
+  CHECK(
+      contains(refusal(embedding),
+               "model.type: the model gives 6×3, but num_classes is 3; end it with a linear layer "
+               "of 3 features, of a vector (flatten, global_avg_pool)"));
+  const char* const four =
+      R"([{"type": "embedding", "num_embeddings": 9, "embedding_dim": 3}, {"type": "flatten"},
+      {"type": "linear", "out_features": 4}])";
+  CHECK(contains(refusal(four), "the model gives 4, but num_classes is 3"));
+  nlohmann::json wide = word_config(R"({"model": {"num_classes": 4}})");
+  wide["model"]["layers"] = nlohmann::json::parse(four);
+  CHECK_NOTHROW(read_train_config(wide, "test", {2, 2}));  // classes that no sample has
+  CHECK(contains(refusal(embedding, R"({"num_classes": 2})"), "num_classes is 2"));
 }
 
 TEST_CASE("trainer/task: the same in bf16 comes near, with targets in fp32") {

@@ -75,6 +75,8 @@ def layer(kind, **more):
     return {"type": kind, **more}
 
 
+TOKENS = 9  # that there are; inputs of two dimensions are of these
+
 CASES = {
     "convolutions": ((3, 3, 9, 8), 0.1, {"type": "sequential", "layers": [
         conv(4, 3, stride=2, padding=1), layer("silu"),
@@ -112,6 +114,13 @@ CASES = {
         conv(4, 3, padding=1, bias=False), layer("batch_norm"), layer("relu6"),
         layer("residual", layers=[conv(4, 3, padding=1, bias=False), layer("batch_norm")]), layer("relu6"),
         layer("flatten"), layer("linear", out_features=7), layer("batch_norm"), layer("relu6"), layer("linear", out_features=5)]}),
+    "channels": ((3, 3, 4, 5), 0.1, {"type": "sequential", "layers": [
+        layer("linear", out_features=6), layer("relu"), layer("layer_norm"), layer("linear", out_features=4, bias=False),
+        layer("batch_norm"), layer("relu"), layer("flatten"), layer("linear", out_features=5)]}),
+    "tokens": ((4, 6), 0.1, {"type": "sequential", "layers": [
+        layer("embedding", num_embeddings=TOKENS, embedding_dim=5), layer("linear", out_features=8), layer("relu"), layer("batch_norm"),
+        layer("linear", out_features=4, bias=False), layer("layer_norm"), layer("gelu"), layer("batch_norm"), layer("relu"),
+        layer("flatten"), layer("linear", out_features=5)]}),
 }
 
 WHOLE = {
@@ -133,7 +142,7 @@ WHOLE = {
 
 
 def image_of(shape):
-    """(H, W, C) of inputs of that shape."""
+    """(H, W, C) of inputs of that shape, or (T,) of tokens."""
     return (*shape[2:], shape[1])
 
 
@@ -141,11 +150,13 @@ def run(model, x, labels, smoothing, out, gradient):
     """One training pass and one in evaluation mode after it; `gradient` shortens what is stored of
     a gradient or buffer."""
     model.train()
-    x.requires_grad_()
+    x.requires_grad_(x.is_floating_point())
     output = model(x)
     loss = F.cross_entropy(output, labels, label_smoothing=smoothing)
     loss.backward()
-    out["output"], out["loss"], out["grad.input"] = output, loss, gradient(x.grad)
+    out["output"], out["loss"] = output, loss
+    if x.requires_grad:
+        out["grad.input"] = gradient(x.grad)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             out["grad." + name] = gradient(parameter.grad)
@@ -170,7 +181,8 @@ def main():
     torch.set_default_dtype(torch.float64)
     for number, (name, (shape, smoothing, config)) in enumerate(CASES.items()):
         torch.manual_seed(number)
-        x, labels = torch.randn(shape), torch.randint(0, 5, (shape[0],))
+        x = torch.randn(shape) if len(shape) == 4 else torch.randint(0, TOKENS, shape, dtype=torch.int32)
+        labels = torch.randint(0, 5, (shape[0],))
         model = make_model(config, image_of(shape), 5)
         with torch.no_grad():  # no tensor at its initial 0 or 1
             for key, value in model.state_dict().items():

@@ -7,15 +7,12 @@ using namespace starling::testing;
 
 namespace {
 
-/// A layer alone, or a few, as a sequential without the demand on the number of classes.
-void check_layers(const std::string& list, const Shape& input, std::int64_t batch = 3) {
+/// A layer alone, or a few.
+void check_layers(const std::string& list, const Shape& input, std::int64_t batch = 3,
+                  const Tensor& tokens = {}) {
   CAPTURE(list);
-  // A classifier that is part of the check makes any output a model's.
-  const auto model =
-      model_from(R"({"type": "sequential", "num_classes": 4, "layers": [)" + list +
-                     R"(, {"type": "flatten"}, {"type": "linear", "out_features": 4}]})",
-                 input);
-  check_gradients(*model, batch);
+  const auto model = model_from(R"({"type": "sequential", "layers": [)" + list + "]}", input);
+  check_gradients(*model, batch, 0, false, 1, true, tokens);
 }
 
 }  // namespace
@@ -38,6 +35,28 @@ TEST_CASE("layers/gradients: convolution") {
 TEST_CASE("layers/gradients: linear and flatten") {
   check_layers(R"({"type": "flatten"}, {"type": "linear", "out_features": 6})", {3, 2, 4});
   check_layers(R"({"type": "linear", "out_features": 6, "bias": false})", {5});
+}
+
+TEST_CASE("layers/gradients: linear layers and norms of any leading dimensions") {
+  const std::string linear = R"({"type": "linear", "out_features": 3})";
+  for (const Shape& shape : {Shape{4, 5}, Shape{2, 3, 4}, Shape{2, 1, 3, 2}}) {
+    CAPTURE(shape.text());
+    check_layers(linear + R"(, {"type": "silu"}, {"type": "linear", "out_features": 2})", shape);
+    check_layers(linear + R"(, {"type": "relu"})", shape);
+    check_layers(R"({"type": "batch_norm"})", shape);
+    check_layers(R"({"type": "batch_norm"}, {"type": "relu"})", shape);
+    check_layers(R"({"type": "layer_norm"})", shape);
+  }
+}
+
+TEST_CASE("layers/gradients: embedding, of tokens of any shape and of one for each sample") {
+  const std::string embedding = R"({"type": "embedding", "num_embeddings": 5, "embedding_dim": 3})";
+  const Tensor tokens = labels_of({4, 0, 4, 1, 1, 4, 2, 2, 0, 4, 4, 1});
+  check_layers(embedding, {}, 12, tokens);
+  check_layers(embedding + R"(, {"type": "linear", "out_features": 2}, {"type": "gelu"})", {4}, 3,
+               tokens.reshaped({3, 4}));
+  check_layers(embedding + R"(, {"type": "batch_norm"}, {"type": "flatten"})", {2, 3}, 2,
+               tokens.reshaped({2, 2, 3}));
 }
 
 TEST_CASE("layers/gradients: batch and layer normalisation") {

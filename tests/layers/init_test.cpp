@@ -148,10 +148,10 @@ TEST_CASE(
     "copies of their channels") {
   const auto model = model_from(R"({"type": "airbench"})", {27, 26, 3});
   model->allocate(cpu(), DType::kFloat64);
-  CHECK(model->first_images() == 5000);
+  CHECK(model->first_samples() == 5000);
   const Shape batch{40, 27, 26, 3};
   const Tensor images = noise_tensor(5, batch);
-  FirstImages first{batch.without_batch(), numbers_of(images)};
+  FirstSamples first{batch.without_batch(), numbers_of(images)};
   // Channels of different size that go together, so that there is something to whiten.
   for (std::size_t i = 0; i < first.numbers.size(); i += 3)
     first.numbers[i + 1] = 3 * first.numbers[i] + 0.1 * first.numbers[i + 1];

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 #include "core/forwarding_backend.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
+#include "core/operations/map.h"
 #include "core/operations/norms.h"
 #include "core/operations/products.h"
 #include "layers/functions.h"
@@ -110,10 +112,9 @@ TEST_CASE("layers/low: every operation gets the types of the contract") {
       model->allocate(backend, kFp32, dtype);
       for (const Parameter* parameter : model->parameters()) {
         CAPTURE(parameter->name);
-        CHECK(static_cast<bool>(parameter->low) == parameter->is_weight());
         CHECK(parameter->value.dtype() == kFp32);
         CHECK(parameter->grad.dtype() == kFp32);
-        CHECK(parameter->operand().dtype() == (parameter->is_weight() ? dtype : kFp32));
+        CHECK(parameter->operand().dtype() == dtype);
       }
       Tape tape(backend);
       Pass pass{.backend = backend, .tape = &tape, .training = true, .loss_scale = 4096.0};
@@ -132,16 +133,44 @@ TEST_CASE("layers/low: every operation gets the types of the contract") {
   }
 }
 
-TEST_CASE("layers/low: a weight that is no product's operand is named") {
+TEST_CASE("layers/low: any parameter may be read in low precision, without being marked") {
+  /// x times a vector, in the format of x.
+  class Factors final : public Layer {
+    Shape build(const Shape& input) override {
+      factors_ = &add_parameter("factors", {input.back()}, Init::constant(1.25));
+      return input;
+    }
+    Variable compute(const Variable& x, Pass& pass) override {
+      Tensor y(pass.backend, x.shape(), x.dtype());
+      pass.backend.map({MapFunction::kMultiply, x.value(), factors_->operand(), y});
+      return Variable(y);
+    }
+    Parameter* factors_ = nullptr;
+  };
+  Model model(std::make_unique<Factors>(), {3});
+  for (const bool apart : {true, false}) {
+    apart ? model.allocate(cpu(), kFp32, DType::kFloat16)
+          : model.allocate_frozen(cpu(), kFp32, DType::kFloat16);
+    model.parameters()[0]->trainable = false;  // in the second round, when it has no gradient
+    model.initialise(1);
+    model.refresh_low();
+    Pass pass{cpu()};
+    const Tensor x = cast_to(tensor_of({1, 2, -4}, {1, 3}), DType::kFloat16);
+    const Variable y = model.forward(Variable(x), pass);
+    CHECK(y.dtype() == DType::kFloat16);
+    CHECK(numbers_of(y.value()) == std::vector<double>{1.25, 2.5, -5});
+    model.drop_memory();
+  }
+}
+
+TEST_CASE("layers/low: a parameter in another format than its layer's input is named") {
   const auto model = model_from(R"({"type": "mlp", "hidden": [4]})", {2, 2, 1});
-  model->parameters()[0]->product = false;
-  model->allocate(cpu(), kFp32, DType::kBFloat16);
+  model->allocate(cpu(), kFp32);
   Pass pass{cpu()};
   const std::string text = test::error_text([&] {
     model->forward(Variable(Tensor(cpu(), {2, 2, 2, 1}, DType::kBFloat16)), pass);
   });
   CHECK(test::contains(text, "1.weight is fp32, but its input is bf16"));
-  CHECK(test::contains(text, "product"));
 }
 
 TEST_CASE(

@@ -42,8 +42,10 @@ Variable weighted_total(const Variable& x, Pass& pass);
 /// Compares the gradients of a model's parameters and input with central differences in fp64 on the
 /// CPU. `classes` > 0: the loss is cross entropy with label smoothing; otherwise weighted_total().
 /// Fills all tensors with noise first unless `keep_values`. Of the parameters every `stride`-th is
-/// checked. `training` false: gradients in evaluation mode.
+/// checked. `training` false: gradients in evaluation mode. `tokens`: whole numbers to put in,
+/// which have no gradient, in place of noise.
 void check_gradients(Model& model, std::int64_t batch, std::int64_t classes = 0,
-                     bool keep_values = false, std::size_t stride = 1, bool training = true);
+                     bool keep_values = false, std::size_t stride = 1, bool training = true,
+                     const Tensor& tokens = {});
 
 }  // namespace starling::testing

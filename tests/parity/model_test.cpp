@@ -34,7 +34,7 @@ struct Golden {
     register_builtin_layers();
     register_builtin_models();
     ConfigSection section(parse_json(file.metadata.at("model"), name), name);
-    model = make_model(section, image_shape().without_batch());
+    model = make_model(section, input_shape().without_batch());
     label_smoothing = std::stod(file.metadata.at("label_smoothing"));
     model->allocate(cpu(), DType::kFloat64);
     for (const Parameter* parameter : model->parameters()) {
@@ -55,8 +55,8 @@ struct Golden {
     std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
     return result;
   }
-  /// The input's shape in memory, N×H×W×C.
-  Shape image_shape() const {
+  /// The input's shape in memory, N×H×W×C, or N×T of tokens.
+  Shape input_shape() const {
     const auto stored = file.tensors.find("input_shape");
     Shape shape;
     if (stored != file.tensors.end()) {
@@ -65,7 +65,7 @@ struct Golden {
     } else {
       shape = raw("input").shape;
     }
-    return {shape[0], shape[2], shape[3], shape[1]};
+    return shape.rank() == 4 ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
   }
   Tensor labels() const {
     const auto wide = numbers<std::int64_t>("labels");
@@ -118,9 +118,10 @@ std::int64_t count_of(const Tensor& tensor) {
 /// One training pass, then one in evaluation mode; compares all with the file through
 /// `check(name, found numbers)`.
 template <class Check>
-void compare(Golden& golden, const Tensor& image, const Check& check) {
+void compare(Golden& golden, const Tensor& input, const Check& check) {
   Tape tape(cpu());
-  const Variable x = tape.leaf(image);
+  const bool tokens = input.dtype() == DType::kInt32;
+  const Variable x = tokens ? Variable(input) : tape.leaf(input);
   {
     Pass pass{cpu(), &tape, true};
     const Variable logits = golden.model->forward(x, pass);
@@ -130,7 +131,7 @@ void compare(Golden& golden, const Tensor& image, const Check& check) {
     check_equal("loss", stored(loss.value()), golden.numbers("loss"));
     tape.backward(loss);
   }
-  check("grad.input", stored(Tape::gradient(x), TensorLayout::kConvWeight));
+  if (!tokens) check("grad.input", stored(Tape::gradient(x), TensorLayout::kConvWeight));
   for (const Parameter* parameter : golden.model->parameters()) {
     CHECK(parameter->trainable == (golden.file.tensors.count("grad." + parameter->name) != 0));
     if (parameter->trainable)
@@ -144,7 +145,7 @@ void compare(Golden& golden, const Tensor& image, const Check& check) {
     }
   }
   Pass pass{cpu()};
-  check_equal("output_eval", stored(golden.model->forward(Variable(image), pass).value()),
+  check_equal("output_eval", stored(golden.model->forward(Variable(input), pass).value()),
               golden.numbers("output_eval"));
 }
 
@@ -208,8 +209,8 @@ void check_projections(const Golden& golden, const std::string& name,
 }  // namespace
 
 TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
-  for (const char* name :
-       {"convolutions", "norms", "poolings", "residuals", "mlp", "blurs", "rectified"}) {
+  for (const char* name : {"convolutions", "norms", "poolings", "residuals", "mlp", "blurs",
+                           "rectified", "channels", "tokens"}) {
     CAPTURE(name);
     Golden golden(name);
     for (const Parameter* parameter : golden.model->parameters()) {
@@ -229,9 +230,14 @@ TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
       tensors += key.starts_with("model.") ? 1 : 0;
     CHECK(tensors == golden.model->parameters().size() + golden.model->buffers().size());
 
-    const Tensor image(cpu(), golden.image_shape(), DType::kFloat64);
-    load(golden.numbers("input"), image, TensorLayout::kConvWeight);
-    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) {
+    const FileTensor& given = golden.raw("input");
+    const Tensor input(cpu(), golden.input_shape(), given.dtype);
+    if (given.dtype == DType::kInt32) {
+      cpu().copy_from_host(given.bytes.data(), input);
+    } else {
+      load(golden.numbers("input"), input, TensorLayout::kConvWeight);
+    }
+    compare(golden, input, [&](const std::string& key, const std::vector<double>& found) {
       check_equal(key, found, golden.numbers(key));
     });
   }
@@ -245,7 +251,7 @@ TEST_CASE("parity/models: whole models give PyTorch's numbers") {
     CAPTURE(name);
     Golden golden(name);
     fill_hashed(*golden.model);
-    const Tensor image(cpu(), golden.image_shape(), DType::kFloat64);
+    const Tensor image(cpu(), golden.input_shape(), DType::kFloat64);
     std::vector<double> numbers = hashed(0, static_cast<std::size_t>(image.elements()));
     for (double& number : numbers) number = 2 * number - 1;
     load(numbers, image, TensorLayout::kConvWeight);

@@ -38,11 +38,11 @@ std::string DatasetInfo::sample_text() const {
   return text;
 }
 
-FirstImages first_images(const Dataset& dataset, std::int64_t count) {
+FirstSamples first_samples(const Dataset& dataset, std::int64_t count) {
   const DatasetInfo info = dataset.info();
   const TensorInfo* image = info.find("image");
   if (count <= 0 || !image || !image->pixels) return {};
-  FirstImages result{.image = image->shape, .numbers = {}};
+  FirstSamples result{.shape = image->shape, .numbers = {}};
   const auto size = static_cast<std::size_t>(image->shape.elements()),
              channels = static_cast<std::size_t>(image->shape.back());
   std::vector<std::vector<std::byte>> sample;

@@ -139,7 +139,7 @@ void register_builtin_datasets();
 
 /// The first training images, up to `count`, normalised, not augmented and in whatever order the
 /// data set has them: for Model::initialise(). None where samples have no images.
-FirstImages first_images(const Dataset& dataset, std::int64_t count);
+FirstSamples first_samples(const Dataset& dataset, std::int64_t count);
 
 /// A micro-batch as a task takes it: every tensor of the data set with a batch dimension in front.
 struct Batch {

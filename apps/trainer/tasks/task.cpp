@@ -13,32 +13,45 @@
 namespace starling {
 namespace {
 
+/// Numbers in the run's format; whole ones, such as tokens, stay as they are.
 Variable forward(Model& model, const Batch& batch, std::string_view input, Pass& pass) {
-  const Tensor numbers = functions::in_format(batch[input], batch.format, pass.backend);
-  return model.forward(Variable(numbers), pass);
+  Tensor numbers = batch[input];
+  if (is_floating(numbers.dtype()))
+    numbers = functions::in_format(numbers, batch.format, pass.backend);
+  return model.forward(Variable(std::move(numbers)), pass);
 }
 
-/// An image or a row of numbers in, a score for each class out.
+/// model.num_classes, which says how many numbers are wanted of the model.
+std::int64_t asked_of(const ConfigSection& model, std::int64_t usual) {
+  return model.resolved().value("num_classes", usual);
+}
+
+/// An image, a row of numbers or tokens in, a score for each class out.
 class ClassificationTask final : public Task {
  public:
   explicit ClassificationTask(const DatasetInfo& data)
       : Task(data),
-        input_(data.find("features") ? *data.find("features") : needed("classification", "image")),
+        input_(data.find("features") ? *data.find("features")
+               : data.find("tokens") ? *data.find("tokens")
+                                     : needed("classification", "image")),
         classes_(needed("classification", "label").classes) {}
   Shape input() const override { return input_.shape; }
   std::int64_t outputs() const override { return classes_; }
   void check_model(const Model& model, const ConfigSection& section) const override {
     const Shape& shape = model.output_shape();
-    if (shape.rank() != 1)
-      section.error("", "gives outputs of shape {}, needed: a vector of class scores",
-                    shape.text());
-    if (shape.back() < classes_) {
+    const std::int64_t asked = asked_of(section, classes_);
+    if (shape != Shape{asked})
+      section.error("type",
+                    "the model gives {}, but num_classes is {}; end it with a linear layer of {} "
+                    "features, of a vector (flatten, global_avg_pool)",
+                    shape.text(), asked, asked);
+    if (asked < classes_) {
       const char* assumed = images_of(data()).pictures && data().class_names.empty()
                                 ? " (by data.classes, as data.path has no class folders to count)"
                                 : "";
       section.error("num_classes",
-                    "the model has {} outputs, the data has {} classes{}; allowed: >= {}",
-                    shape.back(), classes_, assumed, classes_);
+                    "the model has {} outputs, the data has {} classes{}; allowed: >= {}", asked,
+                    classes_, assumed, classes_);
     }
   }
   std::string usual_loss() const override { return "cross_entropy"; }
@@ -66,6 +79,9 @@ class RegressionTask final : public Task {
     if (model.output_shape() != target_)
       section.error("num_classes", "the model's outputs are {}, the targets {}; needed: the same",
                     model.output_shape().text(), target_.text());
+    if (const std::int64_t asked = asked_of(section, outputs()); asked != outputs())
+      section.error("num_classes", "{} were asked for, the targets are {}; needed: the same", asked,
+                    target_.text());
   }
   std::string usual_loss() const override { return "mse"; }
   std::vector<std::string> usual_metrics() const override { return {"loss", "r2", "mae", "mse"}; }
@@ -126,7 +142,7 @@ void register_builtin_tasks() {
         [](ConfigSection&, const DatasetInfo& data) {
           return std::make_unique<ClassificationTask>(data);
         },
-        "images, or rows of a table, to classes");
+        "images, rows of a table, or tokens, to classes");
     tasks().add(
         "regression",
         [](ConfigSection&, const DatasetInfo& data) {
