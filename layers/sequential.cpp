@@ -21,11 +21,12 @@ L* exactly(Layer& layer) {
 
 }  // namespace
 
+void Sequential::add(Activation active) { add(std::make_unique<ActivationLayer>(active)); }
+
 Shape Sequential::build(const Shape& input) {
   Shape shape = input;
-  int index = 0;
-  for (auto& pending : pending_) {
-    Layer& layer = add_child(std::to_string(index++), std::move(pending), shape);
+  for (auto& [name, pending] : pending_) {
+    Layer& layer = add_child(name, std::move(pending), shape);
     shape = layer.output_shape();
     const auto* activation = dynamic_cast<const ActivationLayer*>(&layer);
     if (activation && !steps_.empty() && steps_.back().takes(activation->kind())) {
@@ -71,8 +72,9 @@ Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, A
 }
 
 Shape Residual::build(const Shape& input) {
-  body_ = &add_child("layers", std::move(pending_body_), input);
-  if (pending_shortcut_) shortcut_ = &add_child("shortcut", std::move(pending_shortcut_), input);
+  body_ = &add_child(body_name_, std::move(pending_body_), input);
+  if (pending_shortcut_)
+    shortcut_ = &add_child(shortcut_name_, std::move(pending_shortcut_), input);
   const Shape& other = shortcut_ ? shortcut_->output_shape() : input;
   if (body_->output_shape() != other) {
     fail(ExitCode::kUsage, "layer", {.key = name()},
@@ -90,25 +92,29 @@ Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pas
   return shell(x, pass, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
 }
 
-std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key,
-                                                bool required, const std::string& doc) {
-  std::vector<std::unique_ptr<Layer>> result;
+namespace {
+
+/// Reads a list of layers under `key`. In describe mode the list is declared and comes back empty.
+std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
+                                        bool required, const std::string& doc) {
+  auto result = std::make_unique<Sequential>();
   std::vector<ConfigSection> items = section.sections(key, required, doc);
   if (section.describing()) return result;
   for (ConfigSection& item : items) {
     const std::string type = item.required_text("type", "which layer; its other keys depend on it");
-    result.push_back(layers().make(type, item.path("type"), item));
+    result->add(layers().make(type, item.path("type"), item));
     item.finish();
   }
   return result;
 }
 
+}  // namespace
+
 void builtin::add_sequential(LayerRegistry& registry) {
   registry.add(
       "sequential",
       [](ConfigSection& section) {
-        return std::make_unique<Sequential>(
-            read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}"));
+        return read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}");
       },
       "layers one after the other");
 }
@@ -117,9 +123,9 @@ void builtin::add_sequential_model(ModelRegistry& registry) {
   registry.add(
       "sequential",
       [](ConfigSection& section, const ModelOutputs&) {
-        return std::make_unique<Sequential>(read_layers(
-            section, "layers", true,
-            "the layers, in order, each {\"type\": …}; the last gives num_classes features"));
+        return read_layers(section, "layers", true,
+                           "the layers, in order, each {\"type\": …}; the last gives num_classes "
+                           "features");
       },
       "any chain of layers");
 }
@@ -128,15 +134,13 @@ void builtin::add_residual(LayerRegistry& registry) {
   registry.add(
       "residual",
       [](ConfigSection& section) {
-        auto body = std::make_unique<Sequential>(read_layers(
-            section, "layers", true, "the layers whose output the shortcut is added to"));
+        auto body = read_layers(section, "layers", true,
+                                "the layers whose output the shortcut is added to");
         const bool has_shortcut = section.has("shortcut");
         auto other = read_layers(section, "shortcut", false,
                                  "the layers of the shortcut; none: the input itself is added");
-        std::unique_ptr<Sequential> shortcut;
-        if (has_shortcut && !other.empty())
-          shortcut = std::make_unique<Sequential>(std::move(other));
-        return std::make_unique<Residual>(std::move(body), std::move(shortcut));
+        if (!has_shortcut) other = nullptr;
+        return std::make_unique<Residual>(std::move(body), "layers", std::move(other), "shortcut");
       },
       "layers(x) + shortcut(x)");
 }

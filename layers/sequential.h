@@ -13,13 +13,20 @@ class BatchNorm;
 class Linear;
 class Residual;
 
-/// Layers one after the other, named 0, 1, … as torch.nn.Sequential names them. A batch_norm or a
+/// Layers one after the other; most models are that. A batch_norm or a
 /// residual followed by a relu or relu6, and a linear followed by a relu, run as one operation: the
 /// same numbers (in low precision ReLU6 masks its gradient by what comes before rounding), and the
 /// names stay.
 class Sequential : public Layer {
  public:
-  explicit Sequential(std::vector<std::unique_ptr<Layer>> layers) : pending_(std::move(layers)) {}
+  Sequential() = default;
+  /// Adds a layer behind those before; an empty name puts its tensors under this layer's own.
+  /// Without one it is named by its place, 0, 1, …, as in torch.nn.Sequential.
+  void add(std::string name, std::unique_ptr<Layer> layer) {
+    pending_.push_back({std::move(name), std::move(layer)});
+  }
+  void add(std::unique_ptr<Layer> layer) { add(std::to_string(pending_.size()), std::move(layer)); }
+  void add(Activation active);
 
   /// All layers, then `+ shortcut(x)`, then `active`, which is kNone, kRelu or kRelu6; a null
   /// shortcut adds x itself. A batch norm at the end takes the sum and the activation into its own
@@ -43,16 +50,24 @@ class Sequential : public Layer {
   };
   Variable run(const Variable& x, std::size_t count, Pass& pass) const;
 
-  std::vector<std::unique_ptr<Layer>> pending_;  // until build()
+  struct Named {
+    std::string name;
+    std::unique_ptr<Layer> layer;
+  };
+  std::vector<Named> pending_;  // until build()
   std::vector<Step> steps_;
 };
 
-/// layers(x) + shortcut(x); without shortcut layers, layers(x) + x. Tensors: layers.0.weight, …,
-/// shortcut.0.weight, …
+/// body(x) + shortcut(x); without a shortcut, body(x) + x.
 class Residual : public Layer {
  public:
-  Residual(std::unique_ptr<Sequential> body, std::unique_ptr<Sequential> shortcut)
-      : pending_body_(std::move(body)), pending_shortcut_(std::move(shortcut)) {}
+  /// The names are those of the two within this layer.
+  explicit Residual(std::unique_ptr<Sequential> body, std::string body_name = {},
+                    std::unique_ptr<Sequential> shortcut = {}, std::string shortcut_name = {})
+      : pending_body_(std::move(body)),
+        pending_shortcut_(std::move(shortcut)),
+        body_name_(std::move(body_name)),
+        shortcut_name_(std::move(shortcut_name)) {}
   Variable forward_fused(const Variable& x, Activation active, Pass& pass);
 
  protected:
@@ -61,13 +76,9 @@ class Residual : public Layer {
 
  private:
   std::unique_ptr<Sequential> pending_body_, pending_shortcut_;  // until build()
+  std::string body_name_, shortcut_name_;
   Sequential* body_ = nullptr;
   Sequential* shortcut_ = nullptr;
 };
-
-/// Reads a list of layers under `key` of a config section. In describe mode the list is declared
-/// and comes back empty.
-std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key,
-                                                bool required, const std::string& doc);
 
 }  // namespace starling

@@ -66,9 +66,10 @@ void builtin::add_stateless(LayerRegistry& registry) {
   registry.add(
       "stochastic_depth",
       [](ConfigSection& section) {
-        return std::make_unique<StochasticDepth>(section.number(
+        const double p = section.number(
             "p", 0.1, Range::half_open(0, 1),
-            "probability that a sample becomes 0; the others are scaled by 1/(1 - p)"));
+            "probability that a sample becomes 0; the others are scaled by 1/(1 - p)");
+        return std::make_unique<DropoutLayer>(p, true);
       },
       "whole samples become 0 in training; at the end of a residual's layers that leaves the block "
       "out");

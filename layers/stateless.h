@@ -29,32 +29,19 @@ class ActivationLayer : public Layer {
 /// al. 2014).
 class DropoutLayer : public Layer {
  public:
-  explicit DropoutLayer(double p) : p_(p) {}
+  /// `samples`: zeroes whole samples; at the end of a residual's layers, the block is left out
+  /// (stochastic depth: Huang et al. 2016, arXiv 1603.09382).
+  explicit DropoutLayer(double p, bool samples = false) : p_(p), samples_(samples) {}
 
  protected:
   Shape build(const Shape& input) override { return input; }
   Variable compute(const Variable& x, Pass& pass) override {
-    return functions::dropout(x, p_, pass);
+    return samples_ ? functions::stochastic_depth(x, p_, pass) : functions::dropout(x, p_, pass);
   }
 
  private:
   double p_;
-};
-
-/// Zeroes whole samples with probability p in training and scales the others by 1/(1 - p): at the
-/// end of a residual's layers, the block is left out (Huang et al. 2016, arXiv 1603.09382).
-class StochasticDepth : public Layer {
- public:
-  explicit StochasticDepth(double p) : p_(p) {}
-
- protected:
-  Shape build(const Shape& input) override { return input; }
-  Variable compute(const Variable& x, Pass& pass) override {
-    return functions::stochastic_depth(x, p_, pass);
-  }
-
- private:
-  double p_;
+  bool samples_;
 };
 
 /// The largest value, the mean or the blur (Pooling::kBlur) of every window, per channel: {H, W, C}

@@ -6,9 +6,10 @@
 #include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
-#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
+#include "layers/models/image_model.h"
+#include "layers/sequential.h"
 #include "layers/stateless.h"
 #include "layers/symmetric_eigen.h"
 
@@ -98,47 +99,41 @@ std::unique_ptr<Conv2d> airbench_convolution(std::int64_t channels) {
 
 /// conv → max-pool → norm → GELU → conv → norm → GELU; of three convolutions the last two are a
 /// residual, whose sum the last GELU takes.
-class AirbenchGroup : public Layer {
+std::unique_ptr<Layer> airbench_group(std::int64_t width, bool residual) {
+  auto group = std::make_unique<Sequential>(), body = std::make_unique<Sequential>();
+  const auto add = [width](Sequential& to, const std::string& number) {
+    to.add("conv" + number, airbench_convolution(width));
+    if (number == "1")
+      to.add(std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}));
+    to.add("norm" + number, airbench_norm());
+  };
+  add(*group, "1");
+  group->add(Activation::kGelu);
+  if (residual) {
+    add(*body, "2");
+    body->add(Activation::kGelu);
+    add(*body, "3");
+    group->add("", std::make_unique<Residual>(std::move(body)));
+  } else {
+    add(*group, "2");
+  }
+  group->add(Activation::kGelu);
+  return group;
+}
+
+/// A number that is no parameter, times every value.
+class Scaled : public Layer {
  public:
-  AirbenchGroup(std::int64_t width, bool residual) : width_(width), residual_(residual) {}
+  explicit Scaled(double factor) : factor_(factor) {}
 
  protected:
-  Shape build(const Shape& input) override {
-    Shape shape = input;
-    for (int i = 0; i < (residual_ ? 3 : 2); ++i) {
-      const std::string number = std::to_string(i + 1);
-      convolutions_.push_back(&add_child("conv" + number, airbench_convolution(width_), shape));
-      shape = convolutions_.back()->output_shape();
-      if (i == 0) {
-        pool_ = &add_child(
-            "",
-            std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}),
-            shape);
-        shape = pool_->output_shape();
-      }
-      norms_.push_back(&add_child("norm" + number, airbench_norm(), shape));
-    }
-    return shape;
-  }
+  Shape build(const Shape& input) override { return input; }
   Variable compute(const Variable& x, Pass& pass) override {
-    const auto active = [&](const Variable& v) {
-      return functions::activation(v, Activation::kGelu, pass);
-    };
-    const Variable first =
-        active(norms_[0]->forward(pool_->forward(convolutions_[0]->forward(x, pass), pass), pass));
-    Variable y = active(norms_[1]->forward(convolutions_[1]->forward(first, pass), pass));
-    if (residual_)
-      y = active(norms_[2]->forward_fused(convolutions_[2]->forward(y, pass), Activation::kNone,
-                                          first, pass));
-    return y;
+    return functions::scaled(x, factor_, pass);
   }
 
  private:
-  std::int64_t width_;
-  bool residual_;
-  std::vector<Conv2d*> convolutions_;
-  std::vector<BatchNorm*> norms_;
-  Pool2d* pool_ = nullptr;
+  double factor_;
 };
 
 struct AirbenchPlan {
@@ -148,35 +143,17 @@ struct AirbenchPlan {
 };
 
 /// The network of Jordan 2024 (arXiv 2404.00498), with the tensors' names of its nn.Sequential.
-class Airbench : public Chain {
- public:
-  Airbench(const AirbenchPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
-
- protected:
-  Shape build(const Shape& input) override {
-    if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-    if (input[0] < 25 || input[1] < 25) bad_shape(input, "an image of 25×25 pixels or more");
-    Shape shape = add_chain("0", std::make_unique<Whitening>(), input);
-    shape = add_chain("", std::make_unique<ActivationLayer>(Activation::kGelu), shape);
-    for (std::size_t group = 0; group < plan_.widths.size(); ++group) {
-      shape =
-          add_chain(std::to_string(2 + group),
-                    std::make_unique<AirbenchGroup>(plan_.widths[group], plan_.residual), shape);
-    }
-    shape = add_chain(
-        "", std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {3, 3}, .stride = {3, 3}}),
-        shape);
-    shape = add_chain("", std::make_unique<Flatten>(), shape);
-    return add_chain("7", std::make_unique<Linear>(classes_, false), shape);
-  }
-  Variable compute(const Variable& x, Pass& pass) override {
-    return functions::scaled(run_chain(x, pass), plan_.output_scale, pass);
-  }
-
- private:
-  AirbenchPlan plan_;
-  std::int64_t classes_;
-};
+std::unique_ptr<Layer> airbench(const AirbenchPlan& plan, std::int64_t classes) {
+  auto model = std::make_unique<ImageModel>(25);
+  model->add(std::make_unique<Whitening>());
+  model->add(Activation::kGelu);
+  for (const std::int64_t width : plan.widths) model->add(airbench_group(width, plan.residual));
+  model->add(std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {3, 3}, .stride = {3, 3}}));
+  model->add(std::make_unique<Flatten>());
+  model->add(std::make_unique<Linear>(classes, false));
+  model->add(std::make_unique<Scaled>(plan.output_scale));
+  return model;
+}
 
 }  // namespace
 
@@ -192,7 +169,7 @@ void builtin::add_airbench(ModelRegistry& registry) {
         if (large) plan = {{128, 384, 512}, true};
         plan.output_scale =
             section.number("output_scale", 1.0 / 9.0, Range::positive(), "factor of the logits");
-        return std::make_unique<Airbench>(plan, site.num_classes);
+        return airbench(plan, site.num_classes);
       },
       "the CIFAR-10 net of arXiv 2404.00498, whose first filters are computed from the first 5000 "
       "training images and stay");

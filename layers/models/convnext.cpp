@@ -2,11 +2,11 @@
 
 #include "core/operations/pointwise.h"
 #include "layers/builtin.h"
-#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/layer_norm.h"
 #include "layers/layer_scale.h"
 #include "layers/linear.h"
+#include "layers/models/image_model.h"
 #include "layers/sequential.h"
 #include "layers/stateless.h"
 
@@ -74,54 +74,36 @@ struct ConvNextPlan {
 /// The networks of Liu et al. 2022 (arXiv 2201.03545), with torchvision's names and initialisation:
 /// 4×4 patches, four stages of blocks with norm and 2×2 convolution of stride 2 between them, the
 /// mean over the pixels, norm, and a linear layer.
-class ConvNext : public Chain {
- public:
-  ConvNext(const ConvNextPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
-
- protected:
-  Shape build(const Shape& input) override {
-    if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-    if (input[0] < 32 || input[1] < 32) bad_shape(input, "an image of 32×32 pixels or more");
-    std::int64_t total = 0, at = 0;
-    for (const std::int64_t blocks : plan_.blocks) total += blocks;
-    std::vector<std::unique_ptr<Layer>> features;
-    features.push_back(chain(convnext_convolution(plan_.widths[0], 4, 4, 0, 1),
-                             std::make_unique<LayerNorm>(kConvNextEps)));
-    for (std::size_t stage = 0; stage < plan_.blocks.size(); ++stage) {
-      if (stage > 0)
-        features.push_back(chain(std::make_unique<LayerNorm>(kConvNextEps),
-                                 convnext_convolution(plan_.widths[stage], 2, 2, 0, 1)));
-      std::vector<std::unique_ptr<Layer>> blocks;
-      for (std::int64_t block = 0; block < plan_.blocks[stage]; ++block, ++at) {
-        // The deeper a block, the more often it is left out.
-        const double drop = total > 1 ? plan_.stochastic_depth * static_cast<double>(at) /
-                                            static_cast<double>(total - 1)
-                                      : 0.0;
-        blocks.push_back(std::make_unique<ConvNextBlock>(plan_.layer_scale, drop));
-      }
-      features.push_back(std::make_unique<Sequential>(std::move(blocks)));
+std::unique_ptr<Layer> convnext(const ConvNextPlan& plan, std::int64_t classes) {
+  std::int64_t total = 0, at = 0;
+  for (const std::int64_t blocks : plan.blocks) total += blocks;
+  const auto norm = [] { return std::make_unique<LayerNorm>(kConvNextEps); };
+  auto model = std::make_unique<ImageModel>(32);
+  auto features = std::make_unique<Sequential>(), classifier = std::make_unique<Sequential>();
+  for (std::size_t stage = 0; stage < plan.blocks.size(); ++stage) {
+    auto smaller = std::make_unique<Sequential>(), blocks = std::make_unique<Sequential>();
+    if (stage > 0) smaller->add(norm());
+    const std::int64_t patch = stage > 0 ? 2 : 4;
+    smaller->add(convnext_convolution(plan.widths[stage], patch, patch, 0, 1));
+    if (stage == 0) smaller->add(norm());
+    for (std::int64_t block = 0; block < plan.blocks[stage]; ++block, ++at) {
+      // The deeper a block, the more often it is left out.
+      const double drop = total > 1 ? plan.stochastic_depth * static_cast<double>(at) /
+                                          static_cast<double>(total - 1)
+                                    : 0.0;
+      blocks->add(std::make_unique<ConvNextBlock>(plan.layer_scale, drop));
     }
-    std::vector<std::unique_ptr<Layer>> classifier;
-    classifier.push_back(std::make_unique<LayerNorm>(kConvNextEps));
-    classifier.push_back(std::make_unique<Flatten>());
-    classifier.push_back(convnext_linear(classes_));
-    Shape shape = add_chain("features", std::make_unique<Sequential>(std::move(features)), input);
-    shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
-    return add_chain("classifier", std::make_unique<Sequential>(std::move(classifier)), shape);
+    features->add(std::move(smaller));
+    features->add(std::move(blocks));
   }
-
- private:
-  static std::unique_ptr<Sequential> chain(std::unique_ptr<Layer> first,
-                                           std::unique_ptr<Layer> second) {
-    std::vector<std::unique_ptr<Layer>> layers;
-    layers.push_back(std::move(first));
-    layers.push_back(std::move(second));
-    return std::make_unique<Sequential>(std::move(layers));
-  }
-
-  ConvNextPlan plan_;
-  std::int64_t classes_;
-};
+  classifier->add(norm());
+  classifier->add(std::make_unique<Flatten>());
+  classifier->add(convnext_linear(classes));
+  model->add("features", std::move(features));
+  model->add(std::make_unique<GlobalAvgPool>());
+  model->add("classifier", std::move(classifier));
+  return model;
+}
 
 }  // namespace
 
@@ -136,7 +118,7 @@ void builtin::add_convnext(ModelRegistry& registry) {
                                                "probability that the last block is left out for a "
                                                "sample in training; from the first block "
                                                "on it grows from 0");
-        return std::make_unique<ConvNext>(plan, site.num_classes);
+        return convnext(plan, site.num_classes);
       },
       "ConvNeXt-T, as torchvision builds it");
 }

@@ -4,9 +4,10 @@
 #include "core/operations/pointwise.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
-#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
+#include "layers/models/image_model.h"
+#include "layers/sequential.h"
 #include "layers/stateless.h"
 
 namespace starling {
@@ -27,94 +28,10 @@ std::unique_ptr<Conv2d> convolution(std::int64_t channels, std::int64_t kernel, 
                                                 .init = init});
 }
 
-/// A convolution with its batch norm, and the blur before it where there is one.
-struct ConvNorm {
-  Pool2d* blur = nullptr;
-  Conv2d* conv = nullptr;
-  BatchNorm* norm = nullptr;
-  Variable convolve(const Variable& x, Pass& pass) const {
-    return conv->forward(blur ? blur->forward(x, pass) : x, pass);
-  }
-  Variable forward(const Variable& x, Activation active, const Variable& residual,
-                   Pass& pass) const {
-    return norm->forward_fused(convolve(x, pass), active, residual, pass);
-  }
-};
-
 /// Kinds of block: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the
 /// width. Where the shape changes the shortcut is a 1×1 convolution with batch norm, or without
-/// parameters (the papers' option A). `inner` multiplies the width of all but a bottleneck's last
-/// convolution.
+/// parameters (the papers' option A).
 enum class BlockKind { kPlain, kBottleneck, kOptionA };
-
-class Block : public Layer {
- public:
-  Block(BlockKind kind, std::int64_t width, std::int64_t inner, std::int64_t stride,
-        WeightInit init, bool blurs)
-      : kind_(kind), width_(width), inner_(inner), stride_(stride), init_(init), blurs_(blurs) {}
-
- protected:
-  Shape build(const Shape& input) override {
-    Shape shape = input;
-    const auto add = [&](const std::string& suffix, std::int64_t channels, std::int64_t kernel,
-                         std::int64_t stride) {
-      units_.push_back(unit("conv" + suffix, "bn" + suffix, channels, kernel, stride, shape));
-      shape = units_.back().norm->output_shape();
-    };
-    if (kind_ == BlockKind::kBottleneck) {
-      add("1", inner_ * width_, 1, 1);
-      add("2", inner_ * width_, 3, stride_);
-      add("3", 4 * width_, 1, 1);
-    } else {
-      add("1", width_, 3, stride_);
-      add("2", width_, 3, 1);
-    }
-    changes_ = shape != input;
-    if (changes_ && kind_ != BlockKind::kOptionA)
-      downsample_ = unit("downsample.0", "downsample.1", shape[2], 1, stride_, input);
-    return shape;
-  }
-  Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = x;
-    for (std::size_t i = 0; i + 1 < units_.size(); ++i)
-      y = units_[i].forward(y, Activation::kRelu, {}, pass);
-    y = units_.back().convolve(y, pass);
-    return units_.back().norm->forward_fused(y, Activation::kRelu, shortcut(x, pass), pass);
-  }
-
- private:
-  /// FFCV's rule (libffcv/ffcv-imagenet, train_imagenet.py, use_blurpool): before every convolution
-  /// with a stride and 16 input channels or more. A 1×1 convolution reads only each stride-th
-  /// pixel, so that only these are blurred, and it goes without a stride.
-  ConvNorm unit(const std::string& conv, const std::string& norm, std::int64_t channels,
-                std::int64_t kernel, std::int64_t stride, const Shape& input) {
-    ConvNorm result;
-    Shape shape = input;
-    if (blurs_ && stride > 1 && input[2] >= 16) {
-      const std::int64_t step = kernel == 1 ? std::exchange(stride, 1) : 1;
-      const Window2d window{.kernel = {3, 3}, .stride = {step, step}, .padding = {1, 1}};
-      result.blur =
-          &add_child(conv + ".blur", std::make_unique<Pool2d>(Pooling::kBlur, window), shape);
-      shape = result.blur->output_shape();
-    }
-    result.conv = &add_child(conv, convolution(channels, kernel, stride, init_), shape);
-    result.norm = &add_child(norm, std::make_unique<BatchNorm>(), result.conv->output_shape());
-    return result;
-  }
-  Variable shortcut(const Variable& x, Pass& pass) const {
-    if (!changes_) return x;
-    return downsample_.conv ? downsample_.forward(x, Activation::kNone, {}, pass)
-                            : functions::subsample_pad(x, stride_, width_, pass);
-  }
-
-  BlockKind kind_;
-  std::int64_t width_, inner_, stride_;
-  WeightInit init_;
-  bool blurs_;
-  bool changes_ = false;
-  std::vector<ConvNorm> units_;
-  ConvNorm downsample_;
-};
 
 /// One of the residual networks of He et al. 2015 (arXiv 1512.03385): a stem, stages of blocks of
 /// which each but the first halves the size and doubles the width, the mean over the pixels, and a
@@ -126,48 +43,97 @@ struct Plan {
   bool small_stem = false;  ///< 3×3 of stride 1; else 7×7 of stride 2 and max pooling
   WeightInit init = WeightInit::kKaimingNormalFanOut;
   Linear::WeightInit linear_init = Linear::WeightInit::kDefault;
-  std::int64_t inner = 1;  ///< factor of the width inside bottlenecks
+  std::int64_t inner = 1;  ///< factor of the width of all but a bottleneck's last convolution
   bool blurs = false;      ///< before convolutions with strides
 };
 
-class ResNet : public Chain {
+/// Option A's shortcut.
+class SubsamplePad : public Layer {
  public:
-  ResNet(Plan plan, std::int64_t classes) : plan_(std::move(plan)), classes_(classes) {}
+  SubsamplePad(std::int64_t stride, std::int64_t channels) : stride_(stride), channels_(channels) {}
 
  protected:
   Shape build(const Shape& input) override {
-    if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-    std::int64_t width = plan_.width;
-    const bool small = plan_.small_stem;
-    stem_.conv =
-        &add_child("conv1", convolution(width, small ? 3 : 7, small ? 1 : 2, plan_.init), input);
-    stem_.norm = &add_child("bn1", std::make_unique<BatchNorm>(), stem_.conv->output_shape());
-    Shape shape = stem_.norm->output_shape();
-    if (!small) {
-      const Window2d window{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
-      shape = add_chain("", std::make_unique<Pool2d>(Pooling::kMax, window), shape);
-    }
-    for (std::size_t stage = 0; stage < plan_.blocks.size(); ++stage, width *= 2) {
-      for (std::int64_t block = 0; block < plan_.blocks[stage]; ++block) {
-        const std::int64_t stride = stage > 0 && block == 0 ? 2 : 1;
-        shape = add_chain(fmt::format("layer{}.{}", stage + 1, block),
-                          std::make_unique<Block>(plan_.kind, width, plan_.inner, stride,
-                                                  plan_.init, plan_.blurs),
-                          shape);
-      }
-    }
-    shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
-    return add_chain("fc", std::make_unique<Linear>(classes_, true, plan_.linear_init), shape);
+    return {(input[0] + stride_ - 1) / stride_, (input[1] + stride_ - 1) / stride_, channels_};
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    return run_chain(stem_.forward(x, Activation::kRelu, {}, pass), pass);
+    return functions::subsample_pad(x, stride_, channels_, pass);
   }
 
  private:
-  Plan plan_;
-  std::int64_t classes_;
-  ConvNorm stem_;
+  std::int64_t stride_, channels_;
 };
+
+/// A convolution from `inputs` channels and its batch norm, and the blur before them where there is
+/// one. FFCV's rule (libffcv/ffcv-imagenet, train_imagenet.py, use_blurpool): before every
+/// convolution with a stride and 16 input channels or more. A 1×1 convolution reads only each
+/// stride-th pixel, so that only these are blurred, and it goes without a stride.
+void add_unit(Sequential& to, const Plan& plan, const std::string& conv, const std::string& norm,
+              std::int64_t inputs, std::int64_t channels, std::int64_t kernel,
+              std::int64_t stride) {
+  if (plan.blurs && stride > 1 && inputs >= 16) {
+    const std::int64_t step = kernel == 1 ? std::exchange(stride, 1) : 1;
+    const Window2d window{.kernel = {3, 3}, .stride = {step, step}, .padding = {1, 1}};
+    to.add(conv + ".blur", std::make_unique<Pool2d>(Pooling::kBlur, window));
+  }
+  to.add(conv, convolution(channels, kernel, stride, plan.init));
+  to.add(norm, std::make_unique<BatchNorm>());
+}
+
+/// Adds a block and its last ReLU, and returns its number of channels.
+std::int64_t add_block(Sequential& to, const Plan& plan, const std::string& name,
+                       std::int64_t inputs, std::int64_t width, std::int64_t stride) {
+  auto body = std::make_unique<Sequential>();
+  std::int64_t channels = inputs;
+  const auto add = [&](const std::string& number, std::int64_t outputs, std::int64_t kernel,
+                       std::int64_t step) {
+    if (number != "1") body->add(Activation::kRelu);
+    add_unit(*body, plan, "conv" + number, "bn" + number, channels, outputs, kernel, step);
+    channels = outputs;
+  };
+  if (plan.kind == BlockKind::kBottleneck) {
+    add("1", plan.inner * width, 1, 1);
+    add("2", plan.inner * width, 3, stride);
+    add("3", 4 * width, 1, 1);
+  } else {
+    add("1", width, 3, stride);
+    add("2", width, 3, 1);
+  }
+  std::unique_ptr<Sequential> shortcut;
+  if (stride > 1 || channels != inputs) {
+    shortcut = std::make_unique<Sequential>();
+    if (plan.kind == BlockKind::kOptionA)
+      shortcut->add(std::make_unique<SubsamplePad>(stride, channels));
+    else
+      add_unit(*shortcut, plan, "downsample.0", "downsample.1", inputs, channels, 1, stride);
+  }
+  to.add(name, std::make_unique<Residual>(std::move(body), "", std::move(shortcut)));
+  to.add(Activation::kRelu);
+  return channels;
+}
+
+std::unique_ptr<Layer> resnet(const Plan& plan, std::int64_t classes) {
+  auto model = std::make_unique<ImageModel>();
+  const bool small = plan.small_stem;
+  model->add("conv1", convolution(plan.width, small ? 3 : 7, small ? 1 : 2, plan.init));
+  model->add("bn1", std::make_unique<BatchNorm>());
+  model->add(Activation::kRelu);
+  if (!small) {
+    const Window2d window{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
+    model->add(std::make_unique<Pool2d>(Pooling::kMax, window));
+  }
+  std::int64_t width = plan.width, channels = width;
+  for (std::size_t stage = 0; stage < plan.blocks.size(); ++stage, width *= 2) {
+    for (std::int64_t block = 0; block < plan.blocks[stage]; ++block) {
+      const std::int64_t stride = stage > 0 && block == 0 ? 2 : 1;
+      channels = add_block(*model, plan, fmt::format("layer{}.{}", stage + 1, block), channels,
+                           width, stride);
+    }
+  }
+  model->add(std::make_unique<GlobalAvgPool>());
+  model->add("fc", std::make_unique<Linear>(classes, true, plan.linear_init));
+  return model;
+}
 
 }  // namespace
 
@@ -193,7 +159,7 @@ void builtin::add_resnet(ModelRegistry& registry) {
         [plan, read_blur](ConfigSection& section, const ModelOutputs& site) {
           Plan own = plan;
           own.blurs = read_blur(section);
-          return std::make_unique<ResNet>(std::move(own), site.num_classes);
+          return resnet(own, site.num_classes);
         },
         fmt::format("the CIFAR ResNet of {} layers, with option-A shortcuts", depth));
   }
@@ -208,7 +174,7 @@ void builtin::add_resnet(ModelRegistry& registry) {
                                           "imagenet: 7×7 convolution of stride 2 and max pooling; "
                                           "cifar: 3×3 of stride 1, for small images") == "cifar";
           own.blurs = read_blur(section);
-          return std::make_unique<ResNet>(std::move(own), site.num_classes);
+          return resnet(own, site.num_classes);
         },
         what + ", as torchvision builds it");
   };
