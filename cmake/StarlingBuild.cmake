@@ -1,5 +1,5 @@
 # Run at every build: writes HEADER with VERSION, the commit that SOURCE is a checkout of, "unknown"
-# outside one, and a digest of the headers that are installed, without comments and spaces
+# outside one, and a digest of the headers below the public ones, without comments and spaces
 # (apps/inference/plugin_stamp.h); leaves the file alone where it says so.
 cmake_minimum_required(VERSION 3.25)
 set(commit "")
@@ -11,8 +11,9 @@ if(NOT commit)
   set(commit unknown)
 endif()
 set(ENV{LC_ALL} C)
-separate_arguments(FOLDERS)
-execute_process(COMMAND find ${FOLDERS} -name *.h COMMAND sort COMMAND xargs sed s,//.*,, COMMAND tr -d "[:space:]" COMMAND sha256sum
+include(${CMAKE_CURRENT_LIST_DIR}/StarlingHeaders.cmake)
+starling_detail_headers(headers ${SOURCE})
+execute_process(COMMAND sed s,//.*,, ${headers} COMMAND tr -d "[:space:]" COMMAND sha256sum
                 WORKING_DIRECTORY "${SOURCE}" OUTPUT_VARIABLE interface COMMAND_ERROR_IS_FATAL ANY)
 string(SUBSTRING "${interface}" 0 16 interface)
 file(CONFIGURE OUTPUT "${HEADER}" CONTENT "#pragma once

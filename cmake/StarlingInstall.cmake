@@ -13,11 +13,19 @@ foreach(program train predict prepare doctor bench topo)
     install(TARGETS starling-${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endforeach()
-# Headers keep their folders, so that "core/tensor.h" reads the same inside this tree and outside.
-foreach(folder ${starling_header_folders})
-  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/starling FILES_MATCHING PATTERN "*.h")
-endforeach()
-install(FILES ${PROJECT_BINARY_DIR}/apps/generated/starling_build.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/starling)
+# The public headers, and below detail/ what they include, which keeps its folders: "core/tensor.h"
+# reads the same inside this tree and outside. Asked for at every installation, like the digest of
+# these headers.
+install(DIRECTORY apps/starling DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+set(detail "\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/starling/detail")
+install(CODE "
+  include(${PROJECT_SOURCE_DIR}/cmake/StarlingHeaders.cmake)
+  starling_detail_headers(headers ${PROJECT_SOURCE_DIR})
+  foreach(header \${headers})
+    cmake_path(GET header PARENT_PATH folder)
+    file(INSTALL ${PROJECT_SOURCE_DIR}/\${header} DESTINATION ${detail}/\${folder})
+  endforeach()")
+install(FILES ${PROJECT_BINARY_DIR}/apps/generated/starling_build.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/starling/detail)
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/starling FILES_MATCHING PATTERN "*.json")
 
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/starlingConfigVersion.cmake COMPATIBILITY SameMinorVersion)

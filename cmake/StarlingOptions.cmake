@@ -66,7 +66,7 @@ function(starling_library name)
   add_library(${name} SHARED ${arg_SOURCES})
   add_library(starling::${name} ALIAS ${name})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling>)
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling/detail>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:starling_flags> ${arg_PRIVATE})
   if(TARGET starling_precompiled${level})

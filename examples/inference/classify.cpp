@@ -1,5 +1,5 @@
 // classify RUN|MODEL.safetensors PICTURE: the five most probable classes of a picture.
-#include <apps/inference/inference.h>
+#include <starling/inference.h>
 
 #include <cstdio>
 #include <exception>

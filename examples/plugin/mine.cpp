@@ -6,17 +6,16 @@
 #include <string>
 #include <utility>
 
-#include "core/error.h"
-#include "core/operations/pointwise.h"
-#include "kernels/math/update_loop.h"
-#include "layers/functions.h"
-#include "layers/layer.h"
+#include <starling/functions.h>
+#include <starling/layer.h>
+#include <starling/optimizer.h>
+#include <starling/topology.h>
+
 #include "sign.h"
 #include "slow_average.h"
 #include "slow_store.h"
 #include "softsign.h"
 #include "throttled.h"
-#include "topology/topology.h"
 
 namespace {
 

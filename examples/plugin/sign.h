@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/math/update_loop.h"
+#include <starling/optimizer.h>
 
 // An optimizer, whole. mine.cpp adds it by its name; sign.cu makes its kernels for GPUs. In a
 // namespace with a name: the two files must mean the same type.

@@ -5,9 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "comm/algorithm.h"
-#include "comm/algorithms/updater.h"
-#include "core/operations/pointwise.h"
+#include <starling/algorithm.h>
+#include <starling/operation.h>
 
 namespace mine {
 

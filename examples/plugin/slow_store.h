@@ -7,8 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "apps/trainer/data/image_dataset.h"
-#include "core/random.h"
+#include <starling/data.h>
 
 namespace mine {
 

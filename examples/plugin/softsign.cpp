@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "layers/layer.h"
+#include <starling/layer.h>
 
 namespace mine {
 namespace {

@@ -1,7 +1,7 @@
 // The operation's GPU side. Left out where there is no nvcc.
 #include "softsign.h"
 
-#include "kernels/cuda/runtime/launch.h"
+#include <starling/cuda.h>
 
 namespace mine {
 namespace {

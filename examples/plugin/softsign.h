@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include "core/custom_operation.h"
-#include "core/host_device.h"
+#include <starling/operation.h>
 
 // An operation of one's own, y = x / (1 + |x|): softsign.cpp has the layer and the CPU's code,
 // softsign.cu the GPU's. Both run the same arithmetic, which stands here.

@@ -11,10 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transports/forwarding.h"
-#include "comm/transports/plan.h"
-#include "core/error.h"
-#include "core/operations/accesses.h"
+#include <starling/transport.h>
 
 namespace mine {
 

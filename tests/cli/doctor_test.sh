@@ -10,7 +10,7 @@ config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,
   "optimizer": {"type": "sgd", "lr": 0.001},
   "checkpoint": {"every_epochs": 0},
   "sync": {"timeout_s": 2, "bucket_mb": 0.001, "transport": "mpi"},' >faulty.json
-check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -g -fPIC -shared -I"$root" -I"$build/apps/generated" "$root"/{tests/cli/faulty_plugin,cmake/plugin_stamp}.cpp -o libfaulty.so
+check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -g -fPIC -shared -I"$root" -I"$root/apps" -I"$build/apps/generated" "$root"/{tests/cli/faulty_plugin,cmake/plugin_stamp}.cpp -o libfaulty.so
 
 faulty() { # NAME RANKS FAULT OPTION...: trains with the fault on rank 1 in step 25
   local name=$1 count=$2 fault=$3

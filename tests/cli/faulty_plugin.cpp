@@ -12,10 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "comm/algorithm.h"
-#include "comm/transports/forwarding.h"
-#include "core/config.h"
-#include "core/error.h"
+#include <starling/algorithm.h>
+#include <starling/transport.h>
 
 namespace faulty {
 

@@ -11,7 +11,7 @@ config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,
   "checkpoint": {"every_epochs": 0, "every_steps": 4},
   "sync": {"timeout_s": 120, "bucket_mb": 0.001, "topology": {"type": "static-ring"}},
   "threads": 1, "tensorboard": false,' >run.json
-check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -fPIC -shared -I"$root" -I"$build/apps/generated" "$root"/{tests/cli/faulty_plugin,cmake/plugin_stamp}.cpp -o libfaulty.so
+check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -fPIC -shared -I"$root" -I"$root/apps" -I"$build/apps/generated" "$root"/{tests/cli/faulty_plugin,cmake/plugin_stamp}.cpp -o libfaulty.so
 
 trained() { # FOLDER OPTION...: nothing goes wrong
   local folder=$1

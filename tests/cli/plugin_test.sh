@@ -5,11 +5,28 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-cmake}
 
-verify "docs/extending.md shows the optimizer's files as they are" python3 -c "
+verify "docs/extending.md shows the operation's and the optimizer's files as they are" python3 -c "
 doc = open('$root/docs/extending.md').read()
-assert '\`\`\`cpp\n' + open('$root/examples/plugin/sign.h').read() + '\`\`\`\n' in doc
+for file in ('softsign.h', 'softsign.cpp', 'sign.h'):
+    assert '\`\`\`cpp\n' + open('$root/examples/plugin/' + file).read() + '\`\`\`\n' in doc, file
 assert open('$root/examples/plugin/sign.cu').read().split('\n', 1)[1] in doc"
 check "install" 0 "starlingConfig\.cmake" "$cmake" --install "$build" --prefix "$work/prefix"
+verify "what authors write includes public headers alone" python3 - "$root" <<'END'
+import glob, os, re, sys
+root = sys.argv[1]
+public = {'starling/' + os.path.basename(file) for file in glob.glob(root + '/apps/starling/*.h')}
+own = set(os.listdir(root + '/examples/plugin'))
+files = [*glob.glob(root + '/examples/*/*.*'), root + '/tests/cli/faulty_plugin.cpp',
+         root + '/README.md', root + '/CONTRIBUTING.md', *glob.glob(root + '/docs/*.md')]
+for file in files:
+    if not file.endswith(('.h', '.cpp', '.cu', '.md')): continue
+    for quote, header in re.findall(r'^ *# *include *([<"])([^>"]+)', open(file).read(), re.M):
+        known = header in own if quote == '"' else '/' not in header or header in public
+        assert known, f'{file}: {header}'
+END
+verify "each public header compiles alone against the prefix" bash -c \
+  'ls prefix/include/starling/*.h | grep -v cuda.h | xargs -P 2 -I HEADER ${CXX:-c++} -std=c++20 -fsyntax-only -Iprefix/include -Iprefix/include/starling/detail -include HEADER -x c++ /dev/null'
+verify "what they do not include is not installed" test ! -e prefix/include/starling/detail/apps/trainer/trainer.h
 cp -r "$root/examples/plugin" mine
 check "configure the plug-in" 0 "Build files" "$cmake" -S mine -B mine/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_FLAGS="-Wall -Wextra"
 verify "from the prefix" grep -q "starling_DIR:PATH=$work/prefix" mine/build/CMakeCache.txt
@@ -34,6 +51,7 @@ cd mine/build || exit 1
 check "a layer written for fp32 is refused in bf16, by name" 2 "^\[layer\] 2: it computes in fp32, fp64, and bf16 was asked for; set precision to one of these" \
   "$work/$program" ../config.json --set precision=bf16 --output "$work/refused"
 verify "before there is an output folder" test ! -e "$work/refused"
+check "central differences agree with the gradients of its layers, as docs/extending.md says" 0 "^2 +right  input [0-9.]+e-1[0-9]$" "$work/$program" ../config.json --check-gradients
 check "resume with a plug-in" 0 "" ranks 4 "$work/$program" ../config.json --set steps=25 --output "$work/out" --resume latest
 check "a dry run counts the optimizer's state, as docs/extending.md says" 0 " 787.1 KiB optimizer state" ranks 2 "$work/$program" ../config.json --dry-run
 check "an odd number of ranks gets the plug-in's error" 2 "halves needs an even number" ranks 3 "$work/$program" ../config.json --dry-run

@@ -8,9 +8,8 @@
 
 #include "core/error.h"
 #include "core/operations/updates.h"
-#include "kernels/cuda/operations/update_kernel.h"
+#include "examples/plugin/sign.cu"
 #include "kernels/gpu_update.h"
-#include "kernels/math/update_loop.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/support.h"
@@ -18,39 +17,17 @@
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
 
-// A plug-in's optimizer on a GPU: its .cu file is this one.
+// The example's optimizer on a GPU: its .cu file is compiled here.
 namespace shim_plugin_rule {
 
-template <class T>
-struct SignStep {
-  using Real = T;
-  static constexpr int kStates = 1;
-  static constexpr unsigned kReads = 1, kWrites = 1;
-  T lr, beta;
-  STARLING_HD T operator()(T p, T g, T* state, bool decay) const {
-    state[0] = beta * state[0] + (T(1) - beta) * g;
-    if (decay) p = p - lr * p;
-    return p - lr * (state[0] > T(0) ? T(1) : T(-1));
-  }
-};
-struct Sign {
-  double beta = 0.9;
-  starling::RuleFacts facts() const { return {.states = {"momentum"}}; }
-  template <class T>
-  SignStep<T> step(double lr, std::int64_t) const {
-    return {static_cast<T>(lr), static_cast<T>(beta)};
-  }
-};
-struct Unknown : Sign {};
+struct Unknown : mine::Sign {};
 
 }  // namespace shim_plugin_rule
-
-STARLING_CUDA_RULE(sign, shim_plugin_rule::Sign)
 
 namespace starling::tests {
 namespace {
 
-using shim_plugin_rule::Sign;
+using mine::Sign;
 using shim_plugin_rule::Unknown;
 using test::normal_numbers;
 
@@ -100,7 +77,7 @@ std::string error_of(const std::function<void()>& body) {
 
 TEST_CASE(
     "cuda/plug-in rule: STARLING_CUDA_RULE gives a plug-in's optimizer the CPU's bits on a GPU") {
-  const RuleKernel<Sign> rule(Sign{0.5});
+  const RuleKernel<Sign> rule(Sign{0.5, 0.25});
   CHECK(runs_on_gpu(rule));
   CHECK_NOTHROW(require_gpu_update(rule, "sign"));
   in_every_order([&] {
@@ -111,7 +88,7 @@ TEST_CASE(
 
 TEST_CASE(
     "cuda/plug-in rule: one launch a bucket on the current stream, without a copy or a wait") {
-  const RuleKernel<Sign> rule(Sign{0.5});
+  const RuleKernel<Sign> rule(Sign{0.5, 0.25});
   const auto adamw = test::make_rule("adamw", nlohmann::json::object());
   for (const OptimizerRule* each :
        {static_cast<const OptimizerRule*>(&rule), static_cast<const OptimizerRule*>(adamw.get())}) {

@@ -1,0 +1,5 @@
+#pragma once
+
+// Functions with gradients, `starling::functions`, of which layers, losses and tasks are written.
+
+#include "layers/functions.h"

@@ -1,0 +1,12 @@
+#pragma once
+
+// For authors of layers and models: `Layer` with its parameters and children, `Pass` and
+// `Gradients` of its arithmetic, `layers()` and `models()` to add to. functions.h has what
+// `compute` calls.
+
+#include "core/autograd.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/parameter.h"
+#include "core/registry.h"
+#include "layers/layer.h"

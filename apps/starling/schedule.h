@@ -1,0 +1,8 @@
+#pragma once
+
+// For authors of schedules of the learning rate.
+
+#include "apps/trainer/schedules/schedule.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/registry.h"
