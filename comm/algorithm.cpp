@@ -9,6 +9,7 @@
 
 #include "comm/algorithms/builtin.h"
 #include "comm/exchange_plan.h"
+#include "comm/mixers/messages.h"
 #include "core/error.h"
 #include "core/others_keys.h"
 
@@ -28,6 +29,46 @@ std::optional<AlgorithmPlan> described(const std::string& type, ConfigSection& s
 }
 
 }  // namespace
+
+double Algorithm::take_wait_seconds() {
+  double seconds = wait_.take_seconds() + site_.mixer.take_wait_seconds();
+  for (const Beside& beside : beside_) seconds += beside.mixer->take_wait_seconds();
+  return seconds;
+}
+
+void Algorithm::copy_parameters_to(std::size_t k) {
+  for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, state(b, k));
+}
+
+std::vector<Tensor> Algorithm::like_parameters() const {
+  std::vector<Tensor> result;
+  for (const Bucket& bucket : site_.buckets)
+    result.emplace_back(site_.backend, bucket.parameters.shape(), bucket.parameters.dtype());
+  return result;
+}
+
+void Algorithm::settle(Ticket& ticket, int bucket) {
+  if (ticket) wait(ticket, bucket);
+  ticket = 0;
+}
+
+Mixer& Algorithm::mix_beside(const std::function<Tensor(const Bucket&)>& of, bool overlap) {
+  Beside& beside = beside_.emplace_back();
+  for (const Bucket& bucket : site_.buckets) {
+    beside.buckets.emplace_back();
+    beside.buckets.back().layout = bucket.layout;
+    beside.buckets.back().parameters = of(bucket);
+  }
+  beside.mixer = make_message_mixer(site_.backend, site_.transport);
+  beside.mixer->open({beside.buckets, site_.topology, overlap, false, true});
+  return *beside.mixer;
+}
+
+std::int64_t Algorithm::period_of(const Topology* topology, std::string& why) const {
+  if (!why.empty()) return 0;
+  const bool two_buffers = !site_.buckets.empty() && site_.buckets.front().spare;
+  return repeat_period(ranks() > 1 ? topology : nullptr, site_.rule, two_buffers ? 2 : 1, why);
+}
 
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers,
                            std::string& why) {

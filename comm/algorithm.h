@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -116,19 +118,40 @@ class Algorithm {
     return 0;
   }
   /// Seconds this rank has waited for exchanges since the last call.
-  virtual double take_wait_seconds() {
-    return wait_.take_seconds() + site_.mixer.take_wait_seconds();
-  }
+  virtual double take_wait_seconds();
 
  protected:
+  int ranks() const { return site_.transport.size(); }
+  int buckets() const { return static_cast<int>(site_.buckets.size()); }
+  Bucket& bucket(int b) const { return site_.buckets[static_cast<std::size_t>(b)]; }
+  /// The plan's k-th state of a bucket.
+  Tensor& state(int b, std::size_t k) const { return bucket(b).sync[k].numbers; }
+  /// Copies the parameters, which a run starts from, to state k before its first use.
+  void copy_parameters_to(std::size_t k);
+  /// Tensors to work in, one a bucket, of its parameters' size and type.
+  std::vector<Tensor> like_parameters() const;
+
   /// transport.wait, counted and traced.
   void wait(Ticket ticket, int bucket) {
     wait_("exchange", bucket, [&] { site_.transport.wait(ticket); });
   }
+  /// Does the same where the ticket is not 0, and makes it 0.
+  void settle(Ticket& ticket, int bucket);
+  /// A mixer of tensors beside the parameters, of(bucket) each, by the site's topology, as
+  /// messages. Its waits are counted with the others.
+  Mixer& mix_beside(const std::function<Tensor(const Bucket&)>& of, bool overlap);
+  /// What graph_period() is where nothing speaks against graphs (`why` is empty) and the work is
+  /// the run's rule, on what is mixed by rounds of a topology, or not mixed (null).
+  std::int64_t period_of(const Topology* topology, std::string& why) const;
   AlgorithmSite site_;
 
  private:
+  struct Beside {
+    std::vector<Bucket> buckets;
+    std::unique_ptr<Mixer> mixer;
+  };
   ExchangeWait wait_;
+  std::deque<Beside> beside_;
 };
 
 /// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this

@@ -25,8 +25,7 @@ class AllReduce final : public Algorithm {
         tickets_(site.buckets.size()) {
     if (per_node > 1) {
       by_nodes_ = mean_by_nodes(site.transport, per_node);
-      for (const Bucket& bucket : site.buckets)
-        means_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
+      means_ = like_parameters();
     } else if (site.transport.size() > 1) {
       site.transport.prepare({});
     }
@@ -66,7 +65,7 @@ class AllReduce final : public Algorithm {
 
   std::int64_t graph_period(std::string& why) const override {
     if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
-    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+    return period_of(nullptr, why);
   }
 
  private:
@@ -90,8 +89,7 @@ class AllReduce final : public Algorithm {
 
   void wait_once(std::size_t bucket) {
     if (!tickets_[bucket]) return;
-    wait(tickets_[bucket], static_cast<int>(bucket));
-    tickets_[bucket] = 0;
+    settle(tickets_[bucket], static_cast<int>(bucket));
     if (means_.empty()) return;
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
     site_.backend.copy(means_[bucket], site_.buckets[bucket].gradients);

@@ -26,9 +26,7 @@ class Asynchronous final : public Averages {
         interval_(interval_ms),
         alone_(site.transport.size() == 1) {
     if (alone_) return;  // the mean is s, so nothing moves
-    for (const Bucket& bucket : site.buckets) {
-      snapshots_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
-    }
+    snapshots_ = like_parameters();
     // p is x, the state s, g the sum of all ranks' s.
     add_ = make_linear_rule(1, 0, [share = means_.share()](double) {
       return Linear{.x = {.p = 1.0, .s = {-1.0}, .g = share}};

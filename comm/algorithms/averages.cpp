@@ -85,8 +85,8 @@ Tensor Averages::wait_mean(int b) {
 }
 
 void Averages::apply(int b, const OptimizerRule& rule, std::vector<Tensor> states,
-                     const Tensor& gradient, const Tensor& numbers, const Mix& mix) {
-  outer_.update(b, info_, mix,
+                     const Tensor& gradient, const Tensor& numbers) {
+  outer_.update(b, info_, {},
                 {.rule = &rule,
                  .states = std::move(states),
                  .numbers = numbers,

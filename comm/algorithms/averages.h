@@ -41,7 +41,7 @@ class Averages : public Algorithm {
   virtual bool meets(int bucket, std::int64_t t) const = 0;
   /// Starts what meet() needs of a bucket whose ranks meet, once it is updated.
   virtual void start(int bucket) {
-    means_.start(bucket, site_.buckets[static_cast<std::size_t>(bucket)].parameters, info_);
+    means_.start(bucket, Algorithm::bucket(bucket).parameters, info_);
   }
   virtual void meet(int bucket) = 0;
   /// A bucket's optimizer state becomes its mean.
@@ -50,13 +50,11 @@ class Averages : public Algorithm {
   virtual void first_step() {}
 
   Bucketwise& inner() { return *inner_; }
-  Bucket& bucket(int b) { return site_.buckets[static_cast<std::size_t>(b)]; }
-  int buckets() const { return static_cast<int>(site_.buckets.size()); }
   /// Waits for the mean; the result is a sum, of which means_.share() is the mean.
   Tensor wait_mean(int b);
   /// Makes the rule's p' of `numbers`, in place: the parameters, or a state beside them.
   void apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient,
-             const Tensor& numbers, const Mix& mix = {});
+             const Tensor& numbers);
   /// The mean of `numbers` in their place.
   void take_mean(int b, const Tensor& numbers);
 

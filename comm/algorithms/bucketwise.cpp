@@ -1,21 +1,9 @@
 #include "comm/algorithms/bucketwise.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "comm/mixers/messages.h"
-
 namespace starling {
-
-SideMixer::SideMixer(const AlgorithmSite& site, const Topology* topology,
-                     std::vector<Tensor> numbers, bool overlap)
-    : mixer_(make_message_mixer(site.backend, site.transport)) {
-  for (std::size_t b = 0; b < numbers.size(); ++b) {
-    buckets_.emplace_back();
-    buckets_[b].layout = site.buckets[b].layout;
-    buckets_[b].parameters = std::move(numbers[b]);
-  }
-  mixer_->open({buckets_, topology, overlap, false, true});
-}
 
 Means::Means(const AlgorithmSite& site)
     : transport_(site.transport),

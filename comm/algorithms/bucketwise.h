@@ -2,13 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/algorithm.h"
 #include "comm/algorithms/updater.h"
-#include "comm/mixer.h"
 
 namespace starling {
 
@@ -52,16 +50,6 @@ class Bucketwise : public Algorithm {
   virtual void update(int bucket) = 0;
   virtual void complete() {}
 
-  int buckets() const { return static_cast<int>(site_.buckets.size()); }
-  int ranks() const { return site_.transport.size(); }
-  Bucket& bucket(int b) { return site_.buckets[static_cast<std::size_t>(b)]; }
-  /// The plan's k-th state of a bucket.
-  Tensor& state(int b, std::size_t k) { return bucket(b).sync[k].numbers; }
-  /// Copies the parameters, which a run starts from, to state k before its first use.
-  void copy_parameters_to(std::size_t k) {
-    for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, state(b, k));
-  }
-
   Updater updater_;
   StepInfo info_;
 };
@@ -70,24 +58,10 @@ class Bucketwise : public Algorithm {
 class Alone final : public Bucketwise {
  public:
   using Bucketwise::Bucketwise;
-  std::int64_t graph_period(std::string& why) const override {
-    return repeat_period(nullptr, site_.rule, 1, why);
-  }
+  std::int64_t graph_period(std::string& why) const override { return period_of(nullptr, why); }
 
  protected:
   void update(int bucket) override { updater_.update(bucket, info_); }
-};
-
-/// Tensors beside the parameters, one a bucket, that are mixed by the same rounds: as messages.
-class SideMixer {
- public:
-  SideMixer(const AlgorithmSite& site, const Topology* topology, std::vector<Tensor> numbers,
-            bool overlap);
-  Mixer& mixer() { return *mixer_; }
-
- private:
-  std::vector<Bucket> buckets_;
-  std::unique_ptr<Mixer> mixer_;
 };
 
 /// Means over all ranks of one tensor a bucket, summed in rank order.

@@ -4,12 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/exchange_plan.h"
-#include "comm/mixers/encoded.h"
 #include "core/operations/pointwise.h"
 
 namespace starling {
@@ -20,23 +17,10 @@ namespace {
 /// Step t uses the exchange of step t - 1:
 ///     x̂ += q      r += Σ_j W_ij q_j      x' = U(x + γ(r - x̂), g)      q = C(x' - x̂)
 ///     x̂(0) = r(0) = x(0)
-class Choco final : public Bucketwise {
+class Choco final : public EncodedBucketwise {
  public:
   Choco(const AlgorithmSite& site, const Compressor& compressor, double step)
-      : Bucketwise(site),
-        messages_(site.backend, site.transport, compressor.code, compressor.block),
-        step_(step) {
-    site_.transport.prepare({});
-    if (ranks() > 1)
-      exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true),
-                              site_.transport.rank());
-    exchanges_.resize(site.buckets.size());
-    std::int64_t largest = 0;
-    for (const Bucket& bucket : site.buckets)
-      largest = std::max(largest, bucket.parameters.elements());
-    if (largest > 0)
-      moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
-  }
+      : EncodedBucketwise(site, compressor), step_(step), started_(site.buckets.size()) {}
 
   void finish() override {
     for (int b = 0; b < buckets(); ++b) settle(b);
@@ -45,13 +29,13 @@ class Choco final : public Bucketwise {
   void resume(std::int64_t step) override {
     finish();
     for (int b = 0; b < buckets(); ++b) {
-      exchanges_[static_cast<std::size_t>(b)].started = false;
-      if (step > 0) send(b, step - 1);
+      started_[static_cast<std::size_t>(b)] = false;
+      if (step > 0) start(b, step - 1);
     }
   }
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = "exchanges are under way between steps";
-    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+    return period_of(nullptr, why);
   }
 
  protected:
@@ -62,7 +46,7 @@ class Choco final : public Bucketwise {
   }
   void update(int b) override {
     Mix mix;
-    if (exchanges_[static_cast<std::size_t>(b)].started) {
+    if (started_[static_cast<std::size_t>(b)]) {
       settle(b);
       messages_.add_up(b, 1.0, {}, state(b, kBelieved), true);
       messages_.add_up(b, exchange_.self_weight, exchange_.weights, state(b, kAround), true);
@@ -72,39 +56,26 @@ class Choco final : public Bucketwise {
              .received = {state(b, kAround), state(b, kBelieved)},
              .weights = {step_, -step_}};
     updater_.update(b, info_, mix);
-    send(b, info_.step);
+    start(b, info_.step);
   }
 
  private:
   static constexpr std::size_t kBelieved = 0, kAround = 1;  ///< x̂ and r
-  struct UnderWay {
-    Ticket ticket = 0;
-    bool started = false;  ///< used by the next update
-  };
 
-  void send(int b, std::int64_t step) {
+  void start(int b, std::int64_t step) {
     if (ranks() == 1) return;
-    const Tensor& x = bucket(b).parameters;
-    const Tensor moved = moved_.slice(0, Shape{x.elements()});
     on_update_stream(site_.backend, [&] {
-      site_.backend.weighted_sum(
-          {.in = {x, state(b, kBelieved)}, .weight = {1.0, -1.0}, .terms = 2, .out = moved});
+      site_.backend.weighted_sum({.in = {bucket(b).parameters, state(b, kBelieved)},
+                                  .weight = {1.0, -1.0},
+                                  .terms = 2,
+                                  .out = moved(b)});
     });
-    exchanges_[static_cast<std::size_t>(b)] = {messages_.send(exchange_, moved, {step, b, step}),
-                                               true};
-    if (!site_.overlap) settle(b);
-  }
-  void settle(int b) {
-    Ticket& ticket = exchanges_[static_cast<std::size_t>(b)].ticket;
-    if (ticket) wait(ticket, b);
-    ticket = 0;
+    send(b, step);
+    started_[static_cast<std::size_t>(b)] = true;
   }
 
-  Exchange exchange_;
-  EncodedMessages messages_;
   double step_;
-  std::vector<UnderWay> exchanges_;  ///< by bucket
-  Tensor moved_;                     ///< x' - x̂, of the largest bucket
+  std::vector<char> started_;  ///< by bucket: an exchange, which the next update uses
 };
 
 /// z is {x, x̂, r}.

@@ -37,22 +37,21 @@ class ChunkedAllReduce final : public Algorithm {
     }
   }
   void bucket_ready(int bucket) override {
-    if (site_.transport.size() == 1) {
+    if (ranks() == 1) {
       if (updater_.in_backward()) updater_.update(bucket, info_);
       return;
     }
     if (!delay_) start(bucket);
   }
   void backward_done() override {
-    const int buckets = static_cast<int>(site_.buckets.size());
-    const bool alone = site_.transport.size() == 1;
+    const bool alone = ranks() == 1;
     const auto waiting = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
-    for (int b = 0; !alone && delay_ && b < buckets; ++b) start(b);
-    for (int b = 0; !alone && b < buckets; ++b) mean_.gather(b, info_.step, waiting);
-    for (int b = 0; !alone && b < buckets; ++b) mean_.finish(b, waiting);
+    for (int b = 0; !alone && delay_ && b < buckets(); ++b) start(b);
+    for (int b = 0; !alone && b < buckets(); ++b) mean_.gather(b, info_.step, waiting);
+    for (int b = 0; !alone && b < buckets(); ++b) mean_.finish(b, waiting);
     updater_.join();  // gradients are read on the compute stream
     if (updater_.needs_all_gradients()) updater_.measure_all(info_);
-    for (int b = 0; (!alone || !updater_.in_backward()) && b < buckets; ++b)
+    for (int b = 0; (!alone || !updater_.in_backward()) && b < buckets(); ++b)
       updater_.update(b, info_);
     updater_.join();
   }
@@ -61,13 +60,12 @@ class ChunkedAllReduce final : public Algorithm {
   Tensor control() const override { return updater_.overflow_control(); }
   std::int64_t graph_period(std::string& why) const override {
     if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
-    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+    return period_of(nullptr, why);
   }
 
  private:
-  void start(int bucket) {
-    Bucket& of = site_.buckets[static_cast<std::size_t>(bucket)];
-    on_update_stream(site_.backend, [&] { mean_.start(bucket, of.gradients, info_.step); });
+  void start(int b) {
+    on_update_stream(site_.backend, [&] { mean_.start(b, bucket(b).gradients, info_.step); });
   }
 
   Updater updater_;

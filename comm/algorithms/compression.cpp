@@ -1,7 +1,9 @@
 #include "comm/algorithms/compression.h"
 
+#include <algorithm>
 #include <string>
 
+#include "comm/exchange_plan.h"
 #include "core/operations/codecs.h"
 
 namespace starling {
@@ -44,6 +46,26 @@ Compressor read_compressor(ConfigSection& config, const char* standard) {
   compressor.code = name == "int8" ? Code::kInt8 : name == "minmax8" ? Code::kMinMax8 : Code::kNone;
   compressor.block = read_block(config);
   return compressor;
+}
+
+EncodedBucketwise::EncodedBucketwise(const AlgorithmSite& site, const Compressor& compressor)
+    : Bucketwise(site),
+      messages_(site.backend, site.transport, compressor.code, compressor.block),
+      tickets_(site.buckets.size()) {
+  site_.transport.prepare({});
+  const int rank = site_.transport.rank();
+  if (ranks() > 1)
+    exchange_ = as_messages(plan_exchange(site_.topology->round(0), rank, true), rank);
+  std::int64_t largest = 0;
+  for (const Bucket& bucket : site.buckets)
+    largest = std::max(largest, bucket.parameters.elements());
+  if (largest > 0)
+    moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
+}
+
+void EncodedBucketwise::send(int b, std::int64_t step) {
+  tickets_[static_cast<std::size_t>(b)] = messages_.send(exchange_, moved(b), {step, b, step});
+  if (!site_.overlap) settle(b);
 }
 
 }  // namespace starling

@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/algorithm.h"
+#include "comm/algorithms/bucketwise.h"
 #include "comm/mixer.h"
+#include "comm/mixers/encoded.h"
 #include "core/operations/codecs.h"
 
 namespace starling {
@@ -27,5 +28,27 @@ struct Compressor {
   }
 };
 Compressor read_compressor(ConfigSection& config, const char* standard);
+
+/// Base of algorithms that encode by themselves what neighbours get, in the one round that their
+/// topology has.
+class EncodedBucketwise : public Bucketwise {
+ public:
+  EncodedBucketwise(const AlgorithmSite& site, const Compressor& compressor);
+
+ protected:
+  /// What is to be encoded of a bucket: a part of memory that all buckets share.
+  Tensor moved(int b) { return moved_.slice(0, Shape{bucket(b).parameters.elements()}); }
+  /// Sends moved(b), on which work is issued on the update stream.
+  void send(int b, std::int64_t step);
+  /// Waits for the bucket's exchange, where one is under way.
+  void settle(int b) { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
+
+  Exchange exchange_;  ///< of every step; of a single rank none
+  EncodedMessages messages_;
+
+ private:
+  std::vector<Ticket> tickets_;  ///< by bucket
+  Tensor moved_;                 ///< of the largest bucket
+};
 
 }  // namespace starling

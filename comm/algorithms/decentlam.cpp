@@ -17,12 +17,11 @@ namespace {
 ///     x' = [x - ηg]_t - ηβm        m' = (x - x')/η        where η = 0, m stays
 class DecentLaM final : public Bucketwise {
  public:
-  explicit DecentLaM(const AlgorithmSite& site) : Bucketwise(site) {
+  explicit DecentLaM(const AlgorithmSite& site) : Bucketwise(site), before_(like_parameters()) {
     const rules::Sgd sgd = sgd_of(site.rule);
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     descend_ = make_linear_rule(
         0, 0, [=](double lr) { return Linear{.x = {.p = 1, .g = -lr}, .decay_p = wd}; });
-    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     // p is the mix, the state m.
     glide_ = make_linear_rule(1, 0, [=](double lr) {
       return Linear{.x = {.p = 1, .s = {-lr * beta, 0}}};
@@ -33,14 +32,11 @@ class DecentLaM final : public Bucketwise {
       return Linear{.x = {.p = 0, .s = {-1.0 / lr, 1.0 / lr}}};
     });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
-    for (const Bucket& bucket : site.buckets)
-      before_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
   }
 
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = site_.mixer.why_not_captured();
-    return why.empty() ? repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, 1, why)
-                       : 0;
+    return period_of(site_.topology, why);
   }
 
  protected:
@@ -54,11 +50,12 @@ class DecentLaM final : public Bucketwise {
       const Mix& mix = site_.mixer.receive(b, info_.step, info_.step);
       const Tensor& x = bucket(b).parameters;
       const std::vector<Tensor>& m = bucket(b).states;  // empty without momentum
-      updater_.update(b, info_, mix,
-                      {.rule = m.empty() ? mixed_.get() : glide_.get(),
-                       .states = m,
-                       .gradient = x,
-                       .always = true});
+      if (m.empty()) {
+        updater_.mix(b, info_, mix);
+      } else {
+        updater_.update(b, info_, mix,
+                        {.rule = glide_.get(), .states = m, .gradient = x, .always = true});
+      }
       site_.mixer.publish(b, info_.step, -1);
       if (m.empty()) continue;
       updater_.update(
@@ -70,7 +67,7 @@ class DecentLaM final : public Bucketwise {
  private:
   Tensor& before(int b) { return before_[static_cast<std::size_t>(b)]; }
 
-  std::unique_ptr<OptimizerRule> descend_, mixed_, glide_, follow_;
+  std::unique_ptr<OptimizerRule> descend_, glide_, follow_;
   std::vector<Tensor> before_;  ///< by bucket: x before the step
 };
 

@@ -47,14 +47,8 @@ class DiLoCo final : public Averages {
       return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
                     .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
     });
-    for (int b = 0; b < buckets(); ++b) {
-      if (settings.delay > 0) {
-        deltas_.push_back(bucket(b).sync[2].numbers);
-      } else {
-        deltas_.emplace_back(site.backend, bucket(b).parameters.shape(),
-                             bucket(b).parameters.dtype());
-      }
-    }
+    if (settings.delay == 0) deltas_ = like_parameters();
+    for (int b = 0; settings.delay > 0 && b < buckets(); ++b) deltas_.push_back(state(b, 2));
     tickets_.resize(deltas_.size());
     under_way_.resize(deltas_.size());
   }
@@ -93,10 +87,7 @@ class DiLoCo final : public Averages {
 
  protected:
   bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
-  void first_step() override {
-    for (int b = 0; b < buckets(); ++b)
-      site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
-  }
+  void first_step() override { copy_parameters_to(0); }
   void start(int b) override {
     if (settings_.delay == 0) send(b);
   }
@@ -104,7 +95,7 @@ class DiLoCo final : public Averages {
     settle(b);
     under_way_[static_cast<std::size_t>(b)] = false;
     Bucket& of = bucket(b);
-    apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, deltas_[static_cast<std::size_t>(b)],
+    apply(b, *rule_, {state(b, 1), state(b, 0)}, deltas_[static_cast<std::size_t>(b)],
           of.parameters);
   }
 
@@ -123,12 +114,7 @@ class DiLoCo final : public Averages {
       tickets_[i] = site_.transport.start_sum(deltas_[i], deltas_[i], {info_.step, b, info_.step});
     }
   }
-  void settle(int b) {
-    const auto i = static_cast<std::size_t>(b);
-    if (!tickets_[i]) return;
-    wait(tickets_[i], b);
-    tickets_[i] = 0;
-  }
+  void settle(int b) { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
 
   OuterSettings settings_;
   std::unique_ptr<OptimizerRule> rule_;

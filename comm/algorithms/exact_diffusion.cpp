@@ -21,14 +21,12 @@ class ExactDiffusion final : public Bucketwise {
     // p is ψ, the state x - ψ_prev.
     correct_ = make_linear_rule(
         1, 1, [](double) { return Linear{.x = {.p = 1, .s = {1}}, .state = {{.p = 1}}}; });
-    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = site_.mixer.why_not_captured();
-    return why.empty() ? repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, 1, why)
-                       : 0;
+    return period_of(site_.topology, why);
   }
 
  protected:
@@ -53,15 +51,14 @@ class ExactDiffusion final : public Bucketwise {
         mix.self_weight = 0.5 * (1.0 + mix.self_weight);
         for (double& weight : mix.weights) weight *= 0.5;
       }
-      updater_.update(b, info_, mix,
-                      {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      updater_.mix(b, info_, mix);
       site_.mixer.publish(b, info_.step, -1);
     }
   }
 
  private:
   bool lazy_;
-  std::unique_ptr<OptimizerRule> correct_, mixed_;
+  std::unique_ptr<OptimizerRule> correct_;
 };
 
 /// z is {x, ψ_prev, m}.

@@ -17,7 +17,6 @@
 #include "comm/algorithms/consensus_control.h"
 #include "comm/algorithms/disagreement.h"
 #include "core/error.h"
-#include "kernels/optimizers/linear.h"
 
 namespace starling {
 namespace {
@@ -80,18 +79,15 @@ class Gossip final : public Bucketwise {
                       settings.adapt_then_combine});
     if (settings.mix_states > 0 && ranks() > 1) {
       for (std::size_t k = 0; !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
-        std::vector<Tensor> numbers;
-        for (const Bucket& bucket : site_.buckets) numbers.push_back(bucket.states[k]);
         states_.push_back(
-            std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), site_.overlap));
+            &mix_beside([k](const Bucket& of) { return of.states[k]; }, site_.overlap));
       }
     }
-    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
   }
 
   void finish() override {
     site_.mixer.settle();
-    for (const auto& side : states_) side->mixer().settle();
+    for (Mixer* states : states_) states->settle();
     if (control_) {
       control_->settle(wait_for_sums());
       control_->save();
@@ -105,8 +101,7 @@ class Gossip final : public Bucketwise {
     used_ = control_ ? control_->in_flight : used_in(step);
     updater_.join();
     site_.mixer.resume(step, used_);
-    for (const auto& side : states_)
-      side->mixer().resume(step, mixes_states(used_in(step)) ? used_ : -1);
+    for (Mixer* states : states_) states->resume(step, mixes_states(used_in(step)) ? used_ : -1);
   }
 
   std::int64_t graph_period(std::string& why) const override {
@@ -123,16 +118,7 @@ class Gossip final : public Bucketwise {
     if (mixes && why.empty()) why = site_.mixer.why_not_captured();
     if (mixes && why.empty() && !settings_.adapt_then_combine && !site_.start_at_begin)
       why = "exchanges are under way between steps";
-    if (!why.empty()) return 0;
-    // Whether there are two buffers of the parameters.
-    const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;
-    return repeat_period(mixes ? site_.topology : nullptr, site_.rule, in_turn ? 2 : 1, why);
-  }
-
-  double take_wait_seconds() override {
-    double seconds = Bucketwise::take_wait_seconds();
-    for (const auto& side : states_) seconds += side->mixer().take_wait_seconds();
-    return seconds;
+    return period_of(site_.topology, why);
   }
 
  protected:
@@ -166,15 +152,14 @@ class Gossip final : public Bucketwise {
     if (settings_.adapt_then_combine && started_ < 0) return;
     site_.mixer.publish(b, step, started_);
     if (!mixes_states(started_after(step))) return;
-    for (const auto& side : states_) side->mixer().publish(b, step, started_);
+    for (Mixer* states : states_) states->publish(b, step, started_);
   }
 
   void complete() override {
     for (int b = 0; settings_.adapt_then_combine && started_ >= 0 && b < buckets(); ++b) {
       const Mix& mix = site_.mixer.receive(b, info_.step, started_);
       if (control_) control_->measure(bucket(b).parameters, mix);
-      updater_.update(b, info_, weighted(mix),
-                      {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      updater_.mix(b, info_, weighted(mix));
       site_.mixer.publish(b, info_.step, -1);
       mix_states(b, started_after(info_.step), started_);
     }
@@ -213,12 +198,8 @@ class Gossip final : public Bucketwise {
   void mix_states(int b, std::int64_t exchange, std::int64_t round) {
     if (!mixes_states(exchange)) return;
     for (std::size_t k = 0; k < states_.size(); ++k) {
-      const Mix& mix = states_[k]->mixer().receive(b, info_.step, round);
-      const Tensor& numbers = bucket(b).states[k];
-      updater_.update(
-          b, info_, mix,
-          {.rule = mixed_.get(), .numbers = numbers, .gradient = numbers, .always = true});
-      states_[k]->mixer().publish(b, info_.step, -1);
+      updater_.mix(b, info_, states_[k]->receive(b, info_.step, round), bucket(b).states[k]);
+      states_[k]->publish(b, info_.step, -1);
     }
   }
   std::function<void(Ticket)> wait_for_sums() {
@@ -232,8 +213,7 @@ class Gossip final : public Bucketwise {
   std::optional<ConsensusControl> control_;
   std::int64_t used_ = -1, started_ = -1;  ///< the rounds of this step's exchanges
   /// One a state of the optimizer; empty where they are not mixed
-  std::vector<std::unique_ptr<SideMixer>> states_;
-  std::unique_ptr<OptimizerRule> mixed_;  ///< what was mixed, and nothing else
+  std::vector<Mixer*> states_;
   Mix partly_;
 };
 

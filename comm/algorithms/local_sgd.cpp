@@ -10,7 +10,6 @@
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/nodes.h"
 #include "core/operations/pointwise.h"
-#include "kernels/optimizers/linear.h"
 
 namespace starling {
 namespace {
@@ -20,16 +19,13 @@ namespace {
 class NodeGradients final : public Bucketwise {
  public:
   NodeGradients(const AlgorithmSite& site, const NodeSum& node)
-      : Bucketwise(site, node.share), exchange_(node.exchange) {
-    for (const Bucket& bucket : site.buckets) {
-      sums_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
-    }
+      : Bucketwise(site, node.share), exchange_(node.exchange), sums_(like_parameters()) {
     tickets_.resize(site.buckets.size());
   }
   bool in_backward() const override { return false; }
   std::int64_t graph_period(std::string& why) const override {
     why = site_.transport.why_not_captured();
-    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+    return period_of(nullptr, why);
   }
 
  protected:
@@ -83,22 +79,12 @@ class LocalSgd final : public Averages {
       : Averages(site, inner_of(site, settings.node_gradients), settings.states),
         settings_(settings) {
     if (!settings.by_topology) return;
-    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
     for (std::size_t k = 0; settings.states == StatesAt::kAverage && !site_.buckets.empty() &&
                             k < site_.buckets[0].states.size();
          ++k) {
-      std::vector<Tensor> numbers;
-      for (const Bucket& bucket : site_.buckets) numbers.push_back(bucket.states[k]);
-      sides_.push_back(
-          std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), true));
+      states_.push_back(&mix_beside([k](const Bucket& of) { return of.states[k]; }, true));
     }
-  }
-
-  double take_wait_seconds() override {
-    double seconds = Averages::take_wait_seconds();
-    for (const auto& side : sides_) seconds += side->mixer().take_wait_seconds();
-    return seconds;
   }
 
  protected:
@@ -106,7 +92,7 @@ class LocalSgd final : public Averages {
   void start(int b) override {
     if (!settings_.by_topology) return Averages::start(b);
     site_.mixer.publish(b, info_.step, round());
-    for (const auto& side : sides_) side->mixer().publish(b, info_.step, round());
+    for (Mixer* states : states_) states->publish(b, info_.step, round());
   }
   void meet(int b) override {
     if (!settings_.by_topology) return take_mean(b, bucket(b).parameters);
@@ -114,19 +100,18 @@ class LocalSgd final : public Averages {
   }
   void average_state(int b, std::size_t k) override {
     if (!settings_.by_topology) return Averages::average_state(b, k);
-    mix(sides_[k]->mixer(), b, bucket(b).states[k]);
+    mix(*states_[k], b, bucket(b).states[k]);
   }
 
  private:
   std::int64_t round() const { return (info_.step + 1 - settings_.start) / settings_.period - 1; }
   void mix(Mixer& mixer, int b, const Tensor& numbers) {
-    apply(b, *mixed_, {}, numbers, numbers, mixer.receive(b, info_.step, round()));
+    outer_.mix(b, info_, mixer.receive(b, info_.step, round()), numbers);
     mixer.publish(b, info_.step, -1);
   }
 
   LocalSettings settings_;
-  std::unique_ptr<OptimizerRule> mixed_;
-  std::vector<std::unique_ptr<SideMixer>> sides_;  ///< of the optimizer's states
+  std::vector<Mixer*> states_;  ///< of the optimizer's states
 };
 
 }  // namespace

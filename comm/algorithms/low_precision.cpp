@@ -5,12 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/exchange_plan.h"
-#include "comm/mixers/encoded.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 
@@ -22,29 +19,17 @@ namespace {
 /// follows by the encoded differences that the neighbour follows too.
 ///     h = U(x, g)      q = C(h - X + Σ_j W_ij (X_j - X))      x' = X' = X + q      X_j += q_j
 ///     X(0) = X_j(0) = x(0)
-class LowPrecision final : public Bucketwise {
+class LowPrecision final : public EncodedBucketwise {
  public:
   LowPrecision(const AlgorithmSite& site, const Compressor& compressor, std::int64_t interval)
-      : Bucketwise(site),
-        messages_(site.backend, site.transport, compressor.code, compressor.block),
-        interval_(interval) {
-    site_.transport.prepare({});
-    if (ranks() > 1)
-      exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true),
-                              site_.transport.rank());
+      : EncodedBucketwise(site, compressor), interval_(interval) {
     take_ = make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
-    tickets_.resize(site.buckets.size());
-    std::int64_t largest = 0;
-    for (const Bucket& bucket : site.buckets)
-      largest = std::max(largest, bucket.parameters.elements());
-    if (largest > 0)
-      moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
   }
 
   std::int64_t graph_period(std::string& why) const override {
     if (interval_ > 1) why = "exchanges happen after some steps only (sync.algorithm.interval)";
     if (ranks() > 1 && why.empty()) why = site_.transport.why_not_captured();
-    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+    return period_of(nullptr, why);
   }
 
  protected:
@@ -55,11 +40,11 @@ class LowPrecision final : public Bucketwise {
   void update(int b) override {
     updater_.update(b, info_);
     if (!exchanges()) return;
-    const Tensor &h = bucket(b).parameters, moved = moved_.slice(0, Shape{h.elements()});
+    const Tensor& h = bucket(b).parameters;
     const double around = std::accumulate(exchange_.weights.begin(), exchange_.weights.end(), 0.0);
     on_update_stream(site_.backend, [&] {
       WeightedSum sum{
-          .in = {h, state(b, 0)}, .weight = {1.0, -1.0 - around}, .terms = 2, .out = moved};
+          .in = {h, state(b, 0)}, .weight = {1.0, -1.0 - around}, .terms = 2, .out = moved(b)};
       for (std::size_t k = 0; k < exchange_.weights.size(); ++k) {
         if (sum.terms == static_cast<int>(sum.in.size())) {
           site_.backend.weighted_sum(sum);
@@ -72,9 +57,7 @@ class LowPrecision final : public Bucketwise {
       }
       site_.backend.weighted_sum(sum);
     });
-    Ticket& ticket = tickets_[static_cast<std::size_t>(b)];
-    ticket = messages_.send(exchange_, moved, {info_.step, b, info_.step});
-    if (!site_.overlap) settle(b);
+    send(b, info_.step);
   }
   void complete() override {
     for (int b = 0; exchanges() && b < buckets(); ++b) {
@@ -88,18 +71,9 @@ class LowPrecision final : public Bucketwise {
 
  private:
   bool exchanges() const { return ranks() > 1 && (info_.step + 1) % interval_ == 0; }
-  void settle(int b) {
-    Ticket& ticket = tickets_[static_cast<std::size_t>(b)];
-    if (ticket) wait(ticket, b);
-    ticket = 0;
-  }
 
-  Exchange exchange_;
-  EncodedMessages messages_;
   std::int64_t interval_;
   std::unique_ptr<OptimizerRule> take_;  ///< p' = g
-  std::vector<Ticket> tickets_;          ///< by bucket
-  Tensor moved_;                         ///< what is encoded, of the largest bucket
 };
 
 /// z is {x, X}.

@@ -100,16 +100,15 @@ class QAdam final : public Algorithm {
   }
   void backward_done() override {
     if (warms_up_) return all_reduce_->backward_done();
-    const int buckets = static_cast<int>(site_.buckets.size());
-    const bool alone = site_.transport.size() == 1;
+    const bool alone = ranks() == 1;
     if (!updater_.in_backward()) {
       if (updater_.needs_all_gradients()) updater_.measure_all(info_);
       if (site_.check_overflow) ask_all();
-      for (int b = 0; b < buckets; ++b) follow(b);
+      for (int b = 0; b < buckets(); ++b) follow(b);
     }
     const auto waiting = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
-    for (int b = 0; !alone && b < buckets; ++b) mean_->gather(b, info_.step, waiting);
-    for (int b = 0; b < buckets; ++b) {
+    for (int b = 0; !alone && b < buckets(); ++b) mean_->gather(b, info_.step, waiting);
+    for (int b = 0; b < buckets(); ++b) {
       if (!alone) mean_->finish(b, waiting);
       if (b == 0 && site_.check_overflow) hear_all();
       const auto at = static_cast<std::size_t>(b);

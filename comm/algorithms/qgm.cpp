@@ -23,7 +23,7 @@ namespace {
 class QuasiGlobalMomentum final : public Bucketwise {
  public:
   QuasiGlobalMomentum(const AlgorithmSite& site, bool atc, double mu)
-      : Bucketwise(site), atc_(atc) {
+      : Bucketwise(site), atc_(atc), before_(like_parameters()) {
     const rules::Sgd sgd = sgd_of(site.rule);
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     // s = of_m·m + of_g·g
@@ -44,11 +44,8 @@ class QuasiGlobalMomentum final : public Bucketwise {
       if (lr == 0.0) return Linear{};
       return Linear{.x = {.p = mu, .s = {-(1.0 - mu) / lr, (1.0 - mu) / lr}}};
     });
-    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open(
         {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !atc, atc});
-    for (const Bucket& bucket : site.buckets)
-      before_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
   }
 
   void finish() override {
@@ -63,9 +60,7 @@ class QuasiGlobalMomentum final : public Bucketwise {
     if (ranks() > 1) why = site_.mixer.why_not_captured();
     if (ranks() > 1 && why.empty() && !atc_ && !site_.start_at_begin)
       why = "exchanges are under way between steps";
-    if (!why.empty()) return 0;
-    const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;
-    return repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, in_turn ? 2 : 1, why);
+    return period_of(site_.topology, why);
   }
 
  protected:
@@ -84,9 +79,7 @@ class QuasiGlobalMomentum final : public Bucketwise {
   }
   void complete() override {
     for (int b = 0; atc_ && b < buckets(); ++b) {
-      const Mix& mix = site_.mixer.receive(b, info_.step, info_.step);
-      updater_.update(b, info_, mix,
-                      {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      updater_.mix(b, info_, site_.mixer.receive(b, info_.step, info_.step));
       site_.mixer.publish(b, info_.step, -1);
       follow(b);
     }
@@ -115,7 +108,7 @@ class QuasiGlobalMomentum final : public Bucketwise {
   }
 
   bool atc_;
-  std::unique_ptr<OptimizerRule> both_, descend_, glide_, follow_, mixed_;
+  std::unique_ptr<OptimizerRule> both_, descend_, glide_, follow_;
   std::vector<Tensor> before_;  ///< by bucket
 };
 

@@ -52,14 +52,10 @@ class SlowMomentum final : public Averages {
 
  protected:
   bool meets(int, std::int64_t t) const override { return settings_.meets(t); }
-  void first_step() override {
-    for (int b = 0; b < buckets(); ++b)
-      site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
-  }
+  void first_step() override { copy_parameters_to(0); }
   void meet(int b) override {
     const Tensor sum = wait_mean(b);
-    Bucket& of = bucket(b);
-    apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, sum, of.parameters);
+    apply(b, *rule_, {state(b, 1), state(b, 0)}, sum, bucket(b).parameters);
   }
 
  private:

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "comm/algorithms/bucketwise.h"
 
@@ -13,26 +12,24 @@ namespace starling {
 class Tracking : public Bucketwise {
  public:
   explicit Tracking(const AlgorithmSite& site)
-      : Bucketwise(site), beside_(site, site.topology, first_states(site), site.overlap) {
+      : Bucketwise(site),
+        beside_(mix_beside([](const Bucket& of) { return of.sync[0].numbers; }, site.overlap)) {
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false});
   }
 
   void finish() override {
     site_.mixer.settle();
-    beside_.mixer().settle();
+    beside_.settle();
     updater_.join();
   }
   void resume(std::int64_t step) override {
     finish();
     site_.mixer.resume(step, step - 1);
-    beside_.mixer().resume(step, step - 1);
+    beside_.resume(step, step - 1);
   }
   std::int64_t graph_period(std::string& why) const override {
     if (ranks() > 1) why = "exchanges are under way between steps";
-    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
-  }
-  double take_wait_seconds() override {
-    return Bucketwise::take_wait_seconds() + beside_.mixer().take_wait_seconds();
+    return period_of(nullptr, why);
   }
 
  protected:
@@ -45,19 +42,14 @@ class Tracking : public Bucketwise {
     const std::int64_t step = info_.step;
     UpdateWork tracked = track(b);
     tracked.numbers = state(b, 0);
-    updater_.update(b, info_, beside_.mixer().receive(b, step, step - 1), tracked);
-    beside_.mixer().publish(b, step, step);
+    updater_.update(b, info_, beside_.receive(b, step, step - 1), tracked);
+    beside_.publish(b, step, step);
     updater_.update(b, info_, site_.mixer.receive(b, step, step - 1), move(b));
     site_.mixer.publish(b, step, step);
   }
 
  private:
-  static std::vector<Tensor> first_states(const AlgorithmSite& site) {
-    std::vector<Tensor> numbers;
-    for (const Bucket& bucket : site.buckets) numbers.push_back(bucket.sync[0].numbers);
-    return numbers;
-  }
-  SideMixer beside_;
+  Mixer& beside_;
 };
 
 }  // namespace starling

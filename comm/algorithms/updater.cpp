@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/operations/updates.h"
 #include "core/trace.h"
+#include "kernels/optimizers/linear.h"
 
 namespace starling {
 
@@ -132,6 +134,15 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   args.received.clear();  // may be other ranks' memory
   if (!work.numbers) b.flip();
   if (site_.after_update && !work.rule && !work.numbers) site_.after_update(bucket);
+}
+
+void Updater::mix(int bucket, const StepInfo& info, const Mix& mix, const Tensor& numbers) {
+  static const std::unique_ptr<OptimizerRule> rule =
+      make_linear_rule(0, 0, [](double) { return Linear{}; });
+  const Tensor& x = site_.buckets[static_cast<std::size_t>(bucket)].parameters;
+  update(
+      bucket, info, mix,
+      {.rule = rule.get(), .numbers = numbers, .gradient = numbers ? numbers : x, .always = true});
 }
 
 void Updater::update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info) {

@@ -56,6 +56,9 @@ class Updater {
   /// buffer, which the model's views follow. Issued to the update stream, after the work that the
   /// compute stream holds so far.
   void update(int bucket, const StepInfo& info, const Mix& mix = {}, const UpdateWork& work = {});
+  /// x = c and nothing else, whatever the step's gradients were; of `numbers` beside the parameters
+  /// where they are given.
+  void mix(int bucket, const StepInfo& info, const Mix& mix, const Tensor& numbers = {});
   /// The compute stream waits for the updates issued so far: the next forward pass reads the
   /// parameters.
   void join();

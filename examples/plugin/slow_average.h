@@ -26,27 +26,22 @@ class SlowAverage final : public starling::Algorithm {
         tickets_(site.buckets.size()) {
     if (ranks() == 1) return;
     site.transport.prepare({});
-    for (const starling::Bucket& bucket : site.buckets) {
-      sums_.emplace_back(site.backend, bucket.parameters.shape(), bucket.parameters.dtype());
-    }
+    sums_ = like_parameters();
   }
 
   void begin(const starling::StepInfo& info) override {
     info_ = info;
-    if (info.step > 0) return;
-    for (const starling::Bucket& bucket : site_.buckets)
-      site_.backend.copy(bucket.parameters, bucket.sync[kAnchor].numbers);
+    if (info.step == 0) copy_parameters_to(kAnchor);
   }
   void bucket_ready(int bucket) override {
     if (updater_.in_backward()) update(bucket);
   }
   void backward_done() override {
-    const int buckets = static_cast<int>(site_.buckets.size());
     if (!updater_.in_backward()) {
       if (updater_.needs_all_gradients()) updater_.measure_all(info_);
-      for (int b = 0; b < buckets; ++b) update(b);
+      for (int b = 0; b < buckets(); ++b) update(b);
     }
-    for (int b = 0; meets() && b < buckets; ++b) meet(b);
+    for (int b = 0; meets() && b < buckets(); ++b) meet(b);
     updater_.join();
   }
   void finish() override {}
@@ -54,26 +49,23 @@ class SlowAverage final : public starling::Algorithm {
   starling::Tensor control() const override { return updater_.overflow_control(); }
 
  private:
-  int ranks() const { return site_.transport.size(); }
   bool meets() const { return (info_.step + 1) % period_ == 0; }
 
   /// The sum of the parameters starts at once, so that it runs beside the rest of the pass.
-  void update(int bucket) {
-    const auto b = static_cast<std::size_t>(bucket);
-    updater_.update(bucket, info_);
-    if (meets() && ranks() > 1) {
-      tickets_[b] = site_.transport.start_sum(site_.buckets[b].parameters, sums_[b],
-                                              {info_.step, bucket, info_.step});
-    }
+  void update(int b) {
+    updater_.update(b, info_);
+    if (!meets() || ranks() == 1) return;
+    const auto at = static_cast<std::size_t>(b);
+    tickets_[at] =
+        site_.transport.start_sum(bucket(b).parameters, sums_[at], {info_.step, b, info_.step});
   }
 
-  void meet(int bucket) {
-    const auto b = static_cast<std::size_t>(bucket);
-    starling::Bucket& of = site_.buckets[b];
-    if (ranks() > 1) wait(tickets_[b], bucket);
-    const starling::Tensor &x = of.parameters, &a = of.sync[kAnchor].numbers,
-                           &u = of.sync[kMomentum].numbers;
-    const starling::Tensor& sum = ranks() > 1 ? sums_[b] : x;
+  void meet(int b) {
+    const auto at = static_cast<std::size_t>(b);
+    settle(tickets_[at], b);
+    const starling::Tensor &x = bucket(b).parameters, &a = state(b, kAnchor),
+                           &u = state(b, kMomentum);
+    const starling::Tensor& sum = ranks() > 1 ? sums_[at] : x;
     const double share = 1.0 / ranks(), lr = info_.lr;
     starling::Backend& backend = site_.backend;
     const starling::StreamScope scope(backend, starling::StreamKind::kUpdate);
@@ -85,7 +77,7 @@ class SlowAverage final : public starling::Algorithm {
       backend.weighted_sum({.in = {sum}, .weight = {share}, .terms = 1, .out = a});
     }
     backend.copy(a, x);
-    if (of.low) backend.cast({x, of.low});
+    if (bucket(b).low) backend.cast({x, bucket(b).low});
   }
 
   starling::Updater updater_;
