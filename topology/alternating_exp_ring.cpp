@@ -39,26 +39,22 @@ std::vector<Round> alternating_rounds(int nodes, int per_node) {
 }  // namespace
 
 /// Alternating exponential ring, decent-dp's default for clusters of multi-GPU nodes.
-void register_alternating_exp_ring(TopologyRegistry& registry) {
-  registry.add(
-      "alternating-exp-ring",
-      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const int n = site.ranks;
-        const int per_node = static_cast<int>(section.integer(
-            "ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
-            "L: consecutive ranks that share a node; default: the ranks on one host"));
-        if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
-        if (n % per_node != 0 || n == per_node || !is_power_of_two(n / per_node)) {
-          fail(ExitCode::kUsage, "topology",
-               "alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that is 2, "
-               "4, 8, …, not {}/{}; set ranks_per_node, "
-               "or for "
-               "{} ranks: {}",
-               n, per_node, n, topologies_that_take(site));
-        }
-        return std::make_unique<RoundTable>(n, alternating_rounds(n / per_node, per_node));
-      },
-      "means inside nodes and over pairs of nodes in turn, 2, 4, 8, … nodes");
+std::unique_ptr<Topology> make_alternating_exp_ring(ConfigSection& section,
+                                                    const RankLayout& site) {
+  const int n = site.ranks;
+  const int per_node = static_cast<int>(
+      section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
+                      "L: consecutive ranks that share a node; default: the ranks on one host"));
+  if (n == 1) return std::make_unique<RoundTable>(1);
+  if (n % per_node != 0 || n == per_node || !is_power_of_two(n / per_node)) {
+    fail(ExitCode::kUsage, "topology",
+         "alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that is 2, "
+         "4, 8, …, not {}/{}; set ranks_per_node, "
+         "or for "
+         "{} ranks: {}",
+         n, per_node, n, topologies_that_take(site));
+  }
+  return std::make_unique<RoundTable>(n, alternating_rounds(n / per_node, per_node));
 }
 
 }  // namespace starling

@@ -99,13 +99,8 @@ std::vector<Round> base2_rounds(int n) {
 
 /// Base-2 graph (Takezawa et al. 2023, "Beyond Exponential Graph", arXiv 2305.11420): pairs only,
 /// any number of ranks, exact consensus in at most 2 log2 n + 1 rounds.
-void register_base2(TopologyRegistry& registry) {
-  registry.add(
-      "base-2",
-      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
-        return std::make_unique<RoundTable>(site.ranks, base2_rounds(site.ranks));
-      },
-      "pairs that reach exact consensus for any number of ranks");
+std::unique_ptr<Topology> make_base2(ConfigSection&, const RankLayout& site) {
+  return std::make_unique<RoundTable>(site.ranks, base2_rounds(site.ranks));
 }
 
 }  // namespace starling

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "topology/check.h"
@@ -7,23 +8,41 @@
 
 namespace starling {
 
-// One function per file; register_builtin_topologies() calls them all.
-void register_complete(TopologyRegistry& registry);
-void register_ring(TopologyRegistry& registry);
-void register_one_peer_exp(TopologyRegistry& registry);
-void register_alternating_exp_ring(TopologyRegistry& registry);
-void register_base2(TopologyRegistry& registry);
-void register_random_matching(TopologyRegistry& registry);
-void register_hypercube(TopologyRegistry& registry);
-void register_torus(TopologyRegistry& registry);
-void register_static_exp(TopologyRegistry& registry);
-void register_static_ring(TopologyRegistry& registry);
-void register_star(TopologyRegistry& registry);
-void register_directed_exp(TopologyRegistry& registry);
-void register_shift_one(TopologyRegistry& registry);
-void register_hierarchical(TopologyRegistry& registry);
-void register_custom(TopologyRegistry& registry);
+/// The list of topologies: X(file, which has the maker; type in a config; what `--list topologies`
+/// says of it).
+#define STARLING_TOPOLOGIES(X)                                                                    \
+  X(complete, "complete", "one group of all ranks, any number")                                   \
+  X(ring, "ring", "pairs of neighbours in turn, an even number of ranks")                         \
+  X(one_peer_exp, "one-peer-exp", "pairs (i, i xor 2^k), a power of two of ranks")                \
+  X(alternating_exp_ring, "alternating-exp-ring",                                                 \
+    "means inside nodes and over pairs of nodes in turn, 2, 4, 8, … nodes")                       \
+  X(base2, "base-2", "pairs that reach exact consensus for any number of ranks")                  \
+  X(random_matching, "random-matching", "pairs drawn anew every round, any number of ranks")      \
+  X(hypercube, "hypercube",                                                                       \
+    "every rank with its log2 n neighbours i xor 2^k, a power of two of ranks")                   \
+  X(torus, "torus",                                                                               \
+    "every rank with the four beside it on a torus as square as n allows, any number of ranks")   \
+  X(static_exp, "static-exp", "every rank receives from i - 2^k for all k, any number of ranks")  \
+  X(static_ring, "static-ring", "every rank with both neighbours on a ring, any number of ranks") \
+  X(star, "star", "rank 0 with all others, any number of ranks")                                  \
+  X(directed_exp, "directed-exp",                                                                 \
+    "rank i receives from i - 2^k, k in turn, any number of ranks; exact for powers of two")      \
+  X(shift_one, "shift-one",                                                                       \
+    "the first half of the ranks against the second, shifted by one each round, an even number "  \
+    "of ranks")                                                                                   \
+  X(hierarchical, "hierarchical",                                                                 \
+    "the mean inside each node, another topology between nodes, ranks a multiple of "             \
+    "ranks_per_node")                                                                             \
+  X(custom, "custom", "rounds listed in the config")
 
+#define STARLING_DECLARE_TOPOLOGY(file, type, summary) \
+  std::unique_ptr<Topology> make_##file(ConfigSection& section, const RankLayout& site);
+STARLING_TOPOLOGIES(STARLING_DECLARE_TOPOLOGY)
+#undef STARLING_DECLARE_TOPOLOGY
+
+/// Throw Error(kUsage) where the number of ranks is none of these, with topologies that take it.
+void need_even(const std::string& type, const RankLayout& site);
+void need_power_of_two(const std::string& type, const RankLayout& site);
 /// Names of the registered topologies that take this site without further keys: "base-2, complete,
 /// random-matching". For errors of makers that do not.
 std::string topologies_that_take(const RankLayout& site,

@@ -4,15 +4,10 @@
 namespace starling {
 
 /// One group of all ranks: every round is the exact mean, at the cost of an all-reduce.
-void register_complete(TopologyRegistry& registry) {
-  registry.add(
-      "complete",
-      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
-        std::vector<Round> rounds(1);
-        if (site.ranks > 1) rounds[0].groups.push_back(mean_group(0, site.ranks));
-        return std::make_unique<RoundTable>(site.ranks, std::move(rounds));
-      },
-      "one group of all ranks, any number");
+std::unique_ptr<Topology> make_complete(ConfigSection&, const RankLayout& site) {
+  std::vector<Round> rounds(1);
+  if (site.ranks > 1) rounds[0].groups.push_back(mean_group(0, site.ranks));
+  return std::make_unique<RoundTable>(site.ranks, std::move(rounds));
 }
 
 }  // namespace starling

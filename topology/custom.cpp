@@ -69,7 +69,7 @@ class CustomReader {
     value.erase("ranks_per_node");
     const int nodes = ranks_ / per_node.get<int>();
     Round round = CustomReader(section_, nodes, "node").read_round(value, where);
-    if (per_node > 1) make_hierarchical(round, nodes, per_node.get<int>());
+    if (per_node > 1) put_over_nodes(round, nodes, per_node.get<int>());
     return round;
   }
 
@@ -176,26 +176,18 @@ class CustomReader {
 }  // namespace
 
 /// Rounds as the config lists them.
-void register_custom(TopologyRegistry& registry) {
-  registry.add(
-      "custom",
-      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const json rounds =
-            section.raw("rounds", "list of rounds",
-                        "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: "
-                        "a rank's own, default 1/size), or "
-                        "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
-                        "beside \"rows\" or \"groups\" these number nodes");
-        // One rank is the identity whatever the list says, so that a config can be tried without
-        // mpirun.
-        if (site.ranks == 1 && !rounds.is_null())
-          return std::make_unique<RoundTable>(1, std::vector<Round>{});
-        if (section.describing())
-          return std::make_unique<RoundTable>(site.ranks, std::vector<Round>{});
-        return std::make_unique<RoundTable>(site.ranks,
-                                            CustomReader(section, site.ranks).read(rounds));
-      },
-      "rounds listed in the config");
+std::unique_ptr<Topology> make_custom(ConfigSection& section, const RankLayout& site) {
+  const json rounds =
+      section.raw("rounds", "list of rounds",
+                  "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: "
+                  "a rank's own, default 1/size), or "
+                  "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
+                  "beside \"rows\" or \"groups\" these number nodes");
+  // One rank is the identity whatever the list says, so that a config can be tried without
+  // mpirun.
+  if (site.ranks == 1 && !rounds.is_null()) return std::make_unique<RoundTable>(1);
+  if (section.describing()) return std::make_unique<RoundTable>(site.ranks);
+  return std::make_unique<RoundTable>(site.ranks, CustomReader(section, site.ranks).read(rounds));
 }
 
 }  // namespace starling

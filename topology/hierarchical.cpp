@@ -18,8 +18,8 @@ class Hierarchical : public Topology {
     Round round = inter_->round(k);
     // Means of means: a hierarchical `inter` only has larger nodes.
     if (per_node_ > 1 || round.ranks_per_node > 1)
-      make_hierarchical(round, inter_->ranks() / round.ranks_per_node,
-                        per_node_ * round.ranks_per_node);
+      put_over_nodes(round, inter_->ranks() / round.ranks_per_node,
+                     per_node_ * round.ranks_per_node);
     return round;
   }
 
@@ -44,30 +44,24 @@ std::unique_ptr<Topology> make_inter(ConfigSection& section, int nodes, int per_
 }  // namespace
 
 /// The mean inside every node, `inter` between the nodes, and back.
-void register_hierarchical(TopologyRegistry& registry) {
-  registry.add(
-      "hierarchical",
-      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const int n = site.ranks;
-        const int per_node = static_cast<int>(section.integer(
-            "ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
-            "L: consecutive ranks that share a node; default: the ranks on one host"));
-        ConfigSection inter = section.section(
-            "inter", "the topology between nodes, any type with its keys; a name alone is its type",
-            "type");
-        // One rank is the identity, so that a config can be tried without mpirun.
-        if (n != 1 && n % per_node != 0) {
-          fail(ExitCode::kUsage, "topology",
-               "hierarchical needs whole nodes: a number of ranks that ranks_per_node = {} "
-               "divides, not {}; set ranks_per_node, or for {} "
-               "ranks: {}",
-               per_node, n, n, topologies_that_take(site));
-        }
-        const int actual = n == 1 ? 1 : per_node;
-        return std::make_unique<Hierarchical>(make_inter(inter, n / actual, actual), actual);
-      },
-      "the mean inside each node, another topology between nodes, ranks a multiple of "
-      "ranks_per_node");
+std::unique_ptr<Topology> make_hierarchical(ConfigSection& section, const RankLayout& site) {
+  const int n = site.ranks;
+  const int per_node = static_cast<int>(
+      section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
+                      "L: consecutive ranks that share a node; default: the ranks on one host"));
+  ConfigSection inter = section.section(
+      "inter", "the topology between nodes, any type with its keys; a name alone is its type",
+      "type");
+  // One rank is the identity, so that a config can be tried without mpirun.
+  if (n != 1 && n % per_node != 0) {
+    fail(ExitCode::kUsage, "topology",
+         "hierarchical needs whole nodes: a number of ranks that ranks_per_node = {} "
+         "divides, not {}; set ranks_per_node, or for {} "
+         "ranks: {}",
+         per_node, n, n, topologies_that_take(site));
+  }
+  const int actual = n == 1 ? 1 : per_node;
+  return std::make_unique<Hierarchical>(make_inter(inter, n / actual, actual), actual);
 }
 
 }  // namespace starling

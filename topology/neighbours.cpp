@@ -78,14 +78,14 @@ NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::
   return weights;
 }
 
-Round neighbour_round(const std::vector<std::vector<int>>& neighbours,
-                      const NeighbourWeights& weights) {
-  const std::size_t n = neighbours.size();
+Round neighbour_round(int ranks, const NeighbourWeights& weights,
+                      const std::function<std::vector<int>(int)>& neighbours_of) {
+  const auto n = static_cast<std::size_t>(ranks);
   Round round;
   if (n == 1) return round;
-  std::vector<std::vector<int>> distinct(n);
+  std::vector<std::vector<int>> neighbours(n), distinct(n);
   for (std::size_t i = 0; i < n; ++i) {
-    distinct[i] = neighbours[i];
+    distinct[i] = neighbours[i] = neighbours_of(static_cast<int>(i));
     std::erase(distinct[i], static_cast<int>(i));
     std::sort(distinct[i].begin(), distinct[i].end());
     distinct[i].erase(std::unique(distinct[i].begin(), distinct[i].end()), distinct[i].end());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,9 @@ struct NeighbourWeights {
 NeighbourWeights read_weights(ConfigSection& section, NeighbourWeights::Rule fallback,
                               const std::string& order, int ranks, int numbers);
 
-/// The round in which rank i mixes with neighbours[i], all at once. Neighbours that coincide, or
+/// The round in which rank i mixes with neighbours_of(i), all at once. Neighbours that coincide, or
 /// are the rank itself, count once, with their given weights added.
-Round neighbour_round(const std::vector<std::vector<int>>& neighbours,
-                      const NeighbourWeights& weights);
+Round neighbour_round(int ranks, const NeighbourWeights& weights,
+                      const std::function<std::vector<int>(int)>& neighbours_of);
 
 }  // namespace starling

@@ -36,16 +36,11 @@ class RandomMatching : public Topology {
 }  // namespace
 
 /// A random perfect matching every round, as in randomized gossip (Boyd et al. 2006).
-void register_random_matching(TopologyRegistry& registry) {
-  registry.add(
-      "random-matching",
-      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const std::int64_t seed = section.integer("seed", 0, Range::closed(0, 0x1p53),
-                                                  "what the pairs of every round are drawn from");
-        if (site.ranks == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
-        return std::make_unique<RandomMatching>(site.ranks, static_cast<std::uint64_t>(seed));
-      },
-      "pairs drawn anew every round, any number of ranks");
+std::unique_ptr<Topology> make_random_matching(ConfigSection& section, const RankLayout& site) {
+  const std::int64_t seed = section.integer("seed", 0, Range::closed(0, 0x1p53),
+                                            "what the pairs of every round are drawn from");
+  if (site.ranks == 1) return std::make_unique<RoundTable>(1);
+  return std::make_unique<RandomMatching>(site.ranks, static_cast<std::uint64_t>(seed));
 }
 
 }  // namespace starling

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "topology/builtin.h"
 #include "topology/check.h"
+#include "topology/round_table.h"
 #include "topology/topology.h"
 
 namespace starling {
@@ -15,22 +16,9 @@ TopologyRegistry& topologies() {
 
 void register_builtin_topologies() {
   static const bool done = [] {
-    TopologyRegistry& registry = topologies();
-    register_complete(registry);
-    register_ring(registry);
-    register_one_peer_exp(registry);
-    register_alternating_exp_ring(registry);
-    register_base2(registry);
-    register_random_matching(registry);
-    register_hypercube(registry);
-    register_torus(registry);
-    register_static_exp(registry);
-    register_static_ring(registry);
-    register_star(registry);
-    register_directed_exp(registry);
-    register_shift_one(registry);
-    register_hierarchical(registry);
-    register_custom(registry);
+#define STARLING_ADD_TOPOLOGY(file, type, summary) topologies().add(type, make_##file, summary);
+    STARLING_TOPOLOGIES(STARLING_ADD_TOPOLOGY)
+#undef STARLING_ADD_TOPOLOGY
     return true;
   }();
   static_cast<void>(done);
@@ -54,6 +42,23 @@ std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
   }
   asking = false;
   return result;
+}
+
+namespace {
+
+void need(bool fits, const std::string& type, const char* number, const RankLayout& site) {
+  if (fits) return;
+  fail(ExitCode::kUsage, "topology", "{} needs {}, not {}; for {} ranks: {}", type, number,
+       site.ranks, site.ranks, topologies_that_take(site));
+}
+
+}  // namespace
+
+void need_even(const std::string& type, const RankLayout& site) {
+  need(site.ranks % 2 == 0, type, "an even number of ranks", site);
+}
+void need_power_of_two(const std::string& type, const RankLayout& site) {
+  need(is_power_of_two(site.ranks), type, "a power of two of ranks (1, 2, 4, 8, …)", site);
 }
 
 std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site,

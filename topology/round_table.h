@@ -14,9 +14,12 @@ namespace starling {
 /// for one rank.
 class RoundTable : public Topology {
  public:
-  RoundTable(int ranks, std::vector<Round> rounds) : Topology(ranks), rounds_(std::move(rounds)) {
+  explicit RoundTable(int ranks, std::vector<Round> rounds = {})
+      : Topology(ranks), rounds_(std::move(rounds)) {
     if (rounds_.empty()) rounds_.emplace_back();
   }
+  /// The same round always.
+  RoundTable(int ranks, const Round& round) : RoundTable(ranks, std::vector{round}) {}
   std::int64_t period() const override { return static_cast<std::int64_t>(rounds_.size()); }
 
  protected:
@@ -50,7 +53,7 @@ inline int log2_up(int n) {
 
 /// Makes a round over `nodes` nodes a hierarchical one of `per_node` ranks each: every node is
 /// named, also those that keep their value.
-inline void make_hierarchical(Round& round, int nodes, int per_node) {
+inline void put_over_nodes(Round& round, int nodes, int per_node) {
   if (round.rows.empty()) {
     std::vector<char> named(static_cast<std::size_t>(nodes), 0);
     for (const Group& group : round.groups) {

@@ -1,4 +1,3 @@
-#include "core/error.h"
 #include "topology/builtin.h"
 #include "topology/round_table.h"
 
@@ -26,21 +25,11 @@ class ShiftOne : public Topology {
 
 /// Bagua's shift_one (Gan et al. 2021, arXiv 2107.01499): in round k rank r of the first half pairs
 /// with n/2 + (k + r mod n/2) of the second. It mixes at a ring's rate, cos(2π/n) a round.
-void register_shift_one(TopologyRegistry& registry) {
-  registry.add(
-      "shift-one",
-      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const int n = site.ranks;
-        if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
-        if (n % 2 != 0) {
-          fail(ExitCode::kUsage, "topology",
-               "shift-one needs an even number of ranks, not {}; for {} ranks: {}", n, n,
-               topologies_that_take(site));
-        }
-        return std::make_unique<ShiftOne>(n);
-      },
-      "the first half of the ranks against the second, shifted by one each round, an even number "
-      "of ranks");
+std::unique_ptr<Topology> make_shift_one(ConfigSection&, const RankLayout& site) {
+  const int n = site.ranks;
+  if (n == 1) return std::make_unique<RoundTable>(1);
+  need_even("shift-one", site);
+  return std::make_unique<ShiftOne>(n);
 }
 
 }  // namespace starling

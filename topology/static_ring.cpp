@@ -5,20 +5,12 @@
 namespace starling {
 
 /// Every rank with both neighbours on a ring, every round.
-void register_static_ring(TopologyRegistry& registry) {
-  registry.add(
-      "static-ring",
-      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
-        const int n = site.ranks;
-        const NeighbourWeights weights =
-            read_weights(section, NeighbourWeights::Rule::kUniform, "own, left, right", n, 3);
-        std::vector<std::vector<int>> neighbours(static_cast<std::size_t>(n));
-        for (int i = 0; i < n; ++i)
-          neighbours[static_cast<std::size_t>(i)] = {(i + n - 1) % n, (i + 1) % n};
-        return std::make_unique<RoundTable>(
-            n, std::vector<Round>{neighbour_round(neighbours, weights)});
-      },
-      "every rank with both neighbours on a ring, any number of ranks");
+std::unique_ptr<Topology> make_static_ring(ConfigSection& section, const RankLayout& site) {
+  const int n = site.ranks;
+  const NeighbourWeights weights =
+      read_weights(section, NeighbourWeights::Rule::kUniform, "own, left, right", n, 3);
+  const auto neighbours_of = [n](int i) { return std::vector{(i + n - 1) % n, (i + 1) % n}; };
+  return std::make_unique<RoundTable>(n, neighbour_round(n, weights, neighbours_of));
 }
 
 }  // namespace starling
