@@ -64,20 +64,23 @@ Mixer& Algorithm::mix_beside(const std::function<Tensor(const Bucket&)>& of, boo
   return *beside.mixer;
 }
 
-std::int64_t Algorithm::period_of(const Topology* topology, std::string& why) const {
+std::int64_t Algorithm::graph_period(std::string& why) const {
+  if (site_.period == 0)
+    why = "the algorithm does not say after how many steps its work repeats (its plan's `steps`)";
+  else if (ranks() > 1)
+    why = site_.mixer.why_not_captured();
   if (!why.empty()) return 0;
   const bool two_buffers = !site_.buckets.empty() && site_.buckets.front().spare;
-  return repeat_period(ranks() > 1 ? topology : nullptr, site_.rule, two_buffers ? 2 : 1, why);
+  return std::lcm(repeat_period(ranks() > 1 ? site_.topology : nullptr, site_.rule, why),
+                  std::lcm(site_.period, std::int64_t{two_buffers ? 2 : 1}));
 }
 
-std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers,
-                           std::string& why) {
+std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, std::string& why) {
   if (topology && topology->period() == 0) {
     why = "the topology's rounds never repeat";
     return 0;
   }
-  return std::lcm(std::lcm(topology ? topology->period() : 1, rule.facts().phases),
-                  static_cast<std::int64_t>(buffers));
+  return std::lcm(topology ? topology->period() : 1, rule.facts().phases);
 }
 
 AlgorithmRegistry& algorithms() {
@@ -160,6 +163,7 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
   }
   AlgorithmSite whole = site;
   whole.ranks_per_node = plan.needs.ranks_per_node;
+  whole.period = plan.steps.period;
   std::unique_ptr<Algorithm> made =
       named("algorithm", plan.label(), [&] { return plan.make(whole); });
   if (!made)

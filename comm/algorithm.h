@@ -56,7 +56,8 @@ struct AlgorithmSite {
   const OptimizerRule& rule;
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null for algorithms that need none
-  std::int64_t ranks_per_node = 0;     ///< the plan's; make_algorithm() fills it in
+  std::int64_t ranks_per_node = 0;     ///< the plan's; make_algorithm() fills it in,
+  std::int64_t period = 0;             ///< as this one: AlgorithmSteps::period
   ClipSettings clip = {};
   bool in_backward = true;  ///< false: update all buckets after the pass
   bool overlap = true;      ///< false: wait for every exchange right after its start
@@ -110,13 +111,9 @@ class Algorithm {
   /// to n.
   virtual double mean_weight() const { return 1.0; }
   /// After how many steps the same device work comes again, so that graphs of that many steps serve
-  /// them all; 0 with a reason in `why` where it never does, or where the host takes part in it.
-  virtual std::int64_t graph_period(std::string& why) const {
-    why =
-        "the algorithm does not say after how many steps its work repeats "
-        "(Algorithm::graph_period())";
-    return 0;
-  }
+  /// them all: the plan's period with the topology's, the rule's and the buffers'. 0 with a reason
+  /// in `why` where it never does, or where the host takes part in it.
+  std::int64_t graph_period(std::string& why) const;
   /// Seconds this rank has waited for exchanges since the last call.
   virtual double take_wait_seconds();
 
@@ -140,9 +137,6 @@ class Algorithm {
   /// A mixer of tensors beside the parameters, of(bucket) each, by the site's topology, as
   /// messages. Its waits are counted with the others.
   Mixer& mix_beside(const std::function<Tensor(const Bucket&)>& of, bool overlap);
-  /// What graph_period() is where nothing speaks against graphs (`why` is empty) and the work is
-  /// the run's rule, on what is mixed by rounds of a topology, or not mixed (null).
-  std::int64_t period_of(const Topology* topology, std::string& why) const;
   AlgorithmSite site_;
 
  private:
@@ -154,11 +148,9 @@ class Algorithm {
   std::deque<Beside> beside_;
 };
 
-/// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this
-/// topology (null: not mixed) do the same work again; 0 with the reason in `why` where they never
-/// do.
-std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers,
-                           std::string& why);
+/// After how many steps updates with this rule, mixed by this topology (null: not mixed) do the
+/// same work again; 0 with the reason in `why` where they never do.
+std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, std::string& why);
 
 /// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1:
 /// z[0][i] is rank i's x, z[1] … its states (the optimizer's momentum among them); mix(v) makes v
@@ -237,7 +229,7 @@ struct AlgorithmNeeds {
 struct AlgorithmSteps {
   std::vector<StepKey> keys = {};
   /// After so many steps the algorithm's own work comes again, beside the topology's and the
-  /// rule's; 0: not said, so there are no graphs.
+  /// rule's, and nothing is in flight between steps; 0: not said, so there are no graphs.
   std::int64_t period = 0;
   /// Its numbers depend on when things happen: needs `"deterministic": false`; ranks' steps may
   /// differ

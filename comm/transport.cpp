@@ -2,11 +2,17 @@
 
 #include <string>
 
+#include "comm/mixers/messages.h"
+
 namespace starling {
 
 std::string timeline_name(const ExchangeLabel& label) {
   if (label.bucket < 0) return "numbers";
   return (label.step < 0 ? "mean " : "bucket ") + std::to_string(label.bucket);
+}
+
+std::unique_ptr<Mixer> Transport::make_mixer(Backend& backend) {
+  return make_message_mixer(backend, *this);
 }
 
 std::string through_the_host(const Transport& transport) {

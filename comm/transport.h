@@ -133,8 +133,9 @@ class Transport {
   /// order on all ranks. What needs a communicator for a group makes it now.
   virtual void prepare(const std::vector<std::vector<int>>& groups) = 0;
 
-  /// How parameters are mixed best over this transport. The transport outlives its mixers.
-  virtual std::unique_ptr<Mixer> make_mixer(Backend& backend) = 0;
+  /// How parameters are mixed best over this transport: by messages, where nothing is better. The
+  /// transport outlives its mixers.
+  virtual std::unique_ptr<Mixer> make_mixer(Backend& backend);
 
   /// Why a device's graph cannot hold this transport's exchanges; empty where it can: then start
   /// and wait only issue work to streams. All ranks capture and launch alike, in the same order,

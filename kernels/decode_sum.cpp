@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "core/operations/codecs.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 
@@ -19,6 +20,19 @@ void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const Enc
     sum.weight[static_cast<std::size_t>(sum.terms++)] = factor * terms.weights[k];
   }
   if (sum.terms > 0) backend.decode(sum);
+}
+
+void weighted_sum(Backend& backend, const std::vector<Tensor>& terms,
+                  const std::vector<double>& weights, const Tensor& out) {
+  WeightedSum sum{.in = {}, .weight = {}, .out = out};
+  for (std::size_t k = 0; k < terms.size(); ++k) {
+    sum.in[static_cast<std::size_t>(sum.terms)] = terms[k];
+    sum.weight[static_cast<std::size_t>(sum.terms++)] = weights[k];
+    if (sum.terms < static_cast<int>(sum.in.size()) && k + 1 < terms.size()) continue;
+    backend.weighted_sum(sum);
+    sum.accumulate = true;
+    sum.terms = 0;
+  }
 }
 
 }  // namespace starling

@@ -12,4 +12,9 @@ namespace starling {
 void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms,
                 double factor, const Tensor& out, bool accumulate);
 
+/// Adds up tensors: out = Σ_k weights[k] · terms[k], any number of them, in their order. `out` is
+/// none of those after the eighth. On the current stream.
+void weighted_sum(Backend& backend, const std::vector<Tensor>& terms,
+                  const std::vector<double>& weights, const Tensor& out);
+
 }  // namespace starling

@@ -63,11 +63,6 @@ class AllReduce final : public Algorithm {
   void resume(std::int64_t) override {}
   Tensor control() const override { return updater_.overflow_control(); }
 
-  std::int64_t graph_period(std::string& why) const override {
-    if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
-    return period_of(nullptr, why);
-  }
-
  private:
   static double share_of(const AlgorithmSite& site, bool average, bool of_means) {
     if (of_means) return average ? 1.0 : site.transport.size();

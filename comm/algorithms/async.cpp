@@ -55,10 +55,6 @@ class Asynchronous final : public Averages {
     }
     agreed_ = true;
   }
-  std::int64_t graph_period(std::string& why) const override {
-    why = "averages begin and end by the clock, not after a number of steps";
-    return 0;
-  }
 
  protected:
   bool meets(int, std::int64_t) const override { return false; }  // between steps, see begin()

@@ -130,10 +130,6 @@ class AfterWarmup final : public Algorithm {
     now_->resume(step);
   }
   Tensor control() const override { return now_->control(); }
-  std::int64_t graph_period(std::string& why) const override {
-    why = fmt::format("from step {} on another algorithm takes over", start_);
-    return 0;
-  }
   double mean_weight() const override { return now_->mean_weight(); }
   double take_wait_seconds() override {
     return before_->take_wait_seconds() + after_->take_wait_seconds();

@@ -28,10 +28,6 @@ class Averages : public Algorithm {
   void finish() override { inner_->finish(); }
   void resume(std::int64_t step) override;
   Tensor control() const override { return inner_->control(); }
-  std::int64_t graph_period(std::string& why) const override {
-    why = "ranks meet after some steps only";
-    return 0;
-  }
   double take_wait_seconds() override {
     return Algorithm::take_wait_seconds() + inner_->take_wait_seconds();
   }

@@ -58,7 +58,6 @@ class Bucketwise : public Algorithm {
 class Alone final : public Bucketwise {
  public:
   using Bucketwise::Bucketwise;
-  std::int64_t graph_period(std::string& why) const override { return period_of(nullptr, why); }
 
  protected:
   void update(int bucket) override { updater_.update(bucket, info_); }

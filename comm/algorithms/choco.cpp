@@ -33,10 +33,6 @@ class Choco final : public EncodedBucketwise {
       if (step > 0) start(b, step - 1);
     }
   }
-  std::int64_t graph_period(std::string& why) const override {
-    if (ranks() > 1) why = "exchanges are under way between steps";
-    return period_of(nullptr, why);
-  }
 
  protected:
   void start_step() override {

@@ -58,10 +58,6 @@ class ChunkedAllReduce final : public Algorithm {
   void finish() override {}
   void resume(std::int64_t) override {}
   Tensor control() const override { return updater_.overflow_control(); }
-  std::int64_t graph_period(std::string& why) const override {
-    if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
-    return period_of(nullptr, why);
-  }
 
  private:
   void start(int b) {

@@ -69,18 +69,13 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
     if (!apart_ || apart_.elements() < x.elements())
       apart_ = Tensor(backend_, x.shape(), x.dtype());
     const Tensor difference = apart_.slice(0, Shape{x.elements()});
-    WeightedSum sum{.in = {x}, .weight = {1.0 - mix.self_weight}, .terms = 1, .out = difference};
-    const std::size_t numbers = mix.encoded ? 0 : mix.received.size();
-    for (std::size_t k = 0; k < numbers; ++k) {
-      if (sum.terms == static_cast<int>(sum.in.size())) {
-        backend_.weighted_sum(sum);
-        sum = {.in = {}, .weight = {}, .terms = 0, .out = difference, .accumulate = true};
-      }
-      const auto at = static_cast<std::size_t>(sum.terms++);
-      sum.in[at] = mix.received[k];
-      sum.weight[at] = -mix.weights[mix.sum ? 0 : k];
+    std::vector<Tensor> terms{x};
+    std::vector<double> weights{1.0 - mix.self_weight};
+    for (std::size_t k = 0; !mix.encoded && k < mix.received.size(); ++k) {
+      terms.push_back(mix.received[k]);
+      weights.push_back(-mix.weights[mix.sum ? 0 : k]);
     }
-    backend_.weighted_sum(sum);
+    weighted_sum(backend_, terms, weights, difference);
     if (mix.encoded)
       decode_sum(backend_, mix.received, mix.encoded, -mix.weights[0], difference, true);
     backend_.squared_distance({difference, {}, own_, 0});

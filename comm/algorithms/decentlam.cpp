@@ -34,11 +34,6 @@ class DecentLaM final : public Bucketwise {
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 
-  std::int64_t graph_period(std::string& why) const override {
-    if (ranks() > 1) why = site_.mixer.why_not_captured();
-    return period_of(site_.topology, why);
-  }
-
  protected:
   void update(int b) override {
     on_update_stream(site_.backend, [&] { site_.backend.copy(bucket(b).parameters, before(b)); });

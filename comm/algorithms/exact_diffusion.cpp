@@ -24,11 +24,6 @@ class ExactDiffusion final : public Bucketwise {
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 
-  std::int64_t graph_period(std::string& why) const override {
-    if (ranks() > 1) why = site_.mixer.why_not_captured();
-    return period_of(site_.topology, why);
-  }
-
  protected:
   void start_step() override {
     if (info_.step == 0) copy_parameters_to(0);

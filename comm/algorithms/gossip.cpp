@@ -104,23 +104,6 @@ class Gossip final : public Bucketwise {
     for (Mixer* states : states_) states->resume(step, mixes_states(used_in(step)) ? used_ : -1);
   }
 
-  std::int64_t graph_period(std::string& why) const override {
-    const bool mixes = ranks() > 1;
-    if (settings_.interval > 1)
-      why = "exchanges happen after some steps only (sync.algorithm.interval)";
-    if (settings_.power > 0.0)
-      why = "the weights of a mix follow the learning rate (sync.algorithm.mixing)";
-    if (!states_.empty())
-      why = "the optimizer's states are mixed with some exchanges (sync.algorithm.mix_states)";
-    if (control_)
-      why = "which rounds are global is decided from step to step (sync.algorithm.global_above)";
-    if (quiet_) why = "some steps exchange nothing";
-    if (mixes && why.empty()) why = site_.mixer.why_not_captured();
-    if (mixes && why.empty() && !settings_.adapt_then_combine && !site_.start_at_begin)
-      why = "exchanges are under way between steps";
-    return period_of(site_.topology, why);
-  }
-
  protected:
   void start_step() override {
     const std::int64_t step = info_.step, exchange = when_.started_after(step);

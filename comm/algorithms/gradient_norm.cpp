@@ -20,23 +20,11 @@ GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets)
   totals_ = Tensor(backend, Shape{std::max<std::int64_t>(count, 1)}, DType::kFloat64);
 }
 
-std::int64_t GradientNorm::parameters_of(int bucket) const {
-  const auto b = static_cast<std::size_t>(bucket);
-  return first_[b + 1] - first_[b];
-}
-
-void GradientNorm::measure_bucket(int bucket) { measure(bucket, bucket + 1); }
-
-void GradientNorm::measure_all() { measure(0, static_cast<int>(buckets_.size())); }
-
-void GradientNorm::control_of_bucket(int bucket, double scale, double clip, const Tensor& control) {
-  backend_.gradient_control({totals_, first_[static_cast<std::size_t>(bucket)],
-                             parameters_of(bucket), scale, clip, false, control});
-}
-
-void GradientNorm::control_of_all(double scale, double clip, bool check_finite,
-                                  const Tensor& control) {
-  backend_.gradient_control({totals_, 0, first_.back(), scale, clip, check_finite, control});
+void GradientNorm::control(int begin, int end, double scale, double clip, bool check_finite,
+                           const Tensor& control) {
+  const std::int64_t first = first_[static_cast<std::size_t>(begin)];
+  backend_.gradient_control({totals_, first, first_[static_cast<std::size_t>(end)] - first, scale,
+                             clip, check_finite, control});
 }
 
 void GradientNorm::measure(int begin, int end) {

@@ -16,20 +16,15 @@ class GradientNorm {
  public:
   GradientNorm(Backend& backend, const std::vector<Bucket>& buckets);
 
-  /// Sums the squares of one bucket's gradients, of all buckets' in measure_all. Issued to the
-  /// current stream.
-  void measure_bucket(int bucket);
-  void measure_all();
-
-  /// Writes {clip factor, skip} (GradientControl) from what was measured last: of one bucket, or of
-  /// all. `scale` is what the gradients will be multiplied by.
-  void control_of_bucket(int bucket, double scale, double clip, const Tensor& control);
-  void control_of_all(double scale, double clip, bool check_finite, const Tensor& control);
+  /// Sums the squares of the gradients in buckets `begin` to `end` - 1. Issued to the current
+  /// stream.
+  void measure(int begin, int end);
+  /// Writes {clip factor, skip} (GradientControl) of these buckets' gradients as they were measured
+  /// last. `scale` is what they will be multiplied by.
+  void control(int begin, int end, double scale, double clip, bool check_finite,
+               const Tensor& control);
 
  private:
-  void measure(int begin, int end);  ///< of these buckets
-  std::int64_t parameters_of(int bucket) const;
-
   Backend& backend_;
   const std::vector<Bucket>& buckets_;
   std::vector<std::int64_t> first_;  ///< per bucket, its first parameter's place in totals_

@@ -23,10 +23,6 @@ class NodeGradients final : public Bucketwise {
     tickets_.resize(site.buckets.size());
   }
   bool in_backward() const override { return false; }
-  std::int64_t graph_period(std::string& why) const override {
-    why = site_.transport.why_not_captured();
-    return period_of(nullptr, why);
-  }
 
  protected:
   void gradient_ready(int b) override {

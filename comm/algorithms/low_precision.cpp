@@ -8,7 +8,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/disagreement.h"
-#include "core/operations/pointwise.h"
+#include "kernels/decode_sum.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -26,12 +26,6 @@ class LowPrecision final : public EncodedBucketwise {
     take_ = make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
   }
 
-  std::int64_t graph_period(std::string& why) const override {
-    if (interval_ > 1) why = "exchanges happen after some steps only (sync.algorithm.interval)";
-    if (ranks() > 1 && why.empty()) why = site_.transport.why_not_captured();
-    return period_of(nullptr, why);
-  }
-
  protected:
   void start_step() override {
     if (info_.step != 0 || ranks() == 1) return;
@@ -42,21 +36,13 @@ class LowPrecision final : public EncodedBucketwise {
     if (!exchanges()) return;
     const Tensor& h = bucket(b).parameters;
     const double around = std::accumulate(exchange_.weights.begin(), exchange_.weights.end(), 0.0);
-    on_update_stream(site_.backend, [&] {
-      WeightedSum sum{
-          .in = {h, state(b, 0)}, .weight = {1.0, -1.0 - around}, .terms = 2, .out = moved(b)};
-      for (std::size_t k = 0; k < exchange_.weights.size(); ++k) {
-        if (sum.terms == static_cast<int>(sum.in.size())) {
-          site_.backend.weighted_sum(sum);
-          sum.terms = 0;
-          sum.accumulate = true;
-        }
-        const auto at = static_cast<std::size_t>(sum.terms++);
-        sum.in[at] = state(b, k + 1);
-        sum.weight[at] = exchange_.weights[k];
-      }
-      site_.backend.weighted_sum(sum);
-    });
+    std::vector<Tensor> terms{h, state(b, 0)};
+    std::vector<double> weights{1.0, -1.0 - around};
+    for (std::size_t k = 0; k < exchange_.weights.size(); ++k) {
+      terms.push_back(state(b, k + 1));
+      weights.push_back(exchange_.weights[k]);
+    }
+    on_update_stream(site_.backend, [&] { weighted_sum(site_.backend, terms, weights, moved(b)); });
     send(b, info_.step);
   }
   void complete() override {

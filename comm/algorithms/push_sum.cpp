@@ -48,10 +48,6 @@ class PushSum final : public Bucketwise {
     }
   }
   double mean_weight() const override { return own(weights_); }
-  std::int64_t graph_period(std::string& why) const override {
-    why = "the ranks' weights change from step to step";
-    return 0;
-  }
 
  protected:
   void update(int b) override {

@@ -139,10 +139,6 @@ class QAdam final : public Algorithm {
   double take_wait_seconds() override {
     return Algorithm::take_wait_seconds() + all_reduce_->take_wait_seconds();
   }
-  std::int64_t graph_period(std::string& why) const override {
-    why = "after its warm-up the second moment stays";
-    return 0;
-  }
 
  private:
   static std::vector<Tensor> residuals(const AlgorithmSite& site, bool feedback, std::size_t k) {

@@ -56,12 +56,6 @@ class QuasiGlobalMomentum final : public Bucketwise {
     finish();
     if (!atc_) site_.mixer.resume(step, step - 1);
   }
-  std::int64_t graph_period(std::string& why) const override {
-    if (ranks() > 1) why = site_.mixer.why_not_captured();
-    if (ranks() > 1 && why.empty() && !atc_ && !site_.start_at_begin)
-      why = "exchanges are under way between steps";
-    return period_of(site_.topology, why);
-  }
 
  protected:
   void start_step() override {

@@ -27,10 +27,6 @@ class Tracking : public Bucketwise {
     site_.mixer.resume(step, step - 1);
     beside_.resume(step, step - 1);
   }
-  std::int64_t graph_period(std::string& why) const override {
-    if (ranks() > 1) why = "exchanges are under way between steps";
-    return period_of(nullptr, why);
-  }
 
  protected:
   /// The tracked tensor of bucket b from what it was, mixed.

@@ -66,9 +66,10 @@ Tensor Updater::decay_of(const Bucket& bucket, std::int64_t elements) {
 }
 
 void Updater::measure_all(const StepInfo& info) {
-  norm_.measure_all();
-  norm_.control_of_all(scale(info), clips_globally() ? site_.clip.norm : 0.0, site_.check_overflow,
-                       global_);
+  const int buckets = static_cast<int>(site_.buckets.size());
+  norm_.measure(0, buckets);
+  norm_.control(0, buckets, scale(info), clips_globally() ? site_.clip.norm : 0.0,
+                site_.check_overflow, global_);
   skip_is_known_ = false;
 }
 
@@ -85,8 +86,8 @@ Tensor Updater::control_of(int bucket, const StepInfo& info) {
   if (!clips_buckets()) return global_;
   // Every bucket's squares are known already where an overflow was looked for, and one bucket's
   // overflow skips them all.
-  if (!site_.check_overflow) norm_.measure_bucket(bucket);
-  norm_.control_of_bucket(bucket, scale(info), site_.clip.norm, of_bucket_);
+  if (!site_.check_overflow) norm_.measure(bucket, bucket + 1);
+  norm_.control(bucket, bucket + 1, scale(info), site_.clip.norm, false, of_bucket_);
   if (site_.check_overflow)
     site_.backend.copy(global_.slice(1, Shape{1}), of_bucket_.slice(1, Shape{1}));
   return of_bucket_;

@@ -2,11 +2,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "comm/flight.h"
 #include "comm/mpi/operation.h"
 #include "comm/transports/checks.h"
 #include "comm/transports/node_mix.h"
@@ -30,7 +30,8 @@ class NodeOperation final : public MpiOperation {
  public:
   NodeOperation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
                 const ExchangeLabel& label, std::shared_ptr<Flow> flow)
-      : MpiOperation(describe(exchange, label), label, std::move(flow)),
+      : MpiOperation(describe(exchange, label), partners_of(&exchange, world.size, world.rank),
+                     label, std::move(flow)),
         world_(world),
         requests_(world),
         exchange_(exchange),
@@ -80,15 +81,6 @@ class NodeOperation final : public MpiOperation {
   }
 
   std::vector<int> missing() const override { return requests_.peers(); }
-  std::vector<int> partners() const override {
-    std::vector<int> all = exchange_.group;
-    std::erase(all, world_.rank);
-    all.insert(all.end(), exchange_.send_to.begin(), exchange_.send_to.end());
-    all.insert(all.end(), exchange_.receive_from.begin(), exchange_.receive_from.end());
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    return all;
-  }
 
  private:
   enum Stage : int { kStart, kInside, kBetween, kBack, kStages };

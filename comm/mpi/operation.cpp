@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <utility>
 
+#include "comm/flight.h"
 #include "comm/transports/checks.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
@@ -137,7 +137,8 @@ class NeighbourOperation final : public MpiOperation {
   NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
                      const std::vector<Tensor>& receive, const ExchangeLabel& label,
                      std::shared_ptr<Flow> flow)
-      : MpiOperation(describe(exchange, label), label, std::move(flow)),
+      : MpiOperation(describe(exchange, label), partners_of(&exchange, world.size, world.rank),
+                     label, std::move(flow)),
         world_(world),
         requests_(world),
         send_(send),
@@ -175,11 +176,6 @@ class NeighbourOperation final : public MpiOperation {
     std::sort(peers.begin(), peers.end());
     peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
     return peers;
-  }
-  std::vector<int> partners() const override {
-    std::vector<int> all;
-    std::set_union(to_.begin(), to_.end(), from_.begin(), from_.end(), std::back_inserter(all));
-    return all;
   }
 
  private:
@@ -264,12 +260,12 @@ class NeighbourOperation final : public MpiOperation {
 /// them.
 class SumOperation final : public MpiOperation {
  public:
-  SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
+  SumOperation(MpiWorld& world, const std::vector<int>& group, const Tensor& in, const Tensor& out,
                std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow)
-      : MpiOperation(std::move(what), label, std::move(flow)),
+      : MpiOperation(std::move(what), without(group, world.rank), label, std::move(flow)),
         world_(world),
         requests_(world),
-        group_(std::move(group)),
+        group_(group),
         in_(in),
         out_(out) {
     members_ = static_cast<std::int64_t>(group_.size());
@@ -316,13 +312,12 @@ class SumOperation final : public MpiOperation {
   }
 
   std::vector<int> missing() const override { return requests_.peers(); }
-  std::vector<int> partners() const override {
-    std::vector<int> others = group_;
-    std::erase(others, world_.rank);
-    return others;
-  }
 
  private:
+  static std::vector<int> without(std::vector<int> group, int rank) {
+    std::erase(group, rank);
+    return group;
+  }
   static constexpr std::int64_t kWindow = kSumPieces;  // pieces under way
 
   struct Span {
@@ -423,17 +418,17 @@ std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Ex
                                               std::move(flow));
 }
 
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group,
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, const std::vector<int>& group,
                                                  const Tensor& in, const Tensor& out,
                                                  std::string what, const ExchangeLabel& label,
                                                  std::shared_ptr<Flow> flow) {
-  return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label,
+  return std::make_unique<SumOperation>(world, group, in, out, std::move(what), label,
                                         std::move(flow));
 }
 
 MpiControl::MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine,
                        std::vector<int> counts, int root)
-    : MpiOperation(std::move(what)),
+    : MpiOperation(std::move(what), partners_of(nullptr, world.size, world.rank)),
       world_(world),
       kind_(kind),
       mine_(std::move(mine)),
@@ -471,14 +466,6 @@ bool MpiControl::advance() {
   mpi_check(MPI_Test(&request_, &flag, MPI_STATUS_IGNORE), "MPI_Test");
   if (flag) finish();
   return flag || !posted;
-}
-
-std::vector<int> MpiControl::partners() const {
-  std::vector<int> others;
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank != world_.rank) others.push_back(rank);
-  }
-  return others;
 }
 
 }  // namespace starling::detail

@@ -79,9 +79,13 @@ class RequestSet {
 /// complete. advance() is called under mpi_lock(), by whichever thread drives.
 class MpiOperation {
  public:
-  explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1},
-                        std::shared_ptr<Flow> flow = nullptr)
-      : flow_(std::move(flow)), what_(std::move(what)), label_(label) {}
+  /// `partners`: all others that take part, ascending.
+  MpiOperation(std::string what, std::vector<int> partners,
+               const ExchangeLabel& label = {-1, -1, -1}, std::shared_ptr<Flow> flow = nullptr)
+      : flow_(std::move(flow)),
+        what_(std::move(what)),
+        partners_(std::move(partners)),
+        label_(label) {}
   virtual ~MpiOperation() = default;
   MpiOperation(const MpiOperation&) = delete;
   MpiOperation& operator=(const MpiOperation&) = delete;
@@ -89,8 +93,7 @@ class MpiOperation {
   virtual bool advance() = 0;
   /// Ranks that have not done their part yet.
   virtual std::vector<int> missing() const = 0;
-  /// All others that take part, ascending.
-  virtual std::vector<int> partners() const = 0;
+  const std::vector<int>& partners() const { return partners_; }
   const std::string& what() const { return what_; }
   Flow* flow() const { return flow_.get(); }
   const ExchangeLabel& label() const { return label_; }
@@ -110,6 +113,7 @@ class MpiOperation {
  private:
   std::size_t ready_ = 0;  ///< as the flow last said
   std::string what_;
+  std::vector<int> partners_;
   ExchangeLabel label_;  ///< step -1: not part of a step
   std::atomic<bool> finished_{false};
 };
@@ -122,7 +126,7 @@ std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Ex
                                                        std::shared_ptr<Flow> flow);
 /// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where
 /// the types are the same (sum_type()).
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group,
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, const std::vector<int>& group,
                                                  const Tensor& in, const Tensor& out,
                                                  std::string what, const ExchangeLabel& label,
                                                  std::shared_ptr<Flow> flow);
@@ -143,7 +147,6 @@ class MpiControl final : public MpiOperation {
              std::vector<int> counts, int root);
   bool advance() override;
   std::vector<int> missing() const override { return partners(); }
-  std::vector<int> partners() const override;
   std::vector<std::byte>& bytes() { return kind_ == Kind::kGather ? all_ : mine_; }
 
  private:

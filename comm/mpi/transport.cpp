@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "comm/capture.h"
-#include "comm/mixers/messages.h"
 #include "comm/mpi/engine.h"
 #include "comm/transport.h"
 #include "comm/transports/checks.h"
@@ -145,9 +144,6 @@ class MpiTransport final : public Transport {
   void wait(Ticket ticket) override { engine_.wait(ticket); }
   // Nothing to do: every pair of ranks is connected
   void prepare(const std::vector<std::vector<int>>&) override {}
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
-    return make_message_mixer(backend, *this);
-  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 

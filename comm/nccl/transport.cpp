@@ -14,7 +14,6 @@
 #include "comm/agreement.h"
 #include "comm/capture.h"
 #include "comm/flight.h"
-#include "comm/mixers/messages.h"
 #include "comm/nccl/watchdog.h"
 #include "comm/transports/checks.h"
 #include "comm/transports/node_mix.h"
@@ -22,6 +21,7 @@
 #include "core/device_trace.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
+#include "kernels/decode_sum.h"
 
 namespace starling {
 namespace {
@@ -188,9 +188,6 @@ class NcclTransport final : public Transport {
     under_way_.erase(it);
   }
 
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
-    return make_message_mixer(backend, *this);
-  }
   std::string why_not_captured() const override { return {}; }
   std::unique_ptr<CapturePart> join_capture(std::int64_t step) override {
     return std::make_unique<Part>(*this, step);
@@ -382,18 +379,16 @@ class NcclTransport final : public Transport {
         });
   }
 
-  void exchange_with_neighbours(const Exchange& exchange, const Tensor& send,
-                                const std::vector<Tensor>& receive, void* stream,
+  void exchange_with_neighbours(const Exchange& exchange, const Tensor& numbers,
+                                const std::vector<Tensor>& places, void* stream,
                                 const NcclWork& work) {
-    if (send.bytes() == 0) return;
-    register_once(everyone_, send, work);
-    for (const Tensor& buffer : receive) register_once(everyone_, buffer, work);
+    if (numbers.bytes() == 0) return;
+    register_once(everyone_, numbers, work);
+    for (const Tensor& place : places) register_once(everyone_, place, work);
     group(everyone_, work, [&] {
-      for (const int peer : exchange.send_to)
-        nccl_->send(send.raw(), send.bytes(), peer, everyone_, stream);
+      for (const int peer : exchange.send_to) send(numbers, peer, stream);
       for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
-        nccl_->receive(receive[k].raw(), receive[k].bytes(), exchange.receive_from[k], everyone_,
-                       stream);
+        receive(places[k], exchange.receive_from[k], stream);
     });
   }
 
@@ -413,13 +408,10 @@ class NcclTransport final : public Transport {
     const NcclComm comm = communicator(members);
     if (comm && in.dtype() == out.dtype()) return all_reduce(comm, in, out, stream, work);
     const Shards shards(in.elements(), members.size());
-    const std::size_t mine = place_in(members);
-    if (shards.count(mine) > 0) {
-      sum_shard(members, shards, in, out.slice(shards.first(mine), Shape{shards.count(mine)}),
-                stream, work);
-    } else {
-      sum_shard(members, shards, in, {}, stream, work);
-    }
+    const std::size_t me = place_in(members);
+    const std::int64_t mine = shards.count(me);
+    sum_shard(members, shards, in, mine > 0 ? out.slice(shards.first(me), Shape{mine}) : Tensor(),
+              stream, work);
     gather_shards(members, shards, out, stream, work);
   }
 
@@ -451,15 +443,11 @@ class NcclTransport final : public Transport {
       }
     });
     if (mine == 0) return;
-    Tensor wide = terms;
-    if (terms.dtype() != sum.dtype()) {
-      wide = Tensor(backend_, terms.shape(), sum.dtype());
-      backend_.cast({terms, wide});
-    }
+    const Tensor wide = decoded(terms, sum.dtype());
     std::vector<Tensor> parts;
     for (std::int64_t k = 0; k < shards.members; ++k)
       parts.push_back(wide.slice(k * mine, Shape{mine}));
-    add_up(parts, std::vector<double>(parts.size(), 1.0), sum);
+    weighted_sum(backend_, parts, std::vector<double>(parts.size(), 1.0), sum);
   }
 
   /// Every member's shard of `out` goes to all members.
@@ -483,21 +471,6 @@ class NcclTransport final : public Transport {
   }
   void receive(const Tensor& tensor, int peer, void* stream) {
     nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream);
-  }
-
-  /// Adds up out = Σ weights · terms, in their order.
-  void add_up(const std::vector<Tensor>& terms, const std::vector<double>& weights,
-              const Tensor& out) {
-    WeightedSum sum;
-    sum.out = out;
-    for (std::size_t k = 0; k < terms.size(); ++k) {
-      sum.in[static_cast<std::size_t>(sum.terms)] = terms[k];
-      sum.weight[static_cast<std::size_t>(sum.terms++)] = weights[k];
-      if (sum.terms < static_cast<int>(sum.in.size()) && k + 1 < terms.size()) continue;
-      backend_.weighted_sum(sum);
-      sum.accumulate = true;
-      sum.terms = 0;
-    }
   }
 
   /// The numbers in `dtype`.
@@ -537,7 +510,7 @@ class NcclTransport final : public Transport {
       std::vector<Tensor> terms;
       if (exchange.bf16_between) {
         const Tensor mean(backend_, sum.shape(), sum.dtype());
-        add_up({sum}, {share}, mean);
+        weighted_sum(backend_, {sum}, {share}, mean);
         sent = Tensor(backend_, sum.shape(), DType::kBFloat16);
         backend_.cast({mean, sent});
         terms = {mean, decoded(sent, sum.dtype())};
@@ -555,7 +528,7 @@ class NcclTransport final : public Transport {
       });
       for (const Tensor& tensor : arrived) terms.push_back(decoded(tensor, sum.dtype()));
       in_node_order(exchange, terms);
-      add_up(terms, weights, mixed);
+      weighted_sum(backend_, terms, weights, mixed);
     }
     if (!comm) return gather_shards(node, shards, out, stream, work);
     if (mine == 0) return;

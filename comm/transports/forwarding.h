@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "comm/capture.h"
-#include "comm/mixers/messages.h"
 #include "comm/transport.h"
 
 namespace starling {
@@ -34,10 +33,6 @@ class ForwardingTransport : public Transport {
   bool done(Ticket ticket) override { return inner_.done(ticket); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void prepare(const std::vector<std::vector<int>>& groups) override { inner_.prepare(groups); }
-  /// Messages by this transport, so that they come through here.
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
-    return make_message_mixer(backend, *this);
-  }
   std::string why_not_captured() const override { return inner_.why_not_captured(); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t step) override {
     return inner_.join_capture(step);

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "comm/capture.h"
-#include "comm/mixers/messages.h"
 #include "comm/transport.h"
 #include "core/error.h"
 
@@ -58,9 +57,6 @@ class SingleTransport final : public Transport {
   }
 
   void prepare(const std::vector<std::vector<int>>&) override {}
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
-    return make_message_mixer(backend, *this);
-  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 

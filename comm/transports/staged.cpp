@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "comm/capture.h"
-#include "comm/mixers/messages.h"
 #include "core/backend.h"
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -269,9 +268,6 @@ class StagedTransport final : public Transport {
     pending_.erase(it);
   }
 
-  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
-    return make_message_mixer(backend, *this);
-  }
   std::string why_not_captured() const override { return through_the_host(*this); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 

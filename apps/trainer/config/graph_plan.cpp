@@ -25,7 +25,7 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
     plan.why_not = fmt::format("exchanges by {} pass through the host", config.sync.transport.name);
   const Topology* topology = site.ranks > 1 ? config.sync.topology.get() : nullptr;
   std::string never;
-  plan.period = std::lcm(repeat_period(topology, *config.optimizer.rule, 1, never),
+  plan.period = std::lcm(repeat_period(topology, *config.optimizer.rule, never),
                          config.sync.algorithm.steps.period);
   if (config.sync.algorithm.steps.asynchronous)
     never = fmt::format("{} goes by the clock, not by steps", config.sync.algorithm.label());
