@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 
 namespace starling {
 namespace {
@@ -88,9 +89,9 @@ ConsensusDistance consensus_distance(Transport& transport, Backend& backend,
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     for (const BucketSlot& slot : buckets[b].layout->slots) {
       const Shape shape{slot.elements};
-      backend.squared_distance({buckets[b].parameters.slice(slot.offset, shape),
-                                mean[b].slice(slot.offset, shape), totals,
-                                static_cast<std::int64_t>(b)});
+      backend.reduce(Reduce::squared_distance(buckets[b].parameters.slice(slot.offset, shape),
+                                              mean[b].slice(slot.offset, shape), totals,
+                                              static_cast<std::int64_t>(b)));
     }
   }
   std::vector<double> squares(buckets.size());

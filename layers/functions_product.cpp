@@ -2,6 +2,7 @@
 #include "core/operations/convolutions.h"
 #include "core/operations/map.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -11,7 +12,7 @@ namespace {
 /// The gradient of a bias: the sum of dy over all but the last dimension.
 void bias_gradient(Backend& backend, const Tensor& dy, const Gradients::Target& target) {
   if (!target) return;
-  backend.sum_rows({.x = dy, .y = target.tensor, .accumulate = target.accumulate});
+  backend.reduce({dy, target.tensor, target.accumulate});
 }
 
 /// All dimensions but the last as the rows of a matrix.

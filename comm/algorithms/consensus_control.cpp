@@ -7,6 +7,7 @@
 
 #include "comm/algorithms/updater.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "kernels/decode_sum.h"
 
 namespace starling {
@@ -78,9 +79,9 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
     weighted_sum(backend_, terms, weights, difference);
     if (mix.encoded)
       decode_sum(backend_, mix.received, mix.encoded, -mix.weights[0], difference, true);
-    backend_.squared_distance({difference, {}, own_, 0});
+    backend_.reduce(Reduce::squared_distance(difference, {}, own_, 0));
   }
-  backend_.squared_distance({x, {}, own_, 1});
+  backend_.reduce(Reduce::squared_distance(x, {}, own_, 1));
 }
 
 void ConsensusControl::start_sums() {

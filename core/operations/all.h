@@ -12,4 +12,5 @@
 #include "core/operations/pictures.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/operations/updates.h"

@@ -77,14 +77,6 @@ void check_pooling(const Checker& call, const Tensor& x, const Tensor& y, Poolin
   if (kind == Pooling::kBlur) (void)blur_filter(window);
 }
 
-void check_image_mean(const Checker& call, const Tensor& image, const Tensor& mean) {
-  call.floating(image, "the image"), call.there(mean, "the mean");
-  call.that(image.shape().rank() == 4 && mean.elements() == image.shape()[0] * image.shape()[3] &&
-                mean.dtype() == image.dtype(),
-            "{} {} and {} {} do not belong together", image.shape().text(), name_of(image.dtype()),
-            mean.shape().text(), name_of(mean.dtype()));
-}
-
 }  // namespace
 
 void check(const Conv2dForward& args) {
@@ -118,10 +110,6 @@ void check(const Pool2dBackward& args) {
   const Checker call("pool2d_backward");
   check_pooling(call, args.dx, args.dy, args.kind, args.window);
   if (args.kind == Pooling::kMax) call.has(args.index, "index", args.dy.elements(), DType::kInt32);
-}
-
-void check(const GlobalAvgPoolForward& args) {
-  check_image_mean(Checker("global_avg_pool_forward"), args.x, args.y);
 }
 
 }  // namespace starling

@@ -88,10 +88,4 @@ struct Pool2dBackward {
 /// kLongestBlur or has a dilation.
 std::vector<double> blur_filter(const Window2d& window);
 
-/// y[N,C] = mean over H, W of x[N,H,W,C].
-struct GlobalAvgPoolForward {
-  Tensor x, y;
-  Accesses accesses() const { return Accesses().read({x}).write({y}); }
-};
-
 }  // namespace starling

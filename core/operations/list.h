@@ -13,8 +13,8 @@
 // allows it.
 // Low precision: where activations (x, y, dy, dx, residuals, logits) are bf16 or fp16, weights of
 // products have their dtype, and everything else is fp32: biases, gamma, beta, statistics, losses,
-// and the gradients of parameters (dweight, dbias, dgamma, dbeta, the y of SumRows, the c of a
-// Matmul that makes a weight's gradient). Arithmetic and sums are fp32 at least.
+// and the gradients of parameters (dweight, dbias, dgamma, dbeta, the c of a Matmul that makes a
+// weight's gradient). Arithmetic and sums are fp32 at least.
 namespace starling {
 
 // X(arguments, name of the function that takes them)
@@ -23,8 +23,8 @@ namespace starling {
   X(Conv2dBackwardData, conv2d_backward_data)          \
   X(Conv2dBackwardWeights, conv2d_backward_weights)    \
   X(Matmul, matmul)                                    \
-  X(SumRows, sum_rows)                                 \
   X(Map, map)                                          \
+  X(Reduce, reduce)                                    \
   X(BatchNormForward, batch_norm_forward)              \
   X(BatchNormBackward, batch_norm_backward)            \
   X(ChannelSums, channel_sums)                         \
@@ -36,7 +36,6 @@ namespace starling {
   X(LayerNormBackward, layer_norm_backward)            \
   X(Pool2dForward, pool2d_forward)                     \
   X(Pool2dBackward, pool2d_backward)                   \
-  X(GlobalAvgPoolForward, global_avg_pool_forward)     \
   X(StridedCopy, strided_copy)                         \
   X(Dropout, dropout)                                  \
   X(TargetLoss, target_loss)                           \
@@ -51,7 +50,6 @@ namespace starling {
   X(WeightedSum, weighted_sum)                         \
   X(Encode, encode)                                    \
   X(Decode, decode)                                    \
-  X(SquaredDistance, squared_distance)                 \
   X(SquaredNorms, squared_norms)                       \
   X(GradientControl, gradient_control)                 \
   X(Update, update)

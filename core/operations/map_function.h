@@ -11,7 +11,11 @@ namespace starling {
 /// the output will do) and b the gradient of its output. A new function is a line here.
 #define STARLING_MAP_FUNCTIONS(X)                          \
   X(kAdd, 2, a + b)                                        \
+  X(kSubtract, 2, a - b)                                   \
   X(kMultiply, 2, a* b)                                    \
+  X(kMaximum, 2, (a > b) | (a != a) ? a : b)               \
+  X(kMinimum, 2, (a < b) | (a != a) ? a : b)               \
+  X(kSquare, 1, a* a)                                      \
   X(kRelu, 1, math::relu(a))                               \
   X(kRelu6, 1, math::relu6(a))                             \
   X(kGelu, 1, math::gelu(a))                               \

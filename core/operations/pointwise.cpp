@@ -31,16 +31,6 @@ void check(const WeightedSum& args) {
     call.has(args.in[i], "an input", args.out.elements(), args.out.dtype());
 }
 
-void check(const SquaredDistance& args) {
-  const Checker call("squared_distance");
-  call.floating(args.x, "x");
-  call.may_have(args.y, "y", args.x.elements(), args.x.dtype());
-  call.there(args.totals, "totals");
-  call.that(args.totals.dtype() == DType::kFloat64 && args.index >= 0 &&
-                args.index < args.totals.elements(),
-            "total {} of {} {}", args.index, args.totals.elements(), name_of(args.totals.dtype()));
-}
-
 void check(const SquaredNorms& args) {
   const Checker call("squared_norms");
   call.there(args.totals, "totals");

@@ -7,7 +7,7 @@
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
 
-// Operations on each number by itself, or that move numbers, and squared distances.
+// Operations on each number by itself, or squared norms.
 namespace starling {
 
 enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu, kRelu6 };
@@ -46,19 +46,9 @@ struct WeightedSum {
   }
 };
 
-/// totals (fp64, on the device) [i] += Σ (x - y)², y optional: the squared norm. Summed in fp64, in
-/// an order that depends on the number of elements alone.
-struct SquaredDistance {
-  Tensor x, y, totals;
-  std::int64_t index = 0;
-  Accesses accesses() const {
-    return Accesses().read({x, y}).change({totals.slice(index, Shape{1})});
-  }
-};
-
-/// totals[first + i] (fp64, on the device) = Σ x[i]², with the bits of a SquaredDistance of each
-/// alone onto 0. The tensors are all fp32 or all fp64. One call for all gradients of a step: a
-/// device would take longer to be told of each than to sum it.
+/// totals[first + i] (fp64, on the device) = Σ x[i]², with the bits of a Reduce of each alone
+/// (Reduce::squared_distance) onto 0. The tensors are all fp32 or all fp64. One call for all
+/// gradients of a step: a device would take longer to be told of each than to sum it.
 struct SquaredNorms {
   std::vector<Tensor> x;
   Tensor totals;

@@ -24,10 +24,4 @@ void check(const Matmul& args) {
   call.may_have(args.bias, "bias", c[1], wide);
 }
 
-void check(const SumRows& args) {
-  const Checker call("sum_rows");
-  const auto x = call.matrix(args.x, "x");
-  call.has(args.y, "y", x.columns, wide_of(args.x.dtype()));
-}
-
 }  // namespace starling

@@ -3,7 +3,7 @@
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
 
-// Matrix products, and sums over rows.
+// Matrix products.
 namespace starling {
 
 /// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row), then ReLU if `relu` (not with
@@ -17,13 +17,6 @@ struct Matmul {
   Accesses accesses() const {
     return Accesses().read({a, b, bias}).output(accumulate, {c}).multiplies(a, c);
   }
-};
-
-/// y[C] = Σ over rows of x[R,C].
-struct SumRows {
-  Tensor x, y;
-  bool accumulate = false;
-  Accesses accesses() const { return Accesses().read({x}).output(accumulate, {y}); }
 };
 
 }  // namespace starling

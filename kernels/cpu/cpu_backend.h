@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <tuple>
 
 #include "core/backend.h"
 #include "core/operations/all.h"
@@ -69,9 +68,6 @@ class CpuBackend final : public Backend {
   template <class T>
   void batch_norm_backward_of(const BatchNormBackward& args);
   template <class T>
-  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, Compute<T>* y,
-                   bool accumulate);
-  template <class T>
   void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
                          const Compute<T>* bias, T* y);
   template <class T>
@@ -103,9 +99,7 @@ class CpuBackend final : public Backend {
   cpu::Threads threads_;
   cpu::Isa isa_;
   bool bf16_products_;  ///< oneDNN multiplies bf16 natively
-  std::tuple<cpu::Kernels<float>, cpu::Kernels<double>, cpu::Kernels<BFloat16>,
-             cpu::Kernels<Float16>>
-      kernels_;
+  cpu::AllKernels kernels_;
   cpu::DnnlOperations dnnl_;
   StreamKind stream_ = StreamKind::kCompute;
 };

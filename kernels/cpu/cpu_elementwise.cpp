@@ -2,6 +2,7 @@
 #include <array>
 
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "core/operations/updates.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/gradient_factor.h"
@@ -62,43 +63,12 @@ void CpuBackend::issue(const GradientControl& args) {
   control[1] = result.skip;
 }
 
-void CpuBackend::issue(const SquaredDistance& args) {
-  // Elements whose sum is one term, so that the order does not depend on the threads
-  constexpr Index kBlock = 4096;
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    const Index n = args.x.elements(), blocks = (n + kBlock - 1) / kBlock;
-    const T* x = args.x.data<T>();
-    const T* y = cpu::optional<T>(args.y);
-    const cpu::Workspace<double> sums(*allocator_, std::max<Index>(blocks, 1));
-    threads_.parallel_for(blocks, 8, [&](Index begin, Index end) {
-      for (Index b = begin; b < end; ++b) {
-        const Index o = b * kBlock;
-        sums.data()[b] =
-            kernels<T>().squared_distance(x + o, y ? y + o : nullptr, std::min(kBlock, n - o));
-      }
-    });
-    // Sums go in chains, of which a GPU takes all at the same time; up to 32 terms are added one
-    // after another.
-    constexpr Index kChains = 32;
-    double sum = 0.0;
-    for (Index chain = 0; chain < std::min(kChains, blocks); ++chain) {
-      double part = 0.0;
-      for (Index b = chain; b < blocks; b += kChains) part += sums.data()[b];
-      sum += part;
-    }
-    args.totals.data<double>()[args.index] += sum;
-  });
-}
-
 void CpuBackend::issue(const SquaredNorms& args) {
   if (args.x.empty()) return;
   fill(args.results(), 0.0);
   for (std::size_t i = 0; i < args.x.size(); ++i) {
-    squared_distance({.x = args.x[i],
-                      .y = {},
-                      .totals = args.totals,
-                      .index = args.first + static_cast<Index>(i)});
+    reduce(
+        Reduce::squared_distance(args.x[i], {}, args.totals, args.first + static_cast<Index>(i)));
   }
 }
 

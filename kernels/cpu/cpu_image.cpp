@@ -104,14 +104,6 @@ void CpuBackend::issue(const Pool2dBackward& args) {
   });
 }
 
-void CpuBackend::issue(const GlobalAvgPoolForward& args) {
-  const Shape& image = args.x.shape();
-  const Index pixels = image[1] * image[2], channels = image[3];
-  by_image(args.x, args.y, [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
-    k.global_sum(x, y, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
-  });
-}
-
 void CpuBackend::issue(const AugmentImages& args) {
   const Shape shape = args.x.shape();
   const std::int32_t* params = cpu::optional<std::int32_t>(args.params);

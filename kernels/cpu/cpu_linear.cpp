@@ -3,6 +3,7 @@
 #include "core/operations/convolutions.h"
 #include "core/operations/map.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/cpu/depthwise.h"
 
@@ -194,14 +195,10 @@ void CpuBackend::issue(const Conv2dBackwardWeights& args) {
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window);
   floating(args.x, [&](auto type) {
     using T = decltype(type);
-    using R = Compute<T>;
-    const T* dy = args.dy.data<T>();
-    conv2d_backward_weights_of<T>(g, args.x.data<T>(), dy, args.dweight.data<R>(), args.accumulate);
-    if (args.dbias) {
-      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels, args.dbias.data<R>(),
-                  args.accumulate);
-    }
+    conv2d_backward_weights_of<T>(g, args.x.data<T>(), args.dy.data<T>(),
+                                  args.dweight.data<Compute<T>>(), args.accumulate);
   });
+  if (args.dbias) reduce({args.dy, args.dbias, args.accumulate});
 }
 
 template <class T>
@@ -263,35 +260,6 @@ void CpuBackend::issue(const Matmul& args) {
       low_matmul(p, a, b, bias, args.c.data<T>());
     }
     if (args.relu) map({MapFunction::kRelu, args.c, args.c});
-  });
-}
-
-template <class T>
-void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>* y,
-                             bool accumulate) {
-  // Each block's sums, added up in the blocks' order: no bit depends on the number of threads.
-  const Index block = cpu::block_rows(channels), width = cpu::fold_width(channels);
-  const Index blocks = std::max<Index>((rows + block - 1) / block, 1);
-  const cpu::Workspace<double> sums(*allocator_, blocks * channels);
-  const cpu::Workspace<Compute<T>> scratch(*allocator_, threads_.count() * width);
-  std::fill_n(sums.data(), blocks * channels, 0.0);
-  threads_.parallel_blocks(rows, block, [&](Index part, Index r, Index count) {
-    kernels<T>().column_sums(x + r * channels, count, channels, scratch.data() + part * width,
-                             sums.data() + r / block * channels);
-  });
-  double* total = sums.data();
-  for (Index b = 1; b < blocks; ++b) {
-    for (Index c = 0; c < channels; ++c) total[c] += sums.data()[b * channels + c];
-  }
-  for (Index c = 0; c < channels; ++c)
-    y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + total[c] : total[c]);
-}
-
-void CpuBackend::issue(const SumRows& args) {
-  const cpu::Matrix x = cpu::matrix_of(args.x);
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    column_sums(args.x.data<T>(), x.rows, x.channels, args.y.data<Compute<T>>(), args.accumulate);
   });
 }
 

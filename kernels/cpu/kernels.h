@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 #include "core/dtype.h"
 #include "core/host_device.h"
@@ -80,6 +81,7 @@ struct Kernels {
                         const R* a, const R* b, const R* c);
   /// sum[channel] += Σ over a block of rows. scratch: width.
   void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
+  double (*sum)(const T* x, Index n);
   void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std,
                              Index rows, Index channels, double eps);
   /// Adds the block's share to sum_g (for dbeta) and sum_gx (for dgamma); dx optional.
@@ -134,8 +136,6 @@ struct Kernels {
                             Index first, Index last);
   void (*avg_pool_forward)(const T* x, T* y, const Geometry& g, Index first, Index last);
   void (*avg_pool_backward)(const T* dy, T* dx, const Geometry& g, Index first, Index last);
-  /// y[n,c] = scale · Σ over `pixels` rows of x[n,·,c]. scratch: channels.
-  void (*global_sum)(const T* x, T* y, Index images, Index pixels, Index channels, T scale);
 
   // --- Loss (loss_isa.cpp), on rows of logits.
   /// loss[row] of each row; dlogits (optional) = gradient · scale. Labels lie within the classes.
@@ -183,6 +183,8 @@ struct Kernels {
   void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k,
                  bool transpose_a, bool transpose_b, bool accumulate, Index first, Index last);
 };
+
+using AllKernels = std::tuple<Kernels<float>, Kernels<double>, Kernels<BFloat16>, Kernels<Float16>>;
 
 /// The tables for an instruction set.
 void load(Isa isa, Kernels<float>& table);

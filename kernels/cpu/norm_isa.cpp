@@ -357,6 +357,12 @@ STARLING_HD double sum_of(Index n, F f) {
 }
 
 template <class T>
+static double sum(const T* x, Index n) {
+  return sum_of<Compute<T>>(
+      n, [x](Index i) __attribute__((always_inline)) { return widen(x[i]); });
+}
+
+template <class T>
 static void layer_norm_forward(const T* x, const Compute<T>* gamma, const Compute<T>* beta, T* y,
                                Compute<T>* mean, Compute<T>* inv_std, Index rows, Index channels,
                                double eps) {
@@ -422,6 +428,7 @@ static void set(Kernels<T>& table) {
   table.masked_sums = masked_sums<T>;
   table.masked_affine = masked_affine<T>;
   table.column_sums = column_sums<T>;
+  table.sum = sum<T>;
   table.layer_norm_forward = layer_norm_forward<T>;
   table.layer_norm_backward = layer_norm_backward<T>;
 }

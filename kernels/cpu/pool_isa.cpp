@@ -108,33 +108,11 @@ static void avg_pool_backward(const T* dy, T* dx, const Geometry& g, Index first
 }
 
 template <class T>
-static void global_sum(const T* x, T* y, Index images, Index pixels, Index channels, T scale) {
-  for (Index n = 0; n < images; ++n) {
-    T* __restrict out = y + n * channels;
-    for (Index c = 0; c < channels; ++c) out[c] = T(0);
-    const T* image = x + n * pixels * channels;
-    Index p = 0;
-    for (; p + 4 <= pixels; p += 4) {
-      const T* __restrict row = image + p * channels;
-      STARLING_LOOP for (Index c = 0; c < channels; ++c) {
-        out[c] += (row[c] + row[channels + c]) + (row[2 * channels + c] + row[3 * channels + c]);
-      }
-    }
-    for (; p < pixels; ++p) {
-      const T* __restrict row = image + p * channels;
-      STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += row[c];
-    }
-    for (Index c = 0; c < channels; ++c) out[c] *= scale;
-  }
-}
-
-template <class T>
 static void set(Kernels<T>& table) {
   table.max_pool_forward = max_pool_forward<T>;
   table.max_pool_backward = max_pool_backward<T>;
   table.avg_pool_forward = avg_pool_forward<T>;
   table.avg_pool_backward = avg_pool_backward<T>;
-  table.global_sum = global_sum<T>;
 }
 
 }  // namespace

@@ -204,10 +204,7 @@ void CudaBackend::issue(const Conv2dBackwardWeights& args) {
   } else if (!cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
     plain_conv2d_backward_weights(*this, weights);
   }
-  if (!args.dbias) return;
-  const std::int64_t channels = args.dbias.elements();
-  sum_rows({args.dy.reshaped(Shape{args.dy.elements() / channels, channels}), args.dbias,
-            args.accumulate});
+  if (args.dbias) reduce({args.dy, args.dbias, args.accumulate});
 }
 
 void CudaBackend::issue(const Matmul& args) {

@@ -12,9 +12,9 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/host_device.h"
-#include "core/operations/convolutions.h"
 #include "core/operations/map.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/operations/updates.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
@@ -189,11 +189,12 @@ struct Adafactor {
         layers.extents,
         [&](const LayerExtent& layer) {
           const std::int64_t rows = layer.rows, columns = layer.columns;
-          backend.global_avg_pool_forward({.x = work(layer.first, Shape{rows, columns, 1, 1}),
-                                           .y = means.slice(layer.state_first, Shape{rows, 1})});
-          backend.sum_rows(
-              {.x = work(layer.first, Shape{rows, columns}),
-               .y = means.slice(layer.state_first + whole_blocks(rows), Shape{columns})});
+          const Tensor square = work(layer.first, Shape{rows, columns});
+          Reduce mean(square, means.slice(layer.state_first, Shape{rows, 1}));
+          mean.factor = 1.0 / static_cast<double>(columns);
+          backend.reduce(mean);
+          backend.reduce(
+              {square, means.slice(layer.state_first + whole_blocks(rows), Shape{columns})});
         },
         [&](std::int64_t first, std::int64_t state_first, std::int64_t elements) {
           backend.copy(variance.slice(first, Shape{elements}),
@@ -212,8 +213,7 @@ struct Adafactor {
         [&](const LayerExtent& layer) {
           const std::int64_t rows = layer.rows, columns = layer.columns, whole = whole_blocks(rows);
           const Tensor sum = work(total, Shape{1, 1});
-          backend.sum_rows(
-              {.x = state.slice(layer.state_first, Shape{rows, 1}), .y = sum.slice(0, Shape{1})});
+          backend.reduce({state.slice(layer.state_first, Shape{rows, 1}), sum});
           backend.map({{{MapFunction::kMultiply, 0, kMapNumbers}},
                        {sum},
                        work(spread, Shape{1, rows}),

@@ -9,6 +9,7 @@
 #include "core/backend.h"
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/optimizer_reference.h"
@@ -70,7 +71,7 @@ struct GraphWork {
       const StreamScope scope(backend, StreamKind::kUpdate);
       backend.wait(produced);
       backend.fill(totals, 0.0);
-      backend.squared_distance({.x = args.gradient, .totals = totals});
+      backend.reduce(Reduce::squared_distance(args.gradient, {}, totals, 0));
       backend.gradient_control({.totals = totals,
                                 .count = 1,
                                 .scale = 1.0 / values.loss_scale,

@@ -15,6 +15,7 @@
 #include "core/operations/pictures.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/operations/updates.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
@@ -225,8 +226,10 @@ TEST_CASE(
         [&] { b.cast({.x = whole, .y = four}); },
         [&] { b.dropout({.x = four, .y = four, .p = 1.5}); },
         [&] { b.weighted_sum({.terms = 9, .out = four}); },
-        [&] { b.sum_rows({.x = four, .y = four}); },
-        [&] { b.squared_distance({.x = four, .totals = totals, .index = 2}); },
+        [&] {
+          b.reduce({table, four.reshaped({2, 2})});
+        },
+        [&] { b.reduce(Reduce::squared_distance(four, {}, totals, 2)); },
         [&] { b.gradient_control({.totals = totals, .first = 1, .count = 2, .control = totals}); },
         [&] { b.layer_norm_forward({.x = table}); },
         [&] { b.batch_norm_forward({.x = table, .y = table, .training = false}); },

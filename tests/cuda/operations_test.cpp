@@ -87,7 +87,7 @@ class WithoutLibraries final : public ForwardingBackend {
   }
   void issue(const Conv2dBackwardWeights& args) override {
     cuda::plain_conv2d_backward_weights(gpu(), args);
-    if (args.dbias) gpu().sum_rows({.x = args.dy, .y = args.dbias, .accumulate = args.accumulate});
+    if (args.dbias) gpu().reduce({args.dy, args.dbias, args.accumulate});
   }
   void issue(const Matmul& args) override { cuda::plain_matmul(gpu(), args); }
 };

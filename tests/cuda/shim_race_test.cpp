@@ -119,7 +119,7 @@ TEST_CASE("cuda/race: without the waits for one of its events a step races") {
       gradients += missed(calls, i, "conv2d_backward_weights", "update") > 0 ||
                    missed(calls, i, "matmul", "update") > 0 ||
                    missed(calls, i, "batch_norm_backward", "update") > 0 ||
-                   missed(calls, i, "sum_rows", "update") > 0;
+                   missed(calls, i, "reduce", "update") > 0;
     } else if (calls[i].stream == update) {
       sent += missed(calls, i, "update", "copy to the host") > 0;
       joined += missed(calls, i, "update", "conv2d_forward") > 0;

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "tests/cuda/support.h"
 #include "tests/operations/operation_table.h"
 
@@ -21,7 +22,7 @@ std::vector<double> one_by_one(const std::vector<Tensor>& x) {
   const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
   gpu().fill(totals, 0.0);
   for (std::size_t i = 0; i < x.size(); ++i)
-    gpu().squared_distance({x[i], {}, totals, static_cast<std::int64_t>(i) + 1});
+    gpu().reduce(Reduce::squared_distance(x[i], {}, totals, static_cast<std::int64_t>(i) + 1));
   std::vector<double> numbers = to_numbers(totals);
   numbers.front() = numbers.back() = -1.0;
   return numbers;

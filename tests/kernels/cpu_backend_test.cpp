@@ -14,10 +14,12 @@
 
 #include "core/error.h"
 #include "core/operations/codecs.h"
+#include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/philox.h"
 #include "kernels/open_backend.h"
 #include "tests/kernels/instruction_sets.h"
@@ -49,6 +51,27 @@ ExitCode code_of(F&& f) {
 
 }  // namespace
 
+TEST_CASE(
+    "kernels/cpu: the gradient of a convolution's bias has the same bits on any number of "
+    "threads") {
+  constexpr Index kImages = 24, kSide = 17, kChannels = 5;
+  const Shape shape{kImages, kSide, kSide, kChannels};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Numbers expected;
+    for (const int threads : {1, 2, 3}) {
+      CpuBackend backend(threads);
+      const Tensor x = to_tensor(backend, random_numbers(shape.elements(), 3), shape, dtype),
+                   dy = to_tensor(backend, random_numbers(shape.elements(), 4), shape, dtype),
+                   dweight(backend, {kChannels, 1, 1, kChannels}, DType::kFloat32),
+                   dbias(backend, {kChannels}, DType::kFloat32);
+      backend.conv2d_backward_weights(
+          {.x = x, .dy = dy, .dweight = dweight, .dbias = dbias, .window = {}});
+      if (threads == 1) expected = to_numbers(dbias);
+      CHECK(to_numbers(dbias) == expected);
+    }
+  }
+}
+
 TEST_CASE("kernels/cpu: sums have the same bits on any number of threads") {
   for (const auto& [rows, columns] :
        {std::pair<Index, Index>{5000, 3}, {700, 129}, {100000, 1}, {40, 2000}}) {
@@ -59,11 +82,11 @@ TEST_CASE("kernels/cpu: sums have the same bits on any number of threads") {
       const Tensor x = to_tensor(backend, random_numbers(rows * columns, 7), {rows, columns},
                                  DType::kFloat64),
                    y(backend, {columns}, DType::kFloat64);
-      backend.sum_rows({.x = x, .y = y});
+      backend.reduce({x, y});
       std::vector<double> found(y.data<double>(), y.data<double>() + columns);
       const Tensor total(backend, {1}, DType::kFloat64);
       backend.fill(total, 0.0);
-      backend.squared_distance({.x = x, .totals = total});
+      backend.reduce(Reduce::squared_distance(x, {}, total, 0));
       found.push_back(*total.data<double>());
       if (threads == 1) expected = found;
       CHECK(found == expected);

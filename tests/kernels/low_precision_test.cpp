@@ -7,6 +7,7 @@
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/instruction_sets.h"
@@ -79,13 +80,15 @@ TEST_CASE("kernels/low precision: sums of many numbers do not stop at the type's
           column(backend, {1, kRows}, dtype);
       backend.fill(ones, 1.0);
       backend.fill(column, 1.0);
-      backend.sum_rows({.x = ones, .y = sums});
+      backend.reduce({ones, sums});
       CHECK(to_numbers(sums) == Numbers(16, 4096.0));
       const Tensor product(backend, {1, 16}, dtype);
       backend.matmul({.a = column, .b = ones, .c = product});
       CHECK(to_numbers(product) == Numbers(16, 4096.0));
       const Tensor mean(backend, {1, 16}, dtype);
-      backend.global_avg_pool_forward({.x = ones.reshaped({1, 64, 64, 16}), .y = mean});
+      Reduce share(ones, mean);
+      share.factor = 1.0 / kRows;
+      backend.reduce(share);
       CHECK(to_numbers(mean) == Numbers(16, 1.0));
       // Overlapping windows add up to 49 · 9 terms of 1/49 at one pixel.
       const Window2d window{{7, 7}, {1, 1}, {3, 3}};
@@ -95,7 +98,7 @@ TEST_CASE("kernels/low precision: sums of many numbers do not stop at the type's
       CHECK(to_numbers(dx)[(10 * 21 + 10) * 3] == 1.0);
       const Tensor totals(backend, {1}, DType::kFloat64);
       backend.fill(totals, 0.0);
-      backend.squared_distance({.x = ones, .totals = totals});
+      backend.reduce(Reduce::squared_distance(ones, {}, totals, 0));
       CHECK(to_numbers(totals)[0] == 16.0 * kRows);
     }
   }

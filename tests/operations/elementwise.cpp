@@ -7,6 +7,7 @@
 #include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/philox.h"
 #include "tests/operations/rows.h"
 
@@ -66,6 +67,61 @@ Operation sum_of_two(Index n) {
   return op;
 }
 
+namespace {
+
+/// The element of a tensor of shape `own` that stands at place i of `places`.
+std::size_t place_in(const Shape& own, const Shape& places, std::size_t i) {
+  std::size_t result = 0, unit = 1;
+  for (int d = 1; d <= places.rank(); ++d) {
+    const std::size_t size = at(places[places.rank() - d]), coordinate = i % size;
+    i /= size;
+    if (d > own.rank()) continue;
+    const Index extent = own[own.rank() - d];
+    if (extent > 1) result += coordinate * unit;
+    unit *= at(extent);
+  }
+  return result;
+}
+
+}  // namespace
+
+Operation reduction(Reduction by, const Shape& a, const Shape& b, const Shape& places,
+                    const Shape& y) {
+  Operation op;
+  const bool sum = by == Reduction::kSum;
+  op.name = fmt::format("{} of {} by {} over {}",
+                        sum                         ? "sum"
+                        : by == Reduction::kLargest ? "largest"
+                                                    : "least",
+                        a.text(), b.text(), y.text());
+  op.inputs = {a, b};
+  op.outputs = {y};
+  op.input_roles = {Role::kActivation, Role::kParameter};
+  op.loose = {0, 1, 2};
+  op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
+    Reduce args({{MapFunction::kMultiply}}, {in[0], in[1]}, out[0]);
+    args.by = by;
+    if (sum) args.factor = 0.5;
+    backend.reduce(args);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    std::vector<bool> begun(out[0].size());
+    for (std::size_t i = 0; i < at(places.elements()); ++i) {
+      const double v = in[0][place_in(a, places, i)] * in[1][place_in(b, places, i)];
+      const std::size_t to = place_in(y, places, i);
+      double& result = out[0][to];
+      if (sum) {
+        result += 0.5 * v;
+      } else if (!begun[to] || std::isnan(v) ||
+                 (by == Reduction::kLargest ? v > result : v < result)) {
+        result = v;
+      }
+      begun[to] = true;
+    }
+  };
+  return op;
+}
+
 Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Shape& y) {
   Operation op;
   op.name = fmt::format("map of {}, {} and {} to {}", a.text(), b.text(), c.text(), y.text());
@@ -84,20 +140,9 @@ Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Sh
                  {0.75}});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    const auto place = [&](const Shape& own, std::size_t i) {
-      std::size_t result = 0, unit = 1;
-      for (int d = 1; d <= y.rank(); ++d) {
-        const std::size_t size = at(y[y.rank() - d]), coordinate = i % size;
-        i /= size;
-        if (d > own.rank()) continue;
-        const Index extent = own[own.rank() - d];
-        if (extent > 1) result += coordinate * unit;
-        unit *= at(extent);
-      }
-      return result;
-    };
     for (std::size_t i = 0; i < out[0].size(); ++i) {
-      const double v = 0.75 * in[0][place(a, i)] * in[1][place(b, i)] + in[2][place(c, i)];
+      const double v =
+          0.75 * in[0][place_in(a, y, i)] * in[1][place_in(b, y, i)] + in[2][place_in(c, y, i)];
       out[0][i] = v / (1.0 + std::exp(-v));
     }
   };
@@ -127,12 +172,13 @@ Operation sum_with_weights(Index n, int terms) {
 
 Operation sums_of_rows(Index rows, Index channels) {
   Operation op;
-  op.name = fmt::format("sum_rows {}x{}", rows, channels);
+  op.name = fmt::format("sum of rows {}x{}", rows, channels);
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}};
   op.output_roles = {Role::kParameter};
+  op.loose = {1};  // fp64 and the rows' own type will do
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.sum_rows({.x = in[0], .y = out[0]});
+    b.reduce({in[0], out[0]});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)];

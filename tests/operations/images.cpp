@@ -87,8 +87,12 @@ Operation global_pooling(const Image& x) {
   op.name = fmt::format("global average pooling of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c}};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.global_avg_pool_forward({.x = in[0], .y = out[0]});
+  op.loose = {1};
+  if (count(x.shape()) == 1) op.loose = {0, 1};  // one number broadcasts
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    Reduce mean(in[0], out[0].reshaped({x.n, 1, 1, x.c}));
+    mean.factor = 1.0 / static_cast<double>(x.h * x.w);
+    b.reduce(mean);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {

@@ -265,7 +265,7 @@ Operation squared_distance(Index n, bool of_two) {
   op.output_roles = {Role::kExact};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[0], kBefore);
-    b.squared_distance({.x = in[0], .y = of_two ? in[1] : Tensor(), .totals = out[0], .index = 1});
+    b.reduce(Reduce::squared_distance(in[0], of_two ? in[1] : Tensor(), out[0], 1));
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     std::fill(out[0].begin(), out[0].end(), kBefore);

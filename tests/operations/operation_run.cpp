@@ -226,6 +226,8 @@ class Varying final : public ForwardingBackend {
       bool may = way_.accumulate && !args.accumulate;
       // a product has one of the two
       if constexpr (requires { args.transpose_a; }) may = may && !args.relu;
+      // only sums
+      if constexpr (requires { args.by; }) may = may && args.by == Reduction::kSum;
       // which divides what was there too
       if constexpr (requires { args.divisor; }) may = false;
       if (may) args.accumulate = true, ++varied;

@@ -15,6 +15,23 @@ namespace starling::tests {
 
 namespace {
 
+void add_reductions(std::vector<Operation>& table) {
+  for (const Reduction by : {Reduction::kSum, Reduction::kLargest, Reduction::kLeast}) {
+    table.push_back(reduction(by, {40, 7}, {7}, {40, 7}, {7}));
+    table.push_back(reduction(by, {5, 33, 24}, {5, 1, 24}, {5, 33, 24}, {5, 1, 24}));
+    table.push_back(reduction(by, {300, 65}, {300, 1}, {300, 65}, {300, 1}));
+    table.push_back(reduction(by, {3, 1, 4, 10}, {6, 1, 10}, {3, 6, 4, 10}, {1, 6, 1, 10}));
+    table.push_back(reduction(by, {3, 4, 1, 9}, {5, 9}, {3, 4, 5, 9}, {4, 1, 1}));
+    table.push_back(reduction(by, {2, 5000}, {}, {2, 5000}, {2, 1}));
+    table.push_back(reduction(by, {3, 2100}, {2100}, {3, 2100}, {2100}));
+    table.push_back(reduction(by, {70, 513}, {70, 513}, {70, 513}, {}));
+    table.push_back(reduction(by, {2, 3}, {2, 3}, {2, 3}, {2, 3}));
+  }
+  // What maps take some rows of at once, with a row that repeats within a larger dimension
+  table.push_back(broadcast_map({4, 50, 24}, {4, 1, 24}, {24}, {4, 50, 24}));
+  table.push_back(broadcast_map({700, 3}, {700, 1}, {3}, {700, 3}));
+}
+
 void add_rows_of_norm_steps(std::vector<Operation>& table) {
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(channel_sums(1100, channels));
@@ -292,6 +309,7 @@ std::vector<Operation> operation_table() {
   table.push_back(batch_norm(2, 4, {}));
   // more than the CPU's kernels take at once
   table.push_back(batch_norm(9, 4500, {.relu = true, .residual = true}));
+  add_reductions(table);
   add_rows_of_norm_steps(table);
   add_rows_without_gradient(table);
   return table;

@@ -13,6 +13,7 @@
 #include "core/operations/map.h"
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "tests/operations/operation_table.h"
 
 // Functions that the operation table's rows are made with: one function per kind of row, over
@@ -105,6 +106,9 @@ Operation activation(MapFunction function, const std::string& name, Index n);
 Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Shape& y);
 Operation sum_of_two(Index n);
 Operation sum_with_weights(Index n, int terms = 3);
+/// Of the products of a and b, which broadcast to `places`; sums are halved. b is a parameter.
+Operation reduction(Reduction by, const Shape& a, const Shape& b, const Shape& places,
+                    const Shape& y);
 Operation sums_of_rows(Index rows, Index channels);
 Operation dropout(Index n, double p, Index run = 1);
 /// A cast between activations and parameters: a change of type where these are of two.

@@ -115,52 +115,6 @@ __global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T
   });
 }
 
-constexpr int kAverageThreads = 256;
-
-/// y[image][pack] = the mean over its pixels. A block takes some neighbouring packs of an image:
-/// blockDim.x threads for these, blockDim.y that share the pixels.
-template <class T, int kCount>
-__global__ void __launch_bounds__(kAverageThreads)
-    global_average(const T* x, T* y, Index images, Index pixels, Index packs, Compute<T> scale) {
-  using C = Compute<T>;
-  constexpr int kUnroll = 4;
-  __shared__ C shared[kAverageThreads * kCount];
-  const int width = static_cast<int>(blockDim.x), lanes = static_cast<int>(blockDim.y);
-  const int thread = static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x);
-  const Index pack = Index{blockIdx.x} * width + threadIdx.x, line = packs * kCount;
-  for (Index image = blockIdx.y; image < images; image += gridDim.y) {
-    const T* from = x + (image * pixels * packs + pack) * kCount;
-    C sum[kCount] = {};
-    for (Index p = threadIdx.y; pack < packs && p < pixels; p += Index{kUnroll} * lanes) {
-      C values[kUnroll][kCount] = {};
-#pragma unroll
-      for (int k = 0; k < kUnroll; ++k) {
-        if (p + Index{k} * lanes < pixels)
-          load_wide<kCount>(from + (p + Index{k} * lanes) * line, values[k]);
-      }
-#pragma unroll
-      for (int i = 0; i < kCount; ++i)
-        sum[i] += (values[0][i] + values[1][i]) + (values[2][i] + values[3][i]);
-    }
-    __syncthreads();  // the last image's readers are done
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) shared[i * kAverageThreads + thread] = sum[i];
-    for (int half = lanes / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (static_cast<int>(threadIdx.y) >= half) continue;
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        sum[i] += shared[i * kAverageThreads + thread + half * width];
-        shared[i * kAverageThreads + thread] = sum[i];
-      }
-    }
-    if (threadIdx.y != 0 || pack >= packs) continue;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) sum[i] *= scale;
-    store_narrow<kCount>(sum, y + (image * packs + pack) * kCount);
-  }
-}
-
 /// The sizes of a pooling from x[N,H,W,C] and y[N,P,Q,C].
 Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s) {
   const Shape x = image.shape(), y = result.shape();
@@ -237,26 +191,6 @@ Blur blur_of(CudaBackend& backend, Window2d window, Index channels, DType type) 
   return {window, weight.reshaped({channels, window.kernel[0], window.kernel[1], 1})};
 }
 
-/// Images and pixels of x[N,H,W,C] against y[N,C], and packs of channels.
-struct Pixels {
-  Index images, pixels, packs;
-};
-/// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, vector's, 1 /
-/// pixels).
-template <class Run>
-void with_pixels(const Tensor& image, const Tensor& vector, Run run) {
-  const Shape& shape = image.shape();
-  floating(image, [&](auto type) {
-    using T = decltype(type);
-    T *x = image.data<T>(), *y = vector.data<T>();
-    const auto in_packs = [&]<int kCount>() {
-      const Pixels p{shape[0], shape[1] * shape[2], shape[3] / kCount};
-      run.template operator()<T, kCount>(p, x, y, 1.0 / static_cast<double>(p.pixels));
-    };
-    with_packs<T>(shape[3], in_packs, x, y);
-  });
-}
-
 }  // namespace
 
 void CudaBackend::issue(const Pool2dForward& args) {
@@ -294,22 +228,6 @@ void CudaBackend::issue(const Pool2dBackward& args) {
                  launch(max ? pool_backward<T, kCount, true> : pool_backward<T, kCount, false>, how,
                         s, dy, index, dx, share_of<T>(s));
                });
-}
-
-void CudaBackend::issue(const GlobalAvgPoolForward& args) {
-  const auto run = [&]<class T, int kCount>(const Pixels& p, const T* x, T* y, double share) {
-    // There are as many threads for the packs as there are packs, at most a warp, and no more for
-    // the pixels than have some. Both are powers of two.
-    unsigned width = 1, lanes = 1;
-    while (width < kWarp && static_cast<Index>(width) < p.packs) width *= 2;
-    while (lanes < kAverageThreads / width && static_cast<Index>(lanes) < p.pixels) lanes *= 2;
-    const Launch how{
-        {blocks_for(p.packs, static_cast<int>(width)), blocks_for(p.images, 1, 1, 65535)},
-        {width, lanes},
-        handle()};
-    launch(global_average<T, kCount>, how, x, y, p.images, p.pixels, p.packs, share);
-  };
-  with_pixels(args.x, args.y, run);
 }
 
 }  // namespace starling::cuda

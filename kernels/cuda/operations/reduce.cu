@@ -1,12 +1,15 @@
 #include <algorithm>
+#include <cstddef>
+#include <limits>
 #include <type_traits>
 
-#include "core/operations/pointwise.h"
-#include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "core/operations/updates.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/block_reduce.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
+#include "kernels/cuda/device/map_places.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/step_scalar.h"
 #include "kernels/math/gradient_factor.h"
@@ -17,84 +20,202 @@
 namespace starling::cuda {
 namespace {
 
-/// y[channel] (+)= the sum over the rows of x[rows][channels]; kCount channels to a thread. Threads
-/// are laid out with blockDim.x over channels and blockDim.y over rows. Runs of a few rows gather
-/// in the type of arithmetic, and go on in fp64. Of several parts of the rows each leaves its sums
-/// in partial[parts][channels], for the last block of the channels' tile.
-template <class T, int kCount>
-__global__ void __launch_bounds__(kThreads)
-    sum_rows_kernel(const T* x, Index rows, Index channels, Index rows_per_block, double* partial,
-                    unsigned* arrivals, Compute<T>* y, bool accumulate) {
-  using C = Compute<T>;
-  constexpr int kRun = 16;
-  __shared__ double sums[kThreads * kCount];
-  const Index first_channel = Index{blockIdx.x} * blockDim.x * kCount;
-  const Index channel = first_channel + Index{threadIdx.x} * kCount;
-  const Index first = Index{blockIdx.y} * rows_per_block, last = min(first + rows_per_block, rows);
-  double total[kCount] = {};
-  if (channel < channels) {
-    for (Index r = first + threadIdx.y; r < last; r += Index{kRun} * blockDim.y) {
-      C run[kCount] = {};
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) {
-        const Index row = r + Index{blockDim.y} * k;
-        if (row >= last) break;
-        C values[kCount];
-        load_wide<kCount>(x + row * channels + channel, values);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) run[i] += values[i];
-      }
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) total[i] += static_cast<double>(run[i]);
+/// What two numbers become.
+struct Fold {
+  Reduction by;
+  template <class V>
+  STARLING_HD V operator()(V a, V b) const {
+    if (by == Reduction::kSum) return a + b;
+    if (by == Reduction::kLargest) return math::map_function(MapFunction::kMaximum, a, b);
+    return math::map_function(MapFunction::kMinimum, a, b);
+  }
+  /// Changes no number.
+  template <class V>
+  STARLING_HD V nothing() const {
+    constexpr V kInfinity = std::numeric_limits<V>::infinity();
+    return by == Reduction::kSum ? V(0) : by == Reduction::kLargest ? -kInfinity : kInfinity;
+  }
+};
+
+/// Where results go.
+struct Results {
+  void* y;
+  DType type;
+  double factor;
+  bool accumulate;
+
+  STARLING_HD void give(Index i, double result) const {
+    switch (type) {
+      case DType::kFloat64: return give(static_cast<double*>(y)[i], result);
+      case DType::kFloat32: return give(static_cast<float*>(y)[i], result);
+      case DType::kBFloat16: return give(static_cast<BFloat16*>(y)[i], result);
+      default: return give(static_cast<Float16*>(y)[i], result);
     }
   }
-  const unsigned width = blockDim.x * kCount, thread = threadIdx.y * blockDim.x + threadIdx.x;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) sums[thread * kCount + static_cast<unsigned>(i)] = total[i];
-  __syncthreads();
-  const auto give = [&](Index to, double sum) {
-    y[to] = static_cast<C>(accumulate ? static_cast<double>(y[to]) + sum : sum);
-  };
-  const unsigned column = thread;
-  const Index own = first_channel + column;
-  if (column < width && own < channels) {
-    double sum = 0.0;
-    for (unsigned k = 0; k < blockDim.y; ++k) sum += sums[k * width + column];
-    if (gridDim.y == 1) return give(own, sum);
-    partial[Index{blockIdx.y} * channels + own] = sum;
-  }
-  if (gridDim.y == 1 || !last_block(arrivals + blockIdx.x, gridDim.y)) return;
-  // Threads that share a column take every lanes-th part; width is a power of two up to kThreads.
-  const unsigned lanes = kThreads / width, lane = thread / width;
-  const Index shared_column = first_channel + thread % width;
-  double sum = 0.0;
-  if (shared_column < channels) {
-#pragma unroll 8
-    for (Index part = lane; part < gridDim.y; part += lanes)
-      sum += partial[part * channels + shared_column];
-  }
-  sums[thread] = sum;
-  __syncthreads();
-  if (column >= width || own >= channels) return;
-  for (unsigned k = 1; k < lanes; ++k) sum += sums[k * width + column];
-  give(own, sum);
-}
 
-/// How sum_rows_kernel cuts x[rows][channels]: a function of these two alone.
+ private:
+  template <class Y>
+  STARLING_HD void give(Y& to, double result) const {
+    result *= factor;
+    if (accumulate) result += static_cast<double>(widen(to));
+    to = narrow<Y>(static_cast<Compute<Y>>(result));
+  }
+};
+
+/// A tensor [images][rows][length] that is added up as it lies.
+template <class T>
+struct Plain {
+  using Arithmetic = Compute<T>;
+  static constexpr int kUnroll = 16;
+  const T* x;
+  Index rows, length;
+
+  static constexpr Fold fold() { return {Reduction::kSum}; }
+  template <int kCount>
+  __device__ void begin() const {}
+  template <int kCount>
+  __device__ void values(Index image, Index row, Index along, Arithmetic (&to)[kCount]) const {
+    load_wide<kCount>(x + (image * rows + row) * length + along, to);
+  }
+};
+
+/// Any expression; an image is a place in the dimensions that stay, but for the last.
+template <class T, class A>
+struct Any {
+  using Arithmetic = A;
+  static constexpr int kUnroll = 1;
+  MapPlan<T, A> plan;
+  Reduction by;
+
+  STARLING_HD Fold fold() const { return {by}; }
+  template <int kCount>
+  __device__ void begin() const {
+    put_numbers<kCount>(plan);
+  }
+  template <int kCount>
+  __device__ void values(Index image, Index row, Index along, A (&to)[kCount]) const {
+    evaluate<kCount>(plan, image, row, along, to);
+  }
+};
+
+/// How reduce_rows cuts [images][rows][length]: a function of these alone.
 struct RowParts {
   unsigned threads_x = 1, threads_y = kThreads;
   Index tiles = 1, parts = 1, rows_per_part = 0;
 
-  RowParts(Index rows, Index channels, int per_thread, Index most_parts) {
-    const Index packs = (channels + per_thread - 1) / per_thread;
+  RowParts(Index images, Index rows, Index length, int per_thread, Index most_parts) {
+    const Index packs = (length + per_thread - 1) / per_thread;
     while (threads_x < 32 && static_cast<Index>(threads_x) < packs) threads_x *= 2;
     threads_y = kThreads / threads_x;
     tiles = (packs + threads_x - 1) / threads_x;
     const Index wanted = (rows + threads_y * 16 - 1) / (threads_y * 16);
-    parts = std::clamp<Index>(wanted, 1, std::clamp<Index>(512 / tiles, 1, most_parts));
+    parts = std::clamp<Index>(wanted, 1, std::clamp<Index>(512 / (tiles * images), 1, most_parts));
     rows_per_part = (rows + parts - 1) / parts;
   }
 };
+
+/// y[image][column] = the results over the rows; kCount columns to a thread. Threads are laid out
+/// with blockDim.x over columns and blockDim.y over rows. Runs of a few rows gather in the type of
+/// arithmetic, and go on in fp64. Of several parts of the rows each leaves its results in
+/// partial[image][parts][length], for the last block of the columns' tile.
+template <class Source, int kCount>
+__global__ void __launch_bounds__(kThreads)
+    reduce_rows(Source source, Index tiles, Index rows, Index length, Index rows_per_block,
+                double* partial, unsigned* arrivals, Results results) {
+  using C = typename Source::Arithmetic;
+  constexpr int kRun = 16;
+  __shared__ double sums[kThreads * kCount];
+  const Fold fold = source.fold();
+  const unsigned width = blockDim.x * kCount, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  const Quotient tile = divide(blockIdx.x, tiles);
+  const Index image = tile.whole, first_column = tile.rest * width;
+  const Index column = first_column + Index{threadIdx.x} * kCount, own = first_column + thread;
+  const Index first = Index{blockIdx.y} * rows_per_block, last = min(first + rows_per_block, rows);
+  source.template begin<kCount>();
+  double total[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) total[i] = fold.template nothing<double>();
+  for (Index r = first + threadIdx.y; column < length && r < last; r += Index{kRun} * blockDim.y) {
+    C run[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) run[i] = fold.template nothing<C>();
+#pragma unroll Source::kUnroll
+    for (int k = 0; k < kRun; ++k) {
+      const Index row = r + Index{blockDim.y} * k;
+      if (row >= last) break;
+      C values[kCount];
+      source.template values<kCount>(image, row, column, values);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) run[i] = fold(run[i], values[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) total[i] = fold(total[i], static_cast<double>(run[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums[thread * kCount + static_cast<unsigned>(i)] = total[i];
+  __syncthreads();
+  if (thread < width && own < length) {
+    double sum = sums[thread];
+    for (unsigned k = 1; k < blockDim.y; ++k) sum = fold(sum, sums[k * width + thread]);
+    if (gridDim.y == 1) return results.give(image * length + own, sum);
+    partial[(image * gridDim.y + blockIdx.y) * length + own] = sum;
+  }
+  if (gridDim.y == 1 || !last_block(arrivals + blockIdx.x, gridDim.y)) return;
+  // Threads that share a column take every lanes-th part; width is a power of two up to kThreads.
+  const unsigned lanes = kThreads / width, lane = thread / width;
+  const Index shared_column = first_column + thread % width;
+  double sum = fold.template nothing<double>();
+  if (shared_column < length) {
+#pragma unroll 8
+    for (Index part = lane; part < gridDim.y; part += lanes)
+      sum = fold(sum, partial[(image * gridDim.y + part) * length + shared_column]);
+  }
+  sums[thread] = sum;
+  __syncthreads();
+  if (thread >= width || own >= length) return;
+  for (unsigned k = 1; k < lanes; ++k) sum = fold(sum, sums[k * width + thread]);
+  results.give(image * length + own, sum);
+}
+
+/// y[image] = the result over all of [rows][packs]; a warp to an image, blockDim.y of them, or a
+/// block, or several blocks with a part of it each.
+template <class Source, int kCount>
+__global__ void __launch_bounds__(kThreads)
+    reduce_images(Source source, Index images, Index rows, Index packs, Index packs_per_block,
+                  double* partial, unsigned* arrivals, Results results) {
+  using C = typename Source::Arithmetic;
+  __shared__ double shared[kThreads / kWarp];
+  const Fold fold = source.fold();
+  const Index image = Index{blockIdx.x} * blockDim.y + threadIdx.y;
+  source.template begin<kCount>();
+  double total = fold.template nothing<double>();
+  if (image < images) {
+    const Index first = Index{blockIdx.y} * packs_per_block,
+                last = min(first + packs_per_block, rows * packs);
+#pragma unroll 1
+    for (Index i = first + threadIdx.x; i < last; i += blockDim.x) {
+      const Quotient row = rows == 1 ? Quotient{0, i} : divide(i, packs);
+      C values[kCount];
+      source.template values<kCount>(image, row.whole, row.rest * kCount, values);
+      C run = values[0];
+#pragma unroll
+      for (int k = 1; k < kCount; ++k) run = fold(run, values[k]);
+      total = fold(total, static_cast<double>(run));
+    }
+  }
+  total = blockDim.y > 1 ? warp_reduce(total, fold) : block_reduce<kThreads>(total, shared, fold);
+  if (gridDim.y == 1) {
+    if (threadIdx.x == 0 && image < images) results.give(image, total);
+    return;
+  }
+  if (threadIdx.x == 0) partial[image * gridDim.y + blockIdx.y] = total;
+  if (!last_block(arrivals + blockIdx.x, gridDim.y)) return;
+  total = fold.template nothing<double>();
+  for (Index part = threadIdx.x; part < gridDim.y; part += kThreads)
+    total = fold(total, partial[image * gridDim.y + part]);
+  total = block_reduce<kThreads>(total, shared, fold);
+  if (threadIdx.x == 0) results.give(image, total);
+}
 
 constexpr Index kBlock = 4096;  ///< elements whose squares are one term, as on the CPU
 constexpr int kLanes = 32;      ///< element i of a block belongs to chain i mod 32, as on the CPU
@@ -108,12 +229,12 @@ STARLING_HD double difference(T x, T y) {
   return a;
 }
 
-/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and total += the
-/// sums: those of a chain one after another, and the chains one after another, as on the CPU.
+/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and the result is of
+/// the sums: those of a chain one after another, and the chains one after another, as on the CPU.
 template <class T, int kCount, bool kDifference>
 __global__ void __launch_bounds__(kDistanceThreads)
     squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums,
-                      unsigned* arrivals, double* total) {
+                      unsigned* arrivals, Results results) {
   constexpr int kTeam = kLanes / kCount, kTeams = kDistanceThreads / kTeam, kUnroll = 8;
   __shared__ double lanes[kDistanceThreads * kCount];
   const int team = static_cast<int>(threadIdx.x) / kTeam,
@@ -174,7 +295,7 @@ __global__ void __launch_bounds__(kDistanceThreads)
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (int i = 1; i < kDistanceChains; ++i) chain += lanes[i];
-  *total += chain;
+  results.give(0, chain);
 }
 
 constexpr int kControlThreads = 256;
@@ -201,43 +322,118 @@ __global__ void __launch_bounds__(kControlThreads)
 
 }  // namespace
 
-void CudaBackend::issue(const SumRows& args) {
-  const Index channels = args.x.shape().back(), rows = args.x.elements() / channels;
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    using Y = Compute<T>;
-    const T* x = args.x.data<T>();
-    Y* y = args.y.data<Y>();
-    const auto run = [&]<int kCount>() {
-      const RowParts parts(rows, channels, kCount, 256);
-      const Tensor partial =
-          parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
-      const Launch how{{static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)},
-                       {parts.threads_x, parts.threads_y},
-                       handle()};
-      launch(sum_rows_kernel<T, kCount>, how, x, rows, channels, parts.rows_per_part,
-             partial ? partial.data<double>() : nullptr, arrivals(), y, args.accumulate);
-    };
-    with_packs<T>(channels, run, x);
-  });
-}
+namespace {
 
-void CudaBackend::issue(const SquaredDistance& args) {
-  double* total = args.totals.data<double>() + args.index;
-  floating(args.x, [&](auto type) {
+/// Sums in fp64 of squares, with the CPU's bits.
+bool sum_squares(CudaBackend& backend, const Reduce& args, const MapLayout& layout,
+                 const Results& results) {
+  const std::size_t tensors = args.tensors();
+  bool whole = sums_squares(args) && layout.rank == 1 && layout.reduced(0);
+  for (std::size_t k = 0; k < tensors && whole; ++k)
+    whole = layout.stride[k][0] == 1 && args.in[k].dtype() == args.in[0].dtype();
+  if (!whole) return false;
+  floating(args.in[0], [&](auto type) {
     using T = decltype(type);
-    const Index n = args.x.elements(), blocks = (n + kBlock - 1) / kBlock;
-    const T* x = args.x.data<T>();
-    const T* y = optional<T>(args.y);
-    if (n == 0) return;
-    const Tensor sums = scratch(blocks, DType::kFloat64);
+    const Index n = layout.size[0], blocks = (n + kBlock - 1) / kBlock;
+    const T* x = args.in[0].data<T>();
+    const T* y = tensors > 1 ? args.in[1].data<T>() : nullptr;
+    const Tensor sums = backend.scratch(blocks, DType::kFloat64);
     const auto run = [&]<int kCount>() {
       const unsigned grid = blocks_for(blocks, kDistanceThreads * kCount / kLanes);
       launch(y ? squared_distances<T, kCount, true> : squared_distances<T, kCount, false>,
-             {{grid}, {kDistanceThreads}, handle()}, x, y, n, blocks, sums.data<double>(),
-             arrivals(), total);
+             {{grid}, {kDistanceThreads}, backend.handle()}, x, y, n, blocks, sums.data<double>(),
+             backend.arrivals(), results);
     };
     with_packs<T>(kBlock, run, x, y);
+  });
+  return true;
+}
+
+/// Sizes that a Reduce comes down to: the last dimension stays, or `lines` of it go.
+struct Extents {
+  Index images = 1, rows = 1, length = 1;
+  bool lines = false;
+
+  explicit Extents(const MapLayout& layout) {
+    const auto last = static_cast<std::size_t>(layout.rank - 1);
+    for (std::size_t d = 0; d < last; ++d) (layout.reduced(d) ? rows : images) *= layout.size[d];
+    length = layout.size[last];
+    lines = layout.reduced(last);
+  }
+};
+
+template <int kCount, class Source>
+void launch_reduce(CudaBackend& backend, const Source& source, const Extents& e, std::size_t shared,
+                   const Results& results) {
+  Launch how{.stream = backend.handle(), .shared_bytes = shared};
+  if (e.lines) {
+    const Index packs = e.length / kCount, all = e.rows * packs;
+    const bool warps = all <= 1024;
+    const Index most = std::clamp<Index>(512 / e.images, 1, 256),
+                parts = warps ? 1 : std::clamp<Index>(all / (kThreads * 16), 1, most),
+                each = (all + parts - 1) / parts;
+    const Tensor partial =
+        parts > 1 ? backend.scratch(e.images * parts, DType::kFloat64) : Tensor();
+    const unsigned teams = warps ? kThreads / kWarp : 1;
+    how.grid = {static_cast<unsigned>((e.images + teams - 1) / teams),
+                static_cast<unsigned>(parts)};
+    how.block = {kThreads / teams, teams};
+    return launch(reduce_images<Source, kCount>, how, source, e.images, e.rows, packs, each,
+                  partial ? partial.data<double>() : nullptr, backend.arrivals(), results);
+  }
+  const RowParts parts(e.images, e.rows, e.length, kCount, 256);
+  const Tensor partial = parts.parts > 1
+                             ? backend.scratch(e.images * parts.parts * e.length, DType::kFloat64)
+                             : Tensor();
+  how.grid = {static_cast<unsigned>(e.images * parts.tiles), static_cast<unsigned>(parts.parts)};
+  how.block = {parts.threads_x, parts.threads_y};
+  launch(reduce_rows<Source, kCount>, how, source, parts.tiles, e.rows, e.length,
+         parts.rows_per_part, partial ? partial.data<double>() : nullptr, backend.arrivals(),
+         results);
+}
+
+template <class T, class A>
+void reduce_expression(CudaBackend& backend, const Reduce& args, const MapLayout& layout,
+                       DType type, const Results& results) {
+  const Extents e(layout);
+  const Any<T, A> source{{args, layout, type}, args.by};
+  constexpr int kPack = std::is_same_v<A, double> ? 1 : Pack<T>::kSize;
+  // Beside what the kernels have of a fixed size
+  const std::size_t most = (std::size_t{48} << 10) - kThreads * kPack * sizeof(double);
+  if (source.plan.packs(kPack, most))
+    launch_reduce<kPack>(backend, source, e, source.plan.shared_bytes(kPack), results);
+  else
+    launch_reduce<1>(backend, source, e, source.plan.shared_bytes(1), results);
+}
+
+}  // namespace
+
+void CudaBackend::issue(const Reduce& args) {
+  if (args.y.elements() == 0) return;
+  const Shape places = args.places();
+  if (places.elements() == 0) {
+    if (!args.accumulate) fill(args.y, 0.0);
+    return;
+  }
+  const MapLayout layout = layout_of(args, places, args.y);
+  const DType to = args.y.dtype();
+  const Results results{args.y.raw(), to, args.factor, args.accumulate};
+  if (sum_squares(*this, args, layout, results)) return;
+  const Tensor* x = &args.in[0];  // of the lowest type
+  for (const Tensor& tensor : args.in) {
+    if (tensor && is_low_precision(tensor.dtype())) x = &tensor;
+  }
+  floating(*x, [&](auto type) {
+    using T = decltype(type);
+    const Extents e(layout);
+    const bool wider = to == DType::kFloat64 && x->dtype() != to;
+    if (wider) return reduce_expression<T, double>(*this, args, layout, x->dtype(), results);
+    if (args.count > 0 || args.by != Reduction::kSum || layout.rank > 3 || e.lines)
+      return reduce_expression<T, Compute<T>>(*this, args, layout, x->dtype(), results);
+    const T* from = x->data<T>();
+    const Plain<T> source{from, e.rows, e.length};
+    const auto run = [&]<int kCount>() { launch_reduce<kCount>(*this, source, e, 0, results); };
+    with_packs<T>(e.length, run, from);
   });
 }
 

@@ -8,7 +8,7 @@
 
 // The squared norms of many tensors at once: a step that measures its gradients has one of each
 // parameter, and launches would cost more than the sums. Terms and their order are those of
-// kernels/cuda/operations/reduce.cu (squared_distance) and of the CPU.
+// kernels/cuda/operations/reduce.cu (squared_distances) and of the CPU.
 namespace starling::cuda {
 namespace {
 
@@ -76,7 +76,7 @@ __global__ void block_squares(Segments s, double* sums) {
   }
 }
 
-/// Chains of a sum, as in squared_distance: a segment's term b belongs to chain b mod 32, and
+/// Chains of a sum, as in squared_distances: a segment's term b belongs to chain b mod 32, and
 /// chains are added in their order.
 constexpr int kChains = 32;
 

@@ -1,0 +1,200 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/operations/map.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/pointwise.h"
+#include "kernels/cuda/device/row_grid.h"
+#include "kernels/math/map_functions.h"
+
+// An expression's numbers on the device, some neighbouring ones to a thread: each step is looked up
+// once for these.
+namespace starling::cuda {
+
+/// Any expression of tensors of T, or of what T is computed in, and its places; A is the type of
+/// its own arithmetic. Strides are in elements. Slots are those that the program uses: tensors,
+/// then numbers, then results.
+template <class T, class A>
+struct MapPlan {
+  using Arithmetic = A;
+  MapStep steps[kMapMostSteps];
+  int count, tensors, slots;
+  const void* in[kMapTensors];
+  bool wide[kMapTensors];    ///< not of T
+  bool repeats[kMapTensors]; ///< along the last dimension
+  A numbers[kMapMostNumbers];
+  /// The dimensions but the last: those of a row first that stay in a Reduce, and then the others.
+  int kept, rank;
+  Index size[Shape::kMaxRank], stride[kMapTensors][Shape::kMaxRank];
+  Index length;  ///< of the last dimension
+
+  MapPlan(const Expression& expression, const MapLayout& layout, DType type);
+  /// Whether threads may take so many neighbours at once, with so much dynamic shared memory.
+  bool packs(int size_of_pack, std::size_t most_shared) const;
+  std::size_t shared_bytes(int size_of_pack) const {
+    return static_cast<std::size_t>(slots) * kThreads * static_cast<std::size_t>(size_of_pack) *
+           sizeof(A);
+  }
+};
+
+template <class T, class A>
+MapPlan<T, A>::MapPlan(const Expression& expression, const MapLayout& layout, DType type)
+    : steps{},
+      count(expression.count),
+      tensors(static_cast<int>(expression.tensors())),
+      slots(0),
+      in{},
+      wide{},
+      repeats{},
+      numbers{},
+      kept(0),
+      rank(0),
+      size{},
+      stride{},
+      length(layout.size[static_cast<std::size_t>(layout.rank - 1)]) {
+  int used = 0;  // of the numbers
+  for (int s = 0; s < count; ++s) {
+    MapStep& step = steps[s] = expression.steps[static_cast<std::size_t>(s)];
+    if (operands_of(step.function) == 1) step.b = step.a;
+    for (const int k : {int{step.a}, int{step.b}}) {
+      if (k >= kMapNumbers && k < kMapResults) used = std::max(used, k - kMapNumbers + 1);
+    }
+  }
+  slots = tensors + used + std::max(count - 1, 0);
+  const auto slot = [&](std::uint8_t k) {
+    const int own = k < kMapNumbers   ? k
+                    : k < kMapResults ? k - kMapNumbers + tensors
+                                      : k - kMapResults + tensors + used;
+    return static_cast<std::uint8_t>(own);
+  };
+  for (int s = 0; s < count; ++s) steps[s] = {steps[s].function, slot(steps[s].a), slot(steps[s].b)};
+  for (std::size_t i = 0; i < expression.numbers.size(); ++i)
+    numbers[i] = static_cast<A>(expression.numbers[i]);
+  const auto last = static_cast<std::size_t>(layout.rank - 1);
+  for (int k = 0; k < tensors; ++k) {
+    const auto from = static_cast<std::size_t>(k);
+    in[k] = expression.in[from].raw();
+    wide[k] = expression.in[from].dtype() != type;
+    repeats[k] = layout.stride[from][last] == 0;
+  }
+  for (const bool reduced : {false, true}) {
+    for (std::size_t d = 0; d < last; ++d) {
+      if (layout.reduced(d) != reduced) continue;
+      size[rank] = layout.size[d];
+      for (int k = 0; k < tensors; ++k)
+        stride[k][rank] = layout.stride[static_cast<std::size_t>(k)][d];
+      ++rank;
+    }
+    if (!reduced) kept = rank;
+  }
+}
+
+template <class T, class A>
+bool MapPlan<T, A>::packs(int size_of_pack, std::size_t most_shared) const {
+  bool result = length % size_of_pack == 0 && shared_bytes(size_of_pack) <= most_shared;
+  for (int k = 0; k < tensors; ++k) {
+    if (repeats[k]) continue;
+    result = result && packable(static_cast<const std::byte*>(in[k]));
+    for (int d = 0; d < rank; ++d) result = result && stride[k][d] % size_of_pack == 0;
+  }
+  return result;
+}
+
+/// Elements of tensor k to row i of dimensions first … last - 1. Loops stay loops: what depends on a
+/// plan alone would be kept beside them, in more predicates than there are.
+template <class Plan>
+__device__ __forceinline__ Index elements_to(const Plan& p, int k, int first, int last, Index i) {
+  Index result = 0;
+#pragma unroll 1
+  for (int d = last - 1; d > first; --d) {
+    const Quotient q = divide(i, p.size[d]);
+    result += q.rest * p.stride[k][d];
+    i = q.whole;
+  }
+  return last > first ? result + i * p.stride[k][first] : 0;
+}
+
+template <int kCount, class A, class S>
+__device__ __forceinline__ void load_operand(const S* from, bool repeats, A (&to)[kCount]) {
+  if (repeats || kCount == 1) {
+    const A value = static_cast<A>(widen(*from));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = value;
+    return;
+  }
+  S stored[kCount];
+  load<kCount>(from, stored);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = static_cast<A>(widen(stored[i]));
+}
+
+template <MapFunction kFunction, int kCount, class A>
+__device__ __forceinline__ void map_pack(const A (&a)[kCount], const A (&b)[kCount],
+                                         A (&to)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = math::map_function(kFunction, a[i], b[i]);
+}
+/// A step of kCount numbers.
+template <int kCount, class A>
+__device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCount],
+                                         const A (&b)[kCount], A (&to)[kCount]) {
+  switch (function) {
+#define STARLING_MAP_PACK(name, operands, value) \
+  case MapFunction::name: return map_pack<MapFunction::name>(a, b, to);
+    STARLING_MAP_FUNCTIONS(STARLING_MAP_PACK)
+#undef STARLING_MAP_PACK
+  }
+}
+
+/// values = those of kCount neighbours from `along` on, in row `row` of the dimensions that go, at
+/// place `kept` of those that stay. A thread's slots are its column of dynamic shared memory, as
+/// registers have no index that is found at run time.
+template <int kCount, class T, class A>
+__device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Index row, Index along,
+                                         A (&values)[kCount]) {
+  A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
+  const auto get = [&](int slot, A (&to)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = room[(slot * kCount + i) * kThreads];
+  };
+  const auto put = [&](int slot, const A (&from)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) room[(slot * kCount + i) * kThreads] = from[i];
+  };
+#pragma unroll 1
+  for (int k = 0; k < p.tensors; ++k) {
+    const Index element = elements_to(p, k, 0, p.kept, kept) +
+                          elements_to(p, k, p.kept, p.rank, row) + (p.repeats[k] ? 0 : along);
+    if (sizeof(T) == 2 && p.wide[k]) {
+      load_operand(static_cast<const Compute<T>*>(p.in[k]) + element, p.repeats[k], values);
+    } else {
+      load_operand(static_cast<const T*>(p.in[k]) + element, p.repeats[k], values);
+    }
+    if (p.count == 0) return;
+    put(k, values);
+  }
+#pragma unroll 1
+  for (int s = 0; s < p.count; ++s) {
+    const MapStep step = p.steps[s];
+    A a[kCount], b[kCount];
+    get(step.a, a);
+    get(step.b, b);
+    map_step(step.function, a, b, values);
+    const int result = p.slots - p.count + 1 + s;
+    if (s + 1 < p.count) put(result, values);
+  }
+}
+/// Fills the slots of numbers, before the first evaluate() of a thread.
+template <int kCount, class T, class A>
+__device__ __forceinline__ void put_numbers(const MapPlan<T, A>& p) {
+  A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
+  const int results = p.count > 0 ? p.count - 1 : 0;
+  for (int k = p.tensors; k < p.slots - results; ++k) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) room[(k * kCount + i) * kThreads] = p.numbers[k - p.tensors];
+  }
+}
+
+}  // namespace starling::cuda
