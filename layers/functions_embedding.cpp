@@ -12,12 +12,16 @@ Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass) {
   require(table.shape.rank() == 2, "embedding", "the table is {}, not rows×columns",
           table.shape.text());
   Tensor y(pass.backend, tokens.shape().with_last(table.shape[1]), table.operand().dtype());
-  pass.backend.embedding_forward({.tokens = tokens, .table = table.operand(), .y = y});
-  return pass.record("embedding", std::move(y), {}, {&table}, [tokens](Gradients& g) {
-    const Gradients::Target d = g.parameter(0);
-    if (d)
-      g.backend().embedding_backward(
-          {.tokens = tokens, .dy = g.output(), .dtable = d.tensor, .accumulate = d.accumulate});
+  const Shape rows{1, table.shape[0], table.shape[1]}, taken{1, tokens.elements(), table.shape[1]};
+  pass.backend.gather(
+      {.x = table.operand().reshaped(rows), .index = tokens, .y = y.reshaped(taken)});
+  return pass.record("embedding", std::move(y), {}, {&table}, [tokens, rows, taken](Gradients& g) {
+    if (const Gradients::Target d = g.parameter(0)) {
+      g.backend().scatter_add({.x = g.output().reshaped(taken),
+                               .index = tokens,
+                               .y = d.tensor.reshaped(rows),
+                               .accumulate = d.accumulate});
+    }
   });
 }
 

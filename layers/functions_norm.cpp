@@ -164,40 +164,4 @@ Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double
   return pass.record("layer_norm", std::move(args.y), {x}, {&gamma, &beta}, std::move(backward));
 }
 
-Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass) {
-  // A batch norm whose statistics are constants, the mean 0 and the variance 1, has this value and
-  // these gradients.
-  const Tensor zeros(pass.backend, scale.shape, scale.value.dtype()),
-      ones(pass.backend, scale.shape, scale.value.dtype());
-  pass.backend.fill(zeros, 0.0);
-  pass.backend.fill(ones, 1.0);
-  BatchNormForward args{.x = x.value(),
-                        .residual = residual.value(),
-                        .gamma = scale.value,
-                        .y = Tensor(pass.backend, x.shape(), x.dtype()),
-                        .running_mean = zeros,
-                        .running_var = ones,
-                        .eps = 0.0,
-                        .training = false};
-  pass.backend.batch_norm_forward(args);
-  auto backward = [x_saved = args.x, gamma = args.gamma, zeros, ones](Gradients& g) {
-    const Tensor dy = std::move(g.take_terms().front());
-    g.set(1, dy);
-    const Gradients::Target target = g.parameter(0);
-    Tensor dx(g.backend(), dy.shape(), dy.dtype());
-    g.backend().batch_norm_backward({.x = x_saved,
-                                     .dy = dy,
-                                     .gamma = gamma,
-                                     .saved_mean = zeros,
-                                     .saved_inv_std = ones,
-                                     .dx = dx,
-                                     .dgamma = target.tensor,
-                                     .accumulate = target.accumulate,
-                                     .training = false});
-    g.set(0, std::move(dx));
-  };
-  return pass.record("layer_scale", std::move(args.y), {x, residual}, {&scale},
-                     std::move(backward));
-}
-
 }  // namespace starling::functions

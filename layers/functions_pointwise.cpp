@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/operations/map.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -56,13 +57,41 @@ Variable add(const Variable& a, const Variable& b, Pass& pass) {
 
 Variable scaled(const Variable& x, double factor, Pass& pass) {
   Tensor y(pass.backend, x.shape(), x.dtype());
-  pass.backend.weighted_sum({.in = {x.value()}, .weight = {factor}, .terms = 1, .out = y});
+  pass.backend.map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {x.value()}, y, {factor}});
   return pass.record("scaled", std::move(y), {x}, {}, [factor](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     Tensor dx = own_gradient_memory(dy);
-    g.backend().weighted_sum({.in = {dy}, .weight = {factor}, .terms = 1, .out = dx});
+    g.backend().map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {dy}, dx, {factor}});
     g.set(0, std::move(dx));
   });
+}
+
+Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass) {
+  Tensor y(pass.backend, x.shape(), x.dtype());
+  const Tensor factor = scale.value;
+  const bool has_residual = residual.has_value();
+  if (has_residual) {
+    pass.backend.map({{{MapFunction::kMultiply}, {MapFunction::kAdd, kMapResults, 2}},
+                      {x.value(), factor, residual.value()},
+                      y});
+  } else {
+    pass.backend.map({MapFunction::kMultiply, x.value(), factor, y});
+  }
+  auto backward = [saved = x.value(), factor, has_residual](Gradients& g) {
+    const Tensor dy = std::move(g.take_terms().front());
+    if (has_residual && g.wants(1)) g.set(1, dy);
+    if (const Gradients::Target target = g.parameter(0)) {
+      Reduce products({{MapFunction::kMultiply}}, {dy, saved}, target.tensor);
+      products.accumulate = target.accumulate;
+      g.backend().reduce(products);
+    }
+    Tensor dx = own_gradient_memory(dy);
+    g.backend().map({MapFunction::kMultiply, dy, factor, dx});
+    g.set(0, std::move(dx));
+  };
+  if (has_residual)
+    return pass.record("layer_scale", std::move(y), {x, residual}, {&scale}, std::move(backward));
+  return pass.record("layer_scale", std::move(y), {x}, {&scale}, std::move(backward));
 }
 
 Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run) {

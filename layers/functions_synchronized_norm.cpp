@@ -99,8 +99,7 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
   g.set(0, std::move(dx));
 }
 
-/// The step from the sums of `count` values per channel to what the batch norm is, in memory of its
-/// own.
+/// The step from the sums of `count` values per channel to the statistics, in memory of their own.
 BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum,
                                   const Tensor& square_sum, std::int64_t count, Pass& pass) {
   const auto vector = [&] {
@@ -109,15 +108,11 @@ BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum
   BatchNormFinish finish{
       .sum = sum,
       .square_sum = square_sum,
-      .gamma = state.gamma->value,
-      .beta = state.beta->value,
       .running_mean = state.running_mean->value,
       .running_var = state.running_var->value,
       .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
       .saved_mean = vector(),
       .saved_inv_std = vector(),
-      .scale = vector(),
-      .shift = vector(),
       .count = count,
       .eps = state.eps,
       .momentum = momentum_of(state, pass)};
@@ -138,19 +133,22 @@ Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
   const BatchNormFinish finish = finish_batch_norm(
       state, sums.first, sums.second, input.elements() / channels * ranks.ranks(), pass);
   Tensor y(pass.backend, input.shape(), input.dtype());
-  pass.backend.scale_shift({.x = input,
-                            .scale = finish.scale,
-                            .shift = finish.shift,
-                            .residual = residual.value(),
-                            .y = y,
-                            .relu = rectifier.relu,
-                            .ceiling = rectifier.ceiling});
+  pass.backend.batch_norm_forward({.x = input,
+                                   .residual = residual.value(),
+                                   .gamma = state.gamma->value,
+                                   .beta = state.beta->value,
+                                   .y = y,
+                                   .saved_mean = finish.saved_mean,
+                                   .saved_inv_std = finish.saved_inv_std,
+                                   .training = false,
+                                   .relu = rectifier.relu,
+                                   .ceiling = rectifier.ceiling});
   if (!pass.tape) return Variable(std::move(y));
   const bool has_residual = residual.has_value();
   BatchNormSaved saved{.x = input,
                        .y = rectifier.relu && has_residual ? y : Tensor(),
-                       .gamma = finish.gamma,
-                       .beta = finish.beta,
+                       .gamma = state.gamma->value,
+                       .beta = state.beta->value,
                        .mean = finish.saved_mean,
                        .inv_std = finish.saved_inv_std,
                        .rectifier = rectifier,

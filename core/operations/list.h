@@ -29,7 +29,6 @@ namespace starling {
   X(BatchNormBackward, batch_norm_backward)            \
   X(ChannelSums, channel_sums)                         \
   X(BatchNormFinish, batch_norm_finish)                \
-  X(ScaleShift, scale_shift)                           \
   X(BatchNormBackwardSums, batch_norm_backward_sums)   \
   X(BatchNormBackwardApply, batch_norm_backward_apply) \
   X(LayerNormForward, layer_norm_forward)              \
@@ -41,8 +40,8 @@ namespace starling {
   X(TargetLoss, target_loss)                           \
   X(ConfusionCounts, confusion_counts)                 \
   X(ClassificationMetrics, classification_metrics)     \
-  X(EmbeddingForward, embedding_forward)               \
-  X(EmbeddingBackward, embedding_backward)             \
+  X(Gather, gather)                                    \
+  X(ScatterAdd, scatter_add)                           \
   X(Cast, cast)                                        \
   X(AugmentImages, augment_images)                     \
   X(ResizePictures, resize_pictures)                   \

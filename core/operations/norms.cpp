@@ -35,7 +35,8 @@ void check(const BatchNormForward& args) {
   call.has(args.y, "y", x.elements(), dtype);
   call.may_have(args.residual, "residual", x.elements(), dtype);
   check_channels(call, x.columns, wide, {}, {{"gamma", &args.gamma}, {"beta", &args.beta}});
-  if (args.training) {
+  const bool given = !args.training && !args.running_mean && !args.running_var;
+  if (args.training || given) {
     check_channels(call, x.columns, wide,
                    {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
                    {{"running_mean", &args.running_mean}, {"running_var", &args.running_var}});
@@ -81,24 +82,9 @@ void check(const BatchNormFinish& args) {
             "statistics are fp32 or fp64, not {}", name_of(dtype));
   check_sums(call, channels, dtype, args.sum, "sum", args.square_sum, "square_sum");
   check_channels(call, channels, dtype,
-                 {{"saved_mean", &args.saved_mean},
-                  {"saved_inv_std", &args.saved_inv_std},
-                  {"scale", &args.scale},
-                  {"shift", &args.shift}},
-                 {{"gamma", &args.gamma},
-                  {"beta", &args.beta},
-                  {"running_mean", &args.running_mean},
-                  {"running_var", &args.running_var}});
+                 {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
+                 {{"running_mean", &args.running_mean}, {"running_var", &args.running_var}});
   call.may_have(args.batches_tracked, "batches_tracked", 1, DType::kInt64);
-}
-
-void check(const ScaleShift& args) {
-  const Checker call("scale_shift");
-  const auto x = call.matrix(args.x, "x");
-  call.has(args.y, "y", x.elements(), args.x.dtype());
-  call.may_have(args.residual, "residual", x.elements(), args.x.dtype());
-  check_channels(call, x.columns, wide_of(args.x.dtype()),
-                 {{"scale", &args.scale}, {"shift", &args.shift}});
 }
 
 void check(const BatchNormBackwardSums& args) {

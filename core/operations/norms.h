@@ -21,14 +21,17 @@ inline constexpr double kNoCeiling = std::numeric_limits<double>::infinity();
 struct BatchNormForward {
   Tensor x, residual, gamma, beta, y;
   Tensor running_mean, running_var;  ///< updated in training, read in inference
-  Tensor saved_mean, saved_inv_std;  ///< [C]; written in training, and in inference where given
+  /// [C]; written in training, and in inference where given; in inference without running
+  /// statistics these are the statistics
+  Tensor saved_mean, saved_inv_std;
   double eps = 1e-5, momentum = 0.1;
   bool training = true, relu = false;
   Tensor batches_tracked;  ///< int64 scalar, optional: one more in training
   double ceiling = kNoCeiling;
   Accesses accesses() const {
-    Accesses result =
-        Accesses().read({x, residual, gamma, beta}).write({y, saved_mean, saved_inv_std});
+    Accesses result = Accesses().read({x, residual, gamma, beta}).write({y});
+    if (!training && !running_mean) return result.read({saved_mean, saved_inv_std});
+    result.write({saved_mean, saved_inv_std});
     if (!training) return result.read({running_mean, running_var});
     return result.again(bytes_of({x})).aside({running_mean, running_var, batches_tracked});
   }
@@ -75,31 +78,21 @@ struct ChannelSums {
   Accesses accesses() const { return Accesses().read({x}).write({sum, square_sum}); }
 };
 
-/// From the sums of `count` values per channel to what the batch norm is: mean, 1/sqrt(biased
-/// variance + eps), and scale = gamma·inv_std and shift = beta - mean·scale. Moves the running
-/// statistics and counts, as BatchNormForward does. Computed in fp64.
+/// From the sums of `count` values per channel to the statistics: mean and 1/sqrt(biased variance +
+/// eps). Moves the running statistics and counts, as BatchNormForward does. Computed in fp64.
 struct BatchNormFinish {
-  Tensor sum, square_sum, gamma, beta;                ///< gamma and beta optional
+  Tensor sum, square_sum;
   Tensor running_mean, running_var, batches_tracked;  ///< optional
-  Tensor saved_mean, saved_inv_std, scale, shift;     ///< written
+  Tensor saved_mean, saved_inv_std;                   ///< written
   std::int64_t count = 0;
   double eps = 1e-5, momentum = 0.1;
   Accesses accesses() const {
     return Accesses()
-        .read({sum, square_sum, gamma, beta})
+        .read({sum, square_sum})
         .change({running_mean, running_var})
         .aside({batches_tracked})
-        .write({saved_mean, saved_inv_std, scale, shift});
+        .write({saved_mean, saved_inv_std});
   }
-};
-
-/// y = scale[c]·x + shift[c] (+ residual, optional), then ReLU if `relu`, with its `ceiling`. y may
-/// be x or residual.
-struct ScaleShift {
-  Tensor x, scale, shift, residual, y;
-  bool relu = false;
-  double ceiling = kNoCeiling;
-  Accesses accesses() const { return Accesses().read({x, scale, shift, residual}).write({y}); }
 };
 
 /// masked = dy where 0 < gamma·(x - mean)·inv_std + beta < ceiling, else 0 (masked may be dy);

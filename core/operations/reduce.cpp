@@ -8,9 +8,9 @@ namespace starling {
 Reduce Reduce::squared_distance(const Tensor& x, const Tensor& y, const Tensor& totals,
                                 std::int64_t index) {
   const Tensor total = totals.slice(index, Shape{});
-  Reduce result = y ? Reduce({{MapFunction::kSubtract}, {MapFunction::kSquare, kMapResults}},
-                             {x, y}, total)
-                    : Reduce({{MapFunction::kSquare}}, {x}, total);
+  Reduce result =
+      y ? Reduce({{MapFunction::kSubtract}, {MapFunction::kSquare, kMapResults}}, {x, y}, total)
+        : Reduce({{MapFunction::kSquare}}, {x}, total);
   result.accumulate = true;
   return result;
 }

@@ -190,6 +190,9 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
     mean = statistics.saved_mean;
     inv_std = statistics.saved_inv_std;
+  } else if (!args.running_mean) {
+    mean = args.saved_mean.data<R>();
+    inv_std = args.saved_inv_std.data<R>();
   } else {
     mean = args.running_mean.data<R>();
     const R* running_var = args.running_var.data<R>();
@@ -360,32 +363,7 @@ void CpuBackend::issue(const BatchNormFinish& args) {
         statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
       }
     });
-    // The form comes from the rounded statistics, as the backward pass finds the mask from them.
-    affine_form(channels, statistics.saved_mean, statistics.saved_inv_std,
-                cpu::optional<R>(args.gamma), cpu::optional<R>(args.beta), args.scale.data<R>(),
-                args.shift.data<R>());
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
-  });
-}
-
-void CpuBackend::issue(const ScaleShift& args) {
-  const cpu::Matrix matrix = cpu::matrix_of(args.x);
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    using R = Compute<T>;
-    const Index channels = matrix.channels, width = matrix.width();
-    const T* x = args.x.data<T>();
-    const T* residual = cpu::optional<T>(args.residual);
-    T* y = args.y.data<T>();
-    const Workspace<R> vectors(*allocator_, 2 * width);
-    const R* scale = repeated(args.scale.data<R>(), channels, vectors.data());
-    const R* shift = repeated(args.shift.data<R>(), channels, vectors.data() + width);
-    const R ceiling = static_cast<R>(args.ceiling);
-    threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
-      const Index o = begin * channels;
-      kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels,
-                          scale, shift, args.relu, ceiling);
-    });
   });
 }
 

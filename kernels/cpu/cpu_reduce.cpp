@@ -26,7 +26,7 @@ struct Cut {
   MapLayout layout;
   cpu::MapWalk kept, rows;  ///< what stays, and what goes, beside the last dimension
   Index length;
-  bool columns;             ///< the last dimension stays
+  bool columns;  ///< the last dimension stays
   Index width, block_rows, pieces, blocks;
 
   explicit Cut(const Reduce& args)
@@ -78,8 +78,7 @@ class Share {
         add_rows(cut_.kept.at(o), b * cut_.block_rows, to);
       } else if (cut_.blocks == 1 && 2 * cut_.length <= kRoom) {
         n = std::min({kRoom / cut_.length, last - u, cut_.kept.run(o)});
-        const A* values =
-            evaluate({cut_.kept.at(o), cut_.kept.step(), n, cut_.length});
+        const A* values = evaluate({cut_.kept.at(o), cut_.kept.step(), n, cut_.length});
         for (Index r = 0; r < n; ++r) to[r] = total(values + r * cut_.length, cut_.length);
       } else {
         const Index begin = b % cut_.pieces * kPiece;

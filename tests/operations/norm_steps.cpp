@@ -43,89 +43,52 @@ Operation channel_sums(Index rows, Index channels) {
   return op;
 }
 
-Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) {
+Operation batch_norm_finish(Index channels, Index count_of_values, bool running) {
   Operation op;
   op.name = fmt::format("batch_norm_finish {} of {} values{}", channels, count_of_values,
-                        affine ? "" : ", plain");
+                        running ? "" : ", alone");
   op.inputs = {{channels}, {channels}};
-  if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
-  op.input_roles.assign(op.inputs.size(), Role::kParameter);
-  // mean, 1/sqrt(variance), scale, shift, running mean and variance, batches
-  op.outputs.assign(6, Shape{channels});
+  op.input_roles.assign(2, Role::kParameter);
+  // mean, 1/sqrt(variance), running mean and variance, batches
+  op.outputs.assign(4, Shape{channels});
   op.outputs.emplace_back();
-  op.output_roles.assign(6, Role::kParameter);
+  op.output_roles.assign(4, Role::kParameter);
   op.output_roles.push_back(Role::kCounter);
-  const std::size_t last = op.inputs.size() + 6;
-  op.loose = {last};
-  if (!affine) op.loose.insert({last - 2, last - 1});
+  op.loose = {6};
+  if (!running) op.loose.insert({4, 5});
   const auto n = static_cast<double>(count_of_values);
   op.fit = [n](std::vector<Numbers>& in) {
     for (std::size_t c = 0; c < in[0].size(); ++c)
       in[1][c] = in[0][c] * in[0][c] / n + n * (1.1 + in[1][c]);
   };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.fill(out[4], kOldMean);
-    b.fill(out[5], kOldVariance);
-    b.fill(out[6], 7.0);
+    b.fill(out[2], kOldMean);
+    b.fill(out[3], kOldVariance);
+    b.fill(out[4], 7.0);
     BatchNormFinish args{.sum = in[0],
                          .square_sum = in[1],
                          .saved_mean = out[0],
                          .saved_inv_std = out[1],
-                         .scale = out[2],
-                         .shift = out[3],
                          .count = count_of_values,
                          .eps = kEps,
                          .momentum = kMomentum};
-    if (affine) {
-      args.gamma = in[2];
-      args.beta = in[3];
-      args.running_mean = out[4];
-      args.running_var = out[5];
-      args.batches_tracked = out[6];
+    if (running) {
+      args.running_mean = out[2];
+      args.running_var = out[3];
+      args.batches_tracked = out[4];
     }
     b.batch_norm_finish(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t c = 0; c < at(channels); ++c) {
-      const double mean = in[0][c] / n, variance = in[1][c] / n - mean * mean,
-                   inv_std = 1.0 / std::sqrt(variance + kEps);
+      const double mean = in[0][c] / n, variance = in[1][c] / n - mean * mean;
       out[0][c] = mean;
-      out[1][c] = inv_std;
-      out[2][c] = (affine ? in[2][c] : 1.0) * inv_std;
-      out[3][c] = (affine ? in[3][c] : 0.0) - mean * out[2][c];
-      out[4][c] = affine ? (1 - kMomentum) * kOldMean + kMomentum * mean : kOldMean;
-      out[5][c] = affine ? (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1)
-                         : kOldVariance;
+      out[1][c] = 1.0 / std::sqrt(variance + kEps);
+      out[2][c] = running ? (1 - kMomentum) * kOldMean + kMomentum * mean : kOldMean;
+      out[3][c] = running ? (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1)
+                          : kOldVariance;
     }
-    out[6][0] = affine ? 8.0 : 7.0;
-  };
-  return op;
-}
-
-Operation scale_shift(Index rows, Index channels, bool residual, bool relu, double ceiling) {
-  Operation op;
-  op.name = fmt::format("scale_shift {}x{}{}{}{}", rows, channels, residual ? ", residual" : "",
-                        relu ? ", relu" : "", text_of_ceiling(ceiling));
-  op.inputs = {{rows, channels}, {channels}, {channels}};
-  op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  if (residual) {
-    op.inputs.push_back({rows, channels});
-    op.input_roles.push_back(Role::kActivation);
-  }
-  op.outputs = {{rows, channels}};
-  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    ScaleShift args{
-        .x = in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
-    if (residual) args.residual = in[3];
-    b.scale_shift(args);
-  };
-  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    for (std::size_t i = 0; i < in[0].size(); ++i) {
-      const std::size_t c = i % at(channels);
-      double v = in[1][c] * in[0][i] + in[2][c];
-      if (residual) v += in[3][i];
-      out[0][i] = relu ? std::min(std::max(v, 0.0), ceiling) : v;
-    }
+    out[4][0] = running ? 8.0 : 7.0;
   };
   return op;
 }

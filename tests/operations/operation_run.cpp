@@ -190,7 +190,6 @@ Pairs overlaps(Map& args) {
   return result;
 }
 Pairs overlaps(Dropout& args) { return {{&args.x, &args.y}}; }
-Pairs overlaps(ScaleShift& args) { return {{&args.x, &args.y}, {&args.residual, &args.y}}; }
 Pairs overlaps(BatchNormBackward& args) {
   return {{&args.dy, &args.dx},  {&args.x, &args.dx},         {&args.y, &args.dx},
           {&args.dy2, &args.dx}, {&args.dy, &args.dresidual}, {&args.dy2, &args.dresidual}};

@@ -35,11 +35,6 @@ void add_reductions(std::vector<Operation>& table) {
 void add_rows_of_norm_steps(std::vector<Operation>& table) {
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(channel_sums(1100, channels));
-    for (const bool residual : {false, true}) {
-      table.push_back(scale_shift(37, channels, residual, true));
-      table.push_back(scale_shift(5, channels, residual, false));
-      table.push_back(scale_shift(52, channels, residual, true, 0.5));
-    }
     table.push_back(batch_norm_backward_sums(601, channels));
     table.push_back(batch_norm_backward_sums(601, channels, 0.5));
     table.push_back(batch_norm_backward_sums(37, channels, kNoCeiling, false));
@@ -220,11 +215,15 @@ std::vector<Operation> operation_table() {
       repeated(6, 5),
       flatten({2, 3, 11, 33}),
       flatten({1, 6, 6, 70}),
-      embedding(5, 9, 3),
-      embedding(100, 2, 33),
-      embedding(300, 40, 64),
-      embedding(3, 500, 16),
-      embedding(4, 3, 16400),  // a row is more than one thread's least work
+      indexed(1, 5, 9, 3),
+      indexed(1, 100, 2, 33),
+      indexed(1, 300, 40, 64),
+      indexed(1, 3, 500, 16),
+      indexed(1, 700, 70000, 1),  // three digits of 8 bits
+      indexed(1, 4, 3, 16400),    // a row is more than one thread's least work
+      indexed(3, 7, 5, 8),
+      indexed(3, 7, 5, 8, true),
+      indexed(4, 70, 30, 1, true),
       target_loss(LossKind::kCrossEntropy, 2, 700, 0.0, 0.1),
       target_loss(LossKind::kFocal, 16, 10, 2.0),
       target_loss(LossKind::kFocal, 3, 300, 1.5, 0.1),
@@ -346,7 +345,7 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            global_pooling({batch, 32, 32, 16}),
            subsample_pad({batch, 32, 32, 16}, 2, 32, 8),
            flatten({batch, 32, 32, 16}),
-           embedding(32 * batch, 4096, 256),
+           indexed(1, 32 * batch, 4096, 256),
            cross_entropy(16 * batch, 1000, 0.1),
            activation(MapFunction::kRelu, "relu", n),
            activation(MapFunction::kGelu, "gelu", n),
@@ -355,7 +354,6 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            sum_with_weights(n),
            sums_of_rows(32 * batch, 512),
            channel_sums(rows, 32),
-           scale_shift(rows, 32, true, true),
            batch_norm_backward_sums(rows, 32),
            batch_norm_backward_apply(rows, 32, false),
            dropout(n, 0.5),

@@ -79,9 +79,7 @@ Operation layer_norm(Index rows, Index channels, bool affine = true);
 
 // norm_steps.cpp
 Operation channel_sums(Index rows, Index channels);
-Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
-Operation scale_shift(Index rows, Index channels, bool residual, bool relu,
-                      double ceiling = kNoCeiling);
+Operation batch_norm_finish(Index channels, Index count_of_values, bool running);
 Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling,
                                    bool affine = true);
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
@@ -118,8 +116,9 @@ Operation cast(Index n, Role from, Role to);
 /// Two arrays, encoded, decoded and added up.
 Operation coded_sum(Index n, Code code, Index block, bool accumulate = false);
 
-// embedding.cpp
-Operation embedding(Index tokens, Index rows, Index columns);
+// indexing.cpp
+/// Rows of a table by number, as an embedding's; or, with `each`, numbers along a dimension.
+Operation indexed(Index outer, Index n, Index rows, Index columns, bool each = false);
 
 // losses.cpp
 Operation cross_entropy(Index rows, Index classes, double smoothing);

@@ -22,8 +22,8 @@ struct MapPlan {
   MapStep steps[kMapMostSteps];
   int count, tensors, slots;
   const void* in[kMapTensors];
-  bool wide[kMapTensors];    ///< not of T
-  bool repeats[kMapTensors]; ///< along the last dimension
+  bool wide[kMapTensors];     ///< not of T
+  bool repeats[kMapTensors];  ///< along the last dimension
   A numbers[kMapMostNumbers];
   /// The dimensions but the last: those of a row first that stay in a Reduce, and then the others.
   int kept, rank;
@@ -69,7 +69,8 @@ MapPlan<T, A>::MapPlan(const Expression& expression, const MapLayout& layout, DT
                                       : k - kMapResults + tensors + used;
     return static_cast<std::uint8_t>(own);
   };
-  for (int s = 0; s < count; ++s) steps[s] = {steps[s].function, slot(steps[s].a), slot(steps[s].b)};
+  for (int s = 0; s < count; ++s)
+    steps[s] = {steps[s].function, slot(steps[s].a), slot(steps[s].b)};
   for (std::size_t i = 0; i < expression.numbers.size(); ++i)
     numbers[i] = static_cast<A>(expression.numbers[i]);
   const auto last = static_cast<std::size_t>(layout.rank - 1);
@@ -102,8 +103,8 @@ bool MapPlan<T, A>::packs(int size_of_pack, std::size_t most_shared) const {
   return result;
 }
 
-/// Elements of tensor k to row i of dimensions first … last - 1. Loops stay loops: what depends on a
-/// plan alone would be kept beside them, in more predicates than there are.
+/// Elements of tensor k to row i of dimensions first … last - 1. Loops stay loops: what depends on
+/// a plan alone would be kept beside them, in more predicates than there are.
 template <class Plan>
 __device__ __forceinline__ Index elements_to(const Plan& p, int k, int first, int last, Index i) {
   Index result = 0;
@@ -155,11 +156,11 @@ template <int kCount, class T, class A>
 __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Index row, Index along,
                                          A (&values)[kCount]) {
   A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
-  const auto get = [&](int slot, A (&to)[kCount]) {
+  const auto get = [&](int slot, A(&to)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) to[i] = room[(slot * kCount + i) * kThreads];
   };
-  const auto put = [&](int slot, const A (&from)[kCount]) {
+  const auto put = [&](int slot, const A(&from)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) room[(slot * kCount + i) * kThreads] = from[i];
   };

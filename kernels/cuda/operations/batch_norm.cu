@@ -161,6 +161,9 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
       launch(moments<T, kSize>, how_many, x, t, partial.data<C>(), backend.arrivals(), statistics);
       how.mean = statistics.saved_mean;
       how.inv_std = statistics.saved_inv_std;
+    } else if (!running_mean) {
+      how.mean = args.saved_mean.data<C>();
+      how.inv_std = args.saved_inv_std.data<C>();
     } else {
       how.mean = running_mean;
       how.variance = running_var;

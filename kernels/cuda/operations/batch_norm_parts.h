@@ -109,8 +109,7 @@ __device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y,
 }
 
 /// (x - mean)·γ/σ + β: the form of the forward and the backward kernel, so that the backward pass
-/// finds the sign of y again. (Batch norms in steps write y by scale and shift: there the two may
-/// disagree within rounding of zero.)
+/// finds the sign of y again.
 template <class C>
 STARLING_HD C normal(C x, C mean, C scale, C beta) {
   return (x - mean) * scale + beta;

@@ -1,8 +1,8 @@
 #include "core/operations/norms.h"
 #include "kernels/cuda/operations/batch_norm_parts.h"
 
-// The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they
-// say of the batch norm, its application, and the two steps of its gradient.
+// The steps of a batch norm whose sums ranks add up: sums per channel, what they say of the batch
+// norm, and the two steps of its gradient.
 namespace starling::cuda {
 namespace {
 
@@ -67,9 +67,7 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
 template <class C, class S>
 struct Finish {
   const S *sum, *square_sum;
-  const C *gamma, *beta;  ///< optional
   Statistics<C> statistics;
-  C *scale, *shift;
   Index channels, count;
 };
 template <class C, class S>
@@ -81,35 +79,7 @@ __global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C, S>
     double squares = static_cast<double>(f.square_sum[c]) - sum * mean;
     if (squares < 0.0) squares = 0.0;  // NaN stays
     f.statistics.take(c, mean, squares, f.count);
-    // The scale comes from the rounded statistics, as the backward pass finds the mask from them.
-    const C scale = (f.gamma ? f.gamma[c] : C(1)) * f.statistics.saved_inv_std[c];
-    const double moved =
-        static_cast<double>(f.statistics.saved_mean[c]) * static_cast<double>(scale);
-    f.scale[c] = scale;
-    f.shift[c] = static_cast<C>((f.beta ? static_cast<double>(f.beta[c]) : 0.0) - moved);
   }
-}
-
-template <class C>
-struct Scales {
-  const C *scale, *shift;
-  bool relu;
-  C ceiling;
-};
-/// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the
-/// cache. No __restrict__: y may be an input.
-template <class T, int kSize, bool kResidual>
-__global__ void __launch_bounds__(kColumnThreads, 1)
-    scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
-  using C = Compute<T>;
-  const auto place = column_place<kSize, true>(t);
-  C scale[kSize], shift[kSize];
-  load_channels(how.scale, place, C(0), scale);
-  load_channels(how.shift, place, C(0), shift);
-  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, how.ceiling, [&](int j, C in, C add) {
-    const C value = in * scale[j] + shift[j];
-    return kResidual ? value + add : value;
-  });
 }
 
 /// Results that the gradient's sums, which an earlier operation has found, become: the parameters'
@@ -172,11 +142,7 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
   const Index channels = args.sum.elements();
   const Finish<C, S> f{.sum = args.sum.data<S>(),
                        .square_sum = args.square_sum.data<S>(),
-                       .gamma = optional<C>(args.gamma),
-                       .beta = optional<C>(args.beta),
                        .statistics = statistics_of<C>(args),
-                       .scale = args.scale.data<C>(),
-                       .shift = args.shift.data<C>(),
                        .channels = channels,
                        .count = args.count};
   launch(finish_batch_norm<C, S>,
@@ -184,26 +150,6 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
           .block = {kColumnThreads},
           .stream = backend.handle()},
          f);
-}
-
-template <class T>
-void apply(CudaBackend& backend, const ScaleShift& args) {
-  using C = Compute<T>;
-  const RowsAndChannels matrix = rows_and_channels(args.x);
-  const Index channels = matrix.channels;
-  const T* x = args.x.data<T>();
-  const T* residual = optional<T>(args.residual);
-  T* y = args.y.data<T>();
-  const Scales<C> how{.scale = args.scale.data<C>(),
-                      .shift = args.shift.data<C>(),
-                      .relu = args.relu,
-                      .ceiling = static_cast<C>(args.ceiling)};
-  const auto run = [&]<int kSize>() {
-    auto* kernel = residual ? scale_shift_rows<T, kSize, true> : scale_shift_rows<T, kSize, false>;
-    const ColumnTiles t = column_tiles(backend, matrix, kSize, kernel);
-    launch(kernel, over_columns(backend, t), x, residual, y, t, how);
-  };
-  with_packs<T>(channels, run, x, residual, y);
 }
 
 template <class T>
@@ -274,10 +220,6 @@ void CudaBackend::issue(const BatchNormFinish& args) {
     finish<double, double>(*this, args);
   else
     as_sums<float>(args.sum, [&](auto number) { finish<float, decltype(number)>(*this, args); });
-}
-
-void CudaBackend::issue(const ScaleShift& args) {
-  floating(args.x, [&](auto type) { apply<decltype(type)>(*this, args); });
 }
 
 void CudaBackend::issue(const BatchNormBackwardSums& args) {
