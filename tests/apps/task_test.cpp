@@ -225,7 +225,7 @@ TEST_CASE("trainer/task: tokens go into a model, and are learned in every precis
   }
   CpuBackend backend(1);
   TrainConfig config = read_train_config(word_config(), "test", {1, 1});
-  config.dataset->open();
+  config.data.dataset->open();
   CHECK_NOTHROW(check_gradients(config, backend, false));
 }
 

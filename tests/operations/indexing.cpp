@@ -25,9 +25,7 @@ Operation indexed(Index outer, Index n, Index rows, Index columns, bool each) {
     }
   };
   op.backward = [](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
-                   const Tensors& d) {
-    b.scatter_add({.x = dy, .index = in[0], .y = d[1]});
-  };
+                   const Tensors& d) { b.scatter_add({.x = dy, .index = in[0], .y = d[1]}); };
   return op;
 }
 
