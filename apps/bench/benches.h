@@ -9,13 +9,17 @@
 // starling-bench's benchmarks, a source file each.
 namespace starling {
 
-/// Times whole training steps (forward, backward, fused update) of a model on one rank with a batch
-/// that lies in memory.
+/// Whole training steps (forward, backward, fused update) of a model on one rank, with a batch that
+/// lies in memory.
 struct StepBench {
-  std::string model = "resnet20", optimizer = "accum_adamw", stem, precision = "fp32";
-  std::int64_t batch = 128, image = 32, classes = 10, steps = 20;
+  std::string model, optimizer, precision;
+  std::int64_t batch, image, classes, steps;
+  std::string stem = {};
   int threads = 1;
   bool json = false;
+  // Of a GPU alone; `plain`: without scheduler and gossip, one update of each bucket after the
+  // backward pass.
+  bool tf32 = false, cudnn_benchmark = false, plain = false;
 };
 
 /// Prints median step time, images/s, the convolution-only bound of the same run (the model's
@@ -73,20 +77,10 @@ struct SchedulerBench {
 /// at once.
 int bench_scheduler(const SchedulerBench& settings);
 
-/// Whole training steps (forward, backward, fused update) of a model on one GPU, on a batch that
-/// lies in its memory.
-struct GpuStepBench {
-  std::string model = "resnet50", optimizer = "adamw", stem, precision = "bf16";
-  std::int64_t batch = 256, image = 224, classes = 1000, steps = 40;
-  bool tf32 = false, cudnn_benchmark = false, json = false;
-  /// True: without scheduler and gossip, one update of each bucket after the backward pass, on the
-  /// compute stream
-  bool plain = false;
-};
-/// Prints median step time, images/s, the share of the floor (`starling-bench floor`), peak memory,
-/// allocations in steady state, and the time of each kind of operation (from steps in which the
-/// host waits after each).
-int bench_gpu_step(const GpuStepBench& settings);
+/// The same on one GPU: prints median step time, images/s, the share of the floor (`starling-bench
+/// floor`), peak memory, allocations in steady state, and the time of each kind of operation (from
+/// steps in which the host waits after each).
+int bench_gpu_step(const StepBench& settings);
 
 /// The fused update of one bucket of fp32 parameters with one neighbour mixed in, AdamW and
 /// AccumAdamW, against copies that move as many bytes, 32 a parameter, in turns.

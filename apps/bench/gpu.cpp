@@ -3,25 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "apps/bench/support.h"
+#include "apps/bench/training.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/report/floor.h"
-#include "comm/algorithm.h"
-#include "comm/bucket.h"
-#include "comm/scheduler.h"
 #include "core/console.h"
 #include "core/error.h"
-#include "core/forwarding_backend.h"
-#include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
-#include "core/random.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -30,166 +23,45 @@ namespace starling {
 
 namespace {
 
-constexpr double kLossScale = 1024.0;  // for fp16, as a run would have found it
 constexpr int kProfiledSteps = 5;
 
-/// A GPU's backend with a clock: with `profiling`, the host waits for each operation and notes its
-/// time.
-class GpuProfile final : public ForwardingBackend {
- public:
-  explicit GpuProfile(Backend& gpu) : ForwardingBackend(gpu) {}
-  std::map<std::string, double> seconds;
-  bool profiling = false;
-
- protected:
-  void around(std::string_view name, const std::function<void()>& operation) override {
-    if (!profiling) return operation();
-    inner().synchronize();
-    seconds[std::string(name)] += seconds_of([&] {
-      operation();
-      inner().synchronize();
-    });
-  }
-};
-
-std::unique_ptr<Backend> open_gpu(const GpuStepBench& settings) {
+std::unique_ptr<Backend> open_gpu(const StepBench& settings) {
   BackendSettings backend;
   backend.tf32 = settings.tf32;
   backend.benchmark = settings.cudnn_benchmark;
   return open_backend(DeviceType::kCuda, backend);
 }
 
-Tensor random_images(Backend& backend, const Shape& shape, DType dtype) {
-  std::vector<double> numbers(static_cast<std::size_t>(shape.elements()));
-  fill_random(Init::normal(1.0), 7, 0, shape.elements(), numbers.data());
-  const std::vector<float> pixels(numbers.begin(), numbers.end());
-  Tensor images(backend, shape, DType::kFloat32);
-  backend.copy_from_host(pixels.data(), images);
-  if (dtype == DType::kFloat32) return images;
-  Tensor low(backend, shape, dtype);
-  backend.cast({.x = images, .y = low});
-  return low;
-}
-
-Tensor labels_of(Backend& backend, std::int64_t batch, std::int64_t classes) {
-  std::vector<std::int32_t> numbers(static_cast<std::size_t>(batch));
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % classes);
-  Tensor labels(backend, Shape{batch}, DType::kInt32);
-  backend.copy_from_host(numbers.data(), labels);
-  return labels;
-}
-
 }  // namespace
 
-int bench_gpu_step(const GpuStepBench& settings) {
+int bench_gpu_step(const StepBench& settings) {
   const std::unique_ptr<Backend> device = open_gpu(settings);
-  GpuProfile backend(*device);
+  ProfilingBackend backend(*device);
   const DType compute = expected_compute(settings.precision, "cuda");
-  if (compute == DType::kFloat64)
-    fail(ExitCode::kUsage, "bench", "precision: is fp64, allowed: fp32, bf16, fp16");
+  // One of shapes alone, whose work is counted.
   const std::unique_ptr<Model> model =
       bench_model(settings.model, settings.stem, settings.image, settings.classes);
-  const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
-
-  const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
-  const PassShape shape{settings.batch, DType::kFloat32, compute};
-  const ShapeTrace trace = trace_shapes(*task, *model, shape);
-  std::vector<OperationWork> work = count_pass(*task, *model, shape);
-  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0,
+  std::vector<OperationWork> work = count_pass(*bench_task(settings.image, settings.classes),
+                                               *model, {settings.batch, DType::kFloat32, compute});
+  BenchTraining training(settings, backend, compute);
+  work.push_back(count_update(training.rule(), static_cast<double>(model->parameter_count()), 0.0,
                               DType::kFloat32, compute));
   std::vector<LayerExtent> extents;
   for (const Parameter* parameter : model->parameters()) {
     if (parameter->trainable) extents.push_back(layer_of(*parameter));
   }
   const std::vector<OperationWork> matrices =
-      count_matrices(*rule, extents, DType::kFloat32, work.back());
+      count_matrices(training.rule(), extents, DType::kFloat32, work.back());
   work.insert(work.end(), matrices.begin(), matrices.end());
-  const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, *rule, false, compute);
-  model->allocate_buffers(backend, DType::kFloat32);
-  model->initialise(1);
-  refresh_low(backend, buckets);
-  const std::unique_ptr<Transport> transport = make_single_transport();
-  const std::unique_ptr<Mixer> mixer = transport->make_mixer(backend);
-  const std::unique_ptr<Topology> topology = bench_topology({}, 1);
-  const bool scaled = compute == DType::kFloat16;
-  const std::unique_ptr<Algorithm> algorithm =
-      make_algorithm(algorithm_of({}), {.backend = backend,
-                                        .transport = *transport,
-                                        .mixer = *mixer,
-                                        .rule = *rule,
-                                        .buckets = buckets,
-                                        .topology = topology.get(),
-                                        .in_backward = !scaled,
-                                        .check_overflow = scaled});
-  BucketScheduler scheduler(plan, buckets, *algorithm, false);
-  Tape tape(backend);
-  if (settings.plain) {
-    if (scaled)
-      fail(ExitCode::kUsage, "bench",
-           "plain: is for fp32 and bf16; fp16 looks for an overflow between the pass and the "
-           "updates");
-  } else {
-    tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
-  }
-  std::vector<UpdateLayers> layers;
-  for (const Bucket& bucket : buckets) {
-    if (rule->facts().measures_layers) layers.push_back(update_layers(backend, *rule, bucket));
-  }
-  const auto update_all = [&](std::int64_t number) {
-    for (Bucket& bucket : buckets) {
-      UpdateArgs args;
-      args.x = bucket.parameters;
-      args.x_out = bucket.parameters;
-      args.gradient = bucket.gradients;
-      args.decay = bucket.decay;
-      args.states = bucket.states;
-      args.low = bucket.low;
-      if (rule->facts().measures_layers)
-        args.layers = layers[static_cast<std::size_t>(&bucket - buckets.data())];
-      args.lr = 1e-3;
-      args.step = number;
-      run_update(backend, *rule, args);
-    }
-  };
-
-  const Batch batch{
-      {{"image", random_images(backend, model->input_shape().with_batch(settings.batch), compute)},
-       {"label", labels_of(backend, settings.batch, settings.classes)}},
-      settings.batch,
-      compute};
-  std::int64_t done = 0;
-  float last_loss = 0.0f;
-  const auto step = [&](bool read_loss) {
-    const double scale = scaled ? kLossScale : 1.0;
-    if (!settings.plain)
-      scheduler.begin_step(
-          {.step = done, .optimizer_step = done + 1, .loss_scale = scale, .lr = 1e-3});
-    Pass pass{.backend = backend,
-              .tape = &tape,
-              .training = true,
-              .dropout_key = 1,
-              .dropout_counter = static_cast<std::uint64_t>(done) << 24,
-              .loss_scale = scale};
-    const Tensor loss = training_pass(*task, *model, batch, pass);
-    if (settings.plain) {
-      update_all(done + 1);
-    } else {
-      scheduler.end_backward();
-    }
-    if (read_loss) backend.copy_to_host(loss, &last_loss);
-    ++done;
-  };
 
   constexpr int kWarmUp = 5, kWindow = 5;
-  for (int i = 0; i < kWarmUp; ++i) step(false);
+  for (int i = 0; i < kWarmUp; ++i) training.step();
   backend.synchronize();
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < std::max<std::int64_t>(1, settings.steps / kWindow); ++i) {
     seconds.push_back(seconds_of([&] {
-                        for (int k = 0; k < kWindow; ++k) step(false);
+                        for (int k = 0; k < kWindow; ++k) training.step();
                         backend.synchronize();
                       }) /
                       kWindow);
@@ -197,9 +69,14 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const std::uint64_t steady = backend.memory_stats().system_allocations - allocations;
   const MemoryStats memory = backend.memory_stats();
   backend.profiling = true;
-  for (int i = 0; i < kProfiledSteps; ++i) step(i + 1 == kProfiledSteps);
+  float last_loss = 0.0f;
+  for (int i = 0; i < kProfiledSteps; ++i) {
+    const Tensor loss = training.step();
+    if (i + 1 == kProfiledSteps) backend.copy_to_host(loss, &last_loss);
+  }
   if (!std::isfinite(last_loss))
-    fail(ExitCode::kDiverged, "bench", "the loss became {} within {} steps", last_loss, done);
+    fail(ExitCode::kDiverged, "bench", "the loss became {} within {} steps", last_loss,
+         training.steps_done());
 
   const double step_s = median(seconds);
   const std::optional<Ceilings> known = known_ceilings(device->description());

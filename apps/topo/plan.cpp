@@ -134,31 +134,21 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
-  command
-      ->add_option("--bandwidth", options.bandwidth_gbits,
-                   "of a host's link, Gbit/s each way (default: measured, or 1)")
-      ->check(positive_number);
-  command
-      ->add_option("--latency", options.latency_us,
-                   "between hosts, microseconds (default: measured, or 50)")
-      ->check(positive_number);
-  command
-      ->add_option("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s")
-      ->check(positive_number);
-  command
-      ->add_option("--inside-latency", options.inside_latency_us,
-                   "of messages inside a host, microseconds")
-      ->check(positive_number);
-  command
-      ->add_option("--memory-bandwidth", options.memory_gbytes,
-                   "that a rank's update reaches, GB/s")
-      ->check(positive_number);
-  command
-      ->add_option("--update-gflops", options.update_gflops,
-                   "that the products of an update reach (muon's), GFLOP/s (default: measured "
-                   "here; with --step-ms assumed: 100, or an "
-                   "H200's for a config of device cuda)")
-      ->check(positive_number);
+  const auto positive = [&](const char* name, auto& value, const char* doc) {
+    command->add_option(name, value, doc)->check(positive_number);
+  };
+  positive("--bandwidth", options.bandwidth_gbits,
+           "of a host's link, Gbit/s each way (default: measured, or 1)");
+  positive("--latency", options.latency_us,
+           "between hosts, microseconds (default: measured, or 50)");
+  positive("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s");
+  positive("--inside-latency", options.inside_latency_us,
+           "of messages inside a host, microseconds");
+  positive("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s");
+  positive("--update-gflops", options.update_gflops,
+           "that the products of an update reach (muon's), GFLOP/s (default: measured "
+           "here; with --step-ms assumed: 100, or an "
+           "H200's for a config of device cuda)");
   command->add_flag("--no-direct", options.no_direct,
                     "ranks of one host send messages instead of reading each other's parameters");
   command
@@ -169,18 +159,12 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
                       "a trainer's config: its tensors, and the time of a step measured here");
   command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")
       ->allow_extra_args(false);
-  command
-      ->add_option("--step-ms", options.step_ms,
-                   "time of one rank's forward and backward pass (default: measured here, or 100)")
-      ->check(positive_number);
-  command
-      ->add_option("--parameters", options.parameters_millions,
-                   "millions of parameters, without --model (default: 25.6); of no known shape: "
-                   "updated as by adamw")
-      ->check(positive_number);
-  command
-      ->add_option("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)")
-      ->check(positive_number);
+  positive("--step-ms", options.step_ms,
+           "time of one rank's forward and backward pass (default: measured here, or 100)");
+  positive("--parameters", options.parameters_millions,
+           "millions of parameters, without --model (default: 25.6); of no known shape: "
+           "updated as by adamw");
+  positive("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)");
   command->add_flag("--all", options.all,
                     "every bucket size of every topology, not the best alone");
   command->add_flag("--json", options.json, "print every choice as JSON");
