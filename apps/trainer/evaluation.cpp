@@ -145,6 +145,13 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   return result;
 }
 
+Tensor share_of(const Tensor& tensor, double weight) {
+  if (weight == 1.0) return tensor;
+  const Tensor share(tensor.backend(), tensor.shape(), tensor.dtype());
+  tensor.backend().weighted_sum({.in = {tensor}, .weight = {weight}, .terms = 1, .out = share});
+  return share;
+}
+
 MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend,
                                Transport& transport, double weight, const EvaluatedModel& evaluated)
     : model_(model), transport_(transport) {
@@ -155,12 +162,8 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
 
   std::vector<Tensor> values, states;
   for (const Bucket& bucket : buckets) {
-    values.push_back(bucket.parameters);
+    values.push_back(alone ? bucket.parameters : share_of(bucket.parameters, weight));
     if (of_state) states.push_back(bucket.states[static_cast<std::size_t>(evaluated.state)]);
-    if (alone || weight == 1.0) continue;
-    values.back() = Tensor(backend, bucket.parameters.shape(), bucket.parameters.dtype());
-    backend.weighted_sum(
-        {.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = values.back()});
   }
   if (!alone) {
     values = mean_model(transport, values);
@@ -189,12 +192,7 @@ MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets,
   bucket_consensus_.assign(buckets.size(), 0.0);
   std::vector<Tensor> values = parameters;
   if (transport.size() > 1) {
-    for (Tensor& value : values) {
-      if (weight == 1.0) continue;
-      const Tensor share(backend, value.shape(), value.dtype());
-      backend.weighted_sum({.in = {value}, .weight = {weight}, .terms = 1, .out = share});
-      value = share;
-    }
+    for (Tensor& value : values) value = share_of(value, weight);
     values = mean_model(transport, values);
   }
   show(buckets, values, backend);

@@ -34,6 +34,9 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
                           Backend& backend, Transport& transport, bool confusion = false,
                           const std::function<bool()>& stop = {});
 
+/// What a rank brings to a mean over ranks in which it has this weight: the tensor itself for 1.
+Tensor share_of(const Tensor& tensor, double weight);
+
 /// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean
 /// over all ranks, in memory of their own; then they are this rank's again, untouched. Collective:
 /// made on all ranks at the same point, with no exchange's receive buffer involved.

@@ -19,19 +19,14 @@
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
-#include "core/checksum.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/log.h"
 #include "core/operations/pointwise.h"
-#include "core/text.h"
 #include "core/trace.h"
 
 namespace starling {
 namespace {
-
-/// Key of a checkpoint's metadata: threads that a rank computed with on a CPU.
-constexpr const char* kThreads = "threads";
 
 /// Groups of rules for an algorithm whose step 0 is the run's `first`.
 std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length,
@@ -91,7 +86,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
     lookahead_ =
         std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
-  for (std::size_t k = 0; k <= config.sync.phases.size(); ++k) {
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const Part of = part(k);
     part_traffic_.push_back(step_traffic(config, trace, site, of.algorithm, of.topology));
   }
@@ -140,15 +135,14 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
 }
 
 Trainer::Part Trainer::part(std::size_t k) const {
-  const std::int64_t began = k == 0 ? 0 : config_.sync.phases[k - 1].first_step(length_);
-  const AlgorithmPlan& plan =
-      k == 0 ? config_.sync.algorithm : config_.sync.phases[k - 1].algorithm;
+  const SyncPhase& phase = config_.sync.phase(k);
+  const AlgorithmPlan& plan = phase.algorithm;
+  const std::int64_t began = phase.first_step(length_);
   // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of
   // their rounds: it begins anew with them.
   const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
   const std::int64_t came = length_.stretches().back().step;
-  return {plan, k == 0 ? config_.sync.topology.get() : config_.sync.phases[k - 1].topology.get(),
-          began, anew ? std::max(began, came) : began};
+  return {plan, phase.topology.get(), began, anew ? std::max(began, came) : began};
 }
 
 std::optional<double> Trainer::bytes_sent() const {
@@ -164,7 +158,7 @@ std::optional<double> Trainer::bytes_sent() const {
 }
 
 std::size_t Trainer::part_of(std::int64_t t) const {
-  std::size_t k = config_.sync.phases.size();
+  std::size_t k = config_.sync.later.size();
   while (k > 0 && part(k).began > t) --k;
   return k;
 }
@@ -221,13 +215,7 @@ void Trainer::switch_to(std::size_t k) {
   const double weight = algorithm_->mean_weight();
   std::vector<Tensor> parameters, others;
   for (const Bucket& bucket : buckets_) {
-    Tensor share = bucket.parameters;
-    if (weight != 1.0) {
-      share = Tensor(backend_, share.shape(), share.dtype());
-      backend_.weighted_sum(
-          {.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = share});
-    }
-    parameters.push_back(share);
+    parameters.push_back(share_of(bucket.parameters, weight));
     for (const Tensor& state : bucket.states) others.push_back(state);
   }
   for (const ModelBuffer* buffer : config_.model->buffers()) {
@@ -283,64 +271,6 @@ void Trainer::initialise() {
   note_beginning();
 }
 
-void Trainer::note_beginning() {
-  first_step_ = step_;
-  beginning_.clear();
-  for (const Bucket& bucket : buckets_) {
-    const HostBytes bytes(bucket.parameters);
-    beginning_.push_back(checksum(bytes.data(), bytes.size()));
-  }
-}
-
-void Trainer::check_updated() const {
-  std::int64_t least = 1;  // steps after which every bucket has been updated
-  for (std::size_t k = 0; k <= config_.sync.phases.size(); ++k) {
-    const AlgorithmPlan& plan = part(k).algorithm;
-    least = std::max({least, plan.steps.period, config_.optimizer.rule->facts().phases});
-    for (const StepKey& key : plan.steps.keys) least = std::max(least, key.steps + key.after);
-  }
-  if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const HostBytes bytes(buckets_[b].parameters);
-    if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
-    for (const BucketSlot& slot : buckets_[b].layout->slots) {
-      const std::size_t group = config_.optimizer.group_of(*slot.parameter);
-      if (group > 0 && (config_.optimizer.groups[group - 1].lr_scale == 0.0 ||
-                        config_.optimizer.groups[group - 1].until_epoch > 0.0))
-        continue;
-      const std::vector<double> gradient = host_numbers(slot.parameter->grad);
-      if (std::all_of(gradient.begin(), gradient.end(),
-                      [](double number) { return number == 0.0; }))
-        continue;
-      fail(ExitCode::kUsage, "algorithm",
-           {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
-           "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the "
-           "algorithm must update every bucket, or the "
-           "rate is too small to change a number",
-           step_ - first_step_, b, slot.parameter->name);
-    }
-  }
-}
-
-void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
-  const auto look = [rank = transport_.rank(), step = step_ + 1](
-                        const Tensor& tensor, std::string_view key, std::string_view what) {
-    check_finite(tensor, std::string(key), std::string(what), rank, step);
-  };
-  for (const Parameter* parameter : config_.model->parameters())
-    look(parameter->value, parameter->name, "the parameter");
-  for (const Batch::Named& given : batch.tensors)
-    look(given.tensor, given.name, "the batch's tensor");
-  pass.layer_observer = [look](std::string_view layer, Values, const Variable& out) {
-    look(out.value(), layer, "its output");
-  };
-  if (scaler_) return;  // which finds the loss scale by gradients that overflow
-  pass.tape->set_gradient_observer(
-      [look](std::string_view layer, std::string_view of, const Tensor& gradient) {
-        look(gradient, shown(layer), fmt::format("its gradient of {}", of));
-      });
-}
-
 void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   // A checkpoint right before a switch is of the part that ends there; where ranks have become one
   // already, the next begins.
@@ -390,40 +320,6 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
     if (refusal) std::rethrow_exception(refusal);
   });
   note_beginning();
-}
-
-void Trainer::tell_changes(const SafetensorsFile& file, const std::string& source) const {
-  if (const auto made = file.metadata.find(kThreads);
-      made != file.metadata.end() && made->second != threads_text()) {
-    log::info(
-        "the checkpoint was made with {} threads a rank, now there are {}: sums over them may "
-        "differ in their last bits",
-        made->second, threads_text());
-  }
-  const nlohmann::json before = saved_config(file, source);
-  const auto number = [&](const char* key) {
-    return before.contains(key) && before[key].is_number() ? before[key].get<double>() : 0.0;
-  };
-  const RunLength length(length_.stretches(), config_.data.info.train_samples,
-                         config_.length.accumulate, number("epochs"),
-                         static_cast<std::int64_t>(number("steps")));
-  if (length.total_steps == length_.total_steps || step_ >= length_.total_steps) return;
-  const auto schedule =
-      config_.optimizer.make_schedule({config_.optimizer.lr, length.first_total(),
-                                       static_cast<double>(length.first_steps_per_epoch())});
-  const double was = schedule->lr(length.planned_step(step_)),
-               is = schedule_->lr(length_.planned_step(step_));
-  if (std::abs(is - was) <= 1e-6 * std::abs(was)) return;
-  log::warning(
-      "the schedule spans {} steps now and {} before: the rate of step {} is {:.6g}, where it "
-      "would have been {:.6g}",
-      length_.total_steps, length.total_steps, step_ + 1, is, was);
-}
-
-std::string Trainer::threads_text() const {
-  return backend_.device() == DeviceType::kCpu
-             ? std::to_string(compute_threads(config_.device, transport_.world()))
-             : "";
 }
 
 double Trainer::rate(std::int64_t step) const {

@@ -21,9 +21,7 @@
 
 // What lives in trainer: the library that trains; the programs in apps/ are command lines around
 // it. run: from arguments to an exit code; trainer: a step; training_run: what is told of steps;
-// evaluation. Rooms: config/, tasks/ (what is trained), data/, schedules/, device/, state/ (what a
-// checkpoint keeps), output/ (files, terminal), report/ (dry run, floors). It uses every other
-// folder; none uses it.
+// evaluation. Its rooms, and which uses which: docs/architecture.md.
 
 namespace starling {
 
@@ -121,6 +119,8 @@ class Trainer {
   void close_part(const std::vector<Tensor>& parameters);
   /// Collective: ends the part that goes on, makes the ranks one, and opens the next.
   void switch_to(std::size_t k);
+  /// Key of a checkpoint's metadata: threads that a rank computed with on a CPU.
+  static constexpr const char* kThreads = "threads";
   /// A rate that jumps, and other threads, since the checkpoint was made.
   void tell_changes(const SafetensorsFile& file, const std::string& source) const;
   std::string threads_text() const;  ///< "" on a GPU

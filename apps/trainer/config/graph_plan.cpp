@@ -32,7 +32,7 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   else if (config.sync.algorithm.steps.period == 0)
     never = fmt::format("{} does not say after how many steps its work repeats",
                         config.sync.algorithm.label());
-  if (!config.sync.phases.empty()) never = "sync.switch changes what steps do";
+  if (!config.sync.later.empty()) never = "sync.switch changes what steps do";
   if (!config.optimizer.groups.empty())
     never = "groups of parameters have rates of their own (optimizer.groups)";
   if (config.state.lookahead)

@@ -151,9 +151,8 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
          "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb",
          least.count, buckets, buckets == 1 ? "" : "s", buckets);
   };
-  check(config.sync.algorithm, "sync");
-  for (std::size_t k = 0; k < config.sync.phases.size(); ++k)
-    check(config.sync.phases[k].algorithm, fmt::format("sync.switch[{}]", k));
+  for (std::size_t k = 0; k < config.sync.phases(); ++k)
+    check(config.sync.phase(k).algorithm, SyncSettings::key(k));
   return trace;
 }
 
@@ -181,7 +180,7 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
                                std::int64_t of) {
     for (const StepKey& key : plan.steps.keys) {
       const std::string name = path + ".algorithm." + key.key,
-                        what = config.sync.phases.empty() ? "the run" : "its part of the run";
+                        what = config.sync.later.empty() ? "the run" : "its part of the run";
       const std::int64_t most = key.period && !key.used_next ? of - key.after : of - 1;
       // A key that leaves no steps is told by itself.
       if (key.steps == 0 || key.steps <= most || most < 1) continue;
@@ -216,18 +215,17 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
     }
   }
   std::int64_t last = 0;
-  for (std::size_t k = 0; k <= config.sync.phases.size(); ++k) {
-    const bool more = k < config.sync.phases.size();
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const bool more = k + 1 < config.sync.phases();
     const std::int64_t next =
-        more ? config.sync.phases[k].first_step(run_length(config, site)) : steps;
+        more ? config.sync.phase(k + 1).first_step(run_length(config, site)) : steps;
     if (more && (next <= last || next >= steps)) {
-      fail(ExitCode::kUsage, "config", {.file = source, .key = fmt::format("sync.switch[{}]", k)},
+      fail(ExitCode::kUsage, "config", {.file = source, .key = SyncSettings::key(k + 1)},
            "begins at step {}, but the one before at step {}, and the run has {}; allowed: "
            "ascending steps below that",
            next, last, steps);
     }
-    check_steps(k == 0 ? config.sync.algorithm : config.sync.phases[k - 1].algorithm,
-                k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), next - last);
+    check_steps(config.sync.phase(k).algorithm, SyncSettings::key(k), next - last);
     last = next;
   }
 }

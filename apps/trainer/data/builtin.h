@@ -31,7 +31,7 @@ class BuiltinDataset : public ImageDataset {
   std::int64_t limit_ = 0, test_limit_ = 0;  ///< 0: all
 };
 
-/// The files of this folder that hold data sets: each has a function register_NAME, which
+/// The files that hold data sets, here and in shards/: each has a function register_NAME, which
 /// register_builtin_datasets() calls.
 #define STARLING_DATASET_FILES(X) \
   X(synthetic)                    \

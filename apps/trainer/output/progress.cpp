@@ -22,8 +22,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void print(std::string_view text) { say(text); }
-
 }  // namespace
 
 struct Progress::State {
@@ -49,10 +47,10 @@ struct Progress::State {
     if (terminal) {
       // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap and could
       // not be rewritten.
-      print("\r" + fitted(terminal_width() - 1) + "\x1b[K");
+      say("\r" + fitted(terminal_width() - 1) + "\x1b[K");
       on_screen = true;
     } else {
-      print(line + "\n");
+      say(line + "\n");
     }
     shown = true;
     last_shown = Clock::now();
@@ -64,7 +62,7 @@ Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool termi
     : state_(new State{total_steps, first_step, terminal, std::move(unit)}) {}
 
 Progress::~Progress() {
-  if (state_->on_screen) print("\n");
+  if (state_->on_screen) say("\n");
 }
 
 void Progress::update(std::int64_t step, double epoch, double loss, double lr, double rate,
@@ -95,18 +93,18 @@ void Progress::update(std::int64_t done, std::string_view details) {
 
 void Progress::message(const std::string& line) {
   if (state_->on_screen) {
-    print("\r\x1b[K" + line + "\n");
+    say("\r\x1b[K" + line + "\n");
     state_->on_screen = false;
     state_->show();
   } else {
-    print(line + "\n");
+    say(line + "\n");
   }
 }
 
 void Progress::finish() {
   State& s = *state_;
   if (!s.shown) s.show();
-  if (s.on_screen) print("\n");
+  if (s.on_screen) say("\n");
   s.on_screen = false;
   s.line.clear();
 }

@@ -20,21 +20,8 @@ namespace starling {
 
 namespace {
 
-/// A stretch of the run with one algorithm.
-struct RunPart {
-  const AlgorithmPlan& algorithm;
-  const Topology* topology;
-  const std::string& topology_name;
-};
-std::vector<RunPart> parts_of(const TrainConfig& config) {
-  std::vector<RunPart> parts{
-      {config.sync.algorithm, config.sync.topology.get(), config.sync.topology_name}};
-  for (const SyncPhase& phase : config.sync.phases)
-    parts.push_back({phase.algorithm, phase.topology.get(), phase.topology_name});
-  return parts;
-}
-
-std::string topology_text(const TrainConfig& config, const RunPart& part, const RankLayout& site) {
+std::string topology_text(const TrainConfig& config, const SyncPhase& part,
+                          const RankLayout& site) {
   if (!part.topology) return fmt::format("none ({})", part.algorithm.label());
   const TopologyReport report = analyse(*part.topology);
   std::string text =
@@ -54,12 +41,12 @@ std::string topology_text(const TrainConfig& config, const RunPart& part, const 
 
 std::string topology_text(const TrainConfig& config, const RankLayout& site) {
   if (config.sync.auto_topology) return "auto (chosen at the start, by measurement)";
-  return topology_text(config, parts_of(config)[0], site);
+  return topology_text(config, config.sync, site);
 }
 
 /// "gossip over ring, 4 ranks, …", or "all-reduce" where ranks exchange by no topology.
 std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankLayout& site) {
-  const RunPart part = parts_of(config)[k];
+  const SyncPhase& part = config.sync.phase(k);
   if (k == 0 && config.sync.auto_topology)
     return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
   if (!part.topology) return part.algorithm.label();
@@ -214,20 +201,19 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
         "schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to "
         "optimizer.lr\n",
         warmup, steps);
-  for (std::size_t k = 0; k <= config.sync.phases.size(); ++k) {
-    const std::int64_t first = k == 0 ? 0 : config.sync.phases[k - 1].first_step(length);
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const SyncPhase& phase = config.sync.phase(k);
+    const bool last = k + 1 == config.sync.phases();
     const std::int64_t here =
-        (k < config.sync.phases.size() ? config.sync.phases[k].first_step(length) : steps) - first;
-    for (const StepKey& key :
-         (k == 0 ? config.sync.algorithm : config.sync.phases[k - 1].algorithm).steps.keys) {
+        (last ? steps : config.sync.phase(k + 1).first_step(length)) - phase.first_step(length);
+    for (const StepKey& key : phase.algorithm.steps.keys) {
       const std::int64_t left = here - key.after;
       if (!key.period || key.steps < 2 || left % key.steps == 0) continue;
       text += fmt::format(
           "{}.algorithm.{}: {} steps do not divide the {} {}{}: its last {} end without what comes "
           "after {}\n",
-          k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), key.key, key.steps,
-          config.sync.phases.empty() ? "run's" : "part's", left,
-          key.after > 0 ? fmt::format(" from step {} on", key.after) : "", left % key.steps,
+          SyncSettings::key(k), key.key, key.steps, config.sync.later.empty() ? "run's" : "part's",
+          left, key.after > 0 ? fmt::format(" from step {} on", key.after) : "", left % key.steps,
           key.steps);
     }
   }
@@ -250,8 +236,8 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                      length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
-  for (std::size_t k = 1; k <= config.sync.phases.size(); ++k) {
-    out += fmt::format("from step {}: {}\n", config.sync.phases[k - 1].first_step(length),
+  for (std::size_t k = 1; k < config.sync.phases(); ++k) {
+    out += fmt::format("from step {}: {}\n", config.sync.phase(k).first_step(length),
                        algorithm_text(config, k, site));
   }
   out += fmt::format("buckets: {}\n", plan.buckets.size());
@@ -306,15 +292,16 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     }
   }
   const double one = need.parameters;
-  for (const RunPart& part : parts_of(config)) {  // the most of any
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {  // the most of any
+    const SyncPhase& part = config.sync.phase(k);
     const AlgorithmPlan& algorithm = part.algorithm;
     double sync = flat * algorithm.scratch, parameters = one;
     for (const KeptState& state : algorithm.states) {
       if (state.numbers > 0) continue;  // a few
-      sync += elements * static_cast<double>(state.copies_on(part.topology, 0)) *
+      sync += elements * static_cast<double>(state.copies_on(part.topology.get(), 0)) *
               static_cast<double>(size_of(state.dtype.value_or(config.device.dtype)));
     }
-    const double in_place = flat * static_cast<double>(receive_buffers(part.topology, site));
+    const double in_place = flat * static_cast<double>(receive_buffers(part.topology.get(), site));
     const double tensors =
         algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;

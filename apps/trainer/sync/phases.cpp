@@ -119,8 +119,7 @@ void read_switch(ConfigSection& sync, const SyncPartners& with, SyncSettings& se
     }
     if (!given.has("algorithm"))
       given.error("algorithm", "is missing; say what ranks do from there on");
-    const AlgorithmPlan& last =
-        settings.phases.empty() ? settings.algorithm : settings.phases.back().algorithm;
+    const AlgorithmPlan& last = settings.phase(settings.later.size()).algorithm;
     if (last.steps.restarts_updates) {
       given.error("algorithm",
                   "follows {} with states reset, whose optimizer counts its steps anew; allowed "
@@ -158,9 +157,9 @@ void read_switch(ConfigSection& sync, const SyncPartners& with, SyncSettings& se
     }
     take_ranks_per_node(phase.algorithm, before, with.site, given);
     given.finish();
-    settings.phases.push_back(std::move(phase));
+    settings.later.push_back(std::move(phase));
   }
-  if (!settings.phases.empty() && (settings.auto_topology || settings.auto_bucket)) {
+  if (!settings.later.empty() && (settings.auto_topology || settings.auto_bucket)) {
     sync.error("switch",
                "does not go with what is measured for the first algorithm alone; name a "
                "topology.type and a bucket_mb, or leave it out");

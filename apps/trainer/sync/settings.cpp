@@ -226,9 +226,13 @@ std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mi
 }
 
 std::vector<const AlgorithmPlan*> SyncSettings::plans() const {
-  std::vector<const AlgorithmPlan*> all{&algorithm};
-  for (const SyncPhase& phase : phases) all.push_back(&phase.algorithm);
+  std::vector<const AlgorithmPlan*> all;
+  for (std::size_t k = 0; k < phases(); ++k) all.push_back(&phase(k).algorithm);
   return all;
+}
+
+std::string SyncSettings::key(std::size_t k) {
+  return k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1);
 }
 
 std::int64_t SyncPhase::first_step(const RunLength& length) const {

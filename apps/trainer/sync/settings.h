@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,25 +19,21 @@
 
 namespace starling {
 
-/// A part of a run in which ranks agree in another way than before: an item of `sync.switch`.
+/// A part of a run in which ranks agree in one way: the first, or an item of `sync.switch`.
 struct SyncPhase {
   std::int64_t step = 0;  ///< the first
   double epoch = 0.0;     ///< where it begins, if this is above 0
   AlgorithmPlan algorithm;
   std::string topology_name;
-  std::unique_ptr<Topology> topology;  ///< null for an algorithm that needs none
+  /// Null for an algorithm that needs none, and until choose_by_measurement()
+  std::unique_ptr<Topology> topology;
   std::int64_t first_step(const RunLength& length) const;
 };
 
-/// Section `sync`: how ranks agree.
-struct SyncSettings {
-  AlgorithmPlan algorithm;
-  std::string topology_name;
-  /// Null for an algorithm that needs none, and until choose_by_measurement()
-  std::unique_ptr<Topology> topology;
-  nlohmann::json resolved_topology;  ///< with every key
-  /// After the first, which the members above have
-  std::vector<SyncPhase> phases;
+/// Section `sync`: how ranks agree; as a phase, the run's first.
+struct SyncSettings : SyncPhase {
+  nlohmann::json resolved_topology;                 ///< with every key
+  std::vector<SyncPhase> later;                     ///< the phases after the first
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
   /// The config's word; `algorithm` is gossip until it is chosen
   bool auto_algorithm = false;
@@ -53,7 +50,11 @@ struct SyncSettings {
   /// Batches of sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
   std::int64_t recalibrate_batches = 0;
 
-  /// The first algorithm and those of the phases.
+  std::size_t phases() const { return 1 + later.size(); }
+  const SyncPhase& phase(std::size_t k) const { return k == 0 ? *this : later[k - 1]; }
+  /// Where the config has phase k: "sync", "sync.switch[0]".
+  static std::string key(std::size_t k);
+  /// The algorithms of all phases.
   std::vector<const AlgorithmPlan*> plans() const;
 };
 
