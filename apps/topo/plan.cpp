@@ -146,9 +146,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
            "of messages inside a host, microseconds");
   positive("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s");
   positive("--update-gflops", options.update_gflops,
-           "that the products of an update reach (muon's), GFLOP/s (default: measured "
-           "here; with --step-ms assumed: 100, or an "
-           "H200's for a config of device cuda)");
+           "that the products of an update reach (muon's), GFLOP/s (default: measured here; with "
+           "--step-ms assumed: 100, or an H200's for a config of device cuda)");
   command->add_flag("--no-direct", options.no_direct,
                     "ranks of one host send messages instead of reading each other's parameters");
   command

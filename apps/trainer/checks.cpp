@@ -46,8 +46,7 @@ void Trainer::check_updated() const {
       fail(ExitCode::kUsage, "algorithm",
            {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
            "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the "
-           "algorithm must update every bucket, or the "
-           "rate is too small to change a number",
+           "algorithm must update every bucket, or the rate is too small to change a number",
            step_ - first_step_, b, slot.parameter->name);
     }
   }

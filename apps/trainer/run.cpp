@@ -131,9 +131,7 @@ void warn_of_known_tests(const TrainConfig& config) {
   if (within && share->seed == config.data.info.test_share->seed) return;
   log::info(
       "warning: init: {} was trained on some of the pictures that are for tests here, as its run "
-      "held out others; give its seed, {}, and "
-      "no "
-      "larger data.val_fraction than it had",
+      "held out others; give its seed, {}, and no larger data.val_fraction than it had",
       file, share->seed);
 }
 

@@ -204,9 +204,8 @@ void compare_mix(Trainer& trainer) {
       fail_on_all_ranks(ExitCode::kLost, "verify",
                         {.step = trainer.steps_done(), .bucket = static_cast<int>(bucket)},
                         "after step {} {} holds other numbers of bucket {} than {} has sent it, so "
-                        "one of their memories, or what is "
-                        "between them, is at fault; test those hosts, leave them out, and continue "
-                        "with --resume latest",
+                        "one of their memories, or what is between them, is at fault; test those "
+                        "hosts, leave them out, and continue with --resume latest",
                         trainer.steps_done(), with_hosts({static_cast<int>(i)}, hosts), bucket,
                         with_hosts({static_cast<int>(j)}, hosts));
     }
@@ -222,8 +221,7 @@ void compare_mix(Trainer& trainer) {
     fail_on_all_ranks(ExitCode::kLost, "verify",
                       {.step = trainer.steps_done(), .bucket = static_cast<int>(b)},
                       "the mix after step {} does not keep the mean over the ranks in bucket {}: a "
-                      "sum over its numbers changes by {:.3g}, "
-                      "where rounding allows {:.3g}; {}",
+                      "sum over its numbers changes by {:.3g}, where rounding allows {:.3g}; {}",
                       trainer.steps_done(), b, change, limit, kRemedy);
   }
 }

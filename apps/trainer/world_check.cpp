@@ -99,8 +99,7 @@ void agree_on_config(World& world, const nlohmann::json& resolved) {
   }
   fail_on_all_ranks(ExitCode::kUsage, "config", {},
                     "the ranks disagree: {} is {} on rank 0 (host {}) and {} on rank {} (host {}); "
-                    "needed: the same config and arguments on "
-                    "every host",
+                    "needed: the same config and arguments on every host",
                     *path, value(first, *path), hosts[0], value(other, *path), rank, hosts[rank]);
 }
 
@@ -115,8 +114,7 @@ void agree_on_data(World& world, const std::string& contents, const std::string&
       known ? *known : ContentsDifference{found->other, found->first};
   fail_on_all_ranks(ExitCode::kUsage, "data", {},
                     "the ranks' data are not the same: rank {} (host {}{}) has {}, rank 0 (host "
-                    "{}{}) has {}; needed: the same files on every "
-                    "host",
+                    "{}{}) has {}; needed: the same files on every host",
                     rank, hosts[rank], paths[rank], difference.mine, hosts[0], paths[0],
                     difference.other);
 }

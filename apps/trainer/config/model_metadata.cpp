@@ -49,8 +49,7 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
         trained[fraction] > 0.0) {
       log::info(
           "warning: {} does not say which pictures its run set aside, as files of this version do: "
-          "some that it was trained on may be "
-          "tested",
+          "some that it was trained on may be tested",
           source);
     }
     return std::nullopt;

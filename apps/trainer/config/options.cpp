@@ -73,8 +73,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
                "fp64, and stop");
   app.add_option("--list", options.list,
                  "print the names of one kind: models, layers, topologies, algorithms, transports, "
-                 "optimizers, schedules, data, samplers, "
-                 "augmentations, tasks, losses, metrics");
+                 "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics");
   app.add_option("--evaluate", options.evaluate,
                  "test a model.safetensors, or that of a run's folder, without training; on its "
                  "own data set, or on that of a config");

@@ -26,9 +26,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
                                               "what a parameter without gradient is") == "allow";
   config.device.check_numbers =
       root.boolean("check_numbers", false,
-                   "ends with status 4 at the first parameter, output, loss or "
-                   "gradient that is not finite, by layer, "
-                   "rank and step; slow, as the host looks at all of them");
+                   "ends with status 4 at the first parameter, output, loss or gradient that is "
+                   "not finite, by layer, rank and step; slow, as the host looks at all of them");
   config.output.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
   config.output.flight_recorder =
       root.choice("flight_recorder", "on", {"on", "end", "off"},

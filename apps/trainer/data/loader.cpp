@@ -167,8 +167,7 @@ struct Loader::State {
       if (std::chrono::steady_clock::now() > limit) {
         fail(ExitCode::kLost, "loader",
              "the device has not copied an earlier batch within {} s, whose host memory batch {} "
-             "of epoch {} was to take; it is stuck in a "
-             "step before",
+             "of epoch {} was to take; it is stuck in a step before",
              kUploadLimit.count(), position.batch, position.epoch);
       }
       std::unique_lock lock(mutex);

@@ -83,8 +83,7 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
                                  "no val/; drawn by the config's seed and the pictures' names");
   skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
                          "a picture that cannot be decoded ends the run, or the next training "
-                         "picture of its class stands in for it; tests leave "
-                         "theirs out") == "skip";
+                         "picture of its class stands in for it; tests leave theirs out") == "skip";
   settings_.max_pixels =
       section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
   const std::int64_t classes = section.integer(

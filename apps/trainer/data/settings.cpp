@@ -60,8 +60,7 @@ void read_cache(ConfigSection& section, DataSettings& settings, const RankLayout
        }))) {
     section.error("type",
                   "is memory, but pictures are cut anew in every epoch, or to another size later "
-                  "or in tests; leave it out: the system keeps "
-                  "the files in memory");
+                  "or in tests; leave it out: the system keeps the files in memory");
   }
   const CachePlan plan = plan_cache(settings.info, mebibytes * kMebibyte, site.ranks_per_node);
   if (plan.places == 0) {

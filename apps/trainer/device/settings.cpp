@@ -12,9 +12,8 @@ GraphChoice read_cuda_graphs(ConfigSection& root) {
   const std::string key = "cuda_graphs",
                     doc =
                         "on GPUs: whole steps are captured as CUDA graphs and replayed; auto: "
-                        "where possible, otherwise one line says why "
-                        "not; true: what is known beforehand to make it impossible is an error. No "
-                        "effect on a CPU";
+                        "where possible, otherwise one line says why not; true: what is known "
+                        "beforehand to make it impossible is an error. No effect on a CPU";
   if (!root.has(key)) {
     root.choice(key, "auto", {"auto", "true", "false"}, doc);
     return GraphChoice::kAuto;

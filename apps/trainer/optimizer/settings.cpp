@@ -21,10 +21,8 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
   for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
   const char* doc =
       "[{\"match\", \"lr_scale\", \"until_epoch\", \"weight_decay\", …}, …]: parameters whose "
-      "names a regular expression finds, with keys "
-      "of "
-      "the optimizer that differ for them; the first that does wins; after until_epoch they stay "
-      "as they are";
+      "names a regular expression finds, with keys of the optimizer that differ for them; the "
+      "first that does wins; after until_epoch they stay as they are";
   for (ConfigSection& given : optimizer.sections("groups", false, doc)) {
     ParameterGroup group;
     const std::string match = given.required_text(

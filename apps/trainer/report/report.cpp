@@ -98,8 +98,7 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
 std::string floor_text(const Floor& floor, double images) {
   return fmt::format(
       "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of "
-      "traffic an image ({:.2f} ms), arithmetic "
-      "{:.2f} ms: bound by {}\n",
+      "traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
       1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images,
       1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds,
       floor.memory_bound() ? "memory" : "arithmetic");
@@ -124,8 +123,7 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
       most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
   return fmt::format(
       "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} "
-      "channels{}, 2 neighbours in a ring, "
-      "{} of NCCL_BUFFSIZE each): an estimate, not measured\n",
+      "channels{}, 2 neighbours in a ring, {} of NCCL_BUFFSIZE each): an estimate, not measured\n",
       1 + most, most == 0 ? "" : "s", of_groups,
       size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
       config.sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));

@@ -41,8 +41,7 @@ struct PictureSplits {
     if (class_folders(roots[0]).empty()) {
       fail(ExitCode::kUsage, "prepare",
            "{0}/train has no class folders; needed: {0}/train/<class>/*.jpg, and "
-           "{0}/val/<class>/*.jpg where pictures are set aside for "
-           "tests",
+           "{0}/val/<class>/*.jpg where pictures are set aside for tests",
            source);
     }
     folders[0] = std::make_unique<PictureIndex>(roots[0]);

@@ -156,8 +156,7 @@ void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t s
     return;
   fail(ExitCode::kUsage, "shards",
        "{} is not the shard that the index beside it means, but one of another preparation; delete "
-       "the file and call starling-prepare "
-       "images again, which makes it anew",
+       "the file and call starling-prepare images again, which makes it anew",
        file.path());
 }
 

@@ -61,8 +61,7 @@ std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
                                                 const SyncSettings& sync) {
   const char* doc =
       "slow numbers that the model goes back towards every few steps (arXiv 1907.08610); off where "
-      "it is not given. Goes with gossip and "
-      "allreduce";
+      "it is not given. Goes with gossip and allreduce";
   std::optional<ConfigSection> given = optional_section(root, "lookahead", doc);
   if (!given) return std::nullopt;
   ConfigSection& lookahead = *given;

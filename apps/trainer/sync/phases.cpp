@@ -68,15 +68,13 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
   if (plan.equality.means_before > 0 && with.optimizer.rule->facts().corrects_noise) {
     sync.error("algorithm",
                "{} gives the optimizer means over the ranks, and optimizer.noise_correction is for "
-               "a rank's own gradients; allowed: "
-               "\"noise_correction\": 1, or gossip",
+               "a rank's own gradients; allowed: \"noise_correction\": 1, or gossip",
                plan.label());
   }
   if (plan.steps.asynchronous && with.device.deterministic) {
     sync.error("algorithm",
                "{} adds a mean when it arrives, so no two runs give the same bits, and "
-               "deterministic is true; allowed: \"deterministic\": false, "
-               "or another algorithm",
+               "deterministic is true; allowed: \"deterministic\": false, or another algorithm",
                plan.label());
   }
   if (!plan.needs.fp16_fault.empty() && with.device.compute == DType::kFloat16) {

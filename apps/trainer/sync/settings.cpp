@@ -83,10 +83,9 @@ void read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings
   const std::string statistics =
       sync.choice("batch_norm", "local", {"local", "sync", "recalibrate"},
                   "statistics of batch norms; local: each rank trains with its own batch's, and "
-                  "the mean model has the mean of them; sync: "
-                  "with those of all ranks' batches; recalibrate: as local, but the mean model's "
-                  "are measured on training batches before "
-                  "each test");
+                  "the mean model has the mean of them; sync: with those of all ranks' batches; "
+                  "recalibrate: as local, but the mean model's are measured on training batches "
+                  "before each test");
   if (statistics == "local" && !sync.describing()) return;
   const std::int64_t batches =
       sync.integer("recalibrate_batches", 20, Range::closed(1, 1e6),
@@ -120,19 +119,17 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
   ConfigSection algorithm =
       sync.section("algorithm",
                    "who sends what when, and what it does to the update; a text is its type; auto: "
-                   "gossip or allreduce, and the topology, by "
-                   "measurement at the start",
+                   "gossip or allreduce, and the topology, by measurement at the start",
                    "type");
   settings.algorithm = read_first_algorithm(algorithm, settings);
   ConfigSection transport =
       sync.section("transport",
                    "what carries exchanges; a text is its type. CPUs: mpi, or between ranks of one "
-                   "host nothing (direct: they read each other's "
-                   "parameters where they lie); auto is direct. GPUs: nccl, or staged (host memory "
-                   "and MPI; mpi is the same); auto is nccl where every "
-                   "rank has it and a GPU of its own, and between ranks of one host direct where "
-                   "their GPUs reach each other's memory; direct asks for "
-                   "that, and is an error where they do not",
+                   "host nothing (direct: they read each other's parameters where they lie); auto "
+                   "is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto "
+                   "is nccl where every rank has it and a GPU of its own, and between ranks of one "
+                   "host direct where their GPUs reach each other's memory; direct asks for that, "
+                   "and is an error where they do not",
                    "type");
   settings.transport = read_transport(transport);
   if (transport.resolved().size() == 1) sync.resolve("transport", settings.transport.name);
@@ -148,9 +145,8 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
                                    "seconds after which a wait for other ranks is an error");
   settings.heartbeat_s =
       sync.number("heartbeat_s", 5.0, Range::closed(0.5, 1e7),
-                  "seconds without a sign of life after which another host counts "
-                  "as lost; a rank of the same host does as "
-                  "soon as its process has ended");
+                  "seconds without a sign of life after which another host counts as lost; a rank "
+                  "of the same host does as soon as its process has ended");
   settings.overlap =
       sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
   std::string word;
@@ -191,8 +187,7 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
                  "allowed: after_backward");
     sync.error("update",
                "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; "
-               "allowed: after_backward, or \"clip\": "
-               "\"bucket\"");
+               "allowed: after_backward, or \"clip\": \"bucket\"");
   }
   settings.in_backward = update == "in_backward";
 

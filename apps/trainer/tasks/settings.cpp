@@ -85,8 +85,7 @@ void settle_mixing(const ConfigSection& root, const Augmenters& augment, const D
   if (!task.loss()->takes_shares()) {
     root.error(path,
                "makes targets that are shares of classes, which this loss does not take "
-               "(loss.type); allowed with cross_entropy, "
-               "bce_with_logits");
+               "(loss.type); allowed with cross_entropy, bce_with_logits");
   }
   if (batch_size < 2)
     root.error("batch_size", "is {}, but {} mixes the images of a batch; needed: >= 2", batch_size,
