@@ -292,15 +292,15 @@ TEST_CASE("trainer/task: a loss names outputs and targets that do not fit each o
     });
   };
   CHECK(contains(refusal("mse", {8, 3}, {8, 2}, DType::kFloat32),
-                 "mse: outputs 8×3 and targets 8×2 of fp32; needed: as many"));
+                 "the outputs are 8×3, the targets 8×2 of fp32; needed: as many"));
   CHECK(contains(refusal("huber", {8, 3, 2}, {8}, DType::kInt32),
-                 "huber: outputs 8×3×2 and targets 8 of int32"));
+                 "the outputs are 8×3×2, the targets 8 of int32"));
   CHECK(contains(refusal("focal", {8, 3}, {7}, DType::kInt32),
-                 "focal: outputs 8×3 and targets 7 of int32"));
+                 "the outputs are 8×3, the targets 7 of int32"));
   CHECK(contains(refusal("cross_entropy", {8, 3}, {8, 4}, DType::kFloat32),
-                 "cross_entropy: outputs 8×3 and targets 8×4 of fp32"));
+                 "the outputs are 8×3, the targets 8×4 of fp32"));
   CHECK(contains(refusal("bce_with_logits", {8}, {8}, DType::kUInt8),
-                 "bce_with_logits: outputs 8 and targets 8 of uint8"));
+                 "the outputs are 8, the targets 8 of uint8"));
 }
 
 TEST_CASE("trainer/task: every loss trains on class numbers, and each is what its type says") {

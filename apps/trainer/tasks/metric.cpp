@@ -12,6 +12,17 @@
 namespace starling {
 namespace {
 
+/// Adds weight times a number of any format to the metric's sum at `place`.
+void add_to(const Tensor& totals, std::int64_t place, const Tensor& number, double weight,
+            Backend& backend) {
+  backend.weighted_sum(
+      {.in = {functions::in_format(number, DType::kFloat64, backend).reshaped({1})},
+       .weight = {weight},
+       .terms = 1,
+       .out = totals.slice(place, Shape{1}),
+       .accumulate = true});
+}
+
 /// The plain cross entropy, and how often the label's score is the largest or among the five
 /// largest.
 class ClassificationMetric final : public Metric {
@@ -43,16 +54,8 @@ class MeanLoss final : public Metric {
   std::int64_t sums() const override { return 1; }
   void add(const Task& task, const TaskOutput& output, const Tensor& totals,
            Pass& pass) const override {
-    const Tensor loss = task.loss(output, 1.0, pass).value();
-    const Tensor wide(pass.backend, Shape{1}, DType::kFloat64);
-    pass.backend.cast({.x = loss.reshaped({1}), .y = wide});
-    WeightedSum sum;
-    sum.in[0] = wide;
-    sum.weight[0] = static_cast<double>(output.outputs.shape()[0]);  // its mean is over these rows
-    sum.terms = 1;
-    sum.out = totals;
-    sum.accumulate = true;
-    pass.backend.weighted_sum(sum);
+    const auto rows = static_cast<double>(output.outputs.shape()[0]);  // its mean is over these
+    add_to(totals, 0, task.loss(output, 1.0, pass).value(), rows, pass.backend);
   }
   std::vector<MetricValue> values(std::span<const double> sums, double rows) const override {
     return {{"loss", sums[0] / (rows > 0.0 ? rows : std::nan(""))}};
@@ -82,26 +85,19 @@ class NumberMetric final : public Metric {
       return functions::in_format(numbers, DType::kFloat64, backend).reshaped({count, 1});
     };
     const Tensor x = column(outputs), t = column(output.targets);
-    const auto put = [&](std::int64_t place, const Tensor& sum) {
-      backend.weighted_sum({.in = {sum.reshaped({1})},
-                            .weight = {1.0},
-                            .terms = 1,
-                            .out = totals.slice(place, Shape{1}),
-                            .accumulate = true});
-    };
     const Tensor errors(backend, Shape{}, DType::kFloat64);
     backend.target_loss({.kind = kind_ == Kind::kMae ? LossKind::kAbsolute : LossKind::kSquared,
                          .x = x,
                          .targets = t,
                          .loss = errors});
-    put(0, errors);
+    add_to(totals, 0, errors, 1.0, backend);
     if (kind_ != Kind::kR2) return;
     const Tensor ones(backend, t.shape(), DType::kFloat64);
     backend.fill(ones, 1.0);
     const auto put_product = [&](std::int64_t place, const Tensor& factor) {
       const Tensor sum(backend, Shape{1, 1}, DType::kFloat64);
       backend.matmul({.a = factor.reshaped({1, count}), .b = t, .c = sum});
-      put(place, sum);
+      add_to(totals, place, sum, 1.0, backend);
     };
     put_product(1, ones);
     put_product(2, t);
