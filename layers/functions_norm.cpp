@@ -6,45 +6,28 @@
 
 namespace starling::functions {
 
-detail::ScaleShiftTargets::ScaleShiftTargets(Gradients& g) {
-  const Gradients::Target gamma = g.parameter(0), beta = g.parameter(1);
-  require(!gamma || !beta || gamma.accumulate == beta.accumulate, "norm",
-          "scale and shift of one normalisation are shared differently");
-  accumulate = gamma.accumulate || beta.accumulate;
-  dgamma = gamma.tensor;
-  dbeta = beta.tensor;
-}
+namespace {
 
-double detail::momentum_of(const BatchNormState& state, const Pass& pass) {
-  const NormMomentum* const all = pass.find<NormMomentum>();
-  return all ? all->value : state.momentum;
-}
+/// Targets of the gradients of a scale and a shift, parameters 0 and 1; empty for a frozen one.
+struct ScaleShiftTargets {
+  Gradients::Target gamma, beta;
+  explicit ScaleShiftTargets(Gradients& g) : gamma(g.parameter(0)), beta(g.parameter(1)) {
+    require(!gamma || !beta || gamma.accumulate == beta.accumulate, "norm",
+            "scale and shift of one normalisation are shared differently");
+  }
+  bool accumulate() const { return gamma.accumulate || beta.accumulate; }
+};
 
-detail::Rectifier detail::rectifier_of(Activation active) {
-  require(
-      active == Activation::kNone || active == Activation::kRelu || active == Activation::kRelu6,
-      "batch_norm", "only ReLU and ReLU6 run with a batch norm");
-  return {.relu = active != Activation::kNone,
-          .ceiling = active == Activation::kRelu6 ? 6.0 : kNoCeiling};
-}
-
-void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
+/// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient
+/// terms. `back` has what the forward pass kept.
+void batch_norm_backward(BatchNormBackward back, RankSums* over, Gradients& g) {
   std::vector<Tensor> terms = g.take_terms();
-  BatchNormBackward back{.x = saved.x,
-                         .y = saved.y,
-                         .dy = terms[0],
-                         .gamma = saved.gamma,
-                         .saved_mean = saved.mean,
-                         .saved_inv_std = saved.inv_std,
-                         .relu = saved.rectifier.relu,
-                         .training = saved.training,
-                         .beta = saved.beta,
-                         .ceiling = saved.rectifier.ceiling};
+  back.dy = terms[0];
   if (terms.size() > 1) back.dy2 = terms[1];
 
   Tensor dresidual;
-  if (saved.has_residual && g.wants(1)) {
-    if (!saved.rectifier.relu && terms.size() == 1) {
+  if (g.wants(1)) {
+    if (!back.relu && terms.size() == 1) {
       dresidual = terms[0];  // dy goes through as it is
     } else {
       // Written over a gradient term that nobody else holds, where there is one. A term's second
@@ -52,7 +35,7 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
       for (const Tensor& term : terms) {
         if (!dresidual && term.storage().use_count() == 2) dresidual = term;
       }
-      if (!dresidual) dresidual = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
+      if (!dresidual) dresidual = Tensor(g.backend(), back.x.shape(), back.x.dtype());
       back.dresidual = dresidual;
     }
   }
@@ -62,39 +45,46 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
     if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2)
       back.dx = term;
   }
-  if (!back.dx && saved.x.storage().use_count() == 2) back.dx = saved.x;
-  if (!back.dx) back.dx = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
+  if (!back.dx && back.x.storage().use_count() == 2) back.dx = back.x;
+  if (!back.dx) back.dx = Tensor(g.backend(), back.x.shape(), back.x.dtype());
   const ScaleShiftTargets targets(g);
-  back.dgamma = targets.dgamma;
-  back.dbeta = targets.dbeta;
-  back.accumulate = targets.accumulate;
-  g.backend().batch_norm_backward(back);
+  back.dgamma = targets.gamma.tensor;
+  back.dbeta = targets.beta.tensor;
+  back.accumulate = targets.accumulate();
+  if (over) {
+    detail::synchronized_backward(back, *over, g.backend());
+  } else {
+    g.backend().batch_norm_backward(back);
+  }
   terms.clear();
-  if (saved.has_residual) g.set(1, std::move(dresidual));
+  if (dresidual) g.set(1, std::move(dresidual));
   Tensor dx = std::move(back.dx);
   back = {};  // so that the receiver of a term may find itself its only holder
   g.set(0, std::move(dx));
 }
 
+}  // namespace
+
 Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active,
                     const Variable& residual, Pass& pass) {
   const Shape& shape = x.shape();
-  const detail::Rectifier rectifier = detail::rectifier_of(active);
-  const bool has_residual = residual.has_value(), relu = rectifier.relu;
+  require(
+      active == Activation::kNone || active == Activation::kRelu || active == Activation::kRelu6,
+      "batch_norm", "only ReLU and ReLU6 run with a batch norm");
+  const bool has_residual = residual.has_value(), relu = active != Activation::kNone;
   if (has_residual) {
     require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}",
             shape.text(), residual.shape().text());
   }
   const Shape channels{shape.back()};
-  RankSums* const over = pass.find<RankSums>();
+  RankSums* const over = pass.training ? pass.find<RankSums>() : nullptr;
   const int ranks = over ? over->ranks() : 1;  // whose batches are one
   if (pass.training && shape.elements() / shape.back() * ranks < 2) {
     fail(ExitCode::kUsage, "batch_norm",
          "one value per channel has no variance to train with; batches of 2 samples or more are "
          "needed");
   }
-  if (over && pass.training)
-    return detail::synchronized_batch_norm(x, state, rectifier, residual, *over, pass);
+  const NormMomentum* const momentum = pass.find<NormMomentum>();
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,
@@ -103,31 +93,35 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                         .running_mean = state.running_mean->value,
                         .running_var = state.running_var->value,
                         .eps = state.eps,
-                        .momentum = detail::momentum_of(state, pass),
+                        .momentum = momentum ? momentum->value : state.momentum,
                         .training = pass.training,
                         .relu = relu,
-                        .ceiling = rectifier.ceiling};
+                        .ceiling = active == Activation::kRelu6 ? 6.0 : kNoCeiling};
   if (pass.training || pass.tape) {
     args.saved_mean = Tensor(pass.backend, channels, args.running_mean.dtype());
     args.saved_inv_std = Tensor(pass.backend, channels, args.running_mean.dtype());
   }
   if (state.batches_tracked) args.batches_tracked = state.batches_tracked->value;
-  pass.backend.batch_norm_forward(args);
+  if (over) {
+    detail::synchronized_forward(args, *over, pass.backend);
+  } else {
+    pass.backend.batch_norm_forward(args);
+  }
   if (!pass.tape) return Variable(std::move(args.y));
 
-  // The ReLU's mask is found, without a residual, from x again, so that the output need not be kept
-  // or read.
-  detail::BatchNormSaved saved{.x = args.x,
-                               .y = relu && has_residual ? args.y : Tensor(),
-                               .gamma = args.gamma,
-                               .beta = relu && !has_residual ? args.beta : Tensor(),
-                               .mean = args.saved_mean,
-                               .inv_std = args.saved_inv_std,
-                               .rectifier = rectifier,
-                               .has_residual = has_residual,
-                               .training = pass.training};
-  auto backward = [saved = std::move(saved)](Gradients& g) {
-    detail::batch_norm_backward(saved, g);
+  // The ReLU's mask is found, without a residual, from x and beta again, so that the output need
+  // not be kept or read.
+  BatchNormBackward saved{.x = args.x,
+                          .y = relu && has_residual ? args.y : Tensor(),
+                          .gamma = args.gamma,
+                          .saved_mean = args.saved_mean,
+                          .saved_inv_std = args.saved_inv_std,
+                          .relu = relu,
+                          .training = pass.training,
+                          .beta = relu && !has_residual ? args.beta : Tensor(),
+                          .ceiling = args.ceiling};
+  auto backward = [saved = std::move(saved), over](Gradients& g) {
+    batch_norm_backward(saved, over, g);
   };
   // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of
   // its own.
@@ -149,16 +143,16 @@ Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double
   auto backward = [x_saved = args.x, weight = gamma.value, mean = args.saved_mean,
                    inv_std = args.saved_inv_std](Gradients& g) {
     Tensor dx(g.backend(), x_saved.shape(), x_saved.dtype());
-    const detail::ScaleShiftTargets targets(g);
+    const ScaleShiftTargets targets(g);
     g.backend().layer_norm_backward({.x = x_saved,
                                      .dy = g.output(),
                                      .gamma = weight,
                                      .saved_mean = mean,
                                      .saved_inv_std = inv_std,
                                      .dx = dx,
-                                     .dgamma = targets.dgamma,
-                                     .dbeta = targets.dbeta,
-                                     .accumulate = targets.accumulate});
+                                     .dgamma = targets.gamma.tensor,
+                                     .dbeta = targets.beta.tensor,
+                                     .accumulate = targets.accumulate()});
     g.set(0, std::move(dx));
   };
   return pass.record("layer_norm", std::move(args.y), {x}, {&gamma, &beta}, std::move(backward));
