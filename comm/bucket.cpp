@@ -9,7 +9,6 @@
 
 #include "comm/agreement.h"
 #include "core/error.h"
-#include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
 
 namespace starling {
@@ -178,12 +177,6 @@ UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bu
       backend, layers, run.elements > 0 ? run.elements : bucket.layout->elements);
   add_matrices(backend, rule, bucket.parameters.dtype(), layers, tables, workspace);
   return tables;
-}
-
-void refresh_low(Backend& backend, const std::vector<Bucket>& buckets) {
-  for (const Bucket& bucket : buckets) {
-    if (bucket.low) backend.cast({bucket.parameters, bucket.low});
-  }
 }
 
 namespace {

@@ -107,8 +107,5 @@ std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run = {});
 /// shared by buckets.
 UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket,
                            BucketRun run = {}, const Tensor& workspace = {});
-/// Writes the low-precision copies from the parameters: after initialisation, loading, or
-/// averaging.
-void refresh_low(Backend& backend, const std::vector<Bucket>& buckets);
 
 }  // namespace starling

@@ -1,13 +1,17 @@
 #include "layers/layer.h"
 
+#include <algorithm>
+#include <type_traits>
 #include <unordered_set>
 
 #include "core/backend.h"
+#include "core/dispatch.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "core/random.h"
 #include "core/trace.h"
+#include "layers/functions.h"
 
 namespace starling {
 
@@ -70,17 +74,16 @@ std::vector<T*> collect(std::deque<T>& own, const std::vector<std::unique_ptr<La
   return result;
 }
 
-template <class T>
-void copy_as(const std::vector<double>& numbers, const Tensor& to) {
-  std::vector<T> converted(numbers.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    if constexpr (std::is_same_v<T, double>) {
-      converted[i] = numbers[i];
-    } else {
-      converted[i] = T(static_cast<float>(numbers[i]));
-    }
-  }
-  to.backend().copy_from_host(converted.data(), to);
+/// Numbers in the tensor's format.
+void write_numbers(const std::vector<double>& numbers, const Tensor& to) {
+  dispatch_floating(to.dtype(), [&](auto kind) {
+    using T = decltype(kind);
+    using Single = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    std::vector<T> converted(numbers.size());
+    std::transform(numbers.begin(), numbers.end(), converted.begin(),
+                   [](double number) { return T(static_cast<Single>(number)); });
+    to.backend().copy_from_host(converted.data(), to);
+  });
 }
 
 void allocate_parameter(Parameter& parameter, Backend& backend, DType dtype, DType compute) {
@@ -97,19 +100,11 @@ void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::
     to.backend().fill(to, init.a);
     return;
   }
+  require(is_floating(to.dtype()), "model", "{}: random initial values for a {} tensor", name,
+          name_of(to.dtype()));
   std::vector<double> numbers(static_cast<std::size_t>(to.elements()));
   fill_random(init, seed, tensor, to.elements(), numbers.data());
-  switch (to.dtype()) {
-    case DType::kFloat32: return copy_as<float>(numbers, to);
-    case DType::kFloat64: return copy_as<double>(numbers, to);
-    case DType::kBFloat16: return copy_as<BFloat16>(numbers, to);
-    case DType::kFloat16: return copy_as<Float16>(numbers, to);
-    case DType::kInt64:
-    case DType::kInt32:
-    case DType::kUInt8: break;
-  }
-  fail(ExitCode::kInternal, "model", "{}: random initial values for a {} tensor", name,
-       name_of(to.dtype()));
+  write_numbers(numbers, to);
 }
 
 }  // namespace
@@ -243,17 +238,11 @@ void Layer::change_values(Parameter& parameter,
                           const std::function<void(std::vector<double>&)>& change) {
   const Tensor& value = parameter.value;
   if (value.backend().device() == DeviceType::kMeta) return;
-  const auto of = [&]<class T>(T) {
-    std::vector<T> stored(static_cast<std::size_t>(value.elements()));
-    value.backend().copy_to_host(value, stored.data());
-    std::vector<double> numbers(stored.begin(), stored.end());
-    change(numbers);
-    copy_as<T>(numbers, value);
-  };
-  if (value.dtype() == DType::kFloat64) return of(double{});
-  require(value.dtype() == DType::kFloat32, "layer", "{} is {}, and parameters are fp32 or fp64",
-          parameter.name, name_of(value.dtype()));
-  of(float{});
+  const Tensor wide = functions::in_format(value, DType::kFloat64, value.backend());
+  std::vector<double> numbers(static_cast<std::size_t>(value.elements()));
+  value.backend().copy_to_host(wide, numbers.data());
+  change(numbers);
+  write_numbers(numbers, value);
 }
 
 void Layer::bad_shape(const Shape& input, std::string_view needed) const {
@@ -317,22 +306,20 @@ std::int64_t Model::parameter_count() const {
 
 void Model::allocate(Backend& backend, DType dtype, DType compute) {
   for (Parameter* parameter : parameters_) {
+    if (!parameter->trainable) continue;
     allocate_parameter(*parameter, backend, dtype, compute);
-    parameter->grad = parameter->trainable ? Tensor(backend, parameter->shape, dtype) : Tensor();
+    parameter->grad = Tensor(backend, parameter->shape, dtype);
   }
-  allocate_buffers(backend, dtype);
+  allocate_rest(backend, dtype, compute);
 }
 
-void Model::allocate_buffers(Backend& backend, DType dtype) {
+void Model::allocate_rest(Backend& backend, DType dtype, DType compute) {
+  for (Parameter* parameter : parameters_) {
+    if (!parameter->trainable) allocate_parameter(*parameter, backend, dtype, compute);
+  }
   for (ModelBuffer* buffer : buffers_) {
     buffer->value =
         Tensor(backend, buffer->shape, is_floating(buffer->dtype) ? dtype : buffer->dtype);
-  }
-}
-
-void Model::allocate_frozen(Backend& backend, DType dtype, DType compute) {
-  for (Parameter* parameter : parameters_) {
-    if (!parameter->trainable) allocate_parameter(*parameter, backend, dtype, compute);
   }
 }
 

@@ -190,10 +190,8 @@ class Model {
   /// that is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead; this serves tests,
   /// evaluation and tracing on the meta backend.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// Allocates the parameters that training leaves alone, which are in no bucket.
-  void allocate_frozen(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// Memory for the buffers alone.
-  void allocate_buffers(Backend& backend, DType dtype);
+  /// Memory for what is in no bucket: buffers, and parameters that training leaves alone.
+  void allocate_rest(Backend& backend, DType dtype, DType compute = DType::kFloat32);
   /// Writes the low-precision copies from the parameters: after initial values or loading.
   void refresh_low();
   /// Error(kUsage) where the model does not take samples of this shape, such as larger images in

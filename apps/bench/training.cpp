@@ -54,7 +54,7 @@ BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType 
       trace_shapes(*task_, *model_, {settings.batch, DType::kFloat32, compute});
   plan_ = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   buckets_ = make_buckets(plan_, backend, DType::kFloat32, *rule_, false, compute);
-  model_->allocate_buffers(backend, DType::kFloat32);
+  model_->allocate_rest(backend, DType::kFloat32, compute);
   model_->initialise(1);
   refresh_low(backend, buckets_);
   for (const Bucket& bucket : buckets_) {

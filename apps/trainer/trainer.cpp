@@ -68,8 +68,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
         backend, buckets_,
         [&](const Parameter& parameter) { return config.optimizer.group_of(parameter); }, decays);
   }
-  config.model->allocate_buffers(backend, config.device.dtype);
-  config.model->allocate_frozen(backend, config.device.dtype, config.device.compute);
+  config.model->allocate_rest(backend, config.device.dtype, config.device.compute);
   open_part(0);
   schedule_ =
       config.optimizer.make_schedule({config.optimizer.lr, length_.first_total(),

@@ -224,7 +224,7 @@ TEST_CASE(
           make_buckets(plan, *run.backend, DType::kFloat32, 0, false, DType::kBFloat16);
       for (std::size_t i = 0; i < values.size(); ++i)
         run.backend->copy(values[i], run.config.model->parameters()[i]->value);
-      refresh_low(*run.backend, buckets);
+      run.config.model->refresh_low();
       const Tensor own_low = run.config.model->parameters()[0]->low;
       {
         const MeanModelScope mean(*run.config.model, buckets, *run.backend, transport);

@@ -85,7 +85,7 @@ class TrainingJob {
         trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute});
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
     buckets_ = make_buckets(plan_, backend, settings.dtype, *rule_, false, settings.compute);
-    model_->allocate_buffers(backend, settings.dtype);
+    model_->allocate_rest(backend, settings.dtype, settings.compute);
     model_->initialise(3);
     model_->refresh_low();
     mixer_ = mixers()
