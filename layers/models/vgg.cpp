@@ -18,8 +18,8 @@ class SeventhsPool : public Layer {
   Shape build(const Shape& input) override {
     if (input[0] % 7 != 0 || input[1] % 7 != 0) {
       bad_shape(input,
-                "7×7 times as many pixels a side (of images of 224×224 pixels, 448×448, …) or the "
-                "classifier \"cifar\"");
+                "an image whose sides 7 divides (of 224×224 pixels at the model's input, 448×448, "
+                "…) or the classifier \"cifar\"");
     }
     const Window2d part{.kernel = {input[0] / 7, input[1] / 7},
                         .stride = {input[0] / 7, input[1] / 7}};
