@@ -56,7 +56,7 @@ BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType 
   buckets_ = make_buckets(plan_, backend, DType::kFloat32, *rule_, false, compute);
   model_->allocate_rest(backend, DType::kFloat32, compute);
   model_->initialise(1);
-  refresh_low(backend, buckets_);
+  model_->refresh_low();
   for (const Bucket& bucket : buckets_) {
     if (rule_->facts().measures_layers) layers_.push_back(update_layers(backend, *rule_, bucket));
   }
