@@ -34,9 +34,10 @@ inline Group pair_group(int a, int b, double self_weight = 0.5) {
   return {{std::min(a, b), std::max(a, b)}, self_weight};
 }
 
-/// The mean of `count` ranks from `first` on.
-inline Group mean_group(int first, int count) {
+/// The mean of `count` ranks from `first` on, with Group::mean where all are to have the same bits.
+inline Group mean_group(int first, int count, bool same_bits = false) {
   Group group;
+  group.mean = same_bits;
   for (int i = 0; i < count; ++i) group.ranks.push_back(first + i);
   group.self_weight = 1.0 / count;
   return group;

@@ -9,6 +9,7 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/reduce.h"
 #include "kernels/decode_sum.h"
+#include "topology/round_table.h"
 
 namespace starling {
 namespace {
@@ -21,7 +22,7 @@ class GlobalOrOwn final : public Topology {
  protected:
   Round make_round(std::int64_t k) const override {
     if (k % 2 == 0) return inner_.round(k / 2);
-    return {.groups = {group_of_all(ranks())}, .rows = {}};
+    return {.groups = {mean_group(0, ranks(), true)}, .rows = {}};
   }
 
  private:
@@ -29,12 +30,6 @@ class GlobalOrOwn final : public Topology {
 };
 
 }  // namespace
-
-Group group_of_all(int ranks) {
-  Group all{{}, 1.0 / ranks, true};
-  for (int r = 0; r < ranks; ++r) all.ranks.push_back(r);
-  return all;
-}
 
 ConsensusControl::ConsensusControl(const AlgorithmSite& site, double above,
                                    std::int64_t check_every, std::int64_t interval, Tensor saved)

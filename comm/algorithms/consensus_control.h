@@ -11,9 +11,6 @@
 
 namespace starling {
 
-/// Every rank in one group, which takes the mean.
-Group group_of_all(int ranks);
-
 /// Consensus control (Kong et al. 2021, arXiv 2102.04828): where ranks are further apart than a
 /// part δ of their own size, the next exchange is the mean over all. Every so many steps they sum
 /// ‖x - c‖² and ‖x‖², c being what the step mixed; so many steps later the sums have come, and the

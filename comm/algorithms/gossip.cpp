@@ -17,6 +17,7 @@
 #include "comm/algorithms/consensus_control.h"
 #include "comm/algorithms/disagreement.h"
 #include "core/error.h"
+#include "topology/round_table.h"
 
 namespace starling {
 namespace {
@@ -26,9 +27,7 @@ namespace {
 class WithGlobalRounds final : public Topology {
  public:
   WithGlobalRounds(const Topology& inner, std::int64_t every)
-      : Topology(inner.ranks()), inner_(inner), every_(every) {
-    all_ = group_of_all(ranks());
-  }
+      : Topology(inner.ranks()), inner_(inner), every_(every) {}
   /// Number of rounds after which both come to an end together; 0 where nobody would plan so many
   /// ahead.
   std::int64_t period() const override {
@@ -40,7 +39,7 @@ class WithGlobalRounds final : public Topology {
 
  protected:
   Round make_round(std::int64_t k) const override {
-    if ((k + 1) % every_ == 0) return {.groups = {all_}, .rows = {}};
+    if ((k + 1) % every_ == 0) return {.groups = {mean_group(0, ranks(), true)}, .rows = {}};
     return inner_.round(k - k / every_);
   }
 
@@ -48,7 +47,6 @@ class WithGlobalRounds final : public Topology {
   static constexpr std::int64_t kMostRounds = 4096;
   const Topology& inner_;
   std::int64_t every_;
-  Group all_;
 };
 
 /// Mixes with the neighbours and updates. With order awc step t mixes what round t - 1 brought

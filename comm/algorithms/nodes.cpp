@@ -4,33 +4,14 @@
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
 #include "core/error.h"
+#include "topology/round_table.h"
 
 namespace starling {
 namespace {
 
-/// One round for ever.
-class OneRound final : public Topology {
- public:
-  OneRound(int ranks, Round round) : Topology(ranks), round_(std::move(round)) {}
-  std::int64_t period() const override { return 1; }
-
- protected:
-  Round make_round(std::int64_t) const override { return round_; }
-
- private:
-  Round round_;
-};
-
-Group group_of(int first, int count) {
-  Group group{{}, 1.0 / count, true};
-  for (int r = 0; r < count; ++r) group.ranks.push_back(first + r);
-  return group;
-}
-
-Exchange planned(Transport& transport, Round round) {
-  const OneRound topology(transport.size(), std::move(round));
-  transport.prepare(summed_groups(topology, false));
-  return plan_exchange(topology.round(0), transport.rank());
+Exchange planned(Transport& transport, const Round& round) {
+  transport.prepare(summed_groups(RoundTable(transport.size(), round), false));
+  return plan_exchange(round, transport.rank());
 }
 
 }  // namespace
@@ -58,7 +39,7 @@ int ranks_per_node(const AlgorithmSite& site) {
 }
 
 Exchange mean_by_nodes(Transport& transport, int per_node) {
-  return planned(transport, {.groups = {group_of(0, transport.size() / per_node)},
+  return planned(transport, {.groups = {mean_group(0, transport.size() / per_node, true)},
                              .rows = {},
                              .ranks_per_node = per_node});
 }
@@ -66,7 +47,7 @@ Exchange mean_by_nodes(Transport& transport, int per_node) {
 NodeSum sum_in_node(Transport& transport, int per_node) {
   std::vector<Group> nodes;
   for (int first = 0; first < transport.size(); first += per_node)
-    nodes.push_back(group_of(first, per_node));
+    nodes.push_back(mean_group(first, per_node, true));
   return {planned(transport, {.groups = nodes, .rows = {}}), 1.0 / per_node};
 }
 

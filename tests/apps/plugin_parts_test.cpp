@@ -7,13 +7,14 @@
 #include <stdexcept>
 #include <string>
 
+#include <starling/algorithm.h>
+#include <starling/data.h>
+#include <starling/layer.h>
+#include <starling/operation.h>
+#include <starling/schedule.h>
+#include <starling/task.h>
+
 #include "apps/trainer/config/plugins.h"
-#include "apps/trainer/data/sampler.h"
-#include "apps/trainer/schedules/schedule.h"
-#include "apps/trainer/tasks/metric.h"
-#include "comm/algorithm.h"
-#include "core/operations/pointwise.h"
-#include "layers/functions.h"
 #include "tests/apps/program.h"
 
 namespace starling {
