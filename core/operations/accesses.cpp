@@ -39,11 +39,8 @@ Accesses& Accesses::convolves(const Tensor& images, const Tensor& weight) {
   return *this;
 }
 
-Accesses& Accesses::multiplies(const Tensor& a, const Tensor& c) {
-  if (!a || !c) return *this;
-  const double terms = static_cast<double>(a.elements()) /
-                       static_cast<double>(std::max<std::int64_t>(1, c.shape()[0]));
-  flops += 2.0 * terms * static_cast<double>(c.elements());
+Accesses& Accesses::multiplies(std::int64_t k, const Tensor& c) {
+  flops += 2.0 * static_cast<double>(k) * static_cast<double>(c.elements());
   return *this;
 }
 

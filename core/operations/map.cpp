@@ -66,16 +66,15 @@ std::int64_t stride_along(const Shape& own, const Shape& places, int d) {
 
 }  // namespace
 
-MapLayout layout_of(const Expression& expression, const Shape& places, const Tensor& result) {
+MapLayout layout_of(std::span<const Shape> operands, const Shape& places, const Shape& result) {
   MapLayout layout;
-  const std::size_t tensors = expression.tensors();
   layout.rank = 0;
   for (int d = 0; d < places.rank(); ++d) {
     if (places[d] == 1 && places.elements() > 0) continue;
     std::array<std::int64_t, kMapTensors + 1> stride{};
-    for (std::size_t k = 0; k < tensors; ++k)
-      stride[k] = stride_along(expression.in[k].shape(), places, d);
-    stride[kMapTensors] = stride_along(result.shape(), places, d);
+    for (std::size_t k = 0; k < operands.size(); ++k)
+      stride[k] = stride_along(operands[k], places, d);
+    stride[kMapTensors] = stride_along(result, places, d);
     bool joins = layout.rank > 0;
     for (std::size_t k = 0; k < stride.size() && joins; ++k)
       joins = layout.stride[k][static_cast<std::size_t>(layout.rank - 1)] == stride[k] * places[d];
@@ -84,6 +83,14 @@ MapLayout layout_of(const Expression& expression, const Shape& places, const Ten
     for (std::size_t k = 0; k < stride.size(); ++k) layout.stride[k][to] = stride[k];
   }
   if (layout.rank == 0) layout.size[static_cast<std::size_t>(layout.rank++)] = places.elements();
+  return layout;
+}
+
+MapLayout layout_of(const Expression& expression, const Shape& places, const Tensor& result) {
+  const std::size_t tensors = expression.tensors();
+  std::array<Shape, kMapTensors> shapes;
+  for (std::size_t k = 0; k < tensors; ++k) shapes[k] = expression.in[k].shape();
+  MapLayout layout = layout_of(std::span(shapes).first(tensors), places, result.shape());
   layout.plain = layout.rank == 1;
   for (std::size_t k = 0; k < tensors; ++k) {
     layout.plain = layout.plain && expression.in[k].elements() == result.elements() &&

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "core/operations/accesses.h"
 #include "core/operations/map_function.h"
@@ -62,6 +63,8 @@ struct MapLayout {
   bool reduced(std::size_t d) const { return stride[kMapTensors][d] == 0; }
 };
 MapLayout layout_of(const Expression& expression, const Shape& places, const Tensor& result);
+/// The same of operands that have these shapes; `plain` stays true.
+MapLayout layout_of(std::span<const Shape> operands, const Shape& places, const Shape& result);
 
 class Checker;
 /// Checks the steps, and that the tensors have a dtype that goes with `dtype`, or with fp32.

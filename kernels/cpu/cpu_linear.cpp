@@ -244,23 +244,30 @@ void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const
 }
 
 void CpuBackend::issue(const Matmul& args) {
-  const Index m = args.c.shape()[0], n = args.c.shape()[1],
-              k = args.a.shape()[args.transpose_a ? 0 : 1];
-  const cpu::Product p{m, n, k, args.transpose_a, args.transpose_b, args.accumulate};
-  floating(args.a, [&](auto type) {
-    using T = decltype(type);
-    const T* a = args.a.data<T>();
-    const T* b = args.b.data<T>();
-    const auto* bias = cpu::optional<Compute<T>>(args.bias);
-    if constexpr (!cpu::kIsLow<T>) {
-      matmul_of<T>(p, a, b, bias, args.c.data<T>());
-    } else if (args.c.dtype() == DType::kFloat32) {
-      low_matmul(p, a, b, bias, args.c.data<float>());
-    } else {
-      low_matmul(p, a, b, bias, args.c.data<T>());
-    }
-    if (args.relu) map({MapFunction::kRelu, args.c, args.c});
-  });
+  for (const Matmul& part : batches_of(args)) {
+    const Index m = part.c.shape()[1], n = part.c.shape()[2],
+                k = part.a.shape()[part.transpose_a ? 1 : 2];
+    const cpu::Product p{m, n, k, part.transpose_a, part.transpose_b, part.accumulate};
+    const Index next_a = part.a.shape()[0] > 1 ? m * k : 0,
+                next_b = part.b.shape()[0] > 1 ? k * n : 0;
+    floating(part.a, [&](auto type) {
+      using T = decltype(type);
+      const T* a = part.a.data<T>();
+      const T* b = part.b.data<T>();
+      const auto* bias = cpu::optional<Compute<T>>(part.bias);
+      // One after another: oneDNN's batched primitive is slower than its plain product.
+      for (Index i = 0; i < part.c.shape()[0]; ++i, a += next_a, b += next_b) {
+        if constexpr (!cpu::kIsLow<T>) {
+          matmul_of<T>(p, a, b, bias, part.c.data<T>() + i * m * n);
+        } else if (part.c.dtype() == DType::kFloat32) {
+          low_matmul(p, a, b, bias, part.c.data<float>() + i * m * n);
+        } else {
+          low_matmul(p, a, b, bias, part.c.data<T>() + i * m * n);
+        }
+      }
+    });
+  }
+  if (args.relu) map({MapFunction::kRelu, args.c, args.c});
 }
 
 }  // namespace starling

@@ -208,6 +208,10 @@ void CudaBackend::issue(const Conv2dBackwardWeights& args) {
 }
 
 void CudaBackend::issue(const Matmul& args) {
+  for (const Matmul& part : batches_of(args)) product(part);
+}
+
+void CudaBackend::product(const Matmul& args) {
   // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
   const auto by_library = [&](Matmul product) {
     if (blas_->matmul(product, handle())) return true;

@@ -101,6 +101,8 @@ class CudaBackend final : public Backend, private WorkspaceSource {
  private:
   STARLING_OPERATIONS(STARLING_ISSUE_OPERATION)
 
+  /// One of batches_of().
+  void product(const Matmul& args);
   std::shared_ptr<Storage> workspace(std::size_t bytes) override { return allocate(bytes); }
   struct Host;     ///< staging memory and events: backend_host.h
   struct Capture;  ///< the one under way, and

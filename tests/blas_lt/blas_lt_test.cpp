@@ -63,14 +63,18 @@ struct Fixture {
   /// The product by cuBLASLt's rules against one summed here.
   bool check(Matmul args) {
     std::vector<double> expected;
-    const std::int64_t m = args.c.shape()[0], n = args.c.shape()[1],
-                       k = args.a.shape()[args.transpose_a ? 0 : 1];
-    for (std::int64_t i = 0; i < m; ++i) {
+    const Shape &a = args.a.shape(), &b = args.b.shape(), &c = args.c.shape();
+    const std::int64_t m = c[c.rank() - 2], n = c.back(),
+                       k = a[a.rank() - (args.transpose_a ? 2 : 1)],
+                       next_a = a.rank() > 2 && a[0] > 1 ? m * k : 0,
+                       next_b = b.rank() > 2 && b[0] > 1 ? k * n : 0;
+    for (std::int64_t row = 0; row < c.elements() / n; ++row) {
+      const std::int64_t matrix = row / m, i = row % m;
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = args.accumulate ? number(args.c, i * n + j) : 0.0;
+        double sum = args.accumulate ? number(args.c, row * n + j) : 0.0;
         for (std::int64_t l = 0; l < k; ++l) {
-          sum += number(args.a, args.transpose_a ? l * m + i : i * k + l) *
-                 number(args.b, args.transpose_b ? j * k + l : l * n + j);
+          sum += number(args.a, matrix * next_a + (args.transpose_a ? l * m + i : i * k + l)) *
+                 number(args.b, matrix * next_b + (args.transpose_b ? j * k + l : l * n + j));
         }
         if (args.bias) sum += number(args.bias, j);
         if (args.relu && sum < 0.0) sum = 0.0;
@@ -85,6 +89,26 @@ struct Fixture {
 };
 
 }  // namespace
+
+TEST_CASE("cuda/blas_lt: batches, in which products share a factor or have their own") {
+  Fixture f;
+  for (int bits = 0; bits < 16; ++bits) {
+    const bool ta = bits & 1, tb = bits & 2, share_a = bits & 4, share_b = bits & 8;
+    CAPTURE(bits);
+    const std::int64_t batch = 3, m = 4, n = 5, k = 6;
+    const auto matrices = [&](bool share, std::int64_t rows, std::int64_t columns, int seed) {
+      const std::int64_t count = share ? 1 : batch;
+      return matrix(*f.cpu, count * rows, columns, DType::kFloat32, seed)
+          .reshaped({count, rows, columns});
+    };
+    const Matmul args{.a = matrices(share_a, ta ? k : m, ta ? m : k, 1),
+                      .b = matrices(share_b, tb ? n : k, tb ? k : n, 2),
+                      .c = matrices(false, m, n, 3),
+                      .transpose_a = ta,
+                      .transpose_b = tb};
+    CHECK(f.check(args));
+  }
+}
 
 TEST_CASE("cuda/blas_lt: transposes, bias and accumulation of row-major matrices, in every type") {
   Fixture f;

@@ -51,6 +51,8 @@ struct Layout {
   cudaDataType_t type;
   std::uint64_t rows, columns;
   std::int64_t leading;
+  std::int32_t batch = 1;
+  std::int64_t offset = 0;  ///< of a batch's matrices
 };
 struct Preference {
   std::uint64_t workspace = 0;
@@ -138,7 +140,8 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
   const std::uint64_t k2 = d.transpose_b == CUBLAS_OP_N ? b.rows : b.columns,
                       n = d.transpose_b == CUBLAS_OP_N ? b.columns : b.rows;
   const auto dense = [](const Layout& x) { return x.leading >= static_cast<std::int64_t>(x.rows); };
-  return k == k2 && c.rows == m && c.columns == n && dense(a) && dense(b) && dense(c);
+  return k == k2 && c.rows == m && c.columns == n && dense(a) && dense(b) && dense(c) &&
+         a.batch == c.batch && b.batch == c.batch;
 }
 
 bool aligned(const void* address, std::uint32_t alignment) {
@@ -185,6 +188,16 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDa
                                           std::uint64_t rows, std::uint64_t columns,
                                           std::int64_t leading) {
   return create(handle, Layout{type, rows, columns, leading});
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, std::size_t size) {
+  auto& layout = as<Layout>(handle);
+  switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return take(layout.batch, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return take(layout.offset, value, size);
+    default: return CUBLAS_STATUS_INVALID_VALUE;
+  }
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
   return destroy<Layout>(handle);
@@ -273,10 +286,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   if (with_bias && !asked.bias) return CUBLAS_STATUS_INVALID_VALUE;
   const double one = load(asked.scale, alpha, 0), old = load(asked.scale, beta, 0);
   const std::uint64_t depth = asked.transpose_a == CUBLAS_OP_N ? A.columns : A.rows;
-  const auto at = [](const Layout& x, std::uint64_t row, std::uint64_t column) {
-    return row + column * static_cast<std::uint64_t>(x.leading);
+  std::int64_t matrix = 0;  // of the batch
+  const auto at = [&](const Layout& x, std::uint64_t row, std::uint64_t column) {
+    return static_cast<std::uint64_t>(matrix * x.offset) + row +
+           column * static_cast<std::uint64_t>(x.leading);
   };
-  for (std::uint64_t row = 0; row < C.rows; ++row) {
+  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(C.batch) * C.rows; ++i) {
+    matrix = static_cast<std::int64_t>(i / C.rows);
+    const std::uint64_t row = i % C.rows;
     for (std::uint64_t column = 0; column < C.columns; ++column) {
       double sum = 0.0;
       for (std::uint64_t k = 0; k < depth; ++k) {

@@ -67,8 +67,6 @@ Operation sum_of_two(Index n) {
   return op;
 }
 
-namespace {
-
 /// The element of a tensor of shape `own` that stands at place i of `places`.
 std::size_t place_in(const Shape& own, const Shape& places, std::size_t i) {
   std::size_t result = 0, unit = 1;
@@ -82,8 +80,6 @@ std::size_t place_in(const Shape& own, const Shape& places, std::size_t i) {
   }
   return result;
 }
-
-}  // namespace
 
 Operation reduction(Reduction by, const Shape& a, const Shape& b, const Shape& places,
                     const Shape& y) {

@@ -266,6 +266,15 @@ std::vector<Operation> operation_table() {
       table.push_back(matrix_product(30, 34, 70, ta, tb, ta, Role::kActivation, true));
     }
   }
+  for (const bool ta : {false, true}) {
+    table.push_back(batched_product({6, ta ? 9 : 20, ta ? 20 : 9}, {6, 9, 17}, {6, 20, 17}, ta,
+                                    false, true, ta));
+    table.push_back(
+        batched_product({2, 3, ta ? 8 : 5, ta ? 5 : 8}, {7, 8}, {2, 3, 5, 7}, ta, true));
+    table.push_back(
+        batched_product({3, 1, ta ? 8 : 5, ta ? 5 : 8}, {4, 16, 8}, {3, 4, 5, 16}, ta, true, ta));
+    table.push_back(batched_product({ta ? 6 : 4, ta ? 4 : 6}, {5, 6, 3}, {5, 4, 3}, ta, false));
+  }
   for (int terms = 0; terms <= 8; ++terms) table.push_back(sum_with_weights(33, terms));
   for (const Index n : {1, 7, 33, 4101}) {
     table.push_back(sum_of_two(n));

@@ -84,4 +84,43 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
   return op;
 }
 
+Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool ta, bool tb,
+                          bool bias, bool relu) {
+  Operation op;
+  op.name =
+      fmt::format("matmul {}{} by {}{} to {}{}{}", a.text(), ta ? " transposed" : "", b.text(),
+                  tb ? " transposed" : "", c.text(), bias ? ", bias" : "", relu ? ", relu" : "");
+  const Index m = c[c.rank() - 2], n = c.back(), k = a[a.rank() - (ta ? 2 : 1)];
+  op.inputs = {a, b};
+  if (bias) op.inputs.push_back({n});
+  op.outputs = {c};
+  op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter};
+  op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
+    backend.matmul({.a = in[0],
+                    .b = in[1],
+                    .bias = bias ? in[2] : Tensor(),
+                    .c = out[0],
+                    .transpose_a = ta,
+                    .transpose_b = tb,
+                    .relu = relu});
+  };
+  const auto batch_of = [](const Shape& shape) {
+    return Shape(shape.sizes().first(static_cast<std::size_t>(shape.rank() - 2)));
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t o = 0; o < out[0].size(); ++o) {
+      const std::size_t matrix = o / at(m * n);
+      const Index i = static_cast<Index>(o / at(n)) % m, j = static_cast<Index>(o) % n;
+      const std::size_t from_a = place_in(batch_of(a), batch_of(c), matrix) * at(m * k),
+                        from_b = place_in(batch_of(b), batch_of(c), matrix) * at(k * n);
+      double sum = bias ? in[2][at(j)] : 0.0;
+      for (Index l = 0; l < k; ++l)
+        sum += in[0][from_a + at(ta ? l * m + i : i * k + l)] *
+               in[1][from_b + at(tb ? j * k + l : l * n + j)];
+      out[0][o] = relu ? std::max(sum, 0.0) : sum;
+    }
+  };
+  return op;
+}
+
 }  // namespace starling::tests

@@ -59,11 +59,19 @@ void for_taps(const Image& x, const Window2d& s, F f) {
   }
 }
 
+/// The element of a tensor of shape `own` that stands at place i of `places`, to which it
+/// broadcasts (elementwise.cpp).
+std::size_t place_in(const Shape& own, const Shape& places, std::size_t i);
+
 // products.cpp
 Operation convolution(const Image& x, Index filters, const Window2d& s, bool bias);
 /// A product; with kParameter as a gradient of weights.
 Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
                          Role result = Role::kActivation, bool relu = false);
+
+/// Of batches, which broadcast to c's.
+Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool ta, bool tb,
+                          bool bias = false, bool relu = false);
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };

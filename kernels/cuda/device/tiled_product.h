@@ -39,13 +39,15 @@ template <class C, class Out>
 struct ProductResult {
   Out* c;
   const C* bias;
-  Index line, group_offset;  ///< of c; the bias advances by N per group
+  Index line, group_offset;  ///< of c
   bool accumulate;
   bool relu = false;
+  Index bias_groups =
+      1;  ///< 1 where each group has its own N numbers of the bias, 0 where all share
 
   STARLING_HD void store(Index row, Index column, Index group, Index n, C value) const {
     Out& to = c[row * line + column + group * group_offset];
-    if (bias) value += bias[group * n + column];
+    if (bias) value += bias[bias_groups * group * n + column];
     if (accumulate) value += static_cast<C>(to);
     if (relu) value = math::relu(value);
     to = static_cast<Out>(value);
@@ -150,8 +152,8 @@ void launch_product(CudaBackend& backend, const A& a, const B& b, ProductSizes s
   const Index splits = std::clamp<Index>(std::min(wanted, s.k / kLeast), 1, kMostSplits);
   s.split = std::max<Index>(1, ((s.k + splits - 1) / splits + kStep - 1) / kStep) * kStep;
   s.splits = static_cast<int>(std::max<Index>(1, (s.k + s.split - 1) / s.split));
-  require(s.groups <= 65535, "cuda", "a convolution of {} groups; at most 65535 are supported",
-          s.groups);
+  require(s.groups <= 65535, "cuda",
+          "a convolution or product of {} groups; at most 65535 are supported", s.groups);
   Tensor partial;
   if (s.splits > 1) partial = backend.scratch(s.splits * s.m * s.n * s.groups, DTypeOf<C>::value);
   const Dim3 grid{blocks_for(tiles, 1), static_cast<unsigned>(s.splits),

@@ -54,6 +54,8 @@ std::uint32_t alignment_of(const void* address) {
 /// All that the choice of an algorithm depends on.
 struct Problem {
   std::int64_t m = 0, n = 0, k = 0;  ///< of the row-major product
+  std::int64_t batch = 1;
+  bool each_a = false, each_b = false;  ///< of a batch each product has its own a, its own b
   DType input = DType::kFloat32, output = DType::kFloat32;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, relu = false;
   DType bias_type = DType::kFloat32;
@@ -90,9 +92,21 @@ class Layout {
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
   ~Layout() { cublasLtMatrixLayoutDestroy(handle_); }
+  /// So many matrices, the next one's elements behind the one before's, or one that all take.
+  void repeat(std::int64_t batch, std::int64_t elements) {
+    if (batch == 1) return;
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, elements);
+  }
   cublasLtMatrixLayout_t get() const { return handle_; }
 
  private:
+  template <class T>
+  void set(cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
+    check(cublasLtMatrixLayoutSetAttribute(handle_, attribute, &value, sizeof(value)),
+          "cublasLtMatrixLayoutSetAttribute");
+  }
+
   cublasLtMatrixLayout_t handle_ = nullptr;
 };
 
@@ -142,6 +156,9 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
       b(data_type(problem.input), problem.transpose_a ? problem.m : problem.k,
         problem.transpose_a ? problem.k : problem.m),
       c(data_type(problem.output), problem.n, problem.m) {
+  a.repeat(problem.batch, problem.each_b ? problem.k * problem.n : 0);
+  b.repeat(problem.batch, problem.each_a ? problem.m * problem.k : 0);
+  c.repeat(problem.batch, problem.m * problem.n);
   const auto operation = [](bool transpose) {
     return static_cast<std::int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N);
   };
@@ -234,9 +251,15 @@ void* aligned(const Storage& storage, std::size_t bytes) {
 
 Problem problem_of(const Matmul& args) {
   Problem problem;
-  problem.m = args.c.shape()[0];
-  problem.n = args.c.shape()[1];
-  problem.k = args.a.shape()[args.transpose_a ? 0 : 1];
+  const Shape &a = args.a.shape(), &c = args.c.shape();
+  problem.m = c[c.rank() - 2];
+  problem.n = c.back();
+  problem.k = a[a.rank() - (args.transpose_a ? 2 : 1)];
+  if (c.rank() > 2) {
+    problem.batch = c[0];
+    problem.each_a = a[0] > 1;
+    problem.each_b = args.b.shape()[0] > 1;
+  }
   problem.input = args.a.dtype();
   problem.output = args.c.dtype();
   problem.transpose_a = args.transpose_a;

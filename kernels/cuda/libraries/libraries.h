@@ -51,7 +51,8 @@ std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSour
 class Blas {
  public:
   virtual ~Blas() = default;
-  /// False also where the product would be done, but not its ReLU: the caller asks again without.
+  /// One product, or one of batches_of(). False also where the product would be done, but not its
+  /// ReLU: the caller asks again without.
   virtual bool matmul(const Matmul& args, StreamHandle stream) = 0;
   virtual std::string version() const = 0;
 };

@@ -11,6 +11,7 @@ template <class T>
 struct PlainMatrix {
   const T* data;
   Index across_step, k_step;
+  Index next;  ///< elements to the matrix of the next product of a batch
 
   STARLING_HD bool along_k() const { return k_step == 1; }
 
@@ -20,9 +21,9 @@ struct PlainMatrix {
     Index base, left, step;
     int k0, k_step, across_step;
 
-    __device__ State(const PlainMatrix& matrix, Index, Index first, const TilePlace& place,
+    __device__ State(const PlainMatrix& matrix, Index group, Index first, const TilePlace& place,
                      Index size)
-        : base((first + place.across) * matrix.across_step),
+        : base(group * matrix.next + (first + place.across) * matrix.across_step),
           left(size - first - place.across),
           step(place.across_step * matrix.across_step),
           k0(place.k),
@@ -44,21 +45,24 @@ struct PlainMatrix {
 template <class T, class Out>
 void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
   using C = Compute<T>;
-  const PlainMatrix<T> a = args.transpose_a ? PlainMatrix<T>{args.a.data<T>(), 1, s.m}
-                                            : PlainMatrix<T>{args.a.data<T>(), s.k, 1};
-  const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1}
-                                            : PlainMatrix<T>{args.b.data<T>(), 1, s.n};
+  const Index next_a = args.a.shape()[0] > 1 ? s.m * s.k : 0,
+              next_b = args.b.shape()[0] > 1 ? s.k * s.n : 0;
+  const PlainMatrix<T> a = args.transpose_a ? PlainMatrix<T>{args.a.data<T>(), 1, s.m, next_a}
+                                            : PlainMatrix<T>{args.a.data<T>(), s.k, 1, next_a};
+  const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1, next_b}
+                                            : PlainMatrix<T>{args.b.data<T>(), 1, s.n, next_b};
   const C* bias = optional<C>(args.bias);
   launch_product<C, Out>(backend, a, b, s,
-                         {args.c.data<Out>(), bias, s.n, 0, args.accumulate, args.relu});
+                         {args.c.data<Out>(), bias, s.n, s.m * s.n, args.accumulate, args.relu, 0});
 }
 
 }  // namespace
 
-void plain_matmul(CudaBackend& backend, const Matmul& args) {
-  const ProductSizes s{.m = args.c.shape()[0],
-                       .n = args.c.shape()[1],
-                       .k = args.a.shape()[args.transpose_a ? 0 : 1]};
+static void plain_product(CudaBackend& backend, const Matmul& args) {
+  const ProductSizes s{.m = args.c.shape()[1],
+                       .n = args.c.shape()[2],
+                       .k = args.a.shape()[args.transpose_a ? 1 : 2],
+                       .groups = static_cast<int>(args.c.shape()[0])};
   floating(args.a, [&](auto type) {
     using T = decltype(type);
     if (args.c.dtype() == DTypeOf<Compute<T>>::value) {
@@ -67,6 +71,10 @@ void plain_matmul(CudaBackend& backend, const Matmul& args) {
       run<T, T>(backend, args, s);
     }
   });
+}
+
+void plain_matmul(CudaBackend& backend, const Matmul& args) {
+  for (const Matmul& part : batches_of(args)) plain_product(backend, part);
 }
 
 }  // namespace starling::cuda
