@@ -27,7 +27,7 @@ void batch_norm_backward(BatchNormBackward back, RankSums* over, Gradients& g) {
 
   Tensor dresidual;
   if (g.wants(1)) {
-    if (!back.relu && terms.size() == 1) {
+    if (!back.rectifier.relu && terms.size() == 1) {
       dresidual = terms[0];  // dy goes through as it is
     } else {
       // Written over a gradient term that nobody else holds, where there is one. A term's second
@@ -95,8 +95,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                         .eps = state.eps,
                         .momentum = momentum ? momentum->value : state.momentum,
                         .training = pass.training,
-                        .relu = relu,
-                        .ceiling = active == Activation::kRelu6 ? 6.0 : kNoCeiling};
+                        .rectifier = {relu, active == Activation::kRelu6 ? 6.0 : kNoCeiling}};
   if (pass.training || pass.tape) {
     args.saved_mean = Tensor(pass.backend, channels, args.running_mean.dtype());
     args.saved_inv_std = Tensor(pass.backend, channels, args.running_mean.dtype());
@@ -116,10 +115,9 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                           .gamma = args.gamma,
                           .saved_mean = args.saved_mean,
                           .saved_inv_std = args.saved_inv_std,
-                          .relu = relu,
                           .training = pass.training,
                           .beta = relu && !has_residual ? args.beta : Tensor(),
-                          .ceiling = args.ceiling};
+                          .rectifier = args.rectifier};
   auto backward = [saved = std::move(saved), over](Gradients& g) {
     batch_norm_backward(saved, over, g);
   };

@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "core/operations/map.h"
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 #include "layers/functions_norm.h"
@@ -23,27 +22,6 @@ struct SumsOfChannels {
   }
 };
 
-/// The gradient of the output, which is the residual's too: of all terms, and masked by what
-/// followed the norm as far as that needs the norm's output.
-Tensor incoming_of(const BatchNormBackward& args, Backend& backend) {
-  const auto memory = [&] {
-    return args.dresidual ? args.dresidual : Tensor(backend, args.x.shape(), args.x.dtype());
-  };
-  Tensor dy = args.dy;
-  if (args.dy2) {
-    const Tensor sum = memory();
-    backend.map({MapFunction::kAdd, dy, args.dy2, sum});
-    dy = sum;
-  }
-  if (args.y) {
-    const Tensor masked = memory();
-    const Activation active = args.ceiling == kNoCeiling ? Activation::kRelu : Activation::kRelu6;
-    backend.map({gradient_of(active), args.y, dy, masked});
-    dy = masked;
-  }
-  return dy;
-}
-
 }  // namespace
 
 void synchronized_forward(const BatchNormForward& args, RankSums& ranks, Backend& backend) {
@@ -61,53 +39,36 @@ void synchronized_forward(const BatchNormForward& args, RankSums& ranks, Backend
                              .count = args.x.elements() / channels * ranks.ranks(),
                              .eps = args.eps,
                              .momentum = args.momentum});
-  BatchNormForward given = args;  // the statistics are, from here on
-  given.running_mean = given.running_var = given.batches_tracked = {};
+  BatchNormForward given = args;
   given.training = false;
+  given.running_mean = given.running_var = given.batches_tracked = {};
   backend.batch_norm_forward(given);
 }
 
 void synchronized_backward(const BatchNormBackward& args, RankSums& ranks, Backend& backend) {
   const std::int64_t channels = args.x.shape().back();
-  const auto constant = [&](double value) {
-    Tensor tensor(backend, Shape{channels}, args.saved_mean.dtype());
-    backend.fill(tensor, value);
-    return tensor;
-  };
-  const Tensor dy = incoming_of(args, backend);
-  const bool masks = args.relu && !args.y;
   const SumsOfChannels own(backend, channels), mean(backend, channels);
-  // The form 0·x̂ + 1 is positive everywhere: nothing is masked any more.
-  const Tensor masked = masks ? Tensor(backend, args.x.shape(), args.x.dtype()) : dy;
-  backend.batch_norm_backward_sums({.x = args.x,
-                                    .dy = dy,
-                                    .saved_mean = args.saved_mean,
-                                    .saved_inv_std = args.saved_inv_std,
-                                    .gamma = masks ? args.gamma : constant(0.0),
-                                    .beta = masks ? args.beta : constant(1.0),
-                                    .masked = masked,
-                                    .sum_dy = own.first,
-                                    .sum_dy_xhat = own.second,
-                                    .ceiling = masks ? args.ceiling : kNoCeiling});
+  BatchNormBackward step = args;
+  step.sums = BatchNormBackward::Sums::kWritten;
+  step.sum_dy = own.first;
+  step.sum_dy_xhat = own.second;
+  backend.batch_norm_backward(step);
   backend.weighted_sum(
       {.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
   ranks.sum(mean.both);
-  BatchNormBackwardApply apply{.x = args.x,
-                               .dy = masked,
-                               .gamma = args.gamma,
-                               .saved_mean = args.saved_mean,
-                               .saved_inv_std = args.saved_inv_std,
-                               .sum_dy = own.first,
-                               .sum_dy_xhat = own.second,
-                               .dgamma = args.dgamma,
-                               .dbeta = args.dbeta,
-                               .accumulate = args.accumulate};
-  backend.batch_norm_backward_apply(apply);
-  apply.sum_dy = mean.first;
-  apply.sum_dy_xhat = mean.second;
-  apply.dgamma = apply.dbeta = {};
-  apply.dx = args.dx;  // in the end, as it may be x or dy
-  backend.batch_norm_backward_apply(apply);
+  step.sums = BatchNormBackward::Sums::kGiven;
+  if (args.dresidual) {  // the masked sum is at hand
+    step.dy = args.dresidual;
+    step.dy2 = step.y = step.beta = step.dresidual = {};
+    step.rectifier = {};
+  }
+  step.dx = {};
+  backend.batch_norm_backward(step);
+  step.sum_dy = mean.first;
+  step.sum_dy_xhat = mean.second;
+  step.dgamma = step.dbeta = {};
+  step.dx = args.dx;  // in the end, as it may be x or dy
+  backend.batch_norm_backward(step);
 }
 
 }  // namespace starling::functions::detail

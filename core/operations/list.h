@@ -18,39 +18,37 @@
 namespace starling {
 
 // X(arguments, name of the function that takes them)
-#define STARLING_OPERATIONS(X)                         \
-  X(Conv2dForward, conv2d_forward)                     \
-  X(Conv2dBackwardData, conv2d_backward_data)          \
-  X(Conv2dBackwardWeights, conv2d_backward_weights)    \
-  X(Matmul, matmul)                                    \
-  X(Map, map)                                          \
-  X(Reduce, reduce)                                    \
-  X(BatchNormForward, batch_norm_forward)              \
-  X(BatchNormBackward, batch_norm_backward)            \
-  X(ChannelSums, channel_sums)                         \
-  X(BatchNormFinish, batch_norm_finish)                \
-  X(BatchNormBackwardSums, batch_norm_backward_sums)   \
-  X(BatchNormBackwardApply, batch_norm_backward_apply) \
-  X(LayerNormForward, layer_norm_forward)              \
-  X(LayerNormBackward, layer_norm_backward)            \
-  X(Pool2dForward, pool2d_forward)                     \
-  X(Pool2dBackward, pool2d_backward)                   \
-  X(StridedCopy, strided_copy)                         \
-  X(Dropout, dropout)                                  \
-  X(TargetLoss, target_loss)                           \
-  X(ConfusionCounts, confusion_counts)                 \
-  X(ClassificationMetrics, classification_metrics)     \
-  X(Gather, gather)                                    \
-  X(ScatterAdd, scatter_add)                           \
-  X(Cast, cast)                                        \
-  X(AugmentImages, augment_images)                     \
-  X(ResizePictures, resize_pictures)                   \
-  X(ChangePixels, change_pixels)                       \
-  X(WeightedSum, weighted_sum)                         \
-  X(Encode, encode)                                    \
-  X(Decode, decode)                                    \
-  X(SquaredNorms, squared_norms)                       \
-  X(GradientControl, gradient_control)                 \
+#define STARLING_OPERATIONS(X)                      \
+  X(Conv2dForward, conv2d_forward)                  \
+  X(Conv2dBackwardData, conv2d_backward_data)       \
+  X(Conv2dBackwardWeights, conv2d_backward_weights) \
+  X(Matmul, matmul)                                 \
+  X(Map, map)                                       \
+  X(Reduce, reduce)                                 \
+  X(BatchNormForward, batch_norm_forward)           \
+  X(BatchNormBackward, batch_norm_backward)         \
+  X(ChannelSums, channel_sums)                      \
+  X(BatchNormFinish, batch_norm_finish)             \
+  X(LayerNormForward, layer_norm_forward)           \
+  X(LayerNormBackward, layer_norm_backward)         \
+  X(Pool2dForward, pool2d_forward)                  \
+  X(Pool2dBackward, pool2d_backward)                \
+  X(StridedCopy, strided_copy)                      \
+  X(Dropout, dropout)                               \
+  X(TargetLoss, target_loss)                        \
+  X(ConfusionCounts, confusion_counts)              \
+  X(ClassificationMetrics, classification_metrics)  \
+  X(Gather, gather)                                 \
+  X(ScatterAdd, scatter_add)                        \
+  X(Cast, cast)                                     \
+  X(AugmentImages, augment_images)                  \
+  X(ResizePictures, resize_pictures)                \
+  X(ChangePixels, change_pixels)                    \
+  X(WeightedSum, weighted_sum)                      \
+  X(Encode, encode)                                 \
+  X(Decode, decode)                                 \
+  X(SquaredNorms, squared_norms)                    \
+  X(GradientControl, gradient_control)              \
   X(Update, update)
 
 #define STARLING_DECLARE_CHECK(Arguments, name)                             \

@@ -53,7 +53,7 @@ void check(const BatchNormBackward& args) {
   const auto x = call.matrix(args.x, "x");
   const DType dtype = args.x.dtype(), wide = wide_of(dtype);
   call.has(args.dy, "dy", x.elements(), dtype);
-  if (args.relu && !args.beta) call.has(args.y, "y", x.elements(), dtype);
+  if (args.rectifier.relu && !args.beta) call.has(args.y, "y", x.elements(), dtype);
   call.may_have(args.dy2, "dy2", x.elements(), dtype);
   call.may_have(args.dx, "dx", x.elements(), dtype);
   call.may_have(args.dresidual, "dresidual", x.elements(), dtype);
@@ -63,6 +63,11 @@ void check(const BatchNormBackward& args) {
                   {"beta", &args.beta},
                   {"dgamma", &args.dgamma},
                   {"dbeta", &args.dbeta}});
+  using Sums = BatchNormBackward::Sums;
+  call.that(args.sums != Sums::kGiven || !args.dresidual,
+            "dresidual comes with the sums, which are given");
+  if (args.sums != Sums::kOwn)
+    check_sums(call, x.columns, wide, args.sum_dy, "sum_dy", args.sum_dy_xhat, "sum_dy_xhat");
 }
 
 void check(const ChannelSums& args) {
@@ -85,30 +90,6 @@ void check(const BatchNormFinish& args) {
                  {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
                  {{"running_mean", &args.running_mean}, {"running_var", &args.running_var}});
   call.may_have(args.batches_tracked, "batches_tracked", 1, DType::kInt64);
-}
-
-void check(const BatchNormBackwardSums& args) {
-  const Checker call("batch_norm_backward_sums");
-  const auto x = call.matrix(args.x, "x");
-  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
-  call.has(args.dy, "dy", x.elements(), dtype);
-  call.has(args.masked, "masked", x.elements(), dtype);
-  check_channels(call, x.columns, wide,
-                 {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
-                 {{"gamma", &args.gamma}, {"beta", &args.beta}});
-  check_sums(call, x.columns, wide, args.sum_dy, "sum_dy", args.sum_dy_xhat, "sum_dy_xhat");
-}
-
-void check(const BatchNormBackwardApply& args) {
-  const Checker call("batch_norm_backward_apply");
-  const auto x = call.matrix(args.x, "x");
-  const DType dtype = args.x.dtype(), wide = wide_of(dtype);
-  call.has(args.dy, "dy", x.elements(), dtype);
-  call.may_have(args.dx, "dx", x.elements(), dtype);
-  check_channels(call, x.columns, wide,
-                 {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
-                 {{"gamma", &args.gamma}, {"dgamma", &args.dgamma}, {"dbeta", &args.dbeta}});
-  check_sums(call, x.columns, wide, args.sum_dy, "sum_dy", args.sum_dy_xhat, "sum_dy_xhat");
 }
 
 void check(const LayerNormForward& args) {

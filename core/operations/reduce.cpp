@@ -16,12 +16,8 @@ Reduce Reduce::squared_distance(const Tensor& x, const Tensor& y, const Tensor& 
 }
 
 bool sums_squares(const Reduce& args) {
-  const MapStep &first = args.steps[0], &last = args.steps[args.count == 2 ? 1 : 0];
-  if (args.by != Reduction::kSum || args.y.dtype() != DType::kFloat64 || args.count > 2 ||
-      args.count < 1 || last.function != MapFunction::kSquare || first.a != 0)
-    return false;
-  return args.count == 1 ||
-         (first.function == MapFunction::kSubtract && first.b == 1 && last.a == kMapResults);
+  return args.by == Reduction::kSum && args.y.dtype() == DType::kFloat64 && args.count == 1 &&
+         args.steps[0].function == MapFunction::kSquare && args.tensors() == 1;
 }
 
 Accesses Reduce::accesses() const {

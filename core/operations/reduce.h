@@ -36,8 +36,8 @@ struct Reduce : Expression {
   Accesses accesses() const;
 };
 
-/// Whether a Reduce in fp64 adds up the squares of its first tensor, or of its first two tensors'
-/// difference: what backends have a loop of its own for.
+/// Whether a Reduce adds up the squares of a tensor in fp64: what backends have a loop of its own
+/// for.
 bool sums_squares(const Reduce& args);
 
 }  // namespace starling

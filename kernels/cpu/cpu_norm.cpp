@@ -3,7 +3,7 @@
 
 #include "core/operations/norms.h"
 #include "kernels/cpu/cpu_backend_detail.h"
-#include "kernels/math/activations.h"
+#include "kernels/math/rectifier.h"
 
 // Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A
 // batch norm comes as one operation and in steps, with which convolutions are composed that carry
@@ -206,7 +206,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
     k.affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift,
-             args.relu, static_cast<R>(args.ceiling));
+             args.rectifier.relu, math::rectifier_of<R>(args.rectifier));
   });
 }
 
@@ -222,16 +222,16 @@ static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator,
                                        const NormInputs<T>& in, cpu::Matrix matrix, const T* y,
                                        const T* dy2, T* masked, const Compute<T>* means,
                                        const Compute<T>* scale, const Compute<T>* shift,
-                                       double ceiling, Compute<T>* scratch) {
+                                       const Rectifier& how, Compute<T>* scratch) {
   const Index channels = matrix.channels, width = matrix.width(), parts = threads.count();
-  const auto largest = math::largest_below<Compute<T>>(ceiling);
+  const auto rectifier = math::rectifier_of<Compute<T>>(how);
   Workspace<double> sums(allocator, parts * 2 * channels);
   std::fill_n(sums.data(), parts * 2 * channels, 0.0);
   threads.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
     const Index o = r * channels;
     double* own = sums.data() + part * 2 * channels;
     k.masked_sums(in.x + o, y ? y + o : nullptr, in.dy + o, dy2 ? dy2 + o : nullptr,
-                  masked ? masked + o : nullptr, count, channels, means, scale, shift, largest,
+                  masked ? masked + o : nullptr, count, channels, means, scale, shift, rectifier,
                   scratch + part * 2 * width, own, own + channels);
   });
   for (Index part = 1; part < parts; ++part) {
@@ -250,8 +250,8 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   const NormInputs<T> in(args);
   const T *x = in.x, *dy = in.dy;
   const R *mean = in.mean, *inv_std = in.inv_std, *gamma = in.gamma;
-  const R* beta = args.relu ? cpu::optional<R>(args.beta) : nullptr;
-  const T* y = args.relu && !beta ? args.y.data<T>() : nullptr;
+  const R* beta = args.rectifier.relu ? cpu::optional<R>(args.beta) : nullptr;
+  const T* y = args.rectifier.relu && !beta ? args.y.data<T>() : nullptr;
   const T* dy2 = cpu::optional<T>(args.dy2);
   T* dx = cpu::optional<T>(args.dx);
   T* dresidual = cpu::optional<T>(args.dresidual);
@@ -269,11 +269,31 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   repeated(mean, channels, means);
   if (beta) repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
 
+  // Of g and of g·x̂
+  const bool given = args.sums == BatchNormBackward::Sums::kGiven;
   const Workspace<double> sums =
-      gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means, scale, shift,
-                       args.ceiling, scratch);
-  const double* sum_g = sums.data();
-  const double* sum_gx = sum_g + channels;
+      given ? Workspace<double>(*allocator_, 2 * channels)
+            : gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means,
+                               scale, shift, args.rectifier, scratch);
+  double* sum_g = sums.data();
+  double* sum_gx = sum_g + channels;
+  for (Index c = 0; c < channels && !given; ++c) sum_gx[c] *= static_cast<double>(inv_std[c]);
+  if (args.sums != BatchNormBackward::Sums::kOwn) {
+    as_sums<R>(args.sum_dy, [&](auto number) {
+      using S = decltype(number);
+      const auto move = [&](S* outside, double* own) {
+        for (Index c = 0; c < channels; ++c) {
+          if (given)
+            own[c] = static_cast<double>(outside[c]);
+          else
+            outside[c] = static_cast<S>(own[c]);
+        }
+      };
+      move(args.sum_dy.data<S>(), sum_g);
+      move(args.sum_dy_xhat.data<S>(), sum_gx);
+    });
+    if (!given) return;
+  }
   const NormGradients<R> gradients{.inv_std = inv_std,
                                    .gamma = gamma,
                                    .dgamma = cpu::optional<R>(args.dgamma),
@@ -284,8 +304,7 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
                                    .rows = rows,
                                    .accumulate = args.accumulate,
                                    .training = args.training};
-  for (Index c = 0; c < channels; ++c)
-    gradients.take(c, sum_g[c], sum_gx[c] * static_cast<double>(inv_std[c]));
+  for (Index c = 0; c < channels; ++c) gradients.take(c, sum_g[c], sum_gx[c]);
   if (!dx) return;
   gradients.repeat_all(channels);
   // The masked sum is at hand where the first pass wrote it.
@@ -293,11 +312,11 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   const T* g_dy = dresidual ? dresidual : dy;
   const T* g_dy2 = dresidual ? nullptr : dy2;
   if (dresidual) scale = shift = nullptr;
-  const R largest = math::largest_below<R>(args.ceiling);
+  const auto rectifier = math::rectifier_of<R>(args.rectifier);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
     k.masked_affine(x + o, g_y ? g_y + o : nullptr, g_dy + o, g_dy2 ? g_dy2 + o : nullptr, dx + o,
-                    end - begin, channels, means, scale, shift, largest, a, b, c0);
+                    end - begin, channels, means, scale, shift, rectifier, a, b, c0);
   });
 }
 
@@ -364,76 +383,6 @@ void CpuBackend::issue(const BatchNormFinish& args) {
       }
     });
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
-  });
-}
-
-void CpuBackend::issue(const BatchNormBackwardSums& args) {
-  const cpu::Matrix matrix = cpu::matrix_of(args.x);
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    using R = Compute<T>;
-    const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
-    const NormInputs<T> in(args);
-    T* masked = args.masked.data<T>();
-    const Workspace<R> vectors(*allocator_, (3 + 2 * parts) * width);
-    R* scale = vectors.data();
-    R* shift = scale + width;
-    R* scratch = shift + 2 * width;
-    repeated_affine_form(channels, in.mean, in.inv_std, in.gamma, cpu::optional<R>(args.beta),
-                         scale, shift);
-    const R* means = repeated(in.mean, channels, shift + width);
-    const Workspace<double> sums =
-        gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked,
-                         means, scale, shift, args.ceiling, scratch);
-    as_sums<R>(args.sum_dy, [&](auto number) {
-      using S = decltype(number);
-      S* sum_dy = args.sum_dy.data<S>();
-      S* sum_dy_xhat = args.sum_dy_xhat.data<S>();
-      for (Index c = 0; c < channels; ++c) {
-        sum_dy[c] = static_cast<S>(sums.data()[c]);
-        sum_dy_xhat[c] =
-            static_cast<S>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
-      }
-    });
-  });
-}
-
-void CpuBackend::issue(const BatchNormBackwardApply& args) {
-  const cpu::Matrix matrix = cpu::matrix_of(args.x);
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    using R = Compute<T>;
-    const Index channels = matrix.channels, width = matrix.width();
-    const NormInputs<T> in(args);
-    T* dx = cpu::optional<T>(args.dx);
-    const Workspace<R> vectors(*allocator_, 4 * width);
-    const R* means = repeated(in.mean, channels, vectors.data());
-    R* a = vectors.data() + width;
-    const NormGradients<R> gradients{.inv_std = in.inv_std,
-                                     .gamma = in.gamma,
-                                     .dgamma = cpu::optional<R>(args.dgamma),
-                                     .dbeta = cpu::optional<R>(args.dbeta),
-                                     .a = a,
-                                     .b = a + width,
-                                     .shift = a + 2 * width,
-                                     .rows = matrix.rows,
-                                     .accumulate = args.accumulate,
-                                     .training = true};
-    as_sums<R>(args.sum_dy, [&](auto number) {
-      using S = decltype(number);
-      const S* sum_dy = args.sum_dy.data<S>();
-      const S* sum_dy_xhat = args.sum_dy_xhat.data<S>();
-      for (Index c = 0; c < channels; ++c)
-        gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
-    });
-    if (!dx) return;
-    gradients.repeat_all(channels);
-    threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
-      const Index o = begin * channels;
-      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin,
-                                 channels, means, nullptr, nullptr, R(0), gradients.a, gradients.b,
-                                 gradients.shift);
-    });
   });
 }
 

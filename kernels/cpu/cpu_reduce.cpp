@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "core/operations/reduce.h"
@@ -27,6 +28,7 @@ struct Cut {
   cpu::MapWalk kept, rows;  ///< what stays, and what goes, beside the last dimension
   Index length;
   bool columns;  ///< the last dimension stays
+  bool images;   ///< the first dimension stays: a batch, whose places do not mix
   Index width, block_rows, pieces, blocks;
 
   explicit Cut(const Reduce& args)
@@ -35,6 +37,8 @@ struct Cut {
         rows(layout, [this](std::size_t d) { return layout.reduced(d); }),
         length(layout.size[last()]),
         columns(!layout.reduced(last())),
+        images(columns && args.y.shape().rank() == args.in[0].shape().rank() &&
+               args.y.shape()[0] == args.in[0].shape()[0]),
         width(columns ? length : 1),
         block_rows(columns ? cpu::block_rows(length) : 1),
         pieces(columns ? 1 : (length + kPiece - 1) / kPiece),
@@ -127,14 +131,10 @@ class Share {
   }
   /// Sums squares without a step between.
   bool squares(const cpu::MapOffsets& first, Index n, double& result) {
-    const std::size_t tensors = args_.tensors();
-    const Tensor &x = args_.in[0], &y = args_.in[1];
     if (!sums_squares(args_) || cut_.stride(0) != 1) return false;
-    if (tensors > 1 && (cut_.stride(1) != 1 || y.dtype() != x.dtype())) return false;
-    dispatch_floating(x.dtype(), [&](auto type) {
+    dispatch_floating(args_.in[0].dtype(), [&](auto type) {
       using T = decltype(type);
-      result = std::get<cpu::Kernels<T>>(kernels_).squared_distance(
-          x.data<T>() + first[0], tensors > 1 ? y.data<T>() + first[1] : nullptr, n);
+      result = std::get<cpu::Kernels<T>>(kernels_).squares(args_.in[0].data<T>() + first[0], n);
     });
     return true;
   }
@@ -144,7 +144,7 @@ class Share {
     for (Index q = begin, n; q < end; q += n) {
       n = std::min(end - q, cut_.rows.run(q));
       const cpu::MapBlock block{cut_.rows.at(q, kept), cut_.rows.step(), n, cut_.length};
-      if (sums_as_it_lies(block, to)) continue;
+      if (adds_images(block, to) || sums_as_it_lies(block, to)) continue;
       const Index together = std::max<Index>(1, kRoom / cut_.length);
       for (Index r = 0; r < n; r += together) {
         for (Index column = 0; column < cut_.length; column += kRoom)
@@ -170,11 +170,42 @@ class Share {
       best = better(args_.by, best, static_cast<double>(values[i]));
     }
   }
+  /// Whether a tensor alone is added up, whose rows follow each other.
+  bool lies_dense(const cpu::MapBlock& block) const {
+    return args_.count == 0 && args_.by == Reduction::kSum && cut_.stride(0) == 1 &&
+           (block.rows == 1 || block.step[0] == block.length);
+  }
+  /// A batch's rows are added four by four, however short they are: one image has the bits that it
+  /// has among others.
+  bool adds_images(const cpu::MapBlock& block, double* to) {
+    if (!cut_.images || !lies_dense(block) || args_.in[0].dtype() != DTypeOf<A>::value)
+      return false;
+    const A* row = args_.in[0].data<A>() + block.first[0];
+    constexpr auto kAdd = MapFunction::kAdd;
+    constexpr MapStep kFour[] = {{kAdd, 0, 1},
+                                 {kAdd, 2, 3},
+                                 {kAdd, kMapResults, kMapResults + 1},
+                                 {kAdd, kMapResults + 2, 4}},
+                      kOne[] = {{kAdd, 0, 4}};
+    const Index length = block.length;
+    A* sum = scratch_.data();
+    std::fill_n(sum, length, A(0));
+    std::array<const A*, kMapTensors> in{};
+    const std::array<const A*, kMapTensors> wide{};
+    in[4] = sum;
+    for (Index r = 0, n; r < block.rows; r += n) {
+      n = block.rows - r < 4 ? 1 : 4;
+      for (Index i = 0; i < n; ++i) in[static_cast<std::size_t>(i)] = row + (r + i) * length;
+      std::get<cpu::Kernels<A>>(kernels_).map(n == 4 ? kFour : kOne, static_cast<int>(n), in.data(),
+                                              wide.data(), nullptr, sum, length);
+    }
+    for (Index c = 0; c < length; ++c) to[c] += static_cast<double>(sum[c]);
+    return true;
+  }
   /// A tensor's own rows are added up in as long runs as they come.
   bool sums_as_it_lies(const cpu::MapBlock& block, double* to) {
     const Tensor& x = args_.in[0];
-    const bool dense = cut_.stride(0) == 1 && (block.rows == 1 || block.step[0] == block.length);
-    if (args_.count > 0 || args_.by != Reduction::kSum || !dense) return false;
+    if (!lies_dense(block)) return false;
     bool done = false;
     dispatch_floating(x.dtype(), [&](auto type) {
       using T = decltype(type);
@@ -237,9 +268,12 @@ void CpuBackend::issue(const Reduce& args) {
         args.y.elements(), cpu::rows_of_work(cut.blocks), [&](Index begin, Index end) {
           for (Index i = begin; i < end; ++i) {
             const double* own = sums.data() + i / cut.width * each_row + i % cut.width;
-            double result = combined(args.by, cut, own) * args.factor;
-            if (args.accumulate) result += static_cast<double>(cpu::widen(y[i]));
-            y[i] = cpu::narrow<T>(static_cast<Compute<T>>(result));
+            const double result = combined(args.by, cut, own);
+            using R = Compute<T>;
+            y[i] = cpu::narrow<T>(
+                args.accumulate
+                    ? static_cast<R>(static_cast<double>(cpu::widen(y[i])) + result * args.factor)
+                    : static_cast<R>(result) * static_cast<R>(args.factor));
           }
         });
   });

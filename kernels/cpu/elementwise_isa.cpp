@@ -151,22 +151,20 @@ static void weighted_sum(const T* const* in, const Compute<T>* weight, int terms
 }
 
 template <class T>
-static double squared_distance(const T* x, const T* y, Index n) {
+static double squares(const T* x, Index n) {
   constexpr Index kLanes = 32;
   double lane[kLanes] = {};
   Index i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (Index j = 0; j < kLanes; ++j) {
-      const double d =
-          static_cast<double>(widen(x[i + j])) - (y ? static_cast<double>(widen(y[i + j])) : 0.0);
+      const double d = static_cast<double>(widen(x[i + j]));
       lane[j] += d * d;
     }
   }
   double sum = 0.0;
   for (Index j = 0; j < kLanes; ++j) sum += lane[j];
   for (; i < n; ++i) {
-    const double d =
-        static_cast<double>(widen(x[i])) - (y ? static_cast<double>(widen(y[i])) : 0.0);
+    const double d = static_cast<double>(widen(x[i]));
     sum += d * d;
   }
   return sum;
@@ -203,7 +201,7 @@ static void set(Kernels<T>& table) {
   table.dropout = dropout<T>;
   table.dropout_runs = dropout_runs<T>;
   table.weighted_sum = weighted_sum<T>;
-  table.squared_distance = squared_distance<T>;
+  table.squares = squares<T>;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/operations/map_function.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/storage.h"
+#include "kernels/math/rectifier.h"
 
 namespace starling::cpu {
 
@@ -66,19 +67,21 @@ struct Kernels {
   /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width
   /// values.
   void (*moments)(const T* x, Index rows, Index channels, R* scratch, double* mean, double* m2);
-  /// y = x·scale + shift (+ residual), then min(max(·, 0), ceiling) if relu. scale, shift: [width].
+  /// y = x·scale + shift (+ residual), then what `rectifier` makes of it if `relu`. scale, shift:
+  /// [width].
   void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale,
-                 const R* shift, bool relu, R ceiling);
-  /// g = (dy + dy2) masked by 0 < y ≤ largest; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz
+                 const R* shift, bool relu, const math::RectifierOf<R>& rectifier);
+  /// g = (dy + dy2) masked by y; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz
   /// optional; where scale is given and y is not, the mask is found from x·scale + shift in y's
   /// place. mean, scale, shift: [width]; scratch: 2 · width.
   void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows,
-                      Index channels, const R* mean, const R* scale, const R* shift, R largest,
-                      R* scratch, double* sum_g, double* sum_gx);
+                      Index channels, const R* mean, const R* scale, const R* shift,
+                      const math::RectifierOf<R>& rectifier, R* scratch, double* sum_g,
+                      double* sum_gx);
   /// dx = g·a + (x - mean)·b + c with g as above. All per-channel vectors: [width].
   void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows,
-                        Index channels, const R* mean, const R* scale, const R* shift, R largest,
-                        const R* a, const R* b, const R* c);
+                        Index channels, const R* mean, const R* scale, const R* shift,
+                        const math::RectifierOf<R>& rectifier, const R* a, const R* b, const R* c);
   /// sum[channel] += Σ over a block of rows. scratch: width.
   void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
   double (*sum)(const T* x, Index n);
@@ -106,8 +109,8 @@ struct Kernels {
   /// out (+)= Σ weight_k in_k.
   void (*weighted_sum)(const T* const* in, const R* weight, int terms, T* out, Index n,
                        bool accumulate);
-  /// Σ (x - y)²; y optional.
-  double (*squared_distance)(const T* x, const T* y, Index n);
+  /// Σ x², in fp64.
+  double (*squares)(const T* x, Index n);
   /// Conversions between the 16-bit types and fp32, to nearest even; null for the others.
   void (*widen)(const T* x, R* y, Index n) = nullptr;
   void (*narrow)(const R* x, T* y, Index n) = nullptr;

@@ -125,14 +125,12 @@ static inline void in_pieces(T* out, Index rows, Index channels, bool may_stream
 template <class T, bool kResidual, bool kRelu>
 static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, Index lines,
                                 Index stride, Index width, const Compute<T>* __restrict scale,
-                                const Compute<T>* __restrict shift, Compute<T> ceiling) {
+                                const Compute<T>* __restrict shift,
+                                math::RectifierOf<Compute<T>> rectifier) {
   const auto value = [=](Index i, Compute<T> a, Compute<T> b) __attribute__((always_inline)) {
     Compute<T> result = widen(x[i]) * a + b;
     if constexpr (kResidual) result += widen(residual[i]);
-    if constexpr (kRelu) {  // this order of operands keeps NaN
-      result = result < Compute<T>(0) ? Compute<T>(0) : result;
-      result = result > ceiling ? ceiling : result;
-    }
+    if constexpr (kRelu) result = rectifier.value(result);
     return result;
   };
   Index r = 0;
@@ -158,25 +156,25 @@ static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, In
 template <class T>
 static void affine(const T* x, const T* residual, T* y, Index rows, Index channels,
                    const Compute<T>* scale, const Compute<T>* shift, bool relu,
-                   Compute<T> ceiling) {
+                   const math::RectifierOf<Compute<T>>& rectifier) {
   const auto run = residual ? (relu ? affine_lines<T, true, true> : affine_lines<T, true, false>)
                             : (relu ? affine_lines<T, false, true> : affine_lines<T, false, false>);
   in_pieces(y, rows, channels, true,
             [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
               run(x + o, residual ? residual + o : nullptr, to, lines, width, width, scale + column,
-                  shift + column, ceiling);
+                  shift + column, rectifier);
             });
 }
 
 /// Where the mask of a gradient comes from.
 enum Mask { kNoMask, kMaskY, kMaskX };
 
-/// Element i, of column v: scale and shift are read for kMaskX alone; with a mask what passes is
-/// above 0 and `largest` at most.
+/// Element i, of column v: scale and shift are read for kMaskX alone.
 template <class T, Mask kMask, bool kTwo>
 STARLING_HD Compute<T> masked(const T* __restrict x, const T* __restrict y, const T* __restrict dy,
                               const T* __restrict dy2, Index i, const Compute<T>* __restrict scale,
-                              const Compute<T>* __restrict shift, Index v, Compute<T> largest) {
+                              const Compute<T>* __restrict shift, Index v,
+                              math::RectifierOf<Compute<T>> rectifier) {
   Compute<T> g = widen(dy[i]);
   if constexpr (kTwo) g += widen(dy2[i]);
   if constexpr (kMask != kNoMask) {
@@ -186,7 +184,7 @@ STARLING_HD Compute<T> masked(const T* __restrict x, const T* __restrict y, cons
     } else {
       at = widen(x[i]) * scale[v] + shift[v];
     }
-    g = (at > Compute<T>(0)) & (at <= largest) ? g : Compute<T>(0);
+    g = rectifier.gradient(at, g);
   }
   return g;
 }
@@ -198,10 +196,11 @@ static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const 
                                      Compute<T>* dz, Index lines, Index width,
                                      const Compute<T>* __restrict mean,
                                      const Compute<T>* __restrict scale,
-                                     const Compute<T>* __restrict shift, Compute<T> largest,
+                                     const Compute<T>* __restrict shift,
+                                     math::RectifierOf<Compute<T>> rectifier,
                                      Compute<T>* __restrict s1, Compute<T>* __restrict s2) {
   const auto gradient = [=](Index i, Index v) __attribute__((always_inline)) {
-    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, largest);
+    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, rectifier);
   };
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
@@ -248,8 +247,8 @@ static void add_folded(const T* lane, Index fold, Index channels, double* sum) {
 template <class T>
 static void masked_sums(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows,
                         Index channels, const Compute<T>* mean, const Compute<T>* scale,
-                        const Compute<T>* shift, Compute<T> largest, Compute<T>* scratch,
-                        double* sum_g, double* sum_gx) {
+                        const Compute<T>* shift, const math::RectifierOf<Compute<T>>& rectifier,
+                        Compute<T>* scratch, double* sum_g, double* sum_gx) {
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
   Compute<T>* s1 = scratch;
   Compute<T>* s2 = scratch + width;
@@ -261,8 +260,8 @@ static void masked_sums(const T* x, const T* y, const T* dy, const T* dy2, T* dz
   for (Index v = 0; v < width; ++v) s1[v] = s2[v] = Compute<T>(0);
   const auto sums = [&](Compute<T>* to, Index o, Index count, Index length, Index column) {
     run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, to, count, length,
-        mean + column, scale ? scale + column : nullptr, shift ? shift + column : nullptr, largest,
-        s1 + column, s2 + column);
+        mean + column, scale ? scale + column : nullptr, shift ? shift + column : nullptr,
+        rectifier, s1 + column, s2 + column);
   };
   if (dz) {
     in_pieces(dz, rows, channels, false, sums);
@@ -279,10 +278,11 @@ template <class T, Mask kMask, bool kTwo>
 static inline void masked_affine_lines(
     const T* x, const T* y, const T* dy, const T* dy2, Compute<T>* dx, Index lines, Index width,
     const Compute<T>* __restrict mean, const Compute<T>* __restrict scale,
-    const Compute<T>* __restrict shift, Compute<T> largest, const Compute<T>* __restrict a,
-    const Compute<T>* __restrict b, const Compute<T>* __restrict c) {
+    const Compute<T>* __restrict shift, math::RectifierOf<Compute<T>> rectifier,
+    const Compute<T>* __restrict a, const Compute<T>* __restrict b,
+    const Compute<T>* __restrict c) {
   const auto value = [=](Index i, Index v) __attribute__((always_inline)) {
-    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, largest) * a[v] +
+    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v, rectifier) * a[v] +
            ((widen(x[i]) - mean[v]) * b[v] + c[v]);
   };
   Index r = 0;
@@ -302,8 +302,8 @@ static inline void masked_affine_lines(
 template <class T>
 static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows,
                           Index channels, const Compute<T>* mean, const Compute<T>* scale,
-                          const Compute<T>* shift, Compute<T> largest, const Compute<T>* a,
-                          const Compute<T>* b, const Compute<T>* c) {
+                          const Compute<T>* shift, const math::RectifierOf<Compute<T>>& rectifier,
+                          const Compute<T>* a, const Compute<T>* b, const Compute<T>* c) {
   const auto run =
       y ? (dy2 ? masked_affine_lines<T, kMaskY, true> : masked_affine_lines<T, kMaskY, false>)
       : scale
@@ -315,7 +315,7 @@ static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* 
             [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
               run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, to, lines, width,
                   mean + column, scale ? scale + column : nullptr, shift ? shift + column : nullptr,
-                  largest, a + column, b + column, c + column);
+                  rectifier, a + column, b + column, c + column);
             });
 }
 

@@ -74,14 +74,6 @@ STARLING_HD T relu6(T x) {
   return x >= T(6) ? T(6) : relu(x);
 }
 
-/// The largest value below a ReLU's ceiling, at and beyond which no gradient passes; without a
-/// ceiling, infinity passes too.
-template <class T>
-T largest_below(double ceiling) {
-  const T highest = static_cast<T>(ceiling);
-  return highest == std::numeric_limits<T>::infinity() ? highest : std::nextafter(highest, T(0));
-}
-
 /// x·Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016), exact form.
 template <class T>
 STARLING_HD T gelu(T x) {

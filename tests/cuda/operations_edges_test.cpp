@@ -183,15 +183,16 @@ TEST_CASE(
                      DType::kFloat32);
   };
   const Tensor both = ones({8});
-  gpu().batch_norm_backward_apply(
+  gpu().batch_norm_backward(
       {.x = ones({2, 5}),
        .dy = ones({2, 5}),
        .gamma = ones({5}),
        .saved_mean = ones({5}),
        .saved_inv_std = ones({5}),
+       .dbeta = both.slice(0, {5}),
+       .sums = BatchNormBackward::Sums::kGiven,
        .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat32).slice(0, {5}),
-       .sum_dy_xhat = ones({5}),
-       .dbeta = both.slice(0, {5})});
+       .sum_dy_xhat = ones({5})});
   CHECK(to_numbers(both) == Numbers{3, 3, 3, 3, 3, 1, 1, 1});
 }
 
@@ -232,8 +233,11 @@ TEST_CASE(
         [&] { b.layer_norm_forward({.x = table}); },
         [&] { b.batch_norm_forward({.x = table, .y = table, .training = false}); },
         [&] {
-          b.batch_norm_backward(
-              {.x = table, .dy = table, .saved_mean = four, .saved_inv_std = four, .relu = true});
+          b.batch_norm_backward({.x = table,
+                                 .dy = table,
+                                 .saved_mean = four,
+                                 .saved_inv_std = four,
+                                 .rectifier = {.relu = true}});
         },
         [&] {
           b.batch_norm_finish({.sum = four,

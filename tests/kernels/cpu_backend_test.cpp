@@ -196,7 +196,7 @@ TEST_CASE(
                                .saved_mean = m,
                                .saved_inv_std = inv,
                                .training = false,
-                               .relu = true};
+                               .rectifier = {.relu = true}};
       backend.batch_norm_forward(forward);
       const Numbers whole = to_numbers(y);
       backend.fill(y, -1.0);
@@ -217,7 +217,7 @@ TEST_CASE(
                                  .saved_mean = m,
                                  .saved_inv_std = inv,
                                  .dx = dx,
-                                 .relu = true};
+                                 .rectifier = {.relu = true}};
       backend.batch_norm_backward(backward);
       const Numbers expected = to_numbers(dx), kept = to_numbers(dy);
       backward.dx = dy;

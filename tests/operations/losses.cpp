@@ -257,7 +257,6 @@ Operation metrics(Index rows, Index classes) {
 Operation squared_distance(Index n, bool of_two) {
   constexpr double kBefore = 0.25;
   Operation op;
-  op.exact = true;
   op.loose = of_two ? std::set<std::size_t>{2} : std::set<std::size_t>{0, 1};
   op.name = fmt::format("squared_distance of {}{}", n, of_two ? ", two tensors" : "");
   op.inputs.assign(of_two ? 2 : 1, Shape{n});

@@ -93,36 +93,37 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool running)
   return op;
 }
 
-Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling, bool affine) {
+Operation batch_norm_backward_sums(Index rows, Index channels, const Rectifier& rectifier) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_sums {}x{}{}{}", rows, channels,
-                        text_of_ceiling(ceiling), affine ? "" : ", plain");
+  op.name = fmt::format("batch norm's gradient, first step, {}x{}{}", rows, channels,
+                        rectifier.relu ? text_of_ceiling(rectifier.ceiling) : ", no ReLU");
   op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter,
                     Role::kParameter,  Role::kParameter,  Role::kParameter};
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.tolerance = 3e-5;
-  if (!affine) op.loose = {4, 5};
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[3]); };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.batch_norm_backward_sums({.x = in[0],
-                                .dy = in[1],
-                                .saved_mean = in[2],
-                                .saved_inv_std = in[3],
-                                .gamma = affine ? in[4] : Tensor(),
-                                .beta = affine ? in[5] : Tensor(),
-                                .masked = out[0],
-                                .sum_dy = out[1],
-                                .sum_dy_xhat = out[2],
-                                .ceiling = ceiling});
+    b.batch_norm_backward({.x = in[0],
+                           .dy = in[1],
+                           .gamma = in[4],
+                           .saved_mean = in[2],
+                           .saved_inv_std = in[3],
+                           .dresidual = out[0],
+                           .beta = in[5],
+                           .rectifier = rectifier,
+                           .sums = BatchNormBackward::Sums::kWritten,
+                           .sum_dy = out[1],
+                           .sum_dy_xhat = out[2]});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t c = i % at(channels);
       const double xhat = (in[0][i] - in[2][c]) * in[3][c];
-      const double y = affine ? in[4][c] * xhat + in[5][c] : xhat;
-      out[0][i] = y > 0 && y < ceiling ? in[1][i] : 0.0;
+      const double y = in[4][c] * xhat + in[5][c];
+      const bool passes = !rectifier.relu || (y > 0 && y < rectifier.ceiling);
+      out[0][i] = passes ? in[1][i] : 0.0;
       out[1][c] += out[0][i];
       out[2][c] += out[0][i] * xhat;
     }
@@ -132,7 +133,7 @@ Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling, b
 
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate, bool affine) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_apply {}x{}{}{}", rows, channels,
+  op.name = fmt::format("batch norm's gradient, second step, {}x{}{}{}", rows, channels,
                         accumulate ? ", accumulated" : "", affine ? "" : ", plain");
   op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels},
                {channels},       {channels},       {channels}};
@@ -148,17 +149,18 @@ Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
       b.fill(out[1], 0.5);
       b.fill(out[2], -0.25);
     }
-    b.batch_norm_backward_apply({.x = in[0],
-                                 .dy = in[1],
-                                 .gamma = affine ? in[2] : Tensor(),
-                                 .saved_mean = in[3],
-                                 .saved_inv_std = in[4],
-                                 .sum_dy = in[5],
-                                 .sum_dy_xhat = in[6],
-                                 .dx = out[0],
-                                 .dgamma = out[1],
-                                 .dbeta = out[2],
-                                 .accumulate = accumulate});
+    b.batch_norm_backward({.x = in[0],
+                           .dy = in[1],
+                           .gamma = affine ? in[2] : Tensor(),
+                           .saved_mean = in[3],
+                           .saved_inv_std = in[4],
+                           .dx = out[0],
+                           .dgamma = out[1],
+                           .dbeta = out[2],
+                           .accumulate = accumulate,
+                           .sums = BatchNormBackward::Sums::kGiven,
+                           .sum_dy = in[5],
+                           .sum_dy_xhat = in[6]});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     const auto n = static_cast<double>(rows);

@@ -58,8 +58,7 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
     if (affine) args.gamma = in[1];
     if (affine) args.beta = in[2];
     if (residual) args.residual = in[r];
-    args.relu = relu;
-    args.ceiling = how.ceiling;
+    args.rectifier = {relu, how.ceiling};
     args.training = !how.inference;
     b.batch_norm_forward(args);
     if (!how.inference) return;
@@ -103,7 +102,7 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
                            .saved_mean = out[3],
                            .saved_inv_std = out[4],
                            .dx = d[0],
-                           .relu = relu};
+                           .rectifier = {relu, how.ceiling}};
     // 2 dy and -dy, whose sum is exact: cuDNN rounds it to the type of tensors
     if (how.two_terms) {
       Numbers twice = to_numbers(dy), less = twice;
@@ -120,7 +119,6 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
       if (affine) args.beta = in[2];
       args.y = Tensor();
     }
-    args.ceiling = how.ceiling;
     args.training = !how.inference;
     b.batch_norm_backward(args);
   };

@@ -194,8 +194,6 @@ Pairs overlaps(BatchNormBackward& args) {
   return {{&args.dy, &args.dx},  {&args.x, &args.dx},         {&args.y, &args.dx},
           {&args.dy2, &args.dx}, {&args.dy, &args.dresidual}, {&args.dy2, &args.dresidual}};
 }
-Pairs overlaps(BatchNormBackwardSums& args) { return {{&args.dy, &args.masked}}; }
-Pairs overlaps(BatchNormBackwardApply& args) { return {{&args.dy, &args.dx}, {&args.x, &args.dx}}; }
 Pairs overlaps(WeightedSum& args) {
   Pairs result;
   for (std::size_t k = 0; k < args.in.size() && !args.accumulate; ++k)
@@ -227,6 +225,9 @@ class Varying final : public ForwardingBackend {
       if constexpr (requires { args.transpose_a; }) may = may && !args.relu;
       // only sums
       if constexpr (requires { args.by; }) may = may && args.by == Reduction::kSum;
+      // a step that has no results to add to
+      if constexpr (requires { args.sums; })
+        may = may && args.sums != BatchNormBackward::Sums::kWritten;
       // which divides what was there too
       if constexpr (requires { args.divisor; }) may = false;
       if (may) args.accumulate = true, ++varied;

@@ -36,8 +36,8 @@ void add_rows_of_norm_steps(std::vector<Operation>& table) {
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(channel_sums(1100, channels));
     table.push_back(batch_norm_backward_sums(601, channels));
-    table.push_back(batch_norm_backward_sums(601, channels, 0.5));
-    table.push_back(batch_norm_backward_sums(37, channels, kNoCeiling, false));
+    table.push_back(batch_norm_backward_sums(601, channels, {true, 0.5}));
+    table.push_back(batch_norm_backward_sums(601, channels, {}));
     table.push_back(batch_norm_backward_apply(90, channels, channels == 16));
     table.push_back(batch_norm_backward_apply(7, channels, false, false));
   }

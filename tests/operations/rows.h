@@ -88,8 +88,8 @@ Operation layer_norm(Index rows, Index channels, bool affine = true);
 // norm_steps.cpp
 Operation channel_sums(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool running);
-Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling,
-                                   bool affine = true);
+Operation batch_norm_backward_sums(Index rows, Index channels,
+                                   const Rectifier& rectifier = {.relu = true});
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
                                     bool affine = true);
 

@@ -72,7 +72,7 @@ struct Normalisation {
   C *saved_mean, *saved_inv_std;       ///< copies of inference's statistics, optional
   C eps;
   bool relu;
-  C ceiling;
+  math::RectifierOf<C> rectifier;
 };
 
 template <class T, int kSize, bool kResidual>
@@ -97,10 +97,11 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     }
   }
   scale_by(how.gamma, place, scale);
-  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, how.ceiling, [&](int j, C in, C add) {
-    const C value = normal(in, mean[j], scale[j], beta[j]);
-    return kResidual ? value + add : value;
-  });
+  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, how.rectifier,
+                             [&](int j, C in, C add) {
+                               const C value = normal(in, mean[j], scale[j], beta[j]);
+                               return kResidual ? value + add : value;
+                             });
 }
 
 /// Results that the gradient's sums of a channel become: the parameters' gradients, and the line of
@@ -113,10 +114,14 @@ struct GradientResults {
   Index rows;
   bool accumulate, training;
 
+  /// Takes the sums of g and of g·(x - mean), or of g·x̂.
   STARLING_HD void take(Index c, double g, double product) const {
+    take_normal(c, g, product * static_cast<double>(inv_std[c]));
+  }
+  STARLING_HD void take_normal(Index c, double g, double gx) const {
     const double inv = static_cast<double>(inv_std[c]),
                  factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
-    const double gx = product * inv, share = 1.0 / static_cast<double>(rows);
+    const double share = 1.0 / static_cast<double>(rows);
     if (dgamma)
       dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
     if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
@@ -125,6 +130,26 @@ struct GradientResults {
     offset[c] = static_cast<C>(training ? -factor * g * share : 0.0);
   }
 };
+/// Takes sums that are given.
+template <class C, class S>
+__global__ void __launch_bounds__(kColumnThreads)
+    take_sums(GradientResults<C> to, const S* sum, const S* normal_sum, Index channels) {
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < channels; c += threads)
+    to.take_normal(c, static_cast<double>(sum[c]), static_cast<double>(normal_sum[c]));
+}
+
+/// Where sums that are wanted go.
+template <class C, class S>
+struct GradientSums {
+  const C* inv_std;
+  S *first, *second;
+  STARLING_HD void take(Index c, double sum, double other) const {
+    first[c] = static_cast<S>(sum);
+    second[c] = static_cast<S>(other * static_cast<double>(inv_std[c]));
+  }
+};
+
 template <class C>
 struct SavedLines {
   const C *slope, *offset;
@@ -146,8 +171,8 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
   Normalisation<C> how{.gamma = optional<C>(args.gamma),
                        .beta = optional<C>(args.beta),
                        .eps = static_cast<C>(args.eps),
-                       .relu = args.relu,
-                       .ceiling = static_cast<C>(args.ceiling)};
+                       .relu = args.rectifier.relu,
+                       .rectifier = math::rectifier_of<C>(args.rectifier)};
   C* running_mean = optional<C>(args.running_mean);
   C* running_var = optional<C>(args.running_var);
 
@@ -180,10 +205,10 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
   using C = Compute<T>;
   const RowsAndChannels matrix = rows_and_channels(args.x);
   const Index channels = matrix.channels;
-  detail::Gradient<T> from = detail::gradient_of<T>(args, args.ceiling);
+  detail::Gradient<T> from = detail::gradient_of<T>(args, args.rectifier);
   from.dy2 = optional<T>(args.dy2);
-  from.beta = args.relu ? optional<C>(args.beta) : nullptr;
-  if (args.relu && !from.beta) from.y = args.y.data<T>();
+  from.beta = args.rectifier.relu ? optional<C>(args.beta) : nullptr;
+  if (args.rectifier.relu && !from.beta) from.y = args.y.data<T>();
   T* dx = optional<T>(args.dx);
   T* dresidual = optional<T>(args.dresidual);
   GradientResults<C> to{.inv_std = from.inv_std,
@@ -194,7 +219,26 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
                         .accumulate = args.accumulate,
                         .training = args.training};
 
+  // The first pass alone, whose results go to `sums`.
+  const auto find_sums = [&]<int kSize>(const auto& sums) {
+    using To = std::decay_t<decltype(sums)>;
+    const auto first = from.beta ? detail::gradient_sums<T, kSize, true, To>
+                                 : detail::gradient_sums<T, kSize, false, To>;
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, first);
+    const Tensor partial = partial_sums<C>(backend, t);
+    launch(first, over_columns(backend, t), from, dresidual, t, partial.data<C>(),
+           backend.arrivals(), sums);
+  };
+  using Sums = BatchNormBackward::Sums;
   const auto run = [&]<int kSize>() {
+    if (args.sums == Sums::kWritten) {
+      as_sums<C>(args.sum_dy, [&](auto number) {
+        using S = decltype(number);
+        find_sums.template operator()<kSize>(
+            GradientSums<C, S>{from.inv_std, args.sum_dy.data<S>(), args.sum_dy_xhat.data<S>()});
+      });
+      return;
+    }
     constexpr auto kMasked = detail::gradient_sums<T, kSize, true, GradientResults<C>>;
     constexpr auto kPlain = detail::gradient_sums<T, kSize, false, GradientResults<C>>;
     constexpr auto kMaskedInput = detail::input_gradient<T, kSize, true, SavedLines<C>>;
@@ -209,7 +253,18 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     const Tensor scratch = partial_sums<C>(backend, t, 2 * vector);
     to.slope = scratch.data<C>();
     to.offset = to.slope + vector;
-    launch(first, how_many, from, dresidual, t, to.offset + vector, backend.arrivals(), to);
+    if (args.sums == Sums::kGiven) {
+      as_sums<C>(args.sum_dy, [&](auto number) {
+        using S = decltype(number);
+        launch(take_sums<C, S>,
+               {.grid = {blocks_for(channels, kColumnThreads)},
+                .block = {kColumnThreads},
+                .stream = backend.handle()},
+               to, args.sum_dy.data<S>(), args.sum_dy_xhat.data<S>(), channels);
+      });
+    } else {
+      launch(first, how_many, from, dresidual, t, to.offset + vector, backend.arrivals(), to);
+    }
     if (!dx) return;
     if (dresidual) {  // the masked sum is at hand
       from.dy = dresidual;

@@ -1,11 +1,21 @@
 #pragma once
 
 #include "kernels/cuda/device/column_tiles.h"
-#include "kernels/math/activations.h"
+#include "kernels/math/rectifier.h"
 
 // What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one
 // operation each) share.
 namespace starling::cuda {
+
+/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up,
+/// else C.
+template <class C, class F>
+void as_sums(const Tensor& sums, const F& f) {
+  if (sums.dtype() == DType::kFloat64)
+    f(double{});
+  else
+    f(C{});
+}
 
 /// Statistics of a batch and where they go; running statistics are optional.
 template <class C>
@@ -77,11 +87,12 @@ __device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>&
       });
 }
 
-/// y = f(j, x, residual) for number j of each group, then ReLU with its ceiling if `relu`.
+/// y = f(j, x, residual) for number j of each group, then what `rectifier` makes of it if `relu`.
 template <int kSize, bool kResidual, class T, class F>
 __device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y,
                                          const ColumnPlace<true>& place, bool relu,
-                                         Compute<T> ceiling, const F& f) {
+                                         const math::RectifierOf<Compute<T>>& rectifier,
+                                         const F& f) {
   using C = Compute<T>;
   struct Row {
     Coming<T, kSize> x, add;
@@ -101,8 +112,7 @@ __device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y,
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
           const C value = f(j, static_cast<C>(out.v[j]), static_cast<C>(add.v[j]));
-          const C positive = value < C(0) ? C(0) : value;  // NaN stays
-          out.v[j] = static_cast<T>(!relu ? value : positive > ceiling ? ceiling : positive);
+          out.v[j] = static_cast<T>(relu ? rectifier.value(value) : value);
         }
         store_group<T, kSize>(y + place.at(r), out);
       });
@@ -117,27 +127,26 @@ STARLING_HD C normal(C x, C mean, C scale, C beta) {
 
 namespace detail {
 
-/// Where the gradient before the normalisation comes from: dy + dy2, masked by 0 < y ≤ largest, or
+/// Where the gradient before the normalisation comes from: dy + dy2, masked by y, or
 /// by what x gives in y's place.
 template <class T>
 struct Gradient {
   /// Y and dy2 are optional. No __restrict__: results may go where one of these was
   const T *x, *y, *dy, *dy2;
   const Compute<T>*mean, *inv_std, *gamma, *beta;
-  Compute<T> largest;  ///< see math::largest_below()
+  math::RectifierOf<Compute<T>> rectifier;
 };
 
-/// Arguments that BatchNormBackward and its steps all have; `ceiling`: of the ReLU that the mask is
-/// for.
+/// Arguments that BatchNormBackward and its steps all have; `rectifier`: that the mask is for.
 template <class T, class Args>
-Gradient<T> gradient_of(const Args& args, double ceiling) {
+Gradient<T> gradient_of(const Args& args, const Rectifier& rectifier) {
   using C = Compute<T>;
   return {.x = args.x.template data<T>(),
           .dy = args.dy.template data<T>(),
           .mean = args.saved_mean.template data<C>(),
           .inv_std = args.saved_inv_std.template data<C>(),
           .gamma = optional<C>(args.gamma),
-          .largest = math::largest_below<C>(ceiling)};
+          .rectifier = math::rectifier_of<C>(rectifier)};
 }
 
 /// Rows of one thread that are on their way at once, of both passes below; twice as many are where
@@ -188,11 +197,10 @@ __device__ __forceinline__ void masked_gradient(const Gradient<T>& from,
     const C value = static_cast<C>(x.v[j]);
     C sum = static_cast<C>(dy.v[j]);
     if (from.dy2) sum += static_cast<C>(dy2.v[j]);
-    const auto passes = [&](C at) { return at > C(0) && at <= from.largest; };
     if constexpr (kMaskX) {
-      sum = passes(normal(value, mean[j], scale[j], beta[j])) ? sum : C(0);
+      sum = from.rectifier.gradient(normal(value, mean[j], scale[j], beta[j]), sum);
     } else if (from.y) {
-      sum = passes(static_cast<C>(y.v[j])) ? sum : C(0);
+      sum = from.rectifier.gradient(static_cast<C>(y.v[j]), sum);
     }
     g[j] = sum;
     centred[j] = value - mean[j];

@@ -1,31 +1,10 @@
 #include "core/operations/norms.h"
 #include "kernels/cuda/operations/batch_norm_parts.h"
 
-// The steps of a batch norm whose sums ranks add up: sums per channel, what they say of the batch
-// norm, and the two steps of its gradient.
+// The steps of a batch norm's forward pass whose sums ranks add up: sums per channel, and what they
+// say of the batch norm.
 namespace starling::cuda {
 namespace {
-
-/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up,
-/// else C.
-template <class C, class F>
-void as_sums(const Tensor& sums, const F& f) {
-  if (sums.dtype() == DType::kFloat64)
-    f(double{});
-  else
-    f(C{});
-}
-
-/// Where the sums of g and of g·(x - mean) go; the second one becomes that of g·x̂.
-template <class C, class S>
-struct GradientSums {
-  const C* inv_std;
-  S *first, *second;
-  STARLING_HD void take(Index c, double sum, double other) const {
-    first[c] = static_cast<S>(sum);
-    second[c] = static_cast<S>(other * static_cast<double>(inv_std[c]));
-  }
-};
 
 /// Where the sums of x and x² go, from those of x - origin.
 template <class T, class S>
@@ -82,39 +61,6 @@ __global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C, S>
   }
 }
 
-/// Results that the gradient's sums, which an earlier operation has found, become: the parameters'
-/// gradients, and the line of input_gradient().
-template <class C, class S>
-struct ApplyResults {
-  const C *inv_std, *gamma;
-  const S *sum_dy, *sum_dy_xhat;
-  C *dgamma, *dbeta;  ///< optional
-  Index channels, rows;
-  bool accumulate;
-
-  STARLING_HD void line(Index c, C& slope, C& offset) const {
-    const double inverse = static_cast<double>(inv_std[c]);
-    const double share =
-        (gamma ? static_cast<double>(gamma[c]) : 1.0) * inverse / static_cast<double>(rows);
-    slope = static_cast<C>(-share * inverse * static_cast<double>(sum_dy_xhat[c]));
-    offset = static_cast<C>(-share * static_cast<double>(sum_dy[c]));
-  }
-  STARLING_HD void once(Index c) const {
-    if (dbeta)
-      dbeta[c] = static_cast<C>(accumulate ? static_cast<S>(dbeta[c]) + sum_dy[c] : sum_dy[c]);
-    if (dgamma)
-      dgamma[c] =
-          static_cast<C>(accumulate ? static_cast<S>(dgamma[c]) + sum_dy_xhat[c] : sum_dy_xhat[c]);
-  }
-};
-/// Takes the gradient's sums where no gradient of x is wanted.
-template <class C, class S>
-__global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResults<C, S> a) {
-  const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads)
-    a.once(c);
-}
-
 template <class T>
 void sums(CudaBackend& backend, const ChannelSums& args) {
   using C = Compute<T>;
@@ -152,63 +98,6 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
          f);
 }
 
-template <class T>
-void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
-  using C = Compute<T>;
-  const RowsAndChannels matrix = rows_and_channels(args.x);
-  const Index channels = matrix.channels;
-  detail::Gradient<T> from = detail::gradient_of<T>(args, args.ceiling);
-  from.beta = optional<C>(args.beta);
-  T* masked = args.masked.data<T>();
-  as_sums<C>(args.sum_dy, [&](auto number) {
-    using S = decltype(number);
-    const GradientSums<C, S> to{from.inv_std, args.sum_dy.data<S>(), args.sum_dy_xhat.data<S>()};
-    const auto run = [&]<int kSize>() {
-      constexpr auto kKernel = detail::gradient_sums<T, kSize, true, GradientSums<C, S>>;
-      const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
-      const Tensor partial = partial_sums<C>(backend, t);
-      launch(kKernel, over_columns(backend, t), from, masked, t, partial.data<C>(),
-             backend.arrivals(), to);
-    };
-    with_packs<T>(channels, run, from.x, from.dy, masked);
-  });
-}
-
-template <class T>
-void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
-  using C = Compute<T>;
-  const RowsAndChannels matrix = rows_and_channels(args.x);
-  const Index channels = matrix.channels;
-  const detail::Gradient<T> from = detail::gradient_of<T>(args, kNoCeiling);
-  T* dx = optional<T>(args.dx);
-  as_sums<C>(args.sum_dy, [&](auto number) {
-    using S = decltype(number);
-    const ApplyResults<C, S> results{.inv_std = from.inv_std,
-                                     .gamma = from.gamma,
-                                     .sum_dy = args.sum_dy.data<S>(),
-                                     .sum_dy_xhat = args.sum_dy_xhat.data<S>(),
-                                     .dgamma = optional<C>(args.dgamma),
-                                     .dbeta = optional<C>(args.dbeta),
-                                     .channels = channels,
-                                     .rows = matrix.rows,
-                                     .accumulate = args.accumulate};
-    if (!dx) {
-      launch(take_gradient_sums<C, S>,
-             {.grid = {blocks_for(channels, kColumnThreads)},
-              .block = {kColumnThreads},
-              .stream = backend.handle()},
-             results);
-      return;
-    }
-    const auto run = [&]<int kSize>() {
-      constexpr auto kKernel = detail::input_gradient<T, kSize, false, ApplyResults<C, S>>;
-      const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
-      launch(kKernel, over_columns(backend, t), from, dx, t, results);
-    };
-    with_packs<T>(channels, run, from.x, from.dy, dx);
-  });
-}
-
 }  // namespace
 
 void CudaBackend::issue(const ChannelSums& args) {
@@ -220,14 +109,6 @@ void CudaBackend::issue(const BatchNormFinish& args) {
     finish<double, double>(*this, args);
   else
     as_sums<float>(args.sum, [&](auto number) { finish<float, decltype(number)>(*this, args); });
-}
-
-void CudaBackend::issue(const BatchNormBackwardSums& args) {
-  floating(args.x, [&](auto type) { backward_sums<decltype(type)>(*this, args); });
-}
-
-void CudaBackend::issue(const BatchNormBackwardApply& args) {
-  floating(args.x, [&](auto type) { backward_apply<decltype(type)>(*this, args); });
 }
 
 }  // namespace starling::cuda

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "core/backend.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
@@ -24,6 +26,9 @@ void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwar
 void plain_matmul(CudaBackend& backend, const Matmul& args);
 /// The cross entropy whose targets are classes.
 void cross_entropy(CudaBackend& backend, const TargetLoss& args);
+/// totals[i] = the squared norm of x[i], or it is added there; all fp32 or all fp64.
+void squared_norms_of(CudaBackend& backend, std::span<const Tensor> x, double* totals,
+                      bool accumulate);
 /// Sets every element of x to `value`, rounded or truncated to its dtype.
 void fill_numbers(CudaBackend& backend, const Tensor& x, double value);
 

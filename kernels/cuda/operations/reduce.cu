@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <type_traits>
 
 #include "core/operations/reduce.h"
@@ -12,6 +13,7 @@
 #include "kernels/cuda/device/map_places.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/operations/plain.h"
 #include "kernels/math/gradient_factor.h"
 
 // Sums over many elements. Each is cut into parts by its sizes alone, parts are summed in a fixed
@@ -217,87 +219,6 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) results.give(image, total);
 }
 
-constexpr Index kBlock = 4096;  ///< elements whose squares are one term, as on the CPU
-constexpr int kLanes = 32;      ///< element i of a block belongs to chain i mod 32, as on the CPU
-constexpr int kDistanceThreads = 128;
-constexpr int kDistanceChains = 32;  ///< term b belongs to chain b mod 32, as on the CPU
-
-template <class T, bool kDifference>
-STARLING_HD double difference(T x, T y) {
-  const double a = static_cast<double>(widen(x));
-  if constexpr (kDifference) return a - static_cast<double>(widen(y));
-  return a;
-}
-
-/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and the result is of
-/// the sums: those of a chain one after another, and the chains one after another, as on the CPU.
-template <class T, int kCount, bool kDifference>
-__global__ void __launch_bounds__(kDistanceThreads)
-    squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums,
-                      unsigned* arrivals, Results results) {
-  constexpr int kTeam = kLanes / kCount, kTeams = kDistanceThreads / kTeam, kUnroll = 8;
-  __shared__ double lanes[kDistanceThreads * kCount];
-  const int team = static_cast<int>(threadIdx.x) / kTeam,
-            member = static_cast<int>(threadIdx.x) % kTeam;
-  for (Index first = Index{blockIdx.x} * kTeams; first < blocks;
-       first += Index{gridDim.x} * kTeams) {
-    const Index block = first + team, offset = block * kBlock;
-    const int count = block < blocks ? static_cast<int>(min(kBlock, n - offset)) : 0,
-              rows = count / kLanes;
-    double lane[kCount] = {};
-    const auto add = [&](const T(&a)[kCount], const T(&b)[kCount]) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const double d = difference<T, kDifference>(a[i], b[i]);
-        lane[i] += d * d;
-      }
-    };
-    const Index mine = offset + member * kCount;
-    int r = 0;
-    for (; r + kUnroll <= rows; r += kUnroll) {
-      T a[kUnroll][kCount], b[kUnroll][kCount] = {};
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        load<kCount>(x + mine + (r + u) * kLanes, a[u]);
-        if (kDifference) load<kCount>(y + mine + (r + u) * kLanes, b[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) add(a[u], b[u]);
-    }
-    for (; r < rows; ++r) {
-      T a[kCount], b[kCount] = {};
-      load<kCount>(x + mine + r * kLanes, a);
-      if (kDifference) load<kCount>(y + mine + r * kLanes, b);
-      add(a, b);
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      lanes[threadIdx.x * kCount + static_cast<unsigned>(i)] = lane[i];
-    __syncthreads();
-    if (member == 0 && block < blocks) {
-      double sum = 0.0;
-      for (int i = 0; i < kLanes; ++i) sum += lanes[team * kLanes + i];
-      for (Index i = offset + Index{rows} * kLanes; i < offset + count; ++i) {
-        const double d = difference<T, kDifference>(x[i], kDifference ? y[i] : x[i]);
-        sum += d * d;
-      }
-      sums[block] = sum;
-    }
-    __syncthreads();
-  }
-  if (!last_block(arrivals, gridDim.x)) return;
-  double chain = 0.0;
-  if (threadIdx.x < kDistanceChains) {
-#pragma unroll 8
-    for (Index b = threadIdx.x; b < blocks; b += kDistanceChains) chain += sums[b];
-    lanes[threadIdx.x] = chain;
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < kDistanceChains; ++i) chain += lanes[i];
-  results.give(0, chain);
-}
-
 constexpr int kControlThreads = 256;
 
 __global__ void __launch_bounds__(kControlThreads)
@@ -323,31 +244,6 @@ __global__ void __launch_bounds__(kControlThreads)
 }  // namespace
 
 namespace {
-
-/// Sums in fp64 of squares, with the CPU's bits.
-bool sum_squares(CudaBackend& backend, const Reduce& args, const MapLayout& layout,
-                 const Results& results) {
-  const std::size_t tensors = args.tensors();
-  bool whole = sums_squares(args) && layout.rank == 1 && layout.reduced(0);
-  for (std::size_t k = 0; k < tensors && whole; ++k)
-    whole = layout.stride[k][0] == 1 && args.in[k].dtype() == args.in[0].dtype();
-  if (!whole) return false;
-  floating(args.in[0], [&](auto type) {
-    using T = decltype(type);
-    const Index n = layout.size[0], blocks = (n + kBlock - 1) / kBlock;
-    const T* x = args.in[0].data<T>();
-    const T* y = tensors > 1 ? args.in[1].data<T>() : nullptr;
-    const Tensor sums = backend.scratch(blocks, DType::kFloat64);
-    const auto run = [&]<int kCount>() {
-      const unsigned grid = blocks_for(blocks, kDistanceThreads * kCount / kLanes);
-      launch(y ? squared_distances<T, kCount, true> : squared_distances<T, kCount, false>,
-             {{grid}, {kDistanceThreads}, backend.handle()}, x, y, n, blocks, sums.data<double>(),
-             backend.arrivals(), results);
-    };
-    with_packs<T>(kBlock, run, x, y);
-  });
-  return true;
-}
 
 /// Sizes that a Reduce comes down to: the last dimension stays, or `lines` of it go.
 struct Extents {
@@ -418,7 +314,11 @@ void CudaBackend::issue(const Reduce& args) {
   const MapLayout layout = layout_of(args, places, args.y);
   const DType to = args.y.dtype();
   const Results results{args.y.raw(), to, args.factor, args.accumulate};
-  if (sum_squares(*this, args, layout, results)) return;
+  const DType own = args.in[0].dtype();
+  if (sums_squares(args) && layout.rank == 1 && layout.reduced(0) && args.factor == 1.0 &&
+      (own == DType::kFloat32 || own == DType::kFloat64))
+    return squared_norms_of(*this, std::span(&args.in[0], 1), args.y.data<double>(),
+                            args.accumulate);
   const Tensor* x = &args.in[0];  // of the lowest type
   for (const Tensor& tensor : args.in) {
     if (tensor && is_low_precision(tensor.dtype())) x = &tensor;

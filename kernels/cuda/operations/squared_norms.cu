@@ -4,11 +4,11 @@
 #include "core/operations/pointwise.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
 // The squared norms of many tensors at once: a step that measures its gradients has one of each
-// parameter, and launches would cost more than the sums. Terms and their order are those of
-// kernels/cuda/operations/reduce.cu (squared_distances) and of the CPU.
+// parameter, and launches would cost more than the sums. Terms and their order are the CPU's.
 namespace starling::cuda {
 namespace {
 
@@ -76,13 +76,13 @@ __global__ void block_squares(Segments s, double* sums) {
   }
 }
 
-/// Chains of a sum, as in squared_distances: a segment's term b belongs to chain b mod 32, and
-/// chains are added in their order.
+/// Chains of a sum: a segment's term b belongs to chain b mod 32, and chains are added in their
+/// order.
 constexpr int kChains = 32;
 
-/// totals[segment] = the sum of the segment's terms; a warp to a segment.
+/// totals[segment] (+)= the sum of the segment's terms; a warp to a segment.
 __global__ void __launch_bounds__(kThreads)
-    add_segments(Segments s, const double* sums, double* totals) {
+    add_segments(Segments s, const double* sums, double* totals, bool accumulate) {
   const int segment =
       static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   if (segment >= s.count) return;
@@ -94,13 +94,13 @@ __global__ void __launch_bounds__(kThreads)
     chain += sums[block];
   double sum = 0.0;
   for (int i = 0; i < kChains; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
-  if (threadIdx.x % kWarp == 0) totals[segment] = sum;
+  if (threadIdx.x % kWarp == 0) totals[segment] = accumulate ? totals[segment] + sum : sum;
 }
 
 }  // namespace
 
-void CudaBackend::issue(const SquaredNorms& args) {
-  const auto& [x, totals, first] = args;
+void squared_norms_of(CudaBackend& backend, std::span<const Tensor> x, double* totals,
+                      bool accumulate) {
   for (std::size_t begin = 0; begin < x.size(); begin += kMostSegments) {
     Segments s;
     s.count = static_cast<int>(std::min<std::size_t>(kMostSegments, x.size() - begin));
@@ -109,17 +109,22 @@ void CudaBackend::issue(const SquaredNorms& args) {
       s.of[k] = {tensor.raw(), tensor.elements(), s.blocks};
       s.blocks += (tensor.elements() + kTermBlock - 1) / kTermBlock;
     }
-    const Tensor sums = scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
+    const Tensor sums = backend.scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
     if (s.blocks > 0) {
-      const Launch how{
-          {blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)}, {kThreads}, handle()};
+      const Launch how{{blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)},
+                       {kThreads},
+                       backend.handle()};
       const auto squares =
           x[0].dtype() == DType::kFloat64 ? block_squares<double> : block_squares<float>;
       launch(squares, how, s, sums.data<double>());
     }
-    launch(add_segments, {{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()}, s,
-           sums.data<double>(), totals.data<double>() + first + static_cast<std::int64_t>(begin));
+    launch(add_segments, {{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, backend.handle()}, s,
+           sums.data<double>(), totals + begin, accumulate);
   }
+}
+
+void CudaBackend::issue(const SquaredNorms& args) {
+  squared_norms_of(*this, args.x, args.totals.data<double>() + args.first, false);
 }
 
 }  // namespace starling::cuda
