@@ -17,9 +17,9 @@
 #include <tuple>
 #include <utility>
 
-#include "tests/fakes/nccl/nccl_fake.h"
 #include "core/error.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/nccl/nccl_fake.h"
 
 namespace starling {
 namespace {

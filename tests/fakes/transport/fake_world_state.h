@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/fakes/transport/fake_transport.h"
 #include "comm/capture.h"
 #include "comm/mixers/messages.h"
 #include "comm/shared/direct_transport.h"
@@ -28,6 +27,7 @@
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "tests/fakes/transport/fake_transport.h"
 #include "tests/fakes/transport/thread_sharing.h"
 
 namespace starling {
