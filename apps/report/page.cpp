@@ -104,7 +104,7 @@ class Figure {
 
 /// The curves of a field, one for each run that has it.
 std::string field_figure(const Runs& runs, const std::string& field, const std::string& title,
-                         Chart chart, bool marks) {
+                         const Chart& chart, bool marks) {
   const auto lines_over = [&](const Axis& axis) {
     std::vector<ChartLine> lines;
     for (std::size_t r = 0; r < runs.size(); ++r) {
