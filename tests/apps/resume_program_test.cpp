@@ -48,6 +48,12 @@ same decayed everywhere
 forget saved 12
 0 2 | and resumed | continuing after step 10 | run.json --output saved --resume latest | $bias_slow | checkpoint.every_steps=5
 same saved biases
+forget saved 12
+0 2 | without the config, which is in its folder | continuing after step 10 | --resume saved
+same saved biases
+forget saved 12
+0 2 | at another rate, which is told | changed since the checkpoint: optimizer\.lr 0\.02 → 0\.01$ | --resume saved | optimizer.lr=0.01
+differ saved biases
 )table");
   for (const std::string rule : {"lars", "lamb", "muon", "adafactor"}) {
     const std::string settings = " | optimizer.type=" + rule + " | optimizer.eps=" +

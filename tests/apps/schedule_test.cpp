@@ -84,6 +84,11 @@ TEST_CASE("apps/schedule: boundaries, warm-ups and what comes after the end") {
        {0.5, 100, 10.0},
        {{0, 0.1}, {2, 0.3}, {3, 0.4}},
        {{4, 0.5}}},
+      {"constant",
+       {{"warmup_epochs", 0.4}, {"warmup_factor", 0.2}},
+       {0.5, 100, 10.0},
+       {{0, 0.1}, {2, 0.3}, {3, 0.4}},
+       {{4, 0.5}}},
       {"constant", {{"warmup_steps", 2}, {"warmup_factor", 0}}, {0.5, 100, 10.0}, {}, {{0, 0.0}}},
       // Milestones are fractions of epochs, counted from the run's start.
       {"multistep",
@@ -141,6 +146,7 @@ TEST_CASE("apps/schedule: bad settings are refused by key") {
   names(refusal("cosine", {{"warmup_steps", -1}}), "warmup_steps");
   names(refusal("cosine", {{"warmup_steps", 1.5}}), "warmup_steps");
   names(refusal("cosine", {{"warmup_factor", 1.1}}), "warmup_factor");
+  names(refusal("cosine", {{"warmup_steps", 1}, {"warmup_epochs", 0.5}}), "give one of them");
   names(refusal("cosine", {{"min_lr", -1e-6}}), "min_lr");
   names(refusal("cosine", {{"gamma", 0.1}}), "gamma");
   names(refusal("multistep", {{"milestones", {3, 2}}}), "milestones");

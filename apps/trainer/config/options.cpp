@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -52,7 +53,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.set_help_flag();
   app.add_flag("-h,--help", options.help, "print this text");
   app.add_flag("--version", options.version, "print version, commit and libraries");
-  app.add_option("config", options.config, "the config, a JSON file");
+  app.add_option("config", options.config,
+                 "the config, a JSON file; with --resume it may be left out");
   app.add_option("--set", options.settings,
                  "key.path=value: change a config key; the value is JSON or a plain string")
       ->allow_extra_args(false);
@@ -94,6 +96,10 @@ TrainOptions parse_train_options(int argc, char** argv) {
   if (options.elastic && options.resume.empty())
     fail(ExitCode::kUsage, "arguments",
          "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
+  // A run's own config, with every key, is in its folder.
+  const std::string run = options.resume == "latest" ? options.output : options.resume;
+  if (options.config.empty() && !run.empty() && std::filesystem::exists(run + "/config.json"))
+    options.config = run + "/config.json";
   const bool needs_config = !options.help && !options.version && !options.describe_config &&
                             options.list.empty() && options.evaluate.empty();
   if (needs_config && options.config.empty())

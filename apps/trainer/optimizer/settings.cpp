@@ -110,11 +110,12 @@ void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
                      "is {}, but {} averages its steps instead, all at one rate; allowed: constant",
                      schedule_type, settings.type);
     }
-    if (const auto steps = schedule.resolved().value<std::int64_t>("warmup_steps", 0); steps != 0) {
-      schedule.error(
-          "warmup_steps",
-          "is {}, but {} must know how it warms up; allowed: 0, and optimizer.warmup_steps", steps,
-          settings.type);
+    for (const char* key : {"warmup_steps", "warmup_epochs"}) {
+      if (const double length = schedule.resolved().value(key, 0.0); length != 0.0) {
+        schedule.error(
+            key, "is {}, but {} must know how it warms up; allowed: 0, and optimizer.warmup_steps",
+            length, settings.type);
+      }
     }
   }
   // The schedule is made anew once the run's length is known; the section is the resolved one, so

@@ -16,11 +16,18 @@ struct Warmup {
   std::int64_t steps;  ///< W
   double factor;       ///< s
 
-  explicit Warmup(ConfigSection& config)
+  Warmup(ConfigSection& config, const ScheduleInputs& run)
       : steps(config.integer("warmup_steps", 0, Range::at_least(0.0),
                              "updates over which the rate grows to its full value")),
         factor(config.number("warmup_factor", 0.01, Range::closed(0.0, 1.0),
-                             "share of the rate at the first update of the warm-up")) {}
+                             "share of the rate at the first update of the warm-up")) {
+    const double epochs = config.number("warmup_epochs", 0.0, Range::closed(0.0, 1e9),
+                                        "the same in epochs; 0: `warmup_steps` says it");
+    if (epochs == 0.0) return;
+    if (steps != 0)
+      config.error("warmup_epochs", "is {}, and warmup_steps {}; give one of them", epochs, steps);
+    steps = std::llround(epochs * run.steps_per_epoch);
+  }
   double multiplier(std::int64_t t) const {
     if (t >= steps) return 1.0;
     return factor + (1.0 - factor) * static_cast<double>(t) / static_cast<double>(steps);
@@ -51,7 +58,7 @@ void add(const char* name, const char* summary, Make make) {
   schedules().add(
       name,
       [make](ConfigSection& config, const ScheduleInputs& run) -> std::unique_ptr<Schedule> {
-        const Warmup warmup(config);
+        const Warmup warmup(config, run);
         return std::make_unique<Formula<decltype(make(config, run, warmup))>>(
             make(config, run, warmup));
       },
