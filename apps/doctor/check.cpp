@@ -61,7 +61,7 @@ bool sees_folder(World& world, const std::string& folder) {
   bool seen = false;
   for (int look = 0; look < 20 && !seen; ++look) {
     if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    std::filesystem::directory_iterator(folder, error);
+    const std::filesystem::directory_iterator anew(folder, error);  // asks the server again
     seen = std::filesystem::exists(name, error);
   }
   world.barrier();

@@ -31,7 +31,7 @@ std::string number_text(const nlohmann::ordered_json& value, double scale) {
 
 }  // namespace
 
-PrometheusFile::PrometheusFile(std::string path, std::string run)
+PrometheusFile::PrometheusFile(std::string path, const std::string& run)
     : path_(std::move(path)), label_("run=\"" + escaped(run) + "\"") {}
 
 void PrometheusFile::take(const nlohmann::ordered_json& line) {

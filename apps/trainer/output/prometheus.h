@@ -12,7 +12,7 @@ namespace starling {
 /// is whole at any moment.
 class PrometheusFile {
  public:
-  PrometheusFile(std::string path, std::string run);
+  PrometheusFile(std::string path, const std::string& run);
   /// Takes a line's numbers over and writes the file. Error(kOutput) where it cannot be written.
   void take(const nlohmann::ordered_json& line);
 
