@@ -17,7 +17,8 @@ namespace starling {
 namespace {
 
 int report(int argc, char** argv) {
-  CLI::App app{"Draws runs side by side: curves, configs, topologies, waits, classes"};
+  CLI::App app{"Draws runs side by side: curves, configs, topologies, waits, classes",
+               "starling-report"};
   std::vector<std::string> folders;
   std::string out = "report.html";
   bool text = false, watch = false;

@@ -8,7 +8,7 @@ set(starling_libraries starling_core starling_kernels starling_layers starling_t
 
 install(TARGETS ${starling_libraries} EXPORT starlingTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(program train predict prepare doctor bench topo)
+foreach(program train predict prepare doctor bench topo report)
   if(TARGET starling-${program})
     install(TARGETS starling-${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
