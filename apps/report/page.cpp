@@ -43,14 +43,6 @@ void flatten(const nlohmann::json& json, const std::string& path,
 /// Keys of where and how a run is kept, which say nothing of the training.
 bool is_place(const std::string& key) { return key == "trace" || key == "plugins"; }
 
-std::string text_at(const nlohmann::json& json, const char* path, const char* none = "–") {
-  const nlohmann::json::json_pointer pointer(path);
-  if (!json.contains(pointer)) return none;
-  const auto& value = json.at(pointer);
-  if (value.is_string()) return value.get<std::string>();
-  return value.is_number() ? number_text(value.get<double>()) : value.dump();
-}
-
 bool is_share(const std::string& field) {
   return field.find("accuracy") != std::string::npos || field.find("top5") != std::string::npos ||
          field.ends_with("f1");
@@ -317,6 +309,14 @@ std::string classes_figure(const RunLog& run, std::size_t number) {
 }
 
 }  // namespace
+
+std::string text_at(const nlohmann::json& json, const char* path, const char* none) {
+  const nlohmann::json::json_pointer pointer(path);
+  if (!json.contains(pointer)) return none;
+  const auto& value = json.at(pointer);
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number() ? number_text(value.get<double>()) : value.dump();
+}
 
 void name_runs(Runs& runs) {
   for (const auto& run : runs) {

@@ -22,6 +22,10 @@ std::vector<Difference> differences(const Runs& runs);
 /// Fields of tests, test_accuracy first, that any of the runs has.
 std::vector<std::string> test_fields(const Runs& runs);
 
+/// A text or a number of a run's file at a path such as "/sync/topology/type"; `none` where it has
+/// no such key.
+std::string text_at(const nlohmann::json& json, const char* path, const char* none = "–");
+
 /// What the report says of the runs, as the content of an HTML page's <main>.
 std::string report_body(const Runs& runs);
 /// A whole page around it, which needs no other file. `follow`: it asks for its content again, at

@@ -74,13 +74,7 @@ std::string report_text(const Runs& runs, std::size_t width) {
   names = std::min<std::size_t>(names, 20);
   std::string text;
   for (const auto& run : runs) {
-    const auto named = [&](const char* path) {
-      const nlohmann::json::json_pointer pointer(path);
-      const auto& config = run->config();
-      return config.contains(pointer) && config.at(pointer).is_string()
-                 ? shown(config.at(pointer).get<std::string>(), 30)
-                 : std::string("–");
-    };
+    const auto named = [&](const char* path) { return shown(text_at(run->config(), path), 30); };
     const Series& loss = run->series("loss");
     text +=
         fmt::format("{}  {}, step {}, {} rank{}, {}, {}", padded(shown(run->name, names), names),
