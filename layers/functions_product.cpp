@@ -71,10 +71,9 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
   out[out.rank() - 1] = weight.shape[0];
   Tensor y(pass.backend, out, x.dtype());
   pass.backend.matmul({.a = matrix_of(x.value()),
-                       .b = weight.operand(),
+                       .b = transposed(weight.operand()),
                        .bias = bias ? bias->value : Tensor(),
                        .c = matrix_of(y),
-                       .transpose_b = true,
                        .relu = relu});
 
   // ReLU's gradient needs only the output, which the next operation keeps anyway.
@@ -93,10 +92,9 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
       g.set(0, std::move(dx));
     }
     if (const Gradients::Target dw = g.parameter(0)) {
-      g.backend().matmul({.a = matrix_of(dy),
+      g.backend().matmul({.a = transposed(matrix_of(dy)),
                           .b = matrix_of(x_saved),
                           .c = dw.tensor,
-                          .transpose_a = true,
                           .accumulate = dw.accumulate});
     }
     bias_gradient(g.backend(), dy, g.parameter(1));

@@ -39,11 +39,6 @@ Accesses& Accesses::convolves(const Tensor& images, const Tensor& weight) {
   return *this;
 }
 
-Accesses& Accesses::multiplies(std::int64_t k, const Tensor& c) {
-  flops += 2.0 * static_cast<double>(k) * static_cast<double>(c.elements());
-  return *this;
-}
-
 Accesses& Accesses::blurs(Pooling kind, const Tensor& results, const Window2d& window) {
   if (kind != Pooling::kBlur || !results) return *this;
   flops += 2.0 * static_cast<double>(results.elements()) *

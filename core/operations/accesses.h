@@ -37,8 +37,6 @@ struct Accesses {
   Accesses& read_part(const Tensor& x, const Tensor& other);
   /// A convolution: each number of `images` is one product with a filter, or goes into it.
   Accesses& convolves(const Tensor& images, const Tensor& weight);
-  /// A matrix product c whose numbers have k terms each.
-  Accesses& multiplies(std::int64_t k, const Tensor& c);
   /// A pooling of `results` numbers, if it is a blur, which is a convolution of every channel
   /// alone.
   Accesses& blurs(Pooling kind, const Tensor& results, const Window2d& window);

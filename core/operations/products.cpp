@@ -1,82 +1,147 @@
 #include "core/operations/products.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "core/operations/checker.h"
 #include "core/operations/list.h"
-#include "core/operations/map.h"
 
 namespace starling {
 
 namespace {
 
-/// A shape's last two dimensions, turned around where asked.
-struct Matrix {
-  std::int64_t rows, columns;
-};
-Matrix matrix_of(const Shape& shape, bool transposed) {
-  const std::int64_t rows = shape[shape.rank() - 2], columns = shape.back();
-  return transposed ? Matrix{columns, rows} : Matrix{rows, columns};
-}
-Shape batch_of(const Shape& shape) {
-  return Shape(shape.sizes().first(static_cast<std::size_t>(shape.rank() - 2)));
-}
 bool broadcasts(const Shape& from, const Shape& to) {
-  bool result = from.rank() <= to.rank();
-  for (int d = 0; result && d < from.rank(); ++d)
-    result = from[d] == 1 || from[d] == to[to.rank() - from.rank() + d];
+  const int more = to.rank() - from.rank();
+  bool result = more >= 0;
+  for (int d = 0; result && d < from.rank() - 2; ++d)
+    result = from[d] == 1 || from[d] == to[more + d];
   return result;
+}
+
+/// What moves from one matrix to the next: places of c's batches, and the strides of a, b and c.
+struct Dimension {
+  std::int64_t size = 1;
+  std::array<std::int64_t, 3> stride{};
+  /// With the one inside it, this is one dimension of as many places as both.
+  bool joins(const Dimension& inside) const {
+    for (std::size_t i = 0; i < stride.size(); ++i)
+      if (stride[i] != inside.stride[i] * inside.size) return false;
+    return true;
+  }
+};
+
+/// A view of `count` matrices of x with so many rows, `next` elements apart, or of one that all
+/// take. The first begins `first` elements behind x's.
+View matrices(const View& x, std::int64_t first, std::int64_t count, std::int64_t next,
+              std::int64_t rows) {
+  const int rank = x.shape().rank();
+  return View(x.tensor(), {count, rows, x.shape().back()},
+              {next, x.stride(rank - 2), x.stride(rank - 1)}, x.first() + first);
+}
+
+double moved(const View& x) {
+  return std::min(static_cast<double>(x.elements()) * static_cast<double>(size_of(x.dtype())),
+                  bytes_of({x.tensor()}));
 }
 
 }  // namespace
 
+Accesses Matmul::accesses() const {
+  // What is seen of a larger tensor moves alone.
+  double unseen = 0.0;
+  for (const View* view : {&a, &b, &c}) unseen += moved(*view) - bytes_of({view->tensor()});
+  if (accumulate) unseen += moved(c) - bytes_of({c.tensor()});
+  Accesses result = Accesses()
+                        .read({a.tensor(), b.tensor(), bias})
+                        .output(accumulate, {c.tensor()})
+                        .again(unseen);
+  result.flops += 2.0 * static_cast<double>(a.shape().back()) * static_cast<double>(c.elements());
+  return result;
+}
+
 std::vector<Matmul> batches_of(const Matmul& args) {
-  const std::array<Shape, 2> operands{batch_of(args.a.shape()), batch_of(args.b.shape())};
-  const Shape places = batch_of(args.c.shape());
   std::vector<Matmul> result;
   if (args.c.elements() == 0) return result;
-  const MapLayout layout = layout_of(operands, places, places);
-  const auto last = static_cast<std::size_t>(layout.rank - 1);
-  const std::int64_t count = layout.size[last];
-  for (std::int64_t run = 0; run < places.elements() / count; ++run) {
-    // `count` matrices of a tensor, or one, from where the run's lie.
-    const auto matrices = [&](const Tensor& tensor, std::size_t k) {
-      const Shape& shape = tensor.shape();
-      const Matrix each = matrix_of(shape, false);
-      std::int64_t first = 0, rest = run;
-      for (std::size_t d = last; d-- > 0; rest /= layout.size[d])
-        first += rest % layout.size[d] * layout.stride[k][d];
-      return tensor.slice(first * each.rows * each.columns,
-                          {layout.stride[k][last] == 0 ? 1 : count, each.rows, each.columns});
-    };
-    Matmul part = args;
-    part.a = matrices(args.a, 0);
-    part.b = matrices(args.b, 1);
-    part.c = matrices(args.c, kMapTensors);
-    if (part.b.shape()[0] == 1 && part.a.shape()[0] == count && !args.transpose_a) {
-      const Matrix all = matrix_of(part.a.shape(), false);
-      part.a = part.a.reshaped({1, count * all.rows, all.columns});
-      part.c = part.c.reshaped({1, count * all.rows, part.c.shape().back()});
+  const Shape& shape = args.c.shape();
+  std::array<Dimension, Shape::kMaxRank> batches;
+  std::size_t count = 0;
+  for (int d = 0; d < shape.rank() - 2; ++d) {
+    if (shape[d] == 1) continue;
+    Dimension next{.size = shape[d]};
+    for (std::size_t i = 0; i < next.stride.size(); ++i) {
+      const View& x = *std::array{&args.a, &args.b, &args.c}[i];
+      const int own = d - (shape.rank() - x.shape().rank());
+      next.stride[i] = own >= 0 && x.shape()[own] != 1 ? x.stride(own) : 0;
     }
+    if (count > 0 && batches[count - 1].joins(next)) {
+      next.size *= batches[--count].size;
+    }
+    batches[count++] = next;
+  }
+  const Dimension last = count > 0 ? batches[--count] : Dimension{};
+  const std::int64_t m = shape[shape.rank() - 2], k = args.a.shape().back(),
+                     step_a = args.a.stride(args.a.shape().rank() - 2),
+                     step_c = args.c.stride(shape.rank() - 2);
+  std::int64_t runs = 1;
+  for (std::size_t d = 0; d < count; ++d) runs *= batches[d].size;
+  for (std::int64_t run = 0; run < runs; ++run) {
+    std::array<std::int64_t, 3> first{};
+    std::int64_t rest = run;
+    for (std::size_t d = count; d-- > 0; rest /= batches[d].size)
+      for (std::size_t i = 0; i < first.size(); ++i)
+        first[i] += rest % batches[d].size * batches[d].stride[i];
+    Matmul part = args;
+    const auto set = [&](std::int64_t of_each, std::int64_t size, std::int64_t m) {
+      part.a = matrices(args.a, first[0], size, of_each * last.stride[0], m);
+      part.b = matrices(args.b, first[1], size, of_each * last.stride[1], k);
+      part.c = matrices(args.c, first[2], size, of_each * last.stride[2], m);
+    };
+    // Rows that follow each other through all the batches are rows of one matrix.
+    const bool rows =
+        last.stride[1] == 0 && last.stride[0] == m * step_a && last.stride[2] == m * step_c;
+    rows ? set(0, 1, last.size * m) : set(1, last.size, m);
     result.push_back(std::move(part));
   }
   return result;
 }
 
+FactorLayout factor_layout(const View& matrices) {
+  const Shape& shape = matrices.shape();
+  const int rows = shape.rank() - 2, columns = shape.rank() - 1;
+  // A dimension of one place has no next one, so that its stride says nothing.
+  const bool whole_rows = matrices.stride(columns) == 1 || shape[columns] == 1;
+  const auto line = [&](int along, int across) {
+    const std::int64_t step = shape[along] == 1 ? 0 : matrices.stride(along);
+    return std::max({step, shape[across], std::int64_t{1}});
+  };
+  return whole_rows ? FactorLayout{false, line(rows, columns)}
+                    : FactorLayout{true, line(columns, rows)};
+}
+
 void check(const Matmul& args) {
   const Checker call("matmul");
-  call.floating(args.a, "a"), call.there(args.b, "b"), call.there(args.c, "c");
+  call.floating(args.a.tensor(), "a"), call.there(args.b.tensor(), "b"),
+      call.there(args.c.tensor(), "c");
   const Shape &a = args.a.shape(), &b = args.b.shape(), &c = args.c.shape();
   call.that(a.rank() >= 2 && b.rank() >= 2 && c.rank() >= 2,
             "a, b and c must be matrices, not {}, {} and {}", a.text(), b.text(), c.text());
-  const Matrix left = matrix_of(a, args.transpose_a), right = matrix_of(b, args.transpose_b),
-               result = matrix_of(c, false);
-  call.that(left.rows == result.rows && left.columns == right.rows &&
-                right.columns == result.columns && broadcasts(batch_of(a), batch_of(c)) &&
-                broadcasts(batch_of(b), batch_of(c)),
-            "{}{} by {}{} is not {}", a.text(), args.transpose_a ? " transposed" : "", b.text(),
-            args.transpose_b ? " transposed" : "", c.text());
+  const auto rows = [](const Shape& shape) { return shape[shape.rank() - 2]; };
+  call.that(rows(a) == rows(c) && a.back() == rows(b) && b.back() == c.back() && broadcasts(a, c) &&
+                broadcasts(b, c),
+            "{} by {} is not {}", a.text(), b.text(), c.text());
+  const auto lies = [&](const View& x, const char* name, bool may_turn) {
+    const int rank = x.shape().rank();
+    const auto whole = [&](int along, int across) {
+      return (x.shape()[across] <= 1 || x.stride(across) == 1) &&
+             (x.shape()[along] <= 1 || x.stride(along) >= x.shape()[across]);
+    };
+    call.that(whole(rank - 2, rank - 1) || (may_turn && whole(rank - 1, rank - 2)),
+              "{} of {} lie whole and apart", may_turn ? "neither rows nor columns" : "no rows",
+              name);
+  };
+  lies(args.a, "a", true), lies(args.b, "b", true), lies(args.c, "c", false);
+  call.that(!args.relu || args.c.contiguous(), "relu needs a c that lies in one piece");
   call.that(!args.relu || !args.accumulate, "relu and accumulate exclude each other");
   const DType given = args.a.dtype(), wide = wide_of(given);
   call.that(args.b.dtype() == given, "a is {}, but b is {}", name_of(given),

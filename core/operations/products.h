@@ -5,29 +5,42 @@
 
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
+#include "core/view.h"
 
 // Matrix products.
 namespace starling {
 
-/// c[.., M, N] = op(a) · op(b) (+ bias[N], optional, added to each row), then ReLU if `relu` (not
-/// with `accumulate`; NaN stays NaN); op transposes the last two dimensions where asked. Those
-/// before are batches: a's and b's broadcast to c's, as NumPy's do. For low-precision a and b, c
-/// may be fp32 or of their dtype.
+/// c[.., M, N] = a[.., M, K] · b[.., K, N] (+ bias[N], optional, added to each row), then ReLU if
+/// `relu` (not with `accumulate`; NaN stays NaN). Dimensions before the last two are batches: a's
+/// and b's broadcast to c's, as NumPy's do. A factor's rows or its columns lie side by side in
+/// memory, all other strides are free: `transposed` of a matrix is one, heads of a Transformer are
+/// others. c's rows lie whole and apart. For low-precision a and b, c may be fp32 or of their
+/// dtype.
 struct Matmul {
-  Tensor a, b, bias, c;
-  bool transpose_a = false, transpose_b = false;
+  View a, b;
+  Tensor bias;
+  View c;
   bool accumulate = false;
   bool relu = false;
-  Accesses accesses() const {
-    const Shape& shape = a.shape();
-    const std::int64_t k = shape[shape.rank() - (transpose_a ? 2 : 1)];
-    return Accesses().read({a, b, bias}).output(accumulate, {c}).multiplies(k, c);
-  }
+  Accesses accesses() const;
 };
 
-/// The products that one comes down to: of a[B, M, K] and b[B, K, N], or their transposes, into
-/// c[B, M, N], where a and b may have one matrix in place of B. All are one, unless the batches
-/// broadcast in one dimension and not in another. Rows of a with one b are one matrix.
+/// A matrix, or the last two dimensions of a batch, with rows for columns.
+inline View transposed(const View& x) {
+  return x.transposed(x.shape().rank() - 2, x.shape().rank() - 1);
+}
+
+/// The products that one comes down to: of a[B, M, K] and b[B, K, N] into c[B, M, N], where a and b
+/// may have one matrix for all, with a stride of 0. All are one, unless their strides have more to
+/// them. Rows of a with one b are one matrix.
 std::vector<Matmul> batches_of(const Matmul& args);
+
+/// One factor of those as libraries want it: whether it is a matrix of whole rows that is read with
+/// rows for columns, and elements from one of these rows to the next.
+struct FactorLayout {
+  bool transposed = false;
+  std::int64_t line = 0;
+};
+FactorLayout factor_layout(const View& matrices);
 
 }  // namespace starling

@@ -81,11 +81,16 @@ class CpuBackend final : public Backend {
   template <class T, class To>
   void low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias, To* c);
 
-  /// An fp32 copy of n numbers of a 16-bit type, and back.
+  /// An fp32 copy of n numbers of a 16-bit type, and back; or of lines of so many numbers, which
+  /// begin `step` elements apart in the 16-bit type and follow each other in fp32.
   template <class T>
-  cpu::Workspace<float> widened(const T* x, cpu::Index n);
+  cpu::Workspace<float> widened(const T* x, cpu::Index n, cpu::Index lines = 1,
+                                cpu::Index step = 0);
   template <class T>
-  void narrow(const float* x, T* y, cpu::Index n);
+  void narrow(const float* x, T* y, cpu::Index n, cpu::Index lines = 1, cpu::Index step = 0);
+  /// Calls f(place in memory with gaps, place in memory without, numbers) for pieces of such lines.
+  template <class F>
+  void by_line(cpu::Index n, cpu::Index lines, cpu::Index step, const F& f);
   /// Calls f(kernels, first image, images, x, y) over parts of the images of two tensors, in
   /// numbers to compute in: 16-bit ones go through fp32, image by image.
   template <class F>

@@ -32,19 +32,34 @@ void CpuBackend::floating(const Tensor& x, F&& f) const {
   dispatch_floating(x.dtype(), f);
 }
 
+template <class F>
+void CpuBackend::by_line(cpu::Index n, cpu::Index lines, cpu::Index step, const F& f) {
+  if (lines == 1 || step == n) {
+    threads_.parallel_for(n * lines, cpu::kElementGrain,
+                          [&](cpu::Index begin, cpu::Index end) { f(begin, begin, end - begin); });
+  } else {
+    const cpu::Index grain =
+        std::max<cpu::Index>(1, cpu::kElementGrain / std::max<cpu::Index>(1, n));
+    threads_.parallel_for(lines, grain, [&](cpu::Index begin, cpu::Index end) {
+      for (cpu::Index i = begin; i < end; ++i) f(i * step, i * n, n);
+    });
+  }
+}
+
 template <class T>
-cpu::Workspace<float> CpuBackend::widened(const T* x, cpu::Index n) {
-  cpu::Workspace<float> result(*allocator_, n);
-  threads_.parallel_for(n, cpu::kElementGrain, [&](cpu::Index begin, cpu::Index end) {
-    kernels<T>().widen(x + begin, result.data() + begin, end - begin);
+cpu::Workspace<float> CpuBackend::widened(const T* x, cpu::Index n, cpu::Index lines,
+                                          cpu::Index step) {
+  cpu::Workspace<float> result(*allocator_, n * lines);
+  by_line(n, lines, step, [&](cpu::Index from, cpu::Index to, cpu::Index count) {
+    kernels<T>().widen(x + from, result.data() + to, count);
   });
   return result;
 }
 
 template <class T>
-void CpuBackend::narrow(const float* x, T* y, cpu::Index n) {
-  threads_.parallel_for(n, cpu::kElementGrain, [&](cpu::Index begin, cpu::Index end) {
-    kernels<T>().narrow(x + begin, y + begin, end - begin);
+void CpuBackend::narrow(const float* x, T* y, cpu::Index n, cpu::Index lines, cpu::Index step) {
+  by_line(n, lines, step, [&](cpu::Index to, cpu::Index from, cpu::Index count) {
+    kernels<T>().narrow(x + from, y + to, count);
   });
 }
 

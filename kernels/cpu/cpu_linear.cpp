@@ -171,8 +171,12 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (bf16_products_ && suits_product(g)) {
-        const cpu::Product p{g.out_channels, g.channels, g.images * g.out_height * g.out_width,
-                             true,           false,      accumulate};
+        const cpu::Product p = cpu::Product{.m = g.out_channels,
+                                            .n = g.channels,
+                                            .k = g.images * g.out_height * g.out_width,
+                                            .transpose_a = true,
+                                            .accumulate = accumulate}
+                                   .dense();
         if (g.stride_h == 1 && g.stride_w == 1) return dnnl_.matmul(p, dy, x, nullptr, dweight);
         const cpu::Workspace<T> rows(*allocator_, p.k * g.channels);
         threads_.parallel_for(g.images * g.out_height, 8, [&](Index begin, Index end) {
@@ -210,19 +214,19 @@ void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const 
       threads_.parallel_for(p.m, 16, [&](Index begin, Index end) {
         for (Index i = begin; i < end; ++i) {
           if (p.accumulate) {
-            kernels<T>().add(c + i * p.n, bias, c + i * p.n, p.n);
+            kernels<T>().add(c + i * p.line_c, bias, c + i * p.line_c, p.n);
           } else {
-            std::copy_n(bias, p.n, c + i * p.n);
+            std::copy_n(bias, p.n, c + i * p.line_c);
           }
         }
       });
     }
-    dnnl_.matmul(a, b, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate || bias);
+    cpu::Product onto = p;
+    onto.accumulate = p.accumulate || bias;
+    dnnl_.matmul(onto, a, b, c);
   } else {
-    threads_.parallel_for(p.m, 1, [&](Index begin, Index end) {
-      kernels<T>().matmul(a, b, bias, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate,
-                          begin, end);
-    });
+    threads_.parallel_for(
+        p.m, 1, [&](Index begin, Index end) { kernels<T>().matmul(p, a, b, bias, c, begin, end); });
   }
 }
 
@@ -232,42 +236,51 @@ void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const
   if constexpr (std::is_same_v<T, BFloat16>) {
     if (bf16_products_) return dnnl_.matmul(p, a, b, bias, c);
   }
-  const auto wide_a = widened(a, p.m * p.k), wide_b = widened(b, p.k * p.n);
+  const auto wide_a = widened(a, p.width_a(), p.lines_a(), p.line_a),
+             wide_b = widened(b, p.width_b(), p.lines_b(), p.line_b);
+  cpu::Product wide = p.dense();
   if constexpr (std::is_same_v<To, float>) {
-    matmul_of<float>(p, wide_a.data(), wide_b.data(), bias, c);
+    wide.line_c = p.line_c;
+    matmul_of<float>(wide, wide_a.data(), wide_b.data(), bias, c);
   } else {
-    const auto wide_c =
-        p.accumulate ? widened(c, p.m * p.n) : cpu::Workspace<float>(*allocator_, p.m * p.n);
-    matmul_of<float>(p, wide_a.data(), wide_b.data(), bias, wide_c.data());
-    narrow(wide_c.data(), c, p.m * p.n);
+    const auto wide_c = p.accumulate ? widened(c, p.n, p.m, p.line_c)
+                                     : cpu::Workspace<float>(*allocator_, p.m * p.n);
+    matmul_of<float>(wide, wide_a.data(), wide_b.data(), bias, wide_c.data());
+    narrow(wide_c.data(), c, p.n, p.m, p.line_c);
   }
 }
 
 void CpuBackend::issue(const Matmul& args) {
   for (const Matmul& part : batches_of(args)) {
-    const Index m = part.c.shape()[1], n = part.c.shape()[2],
-                k = part.a.shape()[part.transpose_a ? 1 : 2];
-    const cpu::Product p{m, n, k, part.transpose_a, part.transpose_b, part.accumulate};
-    const Index next_a = part.a.shape()[0] > 1 ? m * k : 0,
-                next_b = part.b.shape()[0] > 1 ? k * n : 0;
-    floating(part.a, [&](auto type) {
+    const FactorLayout layout_a = factor_layout(part.a), layout_b = factor_layout(part.b);
+    const cpu::Product p{.m = part.c.shape()[1],
+                         .n = part.c.shape()[2],
+                         .k = part.a.shape()[2],
+                         .transpose_a = layout_a.transposed,
+                         .transpose_b = layout_b.transposed,
+                         .accumulate = part.accumulate,
+                         .line_a = layout_a.line,
+                         .line_b = layout_b.line,
+                         .line_c = factor_layout(part.c).line};
+    floating(part.a.tensor(), [&](auto type) {
       using T = decltype(type);
-      const T* a = part.a.data<T>();
-      const T* b = part.b.data<T>();
       const auto* bias = cpu::optional<Compute<T>>(part.bias);
       // One after another: oneDNN's batched primitive is slower than its plain product.
-      for (Index i = 0; i < part.c.shape()[0]; ++i, a += next_a, b += next_b) {
+      for (Index i = 0; i < part.c.shape()[0]; ++i) {
+        const T* a = part.a.data<T>() + i * part.a.stride(0);
+        const T* b = part.b.data<T>() + i * part.b.stride(0);
+        const Index to = i * part.c.stride(0);
         if constexpr (!cpu::kIsLow<T>) {
-          matmul_of<T>(p, a, b, bias, part.c.data<T>() + i * m * n);
+          matmul_of<T>(p, a, b, bias, part.c.data<T>() + to);
         } else if (part.c.dtype() == DType::kFloat32) {
-          low_matmul(p, a, b, bias, part.c.data<float>() + i * m * n);
+          low_matmul(p, a, b, bias, part.c.data<float>() + to);
         } else {
-          low_matmul(p, a, b, bias, part.c.data<T>() + i * m * n);
+          low_matmul(p, a, b, bias, part.c.data<T>() + to);
         }
       }
     });
   }
-  if (args.relu) map({MapFunction::kRelu, args.c, args.c});
+  if (args.relu) map({MapFunction::kRelu, args.c.whole(), args.c.whole()});
 }
 
 }  // namespace starling

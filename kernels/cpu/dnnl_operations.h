@@ -27,8 +27,7 @@ class DnnlOperations {
   void conv_backward_weights(const Geometry& g, const T* x, const T* dy, float* dweight,
                              bool accumulate);
   /// c[m,n] (+)= op(a)·op(b).
-  void matmul(const float* a, const float* b, float* c, Index m, Index n, Index k, bool transpose_a,
-              bool transpose_b, bool accumulate);
+  void matmul(const Product& p, const float* a, const float* b, float* c);
   /// The product of bf16 numbers into float or BFloat16, + bias[n] (optional).
   template <class To>
   void matmul(const Product& p, const BFloat16* a, const BFloat16* b, const float* bias, To* c);

@@ -26,6 +26,17 @@ struct Geometry {
 struct Product {
   Index m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
+  Index line_a = 0, line_b = 0, line_c = 0;  ///< elements from one line in memory to the next
+
+  /// The same product of matrices whose lines follow each other.
+  Product dense() const {
+    return {m, n, k, transpose_a, transpose_b, accumulate, width_a(), width_b(), n};
+  }
+  /// Numbers of a line in memory, and lines.
+  Index width_a() const { return transpose_a ? m : k; }
+  Index lines_a() const { return transpose_a ? k : m; }
+  Index width_b() const { return transpose_b ? k : n; }
+  Index lines_b() const { return transpose_b ? n : k; }
 };
 
 /// How many rows of `channels` values the normalisation kernels take as one long row: enough for
@@ -183,8 +194,8 @@ struct Kernels {
   void (*conv_backward_weights)(const Geometry& g, const T* x, const T* dy, T* dweight, Index first,
                                 Index last, bool accumulate);
   /// Rows first … last of c[M,N] (+)= op(a)·op(b) + bias.
-  void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k,
-                 bool transpose_a, bool transpose_b, bool accumulate, Index first, Index last);
+  void (*matmul)(const Product& p, const T* a, const T* b, const T* bias, T* c, Index first,
+                 Index last);
 };
 
 using AllKernels = std::tuple<Kernels<float>, Kernels<double>, Kernels<BFloat16>, Kernels<Float16>>;

@@ -96,27 +96,26 @@ static void conv_backward_weights(const Geometry& g, const double* x, const doub
   }
 }
 
-static void matmul(const double* a, const double* b, const double* bias, double* c, Index m,
-                   Index n, Index k, bool transpose_a, bool transpose_b, bool accumulate,
-                   Index first, Index last) {
+static void matmul(const Product& p, const double* a, const double* b, const double* bias,
+                   double* c, Index first, Index last) {
   // Piece of the inner dimension: a piece of b's rows or columns is used again for the next row of
   // c from cache
   constexpr Index kPiece = 256;
   for (Index i = first; i < last; ++i) {
-    double* out = c + i * n;
-    for (Index j = 0; j < n; ++j) out[j] = (accumulate ? out[j] : 0.0) + (bias ? bias[j] : 0.0);
+    double* out = c + i * p.line_c;
+    for (Index j = 0; j < p.n; ++j) out[j] = (p.accumulate ? out[j] : 0.0) + (bias ? bias[j] : 0.0);
   }
-  for (Index begin = 0; begin < k; begin += kPiece) {
-    const Index count = k - begin < kPiece ? k - begin : kPiece;
+  for (Index begin = 0; begin < p.k; begin += kPiece) {
+    const Index count = p.k - begin < kPiece ? p.k - begin : kPiece;
     for (Index i = first; i < last; ++i) {
       double row[kPiece];
       for (Index l = 0; l < count; ++l)
-        row[l] = transpose_a ? a[(begin + l) * m + i] : a[i * k + begin + l];
-      double* __restrict out = c + i * n;
-      if (transpose_b) {
-        for (Index j = 0; j < n; ++j) out[j] += dot(row, b + j * k + begin, count);
+        row[l] = p.transpose_a ? a[(begin + l) * p.line_a + i] : a[i * p.line_a + begin + l];
+      double* __restrict out = c + i * p.line_c;
+      if (p.transpose_b) {
+        for (Index j = 0; j < p.n; ++j) out[j] += dot(row, b + j * p.line_b + begin, count);
       } else {
-        for (Index l = 0; l < count; ++l) add_scaled(row[l], b + (begin + l) * n, out, n);
+        for (Index l = 0; l < count; ++l) add_scaled(row[l], b + (begin + l) * p.line_b, out, p.n);
       }
     }
   }

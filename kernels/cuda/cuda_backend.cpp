@@ -218,17 +218,18 @@ void CudaBackend::product(const Matmul& args) {
     if (!product.relu) return false;
     product.relu = false;
     if (!blas_->matmul(product, handle())) return false;
-    map({MapFunction::kRelu, product.c, product.c});
+    map({MapFunction::kRelu, product.c.whole(), product.c.whole()});
     return true;
   };
   if (blas_ && by_library(args)) return;
-  if (blas_ && args.bias && args.bias.dtype() != args.c.dtype() && !args.accumulate) {
+  if (blas_ && args.bias && args.bias.dtype() != args.c.dtype() && !args.accumulate &&
+      args.c.contiguous()) {
     // cuBLASLt adds a bias of c's own type alone. With an fp32 product the sum is rounded once, as
     // it should be.
     const Tensor sum(*this, args.c.shape(), args.bias.dtype());
     Matmul wide = args;
     wide.c = sum;
-    if (by_library(wide)) return cast({.x = sum, .y = args.c});
+    if (by_library(wide)) return cast({.x = sum, .y = args.c.whole()});
   }
   plain_matmul(*this, args);
 }

@@ -136,7 +136,8 @@ struct Muon {
     const Tensor fourth = workspace.slice(2 * whole + whole_blocks(side * side), Shape{side, side});
     backend.copy(args.states[1], padded);
     for (int i = 0; i < iterations; ++i) {
-      backend.matmul({.a = x, .b = x, .c = square, .transpose_a = !wide, .transpose_b = wide});
+      backend.matmul(
+          {.a = wide ? View(x) : transposed(x), .b = wide ? transposed(x) : View(x), .c = square});
       backend.matmul({.a = square, .b = square, .c = fourth});
       backend.weighted_sum({.in = {square, fourth}, .weight = {b, c}, .terms = 2, .out = square});
       backend.matmul({.a = wide ? square : x, .b = wide ? x : square, .c = product});

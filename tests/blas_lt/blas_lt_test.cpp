@@ -60,30 +60,40 @@ struct Fixture {
   Workspaces workspaces{*cpu};
   std::unique_ptr<cuda::Blas> blas = cuda::open_blas({}, workspaces);
 
-  /// The product by cuBLASLt's rules against one summed here.
-  bool check(Matmul args) {
+  /// The product by cuBLASLt's rules, if it takes it.
+  bool multiply(const Matmul& args) {
+    const std::vector<Matmul> parts = batches_of(args);
+    REQUIRE(parts.size() == 1);
+    return blas->matmul(parts.front(), nullptr);
+  }
+
+  /// The same against one summed here.
+  bool check(const Matmul& args) {
     std::vector<double> expected;
-    const Shape &a = args.a.shape(), &b = args.b.shape(), &c = args.c.shape();
-    const std::int64_t m = c[c.rank() - 2], n = c.back(),
-                       k = a[a.rank() - (args.transpose_a ? 2 : 1)],
-                       next_a = a.rank() > 2 && a[0] > 1 ? m * k : 0,
-                       next_b = b.rank() > 2 && b[0] > 1 ? k * n : 0;
+    const Shape& c = args.c.shape();
+    const std::int64_t m = c[c.rank() - 2], n = c.back(), k = args.a.shape().back();
+    const auto element = [](const View& x, std::int64_t matrix, std::int64_t i, std::int64_t j) {
+      const int rank = x.shape().rank();
+      const std::int64_t next = rank > 2 && x.shape()[0] > 1 ? x.stride(0) : 0;
+      return number(x.tensor(),
+                    x.first() + matrix * next + i * x.stride(rank - 2) + j * x.stride(rank - 1));
+    };
     for (std::int64_t row = 0; row < c.elements() / n; ++row) {
       const std::int64_t matrix = row / m, i = row % m;
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = args.accumulate ? number(args.c, row * n + j) : 0.0;
-        for (std::int64_t l = 0; l < k; ++l) {
-          sum += number(args.a, matrix * next_a + (args.transpose_a ? l * m + i : i * k + l)) *
-                 number(args.b, matrix * next_b + (args.transpose_b ? j * k + l : l * n + j));
-        }
+        double sum = args.accumulate ? element(args.c, matrix, i, j) : 0.0;
+        for (std::int64_t l = 0; l < k; ++l)
+          sum += element(args.a, matrix, i, l) * element(args.b, matrix, l, j);
         if (args.bias) sum += number(args.bias, j);
         if (args.relu && sum < 0.0) sum = 0.0;
         expected.push_back(sum);
       }
     }
-    if (!blas->matmul(args, nullptr)) return false;
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      REQUIRE(number(args.c, static_cast<std::int64_t>(i)) == expected[i]);
+    if (!multiply(args)) return false;
+    for (std::int64_t row = 0; row < c.elements() / n; ++row)
+      for (std::int64_t j = 0; j < n; ++j)
+        REQUIRE(element(args.c, row / m, row % m, j) ==
+                expected[static_cast<std::size_t>(row * n + j)]);
     return true;
   }
 };
@@ -101,11 +111,10 @@ TEST_CASE("cuda/blas_lt: batches, in which products share a factor or have their
       return matrix(*f.cpu, count * rows, columns, DType::kFloat32, seed)
           .reshaped({count, rows, columns});
     };
-    const Matmul args{.a = matrices(share_a, ta ? k : m, ta ? m : k, 1),
-                      .b = matrices(share_b, tb ? n : k, tb ? k : n, 2),
-                      .c = matrices(false, m, n, 3),
-                      .transpose_a = ta,
-                      .transpose_b = tb};
+    const View a = matrices(share_a, ta ? k : m, ta ? m : k, 1),
+               b = matrices(share_b, tb ? n : k, tb ? k : n, 2);
+    const Matmul args{
+        .a = ta ? transposed(a) : a, .b = tb ? transposed(b) : b, .c = matrices(false, m, n, 3)};
     CHECK(f.check(args));
   }
 }
@@ -123,12 +132,11 @@ TEST_CASE("cuda/blas_lt: transposes, bias and accumulation of row-major matrices
       CAPTURE(name_of(output));
       CAPTURE(bits);
       const std::int64_t m = 5, n = 3, k = 7;
-      Matmul args{.a = ta ? matrix(*f.cpu, k, m, input, 1) : matrix(*f.cpu, m, k, input, 1),
-                  .b = tb ? matrix(*f.cpu, n, k, input, 2) : matrix(*f.cpu, k, n, input, 2),
-                  .c = matrix(*f.cpu, m, n, output, 3),
-                  .transpose_a = ta,
-                  .transpose_b = tb,
-                  .accumulate = accumulate};
+      Matmul args{
+          .a = ta ? transposed(matrix(*f.cpu, k, m, input, 1)) : matrix(*f.cpu, m, k, input, 1),
+          .b = tb ? transposed(matrix(*f.cpu, n, k, input, 2)) : matrix(*f.cpu, k, n, input, 2),
+          .c = matrix(*f.cpu, m, n, output, 3),
+          .accumulate = accumulate};
       if (biased) args.bias = matrix(*f.cpu, 1, n, output, 4).reshaped({n});
       CHECK(f.check(args));
       // Partial sums in bf16 or fp16 would round and overflow.
@@ -169,17 +177,17 @@ TEST_CASE(
         CHECK(f.check(args) == !drops);
         CHECK(fake_blas().probes == ++problems);
         CHECK(fake_blas().host_waits == problems);
-        set(args.a, 7, NAN);  // in the second row
-        CHECK(f.blas->matmul(args, nullptr) == !drops);
-        if (!drops) CHECK(std::isnan(number(args.c, 3)));
-        if (!drops) CHECK(!std::isnan(number(args.c, 0)));
+        set(args.a.tensor(), 7, NAN);  // in the second row
+        CHECK(f.multiply(args) == !drops);
+        if (!drops) CHECK(std::isnan(number(args.c.tensor(), 3)));
+        if (!drops) CHECK(!std::isnan(number(args.c.tensor(), 0)));
         CHECK(fake_blas().probes == problems);
         CHECK(fake_blas().host_waits == problems);
       }
     }
   }
   // left to the backend, and not looked at
-  CHECK(!f.blas->matmul(make(DType::kFloat64, DType::kFloat64, true, 5), nullptr));
+  CHECK(!f.multiply(make(DType::kFloat64, DType::kFloat64, true, 5)));
   CHECK(fake_blas().probes == problems);
   fake_blas().relu_drops_nan = false;
 }
@@ -190,7 +198,7 @@ TEST_CASE("cuda/blas_lt: an fp32 bias of a low-precision product is left to the 
               .b = matrix(*f.cpu, 8, 4, DType::kBFloat16, 2),
               .c = matrix(*f.cpu, 4, 4, DType::kBFloat16, 3)};
   args.bias = matrix(*f.cpu, 1, 4, DType::kFloat32, 4).reshaped({4});
-  CHECK(!f.blas->matmul(args, nullptr));
+  CHECK(!f.multiply(args));
   args.c = matrix(*f.cpu, 4, 4, DType::kFloat32, 3);
   CHECK(f.check(args));
 }
@@ -246,15 +254,26 @@ TEST_CASE("cuda/blas_lt: TF32 for fp32 alone") {
   CHECK(f.blas->version() == "cuBLASLt 13.1.0");
 }
 
+TEST_CASE("cuda/blas_lt: heads of one tensor, which have lines and batches of their own") {
+  Fixture f;
+  const std::int64_t length = 5, count = 3, depth = 4, width = count * depth;
+  const Tensor x = matrix(*f.cpu, length, 3 * width, DType::kFloat32, 1);
+  const auto heads = [&](const Tensor& from, std::int64_t first) {
+    return View(from).slice(1, first, width).split(1, depth).transposed(0, 1);
+  };
+  const Tensor scores =
+      matrix(*f.cpu, count * length, length, DType::kFloat32, 2).reshaped({count, length, length});
+  CHECK(f.check({.a = heads(x, 0), .b = transposed(heads(x, width)), .c = scores}));
+  const Tensor y = matrix(*f.cpu, length, 2 * width, DType::kFloat32, 3);
+  CHECK(f.check({.a = scores, .b = heads(x, 2 * width), .c = heads(y, width)}));
+  CHECK(f.check({.a = transposed(scores), .b = heads(x, 0), .c = heads(y, 0), .accumulate = true}));
+}
+
 TEST_CASE("cuda/blas_lt: empty products") {
   Fixture f;
-  const DType type = DType::kFloat32;
-  CHECK(f.blas->matmul({.a = matrix(*f.cpu, 0, 4, type, 1),
-                        .b = matrix(*f.cpu, 4, 3, type, 2),
-                        .c = matrix(*f.cpu, 0, 3, type, 3)},
-                       nullptr));
-  CHECK(!f.blas->matmul({.a = matrix(*f.cpu, 2, 0, type, 1),
-                         .b = matrix(*f.cpu, 0, 3, type, 2),
-                         .c = matrix(*f.cpu, 2, 3, type, 3)},
-                        nullptr));
+  const auto matrices = [&](std::int64_t rows, std::int64_t columns) {
+    return matrix(*f.cpu, rows, columns, DType::kFloat32, 1).reshaped({1, rows, columns});
+  };
+  CHECK(f.blas->matmul({.a = matrices(0, 4), .b = matrices(4, 3), .c = matrices(0, 3)}, nullptr));
+  CHECK(!f.blas->matmul({.a = matrices(2, 0), .b = matrices(0, 3), .c = matrices(2, 3)}, nullptr));
 }

@@ -41,11 +41,11 @@ class TypeChecker final : public ForwardingBackend {
     full({a.dweight, a.dbias});
   }
   void issue(const Matmul& a) override {
-    low({a.a, a.b});
-    if (a.transpose_a) {
-      full({a.c});  // a weight's gradient
+    low({a.a.tensor(), a.b.tensor()});
+    if (!a.a.contiguous()) {
+      full({a.c.tensor()});  // a weight's gradient, which takes a transposed
     } else {
-      low({a.c});
+      low({a.c.tensor()});
     }
     full({a.bias});
     ++products;

@@ -222,7 +222,7 @@ class Varying final : public ForwardingBackend {
     if constexpr (requires { args.accumulate; }) {
       bool may = way_.accumulate && !args.accumulate;
       // a product has one of the two
-      if constexpr (requires { args.transpose_a; }) may = may && !args.relu;
+      if constexpr (requires { args.relu; }) may = may && !args.relu;
       // only sums
       if constexpr (requires { args.by; }) may = may && args.by == Reduction::kSum;
       // a step that has no results to add to

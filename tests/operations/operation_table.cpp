@@ -275,6 +275,10 @@ std::vector<Operation> operation_table() {
         batched_product({3, 1, ta ? 8 : 5, ta ? 5 : 8}, {4, 16, 8}, {3, 4, 5, 16}, ta, true, ta));
     table.push_back(batched_product({ta ? 6 : 4, ta ? 4 : 6}, {5, 6, 3}, {5, 4, 3}, ta, false));
   }
+  for (const Index length : {1, 7, 33}) {
+    table.push_back(head_scores(2, length, 3, 8));
+    table.push_back(head_values(2, length, 3, 8));
+  }
   for (int terms = 0; terms <= 8; ++terms) table.push_back(sum_with_weights(33, terms));
   for (const Index n : {1, 7, 33, 4101}) {
     table.push_back(sum_of_two(n));

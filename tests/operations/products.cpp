@@ -52,35 +52,13 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
 
 Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result,
                          bool relu) {
-  Operation op;
-  op.name = fmt::format("matmul {}x{}{} by {}x{}{}{}{}{}", m, k, ta ? " transposed" : "", k, n,
-                        tb ? " transposed" : "", bias ? ", bias" : "", relu ? ", relu" : "",
-                        result == Role::kParameter ? ", as a gradient of weights" : "");
-  op.inputs = {ta ? Shape{k, m} : Shape{m, k}, tb ? Shape{n, k} : Shape{k, n}};
-  if (bias) op.inputs.push_back({n});
-  op.outputs = {{m, n}};
-  op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
+  Operation op = batched_product(ta ? Shape{k, m} : Shape{m, k}, tb ? Shape{n, k} : Shape{k, n},
+                                 {m, n}, ta, tb, bias, relu);
+  op.input_roles[1] = Role::kWeight;
   op.output_roles = {result};
-  if (result == Role::kParameter) op.loose = {2};  // of low precision it may be, too
-  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.matmul({.a = in[0],
-              .b = in[1],
-              .bias = bias ? in[2] : Tensor(),
-              .c = out[0],
-              .transpose_a = ta,
-              .transpose_b = tb,
-              .relu = relu});
-  };
-  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    for (Index i = 0; i < m; ++i) {
-      for (Index j = 0; j < n; ++j) {
-        double sum = bias ? in[2][at(j)] : 0.0;
-        for (Index l = 0; l < k; ++l)
-          sum += in[0][at(ta ? l * m + i : i * k + l)] * in[1][at(tb ? j * k + l : l * n + j)];
-        out[0][at(i * n + j)] = relu ? std::max(sum, 0.0) : sum;
-      }
-    }
-  };
+  if (result != Role::kParameter) return op;
+  op.name += ", as a gradient of weights";
+  op.loose = {2};  // of low precision it may be, too
   return op;
 }
 
@@ -96,12 +74,10 @@ Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool t
   op.outputs = {c};
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter};
   op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
-    backend.matmul({.a = in[0],
-                    .b = in[1],
+    backend.matmul({.a = ta ? transposed(in[0]) : View(in[0]),
+                    .b = tb ? transposed(in[1]) : View(in[1]),
                     .bias = bias ? in[2] : Tensor(),
                     .c = out[0],
-                    .transpose_a = ta,
-                    .transpose_b = tb,
                     .relu = relu});
   };
   const auto batch_of = [](const Shape& shape) {
@@ -118,6 +94,64 @@ Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool t
         sum += in[0][from_a + at(ta ? l * m + i : i * k + l)] *
                in[1][from_b + at(tb ? j * k + l : l * n + j)];
       out[0][o] = relu ? std::max(sum, 0.0) : sum;
+    }
+  };
+  return op;
+}
+
+// What attention computes of one tensor that holds queries, keys and values of all heads.
+
+namespace {
+/// Queries, keys or values (0, 1, 2) of N×T×(3·H·D), as N×H×T×D.
+View heads(const Tensor& x, Index part, Index count, Index depth) {
+  return View(x).slice(2, part * count * depth, count * depth).split(2, depth).transposed(1, 2);
+}
+}  // namespace
+
+Operation head_scores(Index batch, Index length, Index count, Index depth) {
+  Operation op;
+  op.name = fmt::format("matmul {}x{}: scores of {} heads of {}", batch, length, count, depth);
+  op.inputs = {{batch, length, 3 * count * depth}};
+  op.outputs = {{batch, count, length, length}};
+  op.input_roles = {Role::kActivation};
+  op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
+    backend.matmul({.a = heads(in[0], 0, count, depth),
+                    .b = transposed(heads(in[0], 1, count, depth)),
+                    .c = out[0]});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const auto number = [&](Index n, Index t, Index part, Index h, Index d) {
+      return in[0][at((((n * length + t) * 3 + part) * count + h) * depth + d)];
+    };
+    for (std::size_t o = 0; o < out[0].size(); ++o) {
+      const auto i = static_cast<Index>(o);
+      const Index key = i % length, query = i / length % length, h = i / length / length % count,
+                  n = i / length / length / count;
+      for (Index d = 0; d < depth; ++d)
+        out[0][o] += number(n, query, 0, h, d) * number(n, key, 1, h, d);
+    }
+  };
+  return op;
+}
+
+Operation head_values(Index batch, Index length, Index count, Index depth) {
+  Operation op;
+  op.name = fmt::format("matmul {}x{}: values of {} heads of {}", batch, length, count, depth);
+  op.inputs = {{batch, count, length, length}, {batch, length, 3 * count * depth}};
+  op.outputs = {{batch, length, count, depth}};
+  op.input_roles = {Role::kActivation, Role::kActivation};
+  op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
+    backend.matmul(
+        {.a = in[0], .b = heads(in[1], 2, count, depth), .c = View(out[0]).transposed(1, 2)});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t o = 0; o < out[0].size(); ++o) {
+      const auto i = static_cast<Index>(o);
+      const Index d = i % depth, h = i / depth % count, t = i / depth / count % length,
+                  n = i / depth / count / length;
+      for (Index k = 0; k < length; ++k)
+        out[0][o] += in[0][at(((n * count + h) * length + t) * length + k)] *
+                     in[1][at((((n * length + k) * 3 + 2) * count + h) * depth + d)];
     }
   };
   return op;

@@ -72,6 +72,9 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
 /// Of batches, which broadcast to c's.
 Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool ta, bool tb,
                           bool bias = false, bool relu = false);
+/// Queries by keys, N×H×T×T, of N×T×(3·H·D); and N×H×T×T by values, written as N×T×H×D.
+Operation head_scores(Index batch, Index length, Index count, Index depth);
+Operation head_values(Index batch, Index length, Index count, Index depth);
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };

@@ -55,7 +55,7 @@ std::uint32_t alignment_of(const void* address) {
 struct Problem {
   std::int64_t m = 0, n = 0, k = 0;  ///< of the row-major product
   std::int64_t batch = 1;
-  bool each_a = false, each_b = false;  ///< of a batch each product has its own a, its own b
+  std::array<std::int64_t, 3> line{}, next{};  ///< of a, b, c; next: from matrix to matrix
   DType input = DType::kFloat32, output = DType::kFloat32;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, relu = false;
   DType bias_type = DType::kFloat32;
@@ -84,9 +84,9 @@ class Description {
 
 class Layout {
  public:
-  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
+  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t line) {
     check(cublasLtMatrixLayoutCreate(&handle_, type, static_cast<std::uint64_t>(rows),
-                                     static_cast<std::uint64_t>(columns), rows),
+                                     static_cast<std::uint64_t>(columns), line),
           "cublasLtMatrixLayoutCreate");
   }
   Layout(const Layout&) = delete;
@@ -152,13 +152,13 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
     : description(compute_type(problem, tf32),
                   problem.input == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
       a(data_type(problem.input), problem.transpose_b ? problem.k : problem.n,
-        problem.transpose_b ? problem.n : problem.k),
+        problem.transpose_b ? problem.n : problem.k, problem.line[1]),
       b(data_type(problem.input), problem.transpose_a ? problem.m : problem.k,
-        problem.transpose_a ? problem.k : problem.m),
-      c(data_type(problem.output), problem.n, problem.m) {
-  a.repeat(problem.batch, problem.each_b ? problem.k * problem.n : 0);
-  b.repeat(problem.batch, problem.each_a ? problem.m * problem.k : 0);
-  c.repeat(problem.batch, problem.m * problem.n);
+        problem.transpose_a ? problem.k : problem.m, problem.line[0]),
+      c(data_type(problem.output), problem.n, problem.m, problem.line[2]) {
+  a.repeat(problem.batch, problem.next[1]);
+  b.repeat(problem.batch, problem.next[0]);
+  c.repeat(problem.batch, problem.next[2]);
   const auto operation = [](bool transpose) {
     return static_cast<std::int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N);
   };
@@ -251,19 +251,18 @@ void* aligned(const Storage& storage, std::size_t bytes) {
 
 Problem problem_of(const Matmul& args) {
   Problem problem;
-  const Shape &a = args.a.shape(), &c = args.c.shape();
-  problem.m = c[c.rank() - 2];
-  problem.n = c.back();
-  problem.k = a[a.rank() - (args.transpose_a ? 2 : 1)];
-  if (c.rank() > 2) {
-    problem.batch = c[0];
-    problem.each_a = a[0] > 1;
-    problem.each_b = args.b.shape()[0] > 1;
-  }
+  const Shape& c = args.c.shape();
+  problem.batch = c[0];
+  problem.m = c[1];
+  problem.n = c[2];
+  problem.k = args.a.shape()[2];
+  const FactorLayout a = factor_layout(args.a), b = factor_layout(args.b);
+  problem.transpose_a = a.transposed;
+  problem.transpose_b = b.transposed;
+  problem.line = {a.line, b.line, factor_layout(args.c).line};
+  if (problem.batch > 1) problem.next = {args.a.stride(0), args.b.stride(0), args.c.stride(0)};
   problem.input = args.a.dtype();
   problem.output = args.c.dtype();
-  problem.transpose_a = args.transpose_a;
-  problem.transpose_b = args.transpose_b;
   problem.accumulate = args.accumulate;
   problem.bias = static_cast<bool>(args.bias);
   problem.relu = args.relu;
@@ -326,17 +325,19 @@ void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const v
 bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args,
                        StreamHandle stream) {
   constexpr std::size_t kLook = 4096;
+  const std::size_t bytes_b = static_cast<std::size_t>(args.b.reach()) * size_of(args.b.dtype()),
+                    bytes_c = static_cast<std::size_t>(args.c.reach()) * size_of(args.c.dtype());
   std::shared_ptr<Storage> storage;
   try {
-    storage = workspaces_.workspace(args.b.bytes() + kWorkspaceAlignment);
+    storage = workspaces_.workspace(bytes_b + kWorkspaceAlignment);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory) throw;
     return false;  // no room to ask: the activation runs by itself
   }
-  void* b = aligned(*storage, args.b.bytes());
-  set_async(b, 0xff, args.b.bytes(), stream);  // every bit set is a NaN in fp32, bf16 and fp16
+  void* b = aligned(*storage, bytes_b);
+  set_async(b, 0xff, bytes_b, stream);  // every bit set is a NaN in fp32, bf16 and fp16
   run(plan, problem, args, b, stream);
-  std::vector<std::byte> found(std::min(args.c.bytes(), kLook));
+  std::vector<std::byte> found(std::min(bytes_c, kLook));
   copy_async(found.data(), args.c.raw(), found.size(), CopyKind::kDeviceToHost, stream);
   host_wait_stream(stream);
   const auto all_nan = [&](auto type) {

@@ -51,7 +51,7 @@ std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSour
 class Blas {
  public:
   virtual ~Blas() = default;
-  /// One product, or one of batches_of(). False also where the product would be done, but not its
+  /// One of batches_of(). False also where the product would be done, but not its
   /// ReLU: the caller asks again without.
   virtual bool matmul(const Matmul& args, StreamHandle stream) = 0;
   virtual std::string version() const = 0;

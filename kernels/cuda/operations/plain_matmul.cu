@@ -42,18 +42,21 @@ struct PlainMatrix {
   };
 };
 
+/// Steps of 1 along a factor's lines, whichever of its dimensions they are.
+template <class T>
+PlainMatrix<T> plain_matrix(const View& matrices, int across, int k) {
+  const FactorLayout layout = factor_layout(matrices);
+  const bool along_k = layout.transposed == (k < across);
+  return {matrices.data<T>(), along_k ? layout.line : 1, along_k ? 1 : layout.line,
+          matrices.stride(0)};
+}
+
 template <class T, class Out>
 void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
   using C = Compute<T>;
-  const Index next_a = args.a.shape()[0] > 1 ? s.m * s.k : 0,
-              next_b = args.b.shape()[0] > 1 ? s.k * s.n : 0;
-  const PlainMatrix<T> a = args.transpose_a ? PlainMatrix<T>{args.a.data<T>(), 1, s.m, next_a}
-                                            : PlainMatrix<T>{args.a.data<T>(), s.k, 1, next_a};
-  const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1, next_b}
-                                            : PlainMatrix<T>{args.b.data<T>(), 1, s.n, next_b};
-  const C* bias = optional<C>(args.bias);
-  launch_product<C, Out>(backend, a, b, s,
-                         {args.c.data<Out>(), bias, s.n, s.m * s.n, args.accumulate, args.relu, 0});
+  launch_product<C, Out>(backend, plain_matrix<T>(args.a, 1, 2), plain_matrix<T>(args.b, 2, 1), s,
+                         {args.c.data<Out>(), optional<C>(args.bias), factor_layout(args.c).line,
+                          args.c.stride(0), args.accumulate, args.relu, 0});
 }
 
 }  // namespace
@@ -61,9 +64,9 @@ void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
 static void plain_product(CudaBackend& backend, const Matmul& args) {
   const ProductSizes s{.m = args.c.shape()[1],
                        .n = args.c.shape()[2],
-                       .k = args.a.shape()[args.transpose_a ? 1 : 2],
+                       .k = args.a.shape()[2],
                        .groups = static_cast<int>(args.c.shape()[0])};
-  floating(args.a, [&](auto type) {
+  floating(args.a.tensor(), [&](auto type) {
     using T = decltype(type);
     if (args.c.dtype() == DTypeOf<Compute<T>>::value) {
       run<T, Compute<T>>(backend, args, s);

@@ -103,8 +103,9 @@ class FakeBlas final : public Blas {
     if (args.c.elements() == 0) return true;
     if (args.a.elements() == 0) return false;
     Matmul product = args;
-    for (Tensor* tensor : {&product.a, &product.b, &product.bias, &product.c})
-      *tensor = borrowed(*cpu_, *tensor);
+    for (View* view : {&product.a, &product.b, &product.c})
+      *view = view->of(borrowed(*cpu_, view->tensor()));
+    product.bias = borrowed(*cpu_, product.bias);
     issue(stream, "cublaslt product", [product, cpu = cpu_] { multiply(product, *cpu); });
     return true;
   }

@@ -111,12 +111,15 @@ void multiply(const Matmul& args, Backend& cpu) {
     return from ? widened(from.raw(), from.shape(), from.dtype(), cpu) : Tensor();
   };
   Matmul product = args;
-  product.a = wide(args.a);
-  product.b = wide(args.b);
+  product.a = args.a.of(wide(args.a.tensor()));
+  product.b = args.b.of(wide(args.b.tensor()));
   product.bias = wide(args.bias);
-  product.c = wide(args.c);  // where nothing is added to it, its numbers do not count
+  // c lies in one piece here, or numbers between its rows go through fp32 and come back as they
+  // were
+  const Tensor& c = args.c.tensor();
+  product.c = args.c.of(wide(c));
   cpu.matmul(product);
-  store(product.c, args.c.raw(), args.c.dtype());
+  store(product.c.tensor(), c.raw(), c.dtype());
 }
 
 }  // namespace starling::cuda::shim
