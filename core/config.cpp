@@ -261,7 +261,10 @@ double ConfigSection::number(const std::string& key, double fallback, Range rang
 double ConfigSection::required_number(const std::string& key, Range range, const std::string& doc) {
   auto& entry = node_->declare(key, "number", "required", range.text(), doc);
   const json* value = node_->find(key);
-  if (!value && describing()) return placeholder(range);
+  if (!value && describing()) {
+    entry.value = placeholder(range);
+    return entry.value.get<double>();
+  }
   if (!value) node_->missing(key, with_range("a number", range));
   const double result = node_->read_number(key, *value, range, with_range("a number", range));
   entry.value = result;
@@ -282,7 +285,10 @@ std::int64_t ConfigSection::required_integer(const std::string& key, Range range
                                              const std::string& doc) {
   auto& entry = node_->declare(key, "integer", "required", range.text(), doc);
   const json* value = node_->find(key);
-  if (!value && describing()) return static_cast<std::int64_t>(std::ceil(placeholder(range)));
+  if (!value && describing()) {
+    entry.value = static_cast<std::int64_t>(std::ceil(placeholder(range)));
+    return entry.value.get<std::int64_t>();
+  }
   if (!value) node_->missing(key, with_range("an integer", range));
   const std::int64_t result =
       node_->read_integer(key, *value, range, with_range("an integer", range));
@@ -312,7 +318,10 @@ std::string ConfigSection::text(const std::string& key, const std::string& fallb
 std::string ConfigSection::required_text(const std::string& key, const std::string& doc) {
   auto& entry = node_->declare(key, "text", "required", {}, doc);
   const json* value = node_->find(key);
-  if (!value && describing()) return {};
+  if (!value && describing()) {
+    entry.value = "…";
+    return {};
+  }
   if (!value) node_->missing(key, "a string");
   if (!value->is_string() || value->get_ref<const std::string&>().empty())
     node_->no_text(key, "a string that is not empty", *value);
@@ -412,8 +421,10 @@ std::vector<std::int64_t> ConfigSection::required_pair(const std::string& key, R
   auto& entry = node_->declare(key, "integer or list of two", "required", range.text(), doc);
   const std::string expected = with_range("an integer or a list of two, each", range);
   const json* value = node_->find(key);
-  if (!value && describing())
-    return std::vector<std::int64_t>(2, static_cast<std::int64_t>(std::ceil(placeholder(range))));
+  if (!value && describing()) {
+    entry.value = static_cast<std::int64_t>(std::ceil(placeholder(range)));
+    return std::vector<std::int64_t>(2, entry.value.get<std::int64_t>());
+  }
   if (!value) node_->missing(key, expected);
   std::vector<std::int64_t> result = node_->read_pair(key, *value, range, expected);
   entry.value = result;

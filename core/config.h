@@ -46,7 +46,8 @@ struct ConfigKey {
 ///     section.finish();
 ///
 /// In describe mode (ConfigSection::describe) there is no input: required keys give a placeholder,
-/// and all keys asked for are listed.
+/// and all keys asked for are listed. resolved() is then a sample: what a placeholder cannot say,
+/// such as a list of layers, a maker says by resolve().
 class ConfigSection {
  public:
   /// The root. `source` names the file in errors. `value` must be a JSON object.

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
+
+#include "core/text.h"
 
 namespace starling {
 
@@ -38,6 +41,35 @@ std::string code(std::string_view text) {
   return result + "`";
 }
 
+/// The value with a blank after each separator, in lines of at most 100 columns that begin with
+/// `indent` blanks; the first begins at `column`.
+std::string sample_text(const nlohmann::ordered_json& value, std::size_t column,
+                        std::size_t indent) {
+  if (!value.is_structured() || value.empty()) return value.dump();
+  std::string text(1, value.is_object() ? '{' : '[');
+  ++column;
+  for (auto item = value.begin(); item != value.end(); ++item) {
+    std::string part = value.is_object() ? nlohmann::json(item.key()).dump() + ": " : "";
+    const std::size_t used = part.size();
+    const bool first = item == value.begin();
+    std::string line = sample_text(*item, 0, indent + 1);
+    if (!first && column + used + line.size() + 4 > 100) {
+      text += ",\n" + std::string(indent + 1, ' ');
+      column = indent + 1;
+    } else if (!first) {
+      text += ", ";
+      column += 2;
+    }
+    // Too long for a line of its own: broken inside.
+    if (column + used + line.size() + 2 > 100) line = sample_text(*item, column + used, indent + 1);
+    part += line;
+    const std::size_t end = part.rfind('\n');
+    column = end == std::string::npos ? column + part.size() : part.size() - end - 1;
+    text += part;
+  }
+  return text + (value.is_object() ? '}' : ']');
+}
+
 }  // namespace
 
 std::string config_markdown(std::string_view title, const std::vector<ConfigKey>& keys) {
@@ -52,6 +84,10 @@ std::string config_markdown(std::string_view title, const std::vector<ConfigKey>
                           cell(key.allowed), cell(key.doc));
   }
   return result;
+}
+
+std::string config_sample(const nlohmann::ordered_json& object) {
+  return "```json\n" + sample_text(object, 0, 0) + "\n```";
 }
 
 }  // namespace starling

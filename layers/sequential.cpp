@@ -1,5 +1,6 @@
 #include "layers/sequential.h"
 
+#include <nlohmann/json.hpp>
 #include <typeinfo>
 
 #include "core/operations/pointwise.h"
@@ -94,12 +95,16 @@ Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pas
 
 namespace {
 
-/// Reads a list of layers under `key`. In describe mode the list is declared and comes back empty.
+/// Reads a list of layers under `key`. `sample`: of a list that must be given, for its
+/// documentation; null: it may be left out. In describe mode the list comes back empty.
 std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
-                                        bool required, const std::string& doc) {
+                                        const char* sample, const std::string& doc) {
   auto result = std::make_unique<Sequential>();
-  std::vector<ConfigSection> items = section.sections(key, required, doc);
-  if (section.describing()) return result;
+  std::vector<ConfigSection> items = section.sections(key, sample != nullptr, doc);
+  if (section.describing()) {
+    if (sample) section.resolve(key, nlohmann::json::parse(sample));
+    return result;
+  }
   for (ConfigSection& item : items) {
     const std::string type = item.required_text("type", "which layer; its other keys depend on it");
     result->add(layers().make(type, item.path("type"), item));
@@ -114,7 +119,8 @@ void builtin::add_sequential(LayerRegistry& registry) {
   registry.add(
       "sequential",
       [](ConfigSection& section) {
-        return read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}");
+        return read_layers(section, "layers", R"([{"type": "flatten"}])",
+                           "the layers, in order, each {\"type\": …}");
       },
       "layers one after the other");
 }
@@ -123,7 +129,8 @@ void builtin::add_sequential_model(ModelRegistry& registry) {
   registry.add(
       "sequential",
       [](ConfigSection& section, const ModelOutputs&) {
-        return read_layers(section, "layers", true,
+        return read_layers(section, "layers",
+                           R"([{"type": "flatten"}, {"type": "linear", "out_features": 10}])",
                            "the layers, in order, each {\"type\": …}; the last gives num_classes "
                            "features");
       },
@@ -134,10 +141,10 @@ void builtin::add_residual(LayerRegistry& registry) {
   registry.add(
       "residual",
       [](ConfigSection& section) {
-        auto body = read_layers(section, "layers", true,
+        auto body = read_layers(section, "layers", R"([{"type": "relu"}])",
                                 "the layers whose output the shortcut is added to");
         const bool has_shortcut = section.has("shortcut");
-        auto other = read_layers(section, "shortcut", false,
+        auto other = read_layers(section, "shortcut", nullptr,
                                  "the layers of the shortcut; none: the input itself is added");
         if (!has_shortcut) other = nullptr;
         return std::make_unique<Residual>(std::move(body), "layers", std::move(other), "shortcut");

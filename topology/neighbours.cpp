@@ -37,7 +37,7 @@ NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::
   NeighbourWeights weights;
   weights.rule = fallback;
   if (value.is_null()) {
-    if (!section.describing()) section.resolve("weights", rule_name(fallback));
+    section.resolve("weights", rule_name(fallback));
     return weights;
   }
   const std::string allowed =

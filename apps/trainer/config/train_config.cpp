@@ -68,24 +68,68 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   return config;
 }
 
-/// The keys of every type of one kind, a table each.
+/// The object with its keys in the order in which they were declared, which a JSON object forgets.
+nlohmann::ordered_json in_order(const nlohmann::json& object, const std::vector<ConfigKey>& keys,
+                                const std::string& above = {}) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (const ConfigKey& key : keys) {
+    if (!key.path.starts_with(above)) continue;
+    const std::string name = key.path.substr(above.size());
+    const auto value = object.find(name);
+    if (value == object.end()) continue;
+    result[name] = value->is_object() ? in_order(*value, keys, key.path + ".")
+                                      : nlohmann::ordered_json(*value);
+  }
+  return result;
+}
+
+/// What a maker declares, whose objects are `args` but for its section.
+template <class R, class... Args>
+ConfigSection described(const R& registry, const std::string& name, const std::string& prefix,
+                        Args&&... args) {
+  ConfigSection section = ConfigSection::describe();
+  try {
+    registry.make(name, prefix, section, args...);
+  } catch (const Error&) {
+    // A maker may refuse the placeholders of required keys; by then it has declared them.
+  }
+  return section;
+}
+
+/// "name" and the summary as a sentence below it.
+template <class R>
+std::string head_of(const R& registry, const std::string& name) {
+  const std::string& summary = registry.summary(name);
+  int column = 0;
+  return summary.empty() ? name
+                         : fmt::format("{}\n\n{}", name, wrapped(summary + ".", 100, column));
+}
+
+/// The keys of every type of one kind: an object with all defaults, and a table.
 template <class R, class... Args>
 std::string describe_types(const R& registry, const std::string& heading, const std::string& prefix,
                            Args&&... args) {
   std::string text = "# " + heading + "\n\n";
   for (const std::string& name : registry.names()) {
-    ConfigSection section = ConfigSection::describe();
-    try {
-      registry.make(name, prefix, section, args...);
-    } catch (const Error&) {
-      // A maker may refuse the placeholders of required keys; by then it has declared them.
-    }
+    const ConfigSection section = described(registry, name, prefix, args...);
     const std::vector<ConfigKey> keys = section.declared();
-    const std::string& summary = registry.summary(name);
-    const std::string head = summary.empty() ? name : fmt::format("{}\n\n{}.", name, summary);
-    text += keys.empty() ? fmt::format("## {}{}No keys of its own.\n\n", head,
-                                       summary.empty() ? "\n\n" : " ")
-                         : config_markdown(head, keys) + "\n";
+    nlohmann::ordered_json sample{{"type", name}};
+    sample.update(in_order(section.resolved(), keys));
+    const std::string head = head_of(registry, name) + "\n\n";
+    text += keys.empty()
+                ? fmt::format("## {}`{{\"type\": \"{}\"}}`; no other keys.\n\n", head, name)
+                : config_markdown(head + config_sample(sample), keys) + "\n";
+  }
+  return text;
+}
+
+/// Random changes of images, whose keys the table of the whole config has.
+std::string describe_augmentations() {
+  std::string text = "# Augmentations (keys of `data.augment`)\n\n";
+  for (const std::string& name : augmentations().names()) {
+    const ConfigSection section = described(augmentations(), name, "data.augment", Shape{});
+    text += fmt::format("## {}\n\n{}\n\n", head_of(augmentations(), name),
+                        config_sample(in_order(section.resolved(), section.declared())));
   }
   return text;
 }
@@ -114,15 +158,23 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
 std::string describe_config() {
   ConfigSection root = ConfigSection::describe();
   read_root(root, {});
+  const std::vector<ConfigKey> keys = root.declared();
+  const nlohmann::json least{
+      {"data", {{"type", "synthetic"}}}, {"model", {{"type", "mlp"}}}, {"epochs", 1}};
+  const nlohmann::json resolved = read_train_config(least, "the sample", {}).resolved;
   std::string text =
       "# Config keys\n\nWritten by `starling-train --describe-config` from the declarations that "
       "read a config; do not edit.\n"
-      "Keys of a `type` stand in the table of that type below.\n\n";
-  text += config_markdown("The config", root.declared()) + "\n";
+      "Keys of a `type` stand in its own section below.\n\n"
+      "Each object is a sample with all defaults. Required keys have a placeholder there, such as "
+      "1 or \"…\".\n\n";
+  text += config_markdown("The config\n\n" + config_sample(in_order(resolved, keys)), keys) + "\n";
   text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
+  text += describe_augmentations();
   text += describe_types(samplers(), "Samplers (`data.sampler.type`)", "data.sampler.type");
   text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
   text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
+  text += describe_types(tasks(), "Tasks (`task.type`)", "task.type", DatasetInfo{});
   text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
   text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
   text +=

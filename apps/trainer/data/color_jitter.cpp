@@ -47,7 +47,6 @@ class ColorJitter final : public Augmenter {
 NumberRange read_jitter(ConfigSection& section, const char* key, double neutral, Range allowed,
                         const char* doc) {
   const nlohmann::json value = section.raw(key, "number or list of numbers", doc);
-  if (section.describing()) return {};
   if (value.is_null()) {
     section.resolve(key, 0.0);
     return {neutral, neutral};

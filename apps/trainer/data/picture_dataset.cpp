@@ -119,7 +119,7 @@ void PictureDataset::read_growth(ConfigSection& section) {
       progressive.integer("end_epoch", 10, Range::closed(1, 1e6), "the first epoch of image_size");
   growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096),
                                         "sides between the two are multiples of it");
-  if (section.describing()) return;
+  if (section.describing()) return section.resolve("progressive", nullptr);
   progressive.finish();
   if (growth.from > growth.to)
     progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
