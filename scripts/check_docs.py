@@ -3,23 +3,29 @@
 
 scripts/check_docs.py [PAGE...]       the Markdown pages that git tracks, or these; exit status 2
                                       where a sentence has more than 30 words, a line more than 100
-                                      columns, or a link leads nowhere
-scripts/check_docs.py --site FOLDER   links of a built site (scripts/site.sh)
+                                      columns, or a link leads nowhere; where a message of
+                                      docs/troubleshooting.md is in no source, or
+                                      docs/environment.md lacks a variable or has one too many
+scripts/check_docs.py --stage FOLDER SITE   for scripts/site.sh: pages in FOLDER, FOLDER.yml
+scripts/check_docs.py --site SITE           links of a built site
 
-A row of a table is one line, however long: Markdown cannot wrap it. Code counts as one word. What
-the program writes (docs/config.md) has sentences of its own.
+A row of a table is one line, however long: Markdown cannot wrap it. Code counts as one word. Words
+are not counted in what the program writes, and in explanations that are mathematics or measurements.
 """
 
 import html.parser
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from urllib.parse import unquote
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORDS, COLUMNS = 30, 100
-GENERATED = {"docs/config.md"}
+NOT_COUNTED = {f"docs/{name}.md" for name in ("config", "semantics", "architecture", "benchmarks", "gpu-proof", "cudnn")}
+PRODUCT = ("apps", "comm", "core", "kernels", "layers", "topology")
 faults = []
 
 
@@ -75,7 +81,7 @@ def check_text(page, text):
     for number, line, kind in lines_of(text):
         if kind != "table" and len(line) > COLUMNS:
             fault(page, number, f"{len(line)} columns; allowed: {COLUMNS}")
-    if page in GENERATED:
+    if page in NOT_COUNTED or page.startswith("tests/"):
         return
     for number, paragraph in paragraphs(text):
         for sentence in sentences(paragraph):
@@ -84,13 +90,16 @@ def check_text(page, text):
                 fault(page, number, f"a sentence of {count} words; allowed: {WORDS}: {sentence[:60]}…")
 
 
+def slug(heading, _=None):
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 def anchors(text):
     """What GitHub names the headings of a page."""
     found = {}
     for _, line, kind in lines_of(text):
         if kind == "heading":
-            name = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("# ")).replace("`", "").strip()
-            name = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
+            name = slug(re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("# ")).replace("`", ""))
             found[name] = found.get(name, -1) + 1
     return {f"{name}-{k}" if k else name for name, last in found.items() for k in range(last + 1)}
 
@@ -108,6 +117,42 @@ def check_links(page, text, known):
                 fault(page, number, f"a link to {target}, which is not there")
             elif anchor and path.endswith(".md") and anchor not in anchors(known(path)):
                 fault(page, number, f"a link to {target}, which has no such heading")
+
+
+def tracked(*patterns):
+    return subprocess.check_output(["git", "ls-files", "--", *patterns], cwd=ROOT, text=True).split("\n")[:-1]
+
+
+def text_of_all(files):
+    return "\n".join(open(os.path.join(ROOT, file), encoding="utf-8", errors="replace").read() for file in files)
+
+
+def check_messages(text):
+    """Each heading's message, but for …, stands in a source; those of others are marked."""
+    files = [file for file in tracked(*PRODUCT, "scripts/*.sh") if file.endswith((".cpp", ".h", ".sh"))]
+    sources = re.sub(r'"\s*\n\s*"', "", text_of_all(files)).replace('\\"', '"')
+    for number, line, kind in lines_of(text):
+        message = re.match(r"### `(.+)`(.*)", line) if kind == "heading" else None
+        if message and "words)" not in message[2]:
+            for part in message[1].split("…"):
+                if part.strip() not in sources:
+                    fault("docs/troubleshooting.md", number, f"no source says '{part.strip()}'")
+
+
+def check_environment(text):
+    """The page names what getenv() and scripts read, and nothing that nobody reads."""
+    programs = text_of_all(file for file in tracked(*PRODUCT) if file.endswith((".cpp", ".h", ".cu")))
+    scripts = text_of_all([*tracked("scripts"), ".ci/run"])
+    read = set(re.findall(r'getenv\("([A-Z_0-9]+)"\)', programs))
+    for names in re.findall(r"(?:variable|number)\(\{([^}]*)\}\)|for \(const char\* name : \{([^}]*)\}", programs):
+        read.update(re.findall(r'"([A-Z]+_[A-Za-z_0-9]+)"', " ".join(names)))
+    read.update(re.findall(r"\$\{?((?:STARLING|NETLAB)_[A-Z_0-9]+|CLANG_FORMAT)", scripts))
+    read.update(re.findall(r'environ(?:\.get\(|\[)"((?:STARLING|NETLAB)_[A-Z_0-9]+)"', scripts))
+    named = set(re.findall(r"`([A-Z_]+_[A-Za-z_0-9]+|TMPDIR)`", text))
+    for name in sorted(read - named):
+        fault("docs/environment.md", 1, f"lacks {name}, which is read")
+    for name in sorted(named - read):
+        fault("docs/environment.md", 1, f"has {name}, which nobody reads")
 
 
 class Page(html.parser.HTMLParser):
@@ -145,11 +190,57 @@ def check_site(folder):
     return f"{len(pages)} pages with {sum(len(page.links) for page in pages.values())} links"
 
 
+def stage(folder, site):
+    """What mkdocs reads: the pages at their places, what they link to, and the contents' order."""
+    links = set()
+    for page in [*tracked("docs"), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"]:
+        copy(page, folder)
+        if page.endswith(".md"):
+            text = open(os.path.join(ROOT, page), encoding="utf-8").read()
+            for target in re.findall(r"\]\(([^)\s#:]+)(?:#[^)]*)?\)", text):
+                links.add(os.path.normpath(os.path.join(os.path.dirname(page), target)))
+    for link in sorted(links):
+        if os.path.isdir(os.path.join(ROOT, link)):  # a page with its files
+            files = [file for file in tracked(link) if not file.endswith(".md")]
+            blocks = (f"## {os.path.relpath(file, link)}\n\n````\n{text_of_all([file])}\n````\n" for file in files)
+            os.makedirs(os.path.join(folder, link), exist_ok=True)
+            with open(os.path.join(folder, link, "index.md"), "w", encoding="utf-8") as page:
+                page.write(f"# {link}\n\n" + "\n".join(blocks))
+        elif not os.path.exists(os.path.join(folder, link)):
+            copy(link, folder)
+    order = ["README.md", "docs/README.md", "docs/tutorial.md"]
+    nav = [f"  - {json.dumps(page)}" for page in order]
+    for line in open(os.path.join(ROOT, "docs/README.md"), encoding="utf-8"):
+        if line.startswith("## "):
+            nav.append(f"  - {json.dumps(line[3:].strip())}:")
+        for target in re.findall(r"\]\(([^)#]+\.md)[^)]*\)", line):
+            page = os.path.normpath(os.path.join("docs", target))
+            if page not in order:
+                order.append(page)
+                nav.append(f"      - {json.dumps(page)}")
+    with open(folder + ".yml", "w", encoding="utf-8") as file:
+        file.write(
+            f"site_name: Starling\ndocs_dir: {folder}\nsite_dir: {site}\ntheme: readthedocs\nuse_directory_urls: false\n"
+            "plugins: [search]\nmarkdown_extensions:\n  - toc: {slugify: !!python/name:check_docs.slug}\nnav:\n" + "\n".join(nav) + "\n"
+        )
+
+
+def copy(file, folder):
+    os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
+    shutil.copyfile(os.path.join(ROOT, file), os.path.join(folder, file))
+
+
+OWN = {"docs/troubleshooting.md": check_messages, "docs/environment.md": check_environment}
+
+
 def main(arguments):
+    if arguments[:1] == ["--stage"]:
+        stage(*map(os.path.abspath, arguments[1:]))
+        return 0
     if arguments[:1] == ["--site"]:
         seen = check_site(arguments[1])
     else:
-        pages = arguments or subprocess.check_output(["git", "ls-files", "*.md"], cwd=ROOT, text=True).split()
+        pages = arguments or tracked("*.md")
         texts = {}
 
         def text_of(page):
@@ -160,6 +251,8 @@ def main(arguments):
         for page in pages:
             check_text(page, text_of(page))
             check_links(page, text_of(page), text_of)
+            if page in OWN:
+                OWN[page](text_of(page))
         seen = f"{len(pages)} pages"
     print("\n".join(faults), file=sys.stderr, end="\n" if faults else "")
     print(f"{seen}: {len(faults)} faults")
