@@ -104,19 +104,23 @@ def anchors(text):
     return {f"{name}-{k}" if k else name for name, last in found.items() for k in range(last + 1)}
 
 
-def check_links(page, text, known):
+def links_of(page, text):
+    """(line, target, the path that it leads to, its anchor) of each link within the repository."""
     for number, line, kind in lines_of(text):
         if kind == "code":
             continue
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
-            if re.match(r"[a-z]+:", target):
-                continue
-            path, _, anchor = unquote(target).partition("#")
-            path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
-            if not os.path.exists(os.path.join(ROOT, path)):
-                fault(page, number, f"a link to {target}, which is not there")
-            elif anchor and path.endswith(".md") and anchor not in anchors(known(path)):
-                fault(page, number, f"a link to {target}, which has no such heading")
+            if not re.match(r"[a-z]+:", target):
+                path, _, anchor = unquote(target).partition("#")
+                yield number, target, os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page, anchor
+
+
+def check_links(page, text, known):
+    for number, target, path, anchor in links_of(page, text):
+        if not os.path.exists(os.path.join(ROOT, path)):
+            fault(page, number, f"a link to {target}, which is not there")
+        elif anchor and path.endswith(".md") and anchor not in anchors(known(path)):
+            fault(page, number, f"a link to {target}, which has no such heading")
 
 
 def tracked(*patterns):
@@ -181,7 +185,8 @@ def check_site(folder):
             target, _, anchor = unquote(link).partition("#")
             if re.match(r"[a-z]+:|//", target):
                 continue
-            path = os.path.normpath(os.path.join(os.path.dirname(page), target.split("?")[0])) if target else page
+            above = folder if target.startswith("/") else os.path.dirname(page)
+            path = os.path.normpath(os.path.join(above, target.split("?")[0].lstrip("/"))) if target else page
             path = os.path.join(path, "index.html") if os.path.isdir(path) else path
             if not os.path.isfile(path):
                 fault(page, line, f"a link to {link}, which is not there")
@@ -196,9 +201,7 @@ def stage(folder, site):
     for page in [*tracked("docs"), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"]:
         copy(page, folder)
         if page.endswith(".md"):
-            text = open(os.path.join(ROOT, page), encoding="utf-8").read()
-            for target in re.findall(r"\]\(([^)\s#:]+)(?:#[^)]*)?\)", text):
-                links.add(os.path.normpath(os.path.join(os.path.dirname(page), target)))
+            links.update(path for _, _, path, _ in links_of(page, text_of_all([page])))
     for link in sorted(links):
         if os.path.isdir(os.path.join(ROOT, link)):  # a page with its files
             files = [file for file in tracked(link) if not file.endswith(".md")]
@@ -209,20 +212,26 @@ def stage(folder, site):
         elif not os.path.exists(os.path.join(folder, link)):
             copy(link, folder)
     order = ["README.md", "docs/README.md", "docs/tutorial.md"]
-    nav = [f"  - {json.dumps(page)}" for page in order]
-    for line in open(os.path.join(ROOT, "docs/README.md"), encoding="utf-8"):
+    nav = [f"  - {title}: {page}" for title, page in zip(("Starling", "Contents", "Tutorial"), order)]
+    contents = text_of_all(["docs/README.md"])
+    found = {number: [] for number, _, _ in lines_of(contents)}
+    for number, _, path, _ in links_of("docs/README.md", contents):
+        found[number].append(path)
+    for number, line, _ in lines_of(contents):
         if line.startswith("## "):
             nav.append(f"  - {json.dumps(line[3:].strip())}:")
-        for target in re.findall(r"\]\(([^)#]+\.md)[^)]*\)", line):
-            page = os.path.normpath(os.path.join("docs", target))
-            if page not in order:
+        for page in found[number]:
+            if page not in order and page.endswith(".md"):
                 order.append(page)
                 nav.append(f"      - {json.dumps(page)}")
     with open(folder + ".yml", "w", encoding="utf-8") as file:
         file.write(
-            f"site_name: Starling\ndocs_dir: {folder}\nsite_dir: {site}\ntheme: readthedocs\nuse_directory_urls: false\n"
-            "plugins: [search]\nmarkdown_extensions:\n  - toc: {slugify: !!python/name:check_docs.slug}\nnav:\n" + "\n".join(nav) + "\n"
+            f"site_name: Starling\ndocs_dir: {folder}\nsite_dir: {site}\ntheme: {{name: mkdocs, highlightjs: false}}\n"
+            "use_directory_urls: false\nplugins: [search]\nextra_css: [wide.css]\n"
+            "markdown_extensions:\n  - toc:\n      slugify: !!python/name:check_docs.slug\nnav:\n" + "\n".join(nav) + "\n"
         )
+    with open(os.path.join(folder, "wide.css"), "w", encoding="utf-8") as file:
+        file.write("table { display: block; overflow-x: auto; }\n")
 
 
 def copy(file, folder):

@@ -10,7 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$root/scripts/checks.sh"
 cd "$root" || exit 1
 
-parts=(semantics programs sanitizers fuzz tidy shim)
+parts=(semantics programs sanitizers fuzz tidy shim site)
 declare -A what=(
   [semantics]="every algorithm on 2, 3, 4 and 8 ranks against plain formulas, all runs whose bits must not differ, the exchanges of 2 and 4 ranks"
   [programs]="whole programs: kill and corrupt matrices, 300 random runs, link faults, emulated hosts, algorithms resumed, packing, rehearsal of the GPU check"
@@ -18,6 +18,7 @@ declare -A what=(
   [fuzz]="every reader of input, 5 minutes each, with the address sanitizer"
   [tidy]="clang-tidy on every file"
   [shim]="the GPU's kernels on the CPU with checks for undefined behaviour; the machine code of all architectures"
+  [site]="the documentation as a web site, and its links"
 )
 if [ "${1:-}" = --list ]; then
   for part in "${parts[@]}"; do printf '%-12s%s\n' "$part" "${what[$part]}"; done
@@ -69,6 +70,10 @@ shim() {
   STARLING_CUDA_ARCHITECTURES="" configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=ON -DSTARLING_CUDNN_FRONTEND="$frontend"
   compile starling_cuda
   for architecture in 80 90 100; do STARLING_CUDA_ARCHITECTURES=$architecture-real tests/cuda/machine_code.sh "$build/lib/libstarling_cuda.so"; done
+}
+site() {
+  "$root/scripts/setup.sh" mkdocs
+  "$root/scripts/site.sh"
 }
 
 # The row of a part in docs/nightly.md.
