@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
 
 #include "core/config.h"
 #include "core/config_doc.h"
@@ -321,6 +323,17 @@ TEST_CASE("core/config: describing lists every key with its default, and its tab
   CHECK(keys[5].path == "optimizer.lr");
   CHECK(keys[5].default_text == "0.001");
   CHECK(keys[6].allowed == "weights, all");
+  const json sample = c.resolved();
+  CHECK(sample["n"] == 3);
+  CHECK(sample["name"] == "…");
+  CHECK(sample["optimizer"] == json{{"lr", 1e-3}, {"decay", "weights"}});
+  nlohmann::ordered_json wide{{"type", "x"}};
+  for (int k = 0; k < 20; ++k) wide["key" + std::to_string(k)] = {1, 2.5, "a"};
+  const std::string text = config_sample(wide);
+  CHECK(text.starts_with("```json\n{\"type\": \"x\", \"key0\": [1, 2.5, \"a\"], "));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
+  CHECK(json::parse(text.substr(8, text.size() - 12)) == json(wide));
   const std::string table = config_markdown("Keys", keys);
   CHECK(contains(
       table, "## Keys\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n"));
