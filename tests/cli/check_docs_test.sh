@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# scripts/check_docs.py finds what it looks for.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+docs=$root/scripts/check_docs.py
+words() { printf 'w %.0s' $(seq "$1"); }
+
+{
+  echo "# A page"
+  echo "It has $(words 27)end."
+  printf '\n| %s |\n|---|\n' "$(words 25)"
+  printf '\n`code that counts once` and [a link](#a-page) with %s\n' "$(words 24)" # 30 words
+} >good.md
+check "a page of short sentences" 0 '1 pages: 0 faults' "$docs" "$work/good.md"
+words 31 >long.md
+check "a long sentence" 2 'long.md:1: a sentence of 31 words; allowed: 30' "$docs" "$work/long.md"
+printf '%0101d\n' 0 >wide.md
+check "a wide line" 2 'wide.md:1: 101 columns; allowed: 100' "$docs" "$work/wide.md"
+printf '# A page\n\n[one](nowhere.md), [two](good.md#b-page), `[no](link.md)`\n' >links.md
+check "links that lead nowhere" 2 'nowhere.md, which is not there' "$docs" "$work/links.md"
+verify "an anchor that is not there" grep -q 'good.md#b-page, which has no such heading' .stderr
+verify "no more than these" grep -q '1 pages: 2 faults' .stdout
+mkdir site
+echo '<a href="b.html#x">b</a><a href="c.html">c</a><img src="d.png">' >site/a.html
+echo '<p id="y">b</p>' >site/b.html
+check "links of a site" 2 '2 pages with 3 links: 3 faults' "$docs" --site site
+finish
