@@ -4,6 +4,8 @@ find_package(MPI REQUIRED COMPONENTS C)
 # mpi.h would pull in the C++ bindings that the MPI standard dropped, and with them a library that
 # nothing here links.
 target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+# Nor its compiler options: -pthread defines a macro, and precompiled headers were made without.
+set_property(TARGET MPI::MPI_C PROPERTY INTERFACE_COMPILE_OPTIONS)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -23,9 +25,17 @@ target_include_directories(starling_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(starling_dnnl INTERFACE ${DNNL_LIBRARY})
 
 # The live page of starling-report. Debian's is split into a header and a library, which wants what
-# it was built with; others have the header alone.
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+# it was built with, as pkg-config says; others have the header alone.
+find_package(PkgConfig)
+if(PkgConfig_FOUND)
+  pkg_check_modules(HTTPLIB IMPORTED_TARGET cpp-httplib)
+endif()
+if(NOT TARGET PkgConfig::HTTPLIB)
+  find_path(HTTPLIB_INCLUDE_DIR httplib.h REQUIRED)
+  add_library(PkgConfig::HTTPLIB INTERFACE IMPORTED)
+  target_include_directories(PkgConfig::HTTPLIB INTERFACE ${HTTPLIB_INCLUDE_DIR})
+  target_link_libraries(PkgConfig::HTTPLIB INTERFACE Threads::Threads)
+endif()
 
 # Has no CMake package in Debian.
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)

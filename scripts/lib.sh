@@ -60,12 +60,13 @@ compile() {
   cmake --build "$build" --parallel "$jobs" "${targets[@]}" || die "the build failed; the compiler's message stands above"
 }
 
-# What Open MPI needs to be told: that root may run it in a container, and to be quiet about
-# hardware.
+# What Open MPI, 4 and 5, needs to be told, which MPICH does not ask for: that root may run it in a
+# container, that there may be more ranks than cores, and to be quiet about hardware.
 mpi_environment() {
   if [ "$(id -u)" = 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
+  export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
 }
 

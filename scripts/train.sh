@@ -39,7 +39,7 @@ stop() {
   stop_mpi "$1"
   [ "$signals" -gt 1 ] || printf '\n==> stopping after a checkpoint (again to stop at once)\n' >&2
 }
-start_mpi mpirun --oversubscribe -n "$ranks" "$build/bin/starling-train" "$root/configs/quickstart.json" "${arguments[@]}" </dev/null
+start_mpi mpirun -n "$ranks" "$build/bin/starling-train" "$root/configs/quickstart.json" "${arguments[@]}" </dev/null
 on_stop stop
 status=0
 wait_mpi || status=$?

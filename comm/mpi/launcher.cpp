@@ -47,6 +47,10 @@ bool apart(const Launcher& launcher, int found) {
   return !launcher.alone && found == 1 && launcher.size > 1;
 }
 
+bool foreign(const Launcher& launcher, const std::string& library) {
+  return launcher.size_variable == "OMPI_COMM_WORLD_SIZE" && library.starts_with("MPICH");
+}
+
 std::string apart_text(const Launcher& launcher, const std::string& library) {
   const bool slurm = launcher.size_variable.starts_with("SLURM"),
              open_mpi = library.starts_with("Open MPI");

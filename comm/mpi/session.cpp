@@ -142,6 +142,7 @@ MpiSession::MpiSession() {
     if (detail::apart(launcher, 1)) refuse_alone();
     return;
   }
+  if (detail::foreign(launcher, mpi_library_version())) refuse_alone();
   widen_binding();  // before MPI starts threads, which inherit it
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
@@ -385,10 +386,11 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  // MPICH's text, for example: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
   std::string first(text, static_cast<std::size_t>(length));
   first.resize(std::min(first.size(), first.find_first_of(",\n")));
-  std::replace(first.begin(), first.end(), '\t', ' ');
+  // MPICH's text, for example: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  if (first.starts_with("MPICH Version:"))
+    first = "MPICH " + first.substr(first.find_last_of(" \t") + 1);
   return first;
 }
 

@@ -13,6 +13,13 @@
 #include "core/error.h"
 
 namespace starling::cpu {
+namespace {
+#if defined(__aarch64__)
+constexpr bool kNeon = true;
+#else
+constexpr bool kNeon = false;
+#endif
+}  // namespace
 
 Isa hardware_isa() {
 #if defined(__x86_64__)
@@ -29,6 +36,8 @@ Isa hardware_isa() {
                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                   __builtin_cpu_supports("avx512vl");
   return v4 ? Isa::kAvx512 : v3 ? Isa::kAvx2 : Isa::kScalar;
+#elif defined(__aarch64__)
+  return Isa::kAvx2;  // NEON
 #else
   return Isa::kScalar;
 #endif
@@ -41,11 +50,12 @@ Isa detected_isa() {
   for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
     if (std::string_view(wanted) == name_of(isa)) return std::min(best, isa);
   }
-  fail(ExitCode::kUsage, "cpu",
-       "the environment variable STARLING_CPU_ISA is '{}'; allowed: scalar, avx2, avx512", wanted);
+  fail(ExitCode::kUsage, "cpu", "the environment variable STARLING_CPU_ISA is '{}'; allowed: {}",
+       wanted, kNeon ? "scalar, neon" : "scalar, avx2, avx512");
 }
 
 const char* name_of(Isa isa) {
+  if (kNeon && isa != Isa::kScalar) return "neon";
   return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "scalar";
 }
 

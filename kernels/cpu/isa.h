@@ -12,17 +12,19 @@ namespace starling::cpu {
 /// `avx512` (x86-64-v4). Such a file puts everything into `namespace starling::cpu::STARLING_ISA`
 /// and may use only static and always_inline functions besides it: any other inline function or
 /// template (std:: too) could be taken by the linker from the AVX-512 objects and then run on an
-/// older machine. On processors other than x86-64 the three copies are the same.
+/// older machine. On ARM64 `avx2` and `avx512` stand for NEON, which every such processor has: the
+/// same loops and the compiler's own vectors; and `scalar` is compiled without. Elsewhere the three
+/// copies are the same.
 enum class Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
 
 /// The best set that this processor and operating system run.
 Isa hardware_isa();
 
-/// hardware_isa(), or less where the environment variable STARLING_CPU_ISA says scalar, avx2 or
-/// avx512. Throws Error(kUsage) if it says anything else.
+/// hardware_isa(), or less where the environment variable STARLING_CPU_ISA says the name of
+/// another. Throws Error(kUsage) if it says anything else.
 Isa detected_isa();
 
-/// "scalar", "avx2" or "avx512".
+/// "scalar", "avx2" or "avx512"; on ARM64 "scalar" or "neon".
 const char* name_of(Isa isa);
 
 /// Whether oneDNN multiplies bf16 numbers in hardware (AMX or AVX512_BF16) here, so that training

@@ -27,6 +27,11 @@ void flush_denormals() {
   if ((state & (kFlushToZero | kDenormalsAreZero)) != (kFlushToZero | kDenormalsAreZero)) {
     _mm_setcsr(state | kFlushToZero | kDenormalsAreZero);
   }
+#elif defined(__aarch64__)
+  constexpr unsigned long kFlushToZero = 1UL << 24;  // of operands, too
+  unsigned long state = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(state));
+  if (!(state & kFlushToZero)) asm volatile("msr fpcr, %0" : : "r"(state | kFlushToZero));
 #endif
 }
 

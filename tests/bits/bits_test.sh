@@ -12,7 +12,7 @@ export OMPI_MCA_orte_tmpdir_base=$work/.mpi  # see tests/cli/lib.sh
 train() {  # NAME STEPS [ARG...]
   local name=$1 steps=$2
   shift 2
-  mpirun --oversubscribe -n "$ranks" "$bin/starling-train" "$here/resnet.json" --output "$work/$name" --set "steps=$steps" \
+  mpirun -n "$ranks" "$bin/starling-train" "$here/resnet.json" --output "$work/$name" --set "steps=$steps" \
     --set "sync.algorithm=$algorithm" --set "sync.topology.type=$topology" "$@" >"$work/$name.log" || { cat "$work/$name.log"; exit 1; }
 }
 same() {  # A B STEP

@@ -22,7 +22,7 @@ nightly() { [ -n "${STARLING_NIGHTLY:-}" ]; }
 ranks() { # COUNT COMMAND...: the command under mpirun
   local count=$1
   shift
-  mpirun --oversubscribe -n "$count" "$@"
+  mpirun -n "$count" "$@"
 }
 
 export -f ranks

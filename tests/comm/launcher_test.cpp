@@ -59,6 +59,9 @@ TEST_CASE("launcher: who was started with others and does not find them") {
       {{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   CHECK(apart(mpirun, 1));
   CHECK(mpirun.local_size == 2);
+  CHECK(foreign(mpirun, "MPICH 4.0"));
+  CHECK_FALSE(foreign(mpirun, "Open MPI v5.0.11"));
+  CHECK_FALSE(foreign(hydra, "MPICH 4.0"));
   CHECK(apart_text(mpirun, "MPICH 4.0").find("that library's own mpiexec") != std::string::npos);
 }
 

@@ -299,7 +299,7 @@ TEST_CASE("kernels/isa: the environment lowers the instruction set, and only to 
   const std::string saved = before ? before : "";
   setenv("STARLING_CPU_ISA", "scalar", 1);
   CHECK(cpu::detected_isa() == cpu::Isa::kScalar);
-  setenv("STARLING_CPU_ISA", "avx512", 1);
+  setenv("STARLING_CPU_ISA", cpu::name_of(cpu::Isa::kAvx512), 1);
   CHECK(cpu::detected_isa() == cpu::hardware_isa());
   setenv("STARLING_CPU_ISA", "sse9", 1);
   CHECK(code_of([] { cpu::detected_isa(); }) == ExitCode::kUsage);

@@ -2,7 +2,7 @@
 # lost_rank.sh MPIEXEC PROGRAM: how a job ends when a rank fails.
 check() {  # MODE STATUS LIMIT PATTERN
   begin=$(date +%s)
-  text=$("$mpiexec" --oversubscribe -n 3 "$program" "$1" 2>&1)
+  text=$("$mpiexec" -n 3 "$program" "$1" 2>&1)
   status=$?
   end=$(date +%s)
   lines=$(printf '%s\n' "$text" | grep -c "$4")
