@@ -2,9 +2,10 @@
 # Starts a program on several ranks with the mpirun options that Starling recommends
 # (docs/clusters.md says why each).
 #   scripts/launch.sh [OPTION...] PROGRAM ARGUMENT...
-#     -n N                  ranks; default: the slots of the hosts, or of the Slurm job
+#     -n N                  ranks; default: the slots of the hosts, or of the job
 #     --hosts A:2,B:2       hosts and the ranks on each
-#     --hostfile FILE       the same from a file with lines "A slots=2"
+#     --hostfile FILE       the same from a file with lines "A slots=2"; without either, hosts are
+#                           those of the job of Slurm, PBS, LSF or Kubernetes' MPI Operator
 #     --cores K             cores that each rank gets for itself; default on this machine: cores /
 #                           ranks, on other hosts: no binding
 #     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0",
@@ -77,6 +78,9 @@ if [ "$restarts" -gt 0 ] || [ $requeue = 1 ]; then
 fi
 in_slurm=0
 if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$hosts$hostfile" ]; then in_slurm=1; fi
+# Other batch systems name a file of their hosts, which has a line for each slot: PBS, LSF, and the
+# MPI Operator of Kubernetes.
+if [ $in_slurm = 0 ] && [ -z "$hosts$hostfile" ]; then hostfile=${PBS_NODEFILE:-${LSB_DJOB_HOSTFILE:-${OMPI_MCA_orte_default_hostfile:-}}}; fi
 if [ $requeue = 1 ]; then
   [ $in_slurm = 1 ] || die "--requeue is for a job of Slurm on the job's own hosts, and this is none"
   command -v scontrol >/dev/null || die "--requeue needs Slurm's scontrol, which is missing here"
@@ -89,7 +93,10 @@ hosts_with_slots() {
   if [ -n "$hosts" ]; then
     for host in ${hosts//,/ }; do case $host in *:*) echo "$host" ;; *) echo "$host:1" ;; esac done
   elif [ -n "$hostfile" ]; then
-    awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i; print $1 ":" n }' "$hostfile"
+    awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i
+      if (!($1 in slots)) order[++hosts] = $1
+      slots[$1] = $1 in slots && n ~ /^[0-9]+$/ ? slots[$1] + n : n }
+      END { for (i = 1; i <= hosts; i++) print order[i] ":" slots[order[i]] }' "$hostfile"
   fi
 }
 # Slots that the hosts have together; a host without a number has one slot.
@@ -177,7 +184,7 @@ if [ $one_machine = 0 ]; then
     export STARLING_HOSTS
   fi
   # What ranks on other hosts need to know of this shell.
-  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep -E '^(LD_LIBRARY_PATH|STARLING_.*|NCCL_.*|OMP_.*)$' || true)
+  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep -E '^(LD_LIBRARY_PATH|STARLING_.*|NCCL_.*|UCX_.*|OMP_.*)$' || true)
 elif [ -n "$interface" ]; then
   die "--interface is for several hosts; give --hosts or --hostfile"
 fi

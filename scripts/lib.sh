@@ -73,10 +73,11 @@ mpi_environment() {
 # mpi_words: hands stdin on to stderr, line by line. Where a rank tells its error, what Open MPI
 # adds to it says nothing more, and goes: blocks between two lines of dashes that begin with a
 # sentence known here. One that comes before any error is kept back: it is shown at the end where no
-# rank has told one. All else stays, such as why a program could not be started. True where a rank
-# has told its error.
+# rank has told one. All else stays, such as why a program could not be started. On a terminal lines
+# break at words. True where a rank has told its error.
 mpi_words() {
-  local line dashes=0 told=0 dropped=0 held="" rule
+  local line dashes=0 told=0 dropped=0 held="" rule slots=0 columns=0
+  if [ -t 2 ]; then columns=$(stty size <&2 2>/dev/null | cut -d ' ' -f 2) || columns=0; fi
   local error='^(rank [0-9]+: |starling-[a-z]+: )?\[[a-z][a-z _-]*\] '
   rule=$(printf '%074d' 0)
   rule=${rule//0/-}
@@ -84,6 +85,7 @@ mpi_words() {
   trap '' INT TERM HUP USR1 USR2 QUIT # it ends with its input, after mpirun's last word
   while IFS= read -r line || [ -n "$line" ]; do
     if [[ $line =~ $error ]]; then told=1 held=""; fi
+    case $line in "There are not enough slots available "*) slots=1 ;; esac
     # within such a block; one that does not end is not followed for long
     if [ $dropped -gt 0 ]; then
       if [ "$line" = "$rule" ]; then
@@ -99,7 +101,7 @@ mpi_words() {
     if [ $dashes = 1 ]; then # held back: does one begin?
       dashes=0
       case $line in
-        "Primary job  terminated normally, but "* | "mpirun detected that one or more processes exited with non-zero status"* | "MPI_ABORT was invoked on rank "*)
+        "Primary job  terminated normally, but "* | *"run detected that one or more processes exited with non-zero status"* | *"run has exited due to process rank "* | "MPI_ABORT was invoked on rank "*)
           keep_back "$rule"$'\n'"$line"
           dropped=1
           continue
@@ -111,10 +113,17 @@ mpi_words() {
       dashes=1
       continue
     fi
-    printf '%s\n' "$line"
+    if [ "${columns:-0}" -gt 0 ] && [ ${#line} -gt "$columns" ]; then
+      fold -s -w "$columns" <<<"$line"
+    else
+      printf '%s\n' "$line"
+    fi
   done >&2
   if [ $dashes = 1 ]; then printf '%s\n' "$rule" >&2; fi
   printf '%s' "$held" >&2
+  if [ $slots = 1 ]; then
+    warn "mpirun counts fewer slots than ranks: OMPI_MCA_rmaps_base_oversubscribe=1 has it start more, or name hosts with more slots, such as --hosts a:4"
+  fi
   [ $told = 1 ]
 }
 

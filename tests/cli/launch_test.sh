@@ -2,7 +2,7 @@
 # scripts/launch.sh: the mpirun command that it makes, what it refuses, and a run.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 launch=$root/scripts/launch.sh
-unset SLURM_JOB_ID SLURM_NTASKS SLURM_TASKS_PER_NODE OMPI_MCA_mpi_yield_when_idle
+unset SLURM_JOB_ID SLURM_NTASKS SLURM_TASKS_PER_NODE OMPI_MCA_mpi_yield_when_idle PBS_NODEFILE LSB_DJOB_HOSTFILE OMPI_MCA_orte_default_hostfile
 small_config
 sed -i 's/"batch_size": 16/"batch_size": 16, "threads": 1/' small.json
 
@@ -55,6 +55,7 @@ words() { # TEXT of stdin, TEXT that is left
 }
 rule=--------------------------------------------------------------------------
 detected="mpirun detected that one or more processes exited with non-zero status, thus causing"
+verify "more ranks than slots: the remedy" words "$rule\nThere are not enough slots available in the system\n$rule\n" "$rule\nThere are not enough slots available in the system\n$rule\nwarning: mpirun counts fewer slots than ranks: OMPI_MCA_rmaps_base_oversubscribe=1 has it start more, or name hosts with more slots, such as --hosts a:4"
 verify "an unknown block stays" words "[a] b\n$rule\nnews\n$rule\n" "[a] b\n$rule\nnews\n$rule"
 verify "one after an unknown one goes" words "[a] b\n$rule\nnews\n$rule\n$rule\n$detected\nx\n$rule\nend\n" "[a] b\n$rule\nnews\n$rule\nend"
 verify "one before the error goes, too" words "$rule\n$detected\nx\n$rule\n[a] b\n" "[a] b"
