@@ -13,13 +13,13 @@
 
 #include "apps/trainer/output/arguments.h"
 #include "apps/trainer/output/progress.h"
-#include "apps/trainer/output/terminal.h"
 #include "apps/trainer/shards/example_tree.h"
 #include "apps/trainer/shards/prepare.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/stop_signals.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -82,11 +82,11 @@ int run_images(const PrepareOptions& options) {
     answer("stopped by a signal; the same command goes on after the shards that are whole\n");
     return stop_status();
   }
-  answer(fmt::format(
-      "{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} "
-      "pictures left out\n",
-      report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6,
-      options.destination, report.made, report.skipped));
+  answer(fmt::format("{} of {} in {}, {:.1f} MB, in {}; {} made now, {} left out\n",
+                     counted(report.pictures, "picture"), counted(report.classes, "class"),
+                     counted(report.shards, "shard"), static_cast<double>(report.bytes) / 1e6,
+                     options.destination, counted(report.made, "shard"),
+                     counted(report.skipped, "picture")));
   return 0;
 }
 
@@ -100,12 +100,12 @@ int run_check(const std::string& folder, int threads) {
   }
   if (report.faults > 0) {
     fail(ExitCode::kUsage, "check",
-         "{} fault{} in the {} shards of {}; delete the files that are named and call "
+         "{} in the {} of {}; delete the files that are named and call "
          "starling-prepare images again",
-         report.faults, report.faults == 1 ? "" : "s", report.shards, folder);
+         counted(report.faults, "fault"), counted(report.shards, "shard"), folder);
   }
-  answer(fmt::format("{} records in {} shards are as they were written\n", report.records,
-                     report.shards));
+  answer(fmt::format("{} in {}, as written\n", counted(report.records, "record"),
+                     counted(report.shards, "shard")));
   return 0;
 }
 
@@ -118,9 +118,9 @@ int run_example(const ExampleTree& tree) {
                        report.pictures));
     return stop_status();
   }
-  answer(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n",
-                     report.pictures, tree.classes, static_cast<double>(report.bytes) / 1e6,
-                     tree.destination, tree.destination));
+  answer(fmt::format("{} of {}, {:.1f} MB, in {}/train and {}/val\n",
+                     counted(report.pictures, "picture"), counted(tree.classes, "class"),
+                     static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
   return 0;
 }
 

@@ -7,7 +7,6 @@
 #include "apps/report/live.h"
 #include "apps/report/page.h"
 #include "apps/trainer/output/arguments.h"
-#include "apps/trainer/output/terminal.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"

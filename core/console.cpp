@@ -4,10 +4,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <mutex>
 #include <string>
 #include <system_error>
 
@@ -19,8 +22,55 @@
 namespace starling {
 namespace {
 
-/// 0, or why stdout takes no more.
-int print(std::string_view text) {
+/// The terminal that what this process writes to a standard file ends up on: the file itself, or
+/// mpirun's where that started this rank, whose own files are mpirun's pipes. Opened where it is
+/// not the file itself. Nothing where it is no terminal.
+class Terminal {
+ public:
+  explicit Terminal(int file) : file_(file) {
+    if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+      const std::string theirs = fmt::format("/proc/{}/fd/{}", ::getppid(), file);
+      std::array<char, 64> target{};
+      const ssize_t bytes = ::readlink(theirs.c_str(), target.data(), target.size() - 1);
+      const std::string_view name(target.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+      const bool terminal = name.starts_with("/dev/pts/") || name.starts_with("/dev/tty");
+      file_ = opened_ = terminal ? ::open(theirs.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC) : -1;
+    } else if (::isatty(file) == 0) {
+      file_ = -1;
+    }
+  }
+  ~Terminal() {
+    if (opened_ >= 0) ::close(opened_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+  bool there() const { return file_ >= 0; }
+  /// 0 where it does not say.
+  int columns() const {
+    winsize size{};
+    return file_ >= 0 && ::ioctl(file_, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  }
+
+ private:
+  int file_, opened_ = -1;
+};
+
+/// Whether a terminal can go back in a line and erase it, as Emacs' shell, for one, cannot.
+bool rewrites() {
+  const char* kind = std::getenv("TERM");
+  return kind == nullptr || std::string_view(kind) != "dumb";
+}
+
+/// 0, or why stdout takes no more. A line that begins with '\r' is as wide as it is to be.
+int print(std::string_view given) {
+  static std::mutex mutex;
+  static int column = 0;
+  const std::scoped_lock lock(mutex);
+  std::string text(given);
+  if (!text.starts_with('\r')) {
+    if (const int width = Terminal(STDOUT_FILENO).columns(); width > 0)
+      text = wrapped(text, width, column);
+  }
   errno = 0;
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -39,13 +89,12 @@ int print(std::string_view text) {
 /// Writes to the stream `stderr` of a terminal. The stream is locked meanwhile.
 ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
   static int column = 0;
-  winsize size{};
   std::string lines(text, bytes);
   const bool begins = column == 0;
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    lines = wrapped(lines, size.ws_col, column);
+  if (const int width = Terminal(STDERR_FILENO).columns(); width > 0)
+    lines = wrapped(lines, width, column);
   // A progress line may stand there, which its program draws again.
-  if (begins && ::isatty(STDOUT_FILENO) != 0) lines.insert(0, "\r\x1b[K");
+  if (begins && stdout_is_terminal()) lines.insert(0, "\r\x1b[K");
   for (std::size_t at = 0; at < lines.size();) {
     const ssize_t count = ::write(STDERR_FILENO, lines.data() + at, lines.size() - at);
     if (count < 0 && errno == EINTR) continue;
@@ -58,7 +107,7 @@ ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
 /// Puts write_wrapped() in place of glibc's `stderr`, which is a variable: all that prints to it,
 /// libraries too, then goes through write_wrapped().
 void wrap_stderr() {
-  if (::isatty(STDERR_FILENO) == 0) return;
+  if (!Terminal(STDERR_FILENO).there()) return;
   std::FILE* stream = ::fopencookie(nullptr, "w", {nullptr, write_wrapped, nullptr, nullptr});
   if (stream == nullptr) return;
   std::setvbuf(stream, nullptr, _IONBF, 0);
@@ -76,6 +125,13 @@ void take_standard_files(bool with_reader) {
     if (opened > STDERR_FILENO) ::close(opened);
   }
   wrap_stderr();
+}
+
+bool stdout_is_terminal() { return Terminal(STDOUT_FILENO).there() && rewrites(); }
+
+std::size_t terminal_width() {
+  const int columns = Terminal(STDOUT_FILENO).columns();
+  return columns < 20 ? 80 : static_cast<std::size_t>(columns);
 }
 
 void say(std::string_view text) {

@@ -2,18 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string_view>
 
 // What goes to a program's stdout and stderr.
 namespace starling {
 
 /// The first thing a program does: where stdin, stdout or stderr is closed, /dev/null takes its
-/// place, so that no file which is opened later gets its number, and with it what is printed. Where
-/// stderr is a terminal, its lines break at words from now on; in a file or a pipe, mpirun's too, a
-/// line stays one line. `with_reader`: whether the program ends where whoever reads what it writes
+/// place, so that no file which is opened later gets its number, and with it what is printed. On a
+/// terminal, mpirun's too, lines break at words from now on; in a file or a pipe a line stays one
+/// line. `with_reader`: whether the program ends where whoever reads what it writes
 /// goes, as in `… | head`: quietly, with 128 + SIGPIPE, and without half-written files; otherwise
 /// say() goes on.
 void take_standard_files(bool with_reader);
+
+/// Whether what this process prints on stdout ends up on a terminal, of which lines can be drawn
+/// again. Under mpirun a rank's stdout is mpirun's own, so there mpirun's stdout is asked.
+bool stdout_is_terminal();
+/// Columns of the terminal on stdout; 80 where there is none.
+std::size_t terminal_width();
 
 /// News of a run, for whoever looks. A stdout that takes no more (a reader that went, a full disk)
 /// is told once on stderr and forgotten.

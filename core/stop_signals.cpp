@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/flight_recorder.h"
+#include "core/last_word.h"
 #include "core/log.h"
 
 namespace starling {
@@ -24,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 std::atomic<Clock::rep> asked{0};  ///< when SIGTERM, SIGINT or SIGHUP came first; 0: not yet
 constexpr auto kSameWish = std::chrono::milliseconds(500);
 std::atomic<AtStopSignal> at_first{AtStopSignal::kNote};
-std::atomic<const char*> last_word{nullptr};
+std::atomic<const char*> word_at_stop{nullptr};
 
 [[noreturn]] void end_now(int status) {
   remove_unfinished_files();
@@ -35,8 +36,9 @@ void end_where_nothing_is_saved() {
   const int signal = stop.load();
   if (signal == 0 || at_first == AtStopSignal::kNote) return;
   if (at_first == AtStopSignal::kEnd) end_now(128 + signal);
-  if (const char* word = last_word) say(std::string_view(word));
-  end_now(static_cast<int>(ExitCode::kStopped));
+  const char* word = word_at_stop;
+  if (word != nullptr) say(std::string_view(word));
+  end_now(last_word(static_cast<int>(ExitCode::kStopped), word != nullptr));
 }
 
 void receive(int signal) {
@@ -93,9 +95,19 @@ void install_stop_signals() {
 }
 
 void at_stop_signal(AtStopSignal what, const char* word) {
-  last_word.store(word);
+  word_at_stop.store(word);
   at_first.store(what);
   end_where_nothing_is_saved();
+}
+
+void let_signals_end_this_process() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+    std::signal(signal, SIG_DFL);
+    ::sigaddset(&signals, signal);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 bool stop_requested() { return stop.load() != 0; }

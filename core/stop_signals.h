@@ -18,6 +18,8 @@ void install_stop_signals();
 /// come already counts, too.
 enum class AtStopSignal : std::uint8_t { kNote, kEnd, kEndAsStopped };
 void at_stop_signal(AtStopSignal what, const char* word = nullptr);
+/// Lets these signals end this process at once again, whatever was arranged for them before.
+void let_signals_end_this_process();
 bool stop_requested();
 /// 128 + the signal that asked for the stop.
 int stop_status();

@@ -199,13 +199,29 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+std::string counted(std::int64_t count, std::string_view thing) {
+  const bool hisses = thing.ends_with('s') || thing.ends_with('x') || thing.ends_with("ch");
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : hisses ? "es" : "s");
+}
+
 std::string wrapped(std::string_view text, int width, int& column) {
   constexpr int kIndent = 2;
+  int hang = kIndent, gaps = 0;  // this line's continuations are set in; its columns, but for one
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
     if (text[at] == '\n' || text[at] == '\r') {
       result += text[at++];
-      column = 0;
+      column = gaps = 0;
+      hang = kIndent;
+      continue;
+    }
+    if (const std::size_t first = text.find_first_not_of(' ', at);
+        column == 0 && first != std::string_view::npos &&
+        std::string_view("{}\"").find(text[first]) != std::string_view::npos) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      result += text.substr(at, end - at);
+      column = kIndent;
+      at = end;
       continue;
     }
     const std::size_t word = std::min(text.find_first_not_of(' ', at), text.size());
@@ -216,8 +232,11 @@ std::string wrapped(std::string_view text, int width, int& column) {
         text.begin() + static_cast<std::ptrdiff_t>(word),
         text.begin() + static_cast<std::ptrdiff_t>(end),
         [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) != 0x80u; }));
-    if (spaces > 0 && letters > 0 && column > kIndent && column + spaces + letters > width) {
-      const int indent = kIndent + letters <= width ? kIndent : 0;
+    if (spaces > 1 && letters > 0 && column > 0 && ++gaps == 1 && 2 * column < width &&
+        text.substr(0, text.find('\n', end)).find("  ", end) == std::string_view::npos)
+      hang = column + spaces;
+    if (spaces > 0 && letters > 0 && column > hang && column + spaces + letters > width) {
+      const int indent = hang + letters <= width ? hang : 0;
       (result += '\n').append(static_cast<std::size_t>(indent), ' ');
       column = indent;
     } else {

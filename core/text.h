@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,11 +33,16 @@ bool look_alike(std::string_view a, std::string_view b);
 std::optional<std::pair<std::string, std::string>> lookalikes(
     const std::vector<std::string>& names);
 
+/// "1 rank", "2 ranks", "1 batch", "2 batches".
+std::string counted(std::int64_t count, std::string_view thing);
+
 /// Whether all of it is UTF-8.
 bool is_utf8(std::string_view text);
 
 /// Breaks lines at spaces so that none is wider than `width` characters, but for words that are:
-/// what follows a break is set in by two. `column` is where the text begins, and where it ends.
+/// what follows a break is set in by two, or stands under the second column of a line that has two,
+/// as lists and a program's help have it: two blanks or more are before it. Lines of JSON stay
+/// whole. `column` is where the text begins, and where it ends.
 std::string wrapped(std::string_view text, int width, int& column);
 
 }  // namespace starling

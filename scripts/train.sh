@@ -46,12 +46,17 @@ wait_mpi || status=$?
 
 if [ $trains = 0 ]; then exit "$status"; fi
 if [ "$status" = 0 ]; then
+  report="starling-report $output"
+  if (compile starling-report) >"$build/report.log" 2>&1 && "$build/bin/starling-report" "$output" --out "$output/report.html" >>"$build/report.log" 2>&1; then
+    report="$output/report.html, of $build/bin/starling-report (--text draws it here)"
+  fi
   value() { sed -n "s/^.*\"$1\": *\([0-9.eE+-]*\).*$/\1/p" "$output/summary.json" | head -1; }
   cat <<END
 
 Done in $(printf '%.0f' "$(value train_seconds)") s of training. Test accuracy: $(value test_accuracy)
   model     $output/model.safetensors
   metrics   $output/metrics.jsonl (a line per interval), $output/summary.json
+  report    $report
   curves    tensorboard --logdir "$output"
   config    $output/config.json (every key; training from it repeats the run)
 Try next:
@@ -65,7 +70,7 @@ elif [ $signals -gt 0 ] || [ "$status" = 75 ]; then
   else
     printf '\nStopped before the first checkpoint.\n' >&2
   fi
-else
+elif [ $told = 0 ]; then # a rank's error stands last
   printf '\nerror: training ended with exit status %s; the reason stands above (docs/outputs.md lists the codes)\n' "$status" >&2
 fi
 exit "$status"

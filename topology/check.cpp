@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "core/text.h"
 #include "topology/builtin.h"
 #include "topology/mixing.h"
 #include "topology/rational.h"
@@ -200,8 +201,8 @@ TopologyReport check_topology(const Topology& topology, const std::string& name,
   if (!analysis.mixing_fault.empty()) {
     const std::size_t count =
         static_cast<std::size_t>(topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod);
-    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks does not mix in its {} round{}: {}", name,
-         n, count, count == 1 ? "" : "s", analysis.mixing_fault);
+    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks does not mix in its {}: {}", name, n,
+         counted(static_cast<std::int64_t>(count), "round"), analysis.mixing_fault);
   }
   return analysis.report;
 }

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "topology/builtin.h"
 #include "topology/check.h"
 #include "topology/round_table.h"
@@ -48,8 +49,8 @@ namespace {
 
 void need(bool fits, const std::string& type, const char* number, const RankLayout& site) {
   if (fits) return;
-  fail(ExitCode::kUsage, "topology", "{} needs {}, not {}; for {} ranks: {}", type, number,
-       site.ranks, site.ranks, topologies_that_take(site));
+  fail(ExitCode::kUsage, "topology", "{} needs {}, not {}; for {}: {}", type, number, site.ranks,
+       counted(site.ranks, "rank"), topologies_that_take(site));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/text.h"
 #include "topology/mixing.h"
 #include "topology/picture.h"
 
@@ -70,7 +71,7 @@ std::string topology_svg(const Topology& topology, const TopologyReport& report,
       fmt::format("period {}, spectral gap {:.6g}, ",
                   topology.period() > 0 ? fmt::format("{}", period) : "none", report.spectral_gap);
   facts += report.rounds_to_consensus
-               ? fmt::format("exact consensus after {} rounds", *report.rounds_to_consensus)
+               ? "exact consensus after " + counted(*report.rounds_to_consensus, "round")
                : fmt::format("disagreement × {:.4g} a round", 1.0 - report.spectral_gap);
   if (panels < period) facts += fmt::format("; the first {} rounds", panels);
   if (topology.ranks() > kGraphRanks) facts += "; matrices, rows take from columns";

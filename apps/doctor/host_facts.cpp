@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "apps/inference/version.h"
 #include "apps/trainer/report/version.h"
 #include "comm/mpi/session.h"
 #include "core/host.h"

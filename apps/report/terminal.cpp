@@ -76,10 +76,9 @@ std::string report_text(const Runs& runs, std::size_t width) {
   for (const auto& run : runs) {
     const auto named = [&](const char* path) { return shown(text_at(run->config(), path), 30); };
     const Series& loss = run->series("loss");
-    text +=
-        fmt::format("{}  {}, step {}, {} rank{}, {}, {}", padded(shown(run->name, names), names),
-                    run->state(), run->last_step(), run->ranks(), run->ranks() == 1 ? "" : "s",
-                    named("/sync/algorithm/type"), named("/sync/topology/type"));
+    text += fmt::format("{}  {}, step {}, {}, {}, {}", padded(shown(run->name, names), names),
+                        run->state(), run->last_step(), counted(run->ranks(), "rank"),
+                        named("/sync/algorithm/type"), named("/sync/topology/type"));
     if (!loss.seconds.empty()) text += ", " + seconds_text(loss.seconds.back());
     text += "\n";
   }

@@ -13,6 +13,7 @@
 #include "comm/growth.h"
 #include "comm/mixer.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "kernels/open_backend.h"
 #include "topology/mixing.h"
 #include "topology/rational.h"
@@ -64,7 +65,9 @@ std::string groups_text(const std::vector<Group>& groups) {
                                       : fmt::format(" self {}, other {}", self_text, other_text);
     if (g + 1 < shown) result += ";";
   }
-  if (groups.size() > shown) result += fmt::format("; … and {} more groups", groups.size() - shown);
+  if (groups.size() > shown)
+    result += fmt::format("; … and {}",
+                          counted(static_cast<std::int64_t>(groups.size() - shown), "more group"));
   return result;
 }
 
@@ -81,7 +84,9 @@ std::string rows_text(const Round& round) {
     }
     if (row.size() > kNumbersPerGroup) result += fmt::format(" + … ({} terms)", row.size());
   }
-  if (round.rows.size() > i) result += fmt::format("; … and {} more rows", round.rows.size() - i);
+  if (round.rows.size() > i)
+    result += fmt::format("; … and {}",
+                          counted(static_cast<std::int64_t>(round.rows.size() - i), "more row"));
   return result;
 }
 
@@ -146,7 +151,7 @@ std::string report_text(const ChosenTopology& chosen) {
   const std::int64_t shown = std::min<std::int64_t>(count, kRoundsWithoutPeriod);
   for (std::int64_t k = 0; k < shown; ++k)
     text += fmt::format("round {}: {}\n", k, round_text(topology.round(k)));
-  if (shown < count) text += fmt::format("… and {} more rounds\n", count - shown);
+  if (shown < count) text += fmt::format("… and {}\n", counted(count - shown, "more round"));
   text += product_text(one_period(topology), period > 0 ? "the period" : "64 rounds");
   text += fmt::format("spectral gap: {:.12g}\n", report.spectral_gap);
   if (report.rounds_to_consensus) {

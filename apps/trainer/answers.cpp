@@ -7,7 +7,6 @@
 
 #include "apps/inference/plugins.h"
 #include "apps/trainer/config/train_config.h"
-#include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/run.h"
 #include "apps/trainer/schedules/schedule.h"
@@ -50,13 +49,12 @@ constexpr ListedKind kListed[] = {{"models", [] { return listed(models()); }},
                                   {"losses", [] { return listed(losses()); }},
                                   {"metrics", [] { return listed(metrics()); }}};
 
-/// One name a line; for a reader at a terminal with a line on each.
-void print_names(const std::string& kind) {
+/// One name a line; `described`: with a line on each.
+void print_names(const std::string& kind, bool described) {
   std::vector<std::string> kinds;
   for (const ListedKind& list : kListed) {
     if (kind == list.kind) {
       const std::vector<Listed> entries = list.entries();
-      const bool described = stdout_is_terminal();
       std::size_t widest = 0;
       for (const Listed& entry : entries) widest = std::max(widest, entry.name.size());
       std::string text;
@@ -82,7 +80,7 @@ bool answer_question(const TrainOptions& options, bool first_rank) {
   if (options.help)
     answer(options.help_text);
   else if (options.version)
-    answer(version_report() + nccl_version_line());
+    answer(version_report());
   else if (options.describe_config)
     answer(describe_config());
   else {
@@ -91,7 +89,7 @@ bool answer_question(const TrainOptions& options, bool first_rank) {
       ConfigSection root(config, options.config);
       load_plugins(root.texts("plugins", {}, ""));
     }
-    print_names(options.list);
+    print_names(options.list, options.list_long || stdout_is_terminal());
   }
   return true;
 }

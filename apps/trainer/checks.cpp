@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "apps/trainer/device/device.h"
@@ -45,9 +46,9 @@ void Trainer::check_updated() const {
         continue;
       fail(ExitCode::kUsage, "algorithm",
            {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
-           "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the "
+           "after {} bucket {} is as it was, though its parameter {} has a gradient; the "
            "algorithm must update every bucket, or the rate is too small to change a number",
-           step_ - first_step_, b, slot.parameter->name);
+           counted(step_ - first_step_, "step"), b, slot.parameter->name);
     }
   }
 }
@@ -75,9 +76,9 @@ void Trainer::tell_changes(const SafetensorsFile& file, const std::string& sourc
   if (const auto made = file.metadata.find(kThreads);
       made != file.metadata.end() && made->second != threads_text()) {
     log::info(
-        "the checkpoint was made with {} threads a rank, now there are {}: sums over them may "
+        "the checkpoint was made with {} a rank, now there are {}: sums over them may "
         "differ in their last bits",
-        made->second, threads_text());
+        counted(std::atoll(made->second.c_str()), "thread"), threads_text());
   }
   const nlohmann::json before = saved_config(file, source);
   const auto number = [&](const char* key) {

@@ -16,6 +16,7 @@
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/plugins.h"
+#include "apps/inference/version.h"
 #include "apps/trainer/auto/auto_plan.h"
 #include "apps/trainer/check_gradients.h"
 #include "apps/trainer/config/graph_plan.h"
@@ -24,7 +25,6 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/evaluate_model.h"
-#include "apps/trainer/output/terminal.h"
 #include "apps/trainer/output_folder.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
@@ -46,6 +46,7 @@
 #include "core/file_io.h"
 #include "core/flight_recorder.h"
 #include "core/host.h"
+#include "core/last_word.h"
 #include "core/log.h"
 #include "core/stop_signals.h"
 #include "core/text.h"
@@ -253,8 +254,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   if (const std::int64_t asked = run_length(config, site).total_steps;
       folder.resume && asked < folder.resume_step) {
     if (transport.rank() == 0)
-      say("{} has done {} steps, and {} are asked for: there is nothing to do\n", folder.path,
-          folder.resume_step, asked);
+      say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
+          counted(folder.resume_step, "step"), asked);
     return ExitCode::kOk;
   }
   if (recorded) open_flight_recorder(config, folder, transport);
@@ -288,8 +289,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                    folder.resume ? folder.resume_step : 0);
     }
     const double quota = cpu_quota();
-    say("starling {}: {} rank{} on {}, {}{}\n", version_text(), transport.size(),
-        transport.size() == 1 ? "" : "s", backend.description(), name_of(config.device.compute),
+    say("starling {}: {} on {}, {}{}\n", version_text(), counted(transport.size(), "rank"),
+        backend.description(), name_of(config.device.compute),
         std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
     say(chosen);
     say("{}: {}\n", config.resolved["model"].value("type", "model"),
@@ -483,14 +484,8 @@ void print_failure(const std::string& message, int rank) {
   complain(rank > 0 ? fmt::format("rank {}: {}", rank, message) : message);
 }
 
-}  // namespace
-
-ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport) {
-  Heritage heritage;
-  return run_world(options, make_transport, nullptr, heritage);
-}
-
-int train_main(int argc, char** argv) {
+/// train_main() but for the last word; `told`: whether this rank has told what is wrong.
+int run_program(int argc, char** argv, bool& told) {
   take_standard_files(false);
   register_builtins();
   TrainOptions options;
@@ -502,7 +497,7 @@ int train_main(int argc, char** argv) {
     if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until ranks know each other
   } catch (...) {
     const Error failure = as_error(std::current_exception());
-    if (is_first_rank()) print_failure(failure.what(), 0);
+    if (told) print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
   // A file over the size limit is a write error with a message, not a death
@@ -519,8 +514,8 @@ int train_main(int argc, char** argv) {
     const bool own = error.rank() < 0 || error.rank() == session.rank();
     recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther,
                    static_cast<int>(error.code()), error.what());
-    if (session.rank() == speaker)
-      print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
+    told = session.rank() == speaker;
+    if (told) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1)
       return static_cast<int>(error.code());
     // After divergence ranks notice at different steps, with exchanges in flight that nobody will
@@ -536,6 +531,19 @@ int train_main(int argc, char** argv) {
     print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
+}
+
+}  // namespace
+
+ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport) {
+  Heritage heritage;
+  return run_world(options, make_transport, nullptr, heritage);
+}
+
+int train_main(int argc, char** argv) {
+  bool told = is_first_rank();
+  const int status = run_program(argc, argv, told);
+  return last_word(status, told);
 }
 
 }  // namespace starling

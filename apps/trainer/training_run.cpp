@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/inference/version.h"
 #include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/evaluate_model.h"
-#include "apps/trainer/output/terminal.h"
-#include "apps/trainer/report/version.h"
 #include "apps/trainer/verify.h"
 #include "comm/agreement.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/host.h"

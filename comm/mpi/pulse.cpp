@@ -13,6 +13,7 @@
 #include "comm/mpi/ulfm.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
+#include "core/stop_signals.h"
 
 namespace starling::detail {
 namespace {
@@ -59,16 +60,6 @@ void mpi_check(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
   fail(ExitCode::kLost, "mpi", "{} failed: {}", call, text.data());
-}
-
-void let_signals_end_this_process() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
-    std::signal(signal, SIG_DFL);
-    ::sigaddset(&signals, signal);
-  }
-  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 MpiPulse* MpiPulse::instance() { return the_pulse; }

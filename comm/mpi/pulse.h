@@ -25,10 +25,6 @@ MPI_Comm& world_communicator();
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
 
-/// Lets the signals that end a job end this process at once again, whatever was arranged for them
-/// before.
-void let_signals_end_this_process();
-
 /// Small messages beside the data: a rank that waits for long asks "are you there?", the other's
 /// communication thread answers with what it last started; a rank that fails tells all others to
 /// end. Nothing is sent within a host while all goes well. One per process; callers hold

@@ -27,6 +27,8 @@
 #include "comm/mpi/ulfm.h"
 #include "comm/mpi/watch.h"
 #include "core/flight_recorder.h"
+#include "core/last_word.h"
+#include "core/stop_signals.h"
 
 namespace starling {
 namespace {
@@ -362,7 +364,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
     record();
     if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
     std::fflush(nullptr);
-    std::_Exit(static_cast<int>(code));
+    std::_Exit(last_word(static_cast<int>(code), true));
   }
   static std::atomic<bool> ending{false};
   if (ending.exchange(true)) {  // another thread of this rank is at it
@@ -379,7 +381,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
   record();
   // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the
   // others before their turn comes.
-  detail::let_signals_end_this_process();
+  let_signals_end_this_process();
   for (int i = 0; i < std::min(rank_, 8) * 6; ++i) {
     const std::unique_lock lock(detail::mpi_lock(), std::try_to_lock);
     if (lock.owns_lock() && pulse) pulse->poll();  // ends this process if another rank has spoken
@@ -389,7 +391,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
   std::fflush(nullptr);
   const bool locked = detail::mpi_lock().try_lock_for(std::chrono::milliseconds(500));
   if (locked && pulse) pulse->say_goodbye(static_cast<int>(code));
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  if (!end_mpirun(static_cast<int>(code))) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }
 

@@ -20,6 +20,7 @@
 #include "comm/mpi/quiet_thread.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/last_word.h"
 
 namespace starling::detail {
 namespace {
@@ -180,7 +181,7 @@ void StartWatch::end(const std::string& message) {
     std::fprintf(stderr, "%s\n", message.c_str());
   }
   std::fflush(nullptr);
-  std::_Exit(static_cast<int>(ExitCode::kLost));
+  std::_Exit(last_word(static_cast<int>(ExitCode::kLost), !message.empty()));
 }
 
 }  // namespace starling::detail

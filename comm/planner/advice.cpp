@@ -13,6 +13,7 @@
 #include "comm/growth.h"
 #include "comm/mixer.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "topology/mixing.h"
 
 namespace starling {
@@ -356,9 +357,8 @@ std::string advice_text(const Advice& advice, bool all) {
         (c.same_but_size(advice.choices[advice.best]) ||
          !shown.insert({c.algorithm, c.topology}).second))
       continue;
-    const std::string rounds = c.rounds_to_consensus
-                                   ? fmt::format("{} rounds", *c.rounds_to_consensus)
-                                   : fmt::format("×{:.3g}", c.rate);
+    const std::string rounds = c.rounds_to_consensus ? counted(*c.rounds_to_consensus, "round")
+                                                     : fmt::format("×{:.3g}", c.rate);
     text += fmt::format(
         "{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10} {:>8.3f}\n",
         recommended ? "* " : "  ", c.label(), c.bucket_mb, c.prediction.step * 1e3,

@@ -1,4 +1,5 @@
 #include "core/operations/losses.h"
+#include "core/text.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // The loss and what evaluation counts.
@@ -14,8 +15,8 @@ const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index class
   for (Index r = 0; r < rows; ++r) {
     if (label[r] < 0 || label[r] >= classes) {
       fail(ExitCode::kUsage, "data",
-           "the label {} of sample {} of a batch lies outside the model's {} classes", label[r], r,
-           classes);
+           "the label {} of sample {} of a batch lies outside the model's {}", label[r], r,
+           counted(classes, "class"));
     }
   }
   return label;

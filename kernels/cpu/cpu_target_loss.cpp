@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "core/operations/losses.h"
+#include "core/text.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A
@@ -14,9 +15,8 @@ namespace {
 
 void check_label(std::int32_t label, Index row, Index classes) {
   if (label >= 0 && label < classes) return;
-  fail(ExitCode::kUsage, "data",
-       "the label {} of sample {} of a batch lies outside the model's {} classes", label, row,
-       classes);
+  fail(ExitCode::kUsage, "data", "the label {} of sample {} of a batch lies outside the model's {}",
+       label, row, counted(classes, "class"));
 }
 
 /// The targets of a row, one-hot where they are a class number.

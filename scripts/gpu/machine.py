@@ -58,6 +58,7 @@ def facts(root, train, devices, rehearsed):
     smi = re.search(r"CUDA Version: *([0-9.]+)", answer(["nvidia-smi"], SMI_SECONDS)) if devices else None
     nvcc = re.search(r"release ([0-9.]+)", answer(["nvcc", "--version"]))
     sanitizer = re.search(r"[Vv]ersion ([0-9.]+)", answer(["compute-sanitizer", "--version"]))
+    nccl = re.search(r"NCCL [0-9.]+", answer([str(train.with_name("starling-doctor")), "check", "--json"]))
     return {
         "device": "a fake: this is a rehearsal, nothing is proven" if rehearsed else "; ".join(devices) or "no GPU",
         "driver supports CUDA": smi.group(1) if smi else "–",
@@ -66,7 +67,7 @@ def facts(root, train, devices, rehearsed):
         "host": f"{platform.system()} {platform.release()} {platform.machine()}, {cores()} cores, {memory_gib()} GiB",
         "Python": platform.python_version(),
         "commit": commit(root, train),
-        "Starling": "; ".join(answer([str(train), "--version"]).splitlines()) or "not built",
+        "Starling": "; ".join(answer([str(train), "--version"]).splitlines() + ([nccl.group()] if nccl else [])) or "not built",
     }
 
 

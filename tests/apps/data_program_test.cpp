@@ -26,7 +26,7 @@ TEST_CASE("data: what is not there is told with the remedy, before there is a fo
 2 1 | no CIFAR-10 | nowhere.*get_cifar10 | small.json --output out | data={"type": "cifar10", "path": "nowhere"}
 2 2 | on two ranks too | nowhere | small.json --output out | data={"type": "cifar10", "path": "nowhere"}
 2 1 | no MNIST | nowhere | small.json --output out | data={"type": "mnist", "path": "nowhere"}
-2 2 | fewer samples than ranks | training samples for 2 ranks; start fewer ranks, or give more$ | small.json --output out | data.limit=1 | batch_size=1
+2 2 | fewer samples than ranks | 1 training sample for 2 ranks; start fewer ranks, or give more$ | small.json --output out | data.limit=1 | batch_size=1
 unsaid <= 0
 folder digits
 pipe digits/train-images-idx3-ubyte

@@ -25,6 +25,11 @@ TEST_CASE("refusals: arguments") {
 2 1 | a config that is not there | no-such\.json | no-such.json
 2 1 | an unknown option | --no-such | small.json --no-such
 2 1 | a misspelt option | did you mean '--output'.*see starling-train --help | small.json --ouput x
+2 1 | options of other trainers | --epochs, --lr, --batch-size .*give --set epochs=3 --set optimizer.lr=0.1 --set batch_size=64$ | small.json --epochs 3 --lr=0.1 --batch-size 64
+2 1 | in short | give --set batch_size=8 --set optimizer.momentum=0.9 --device cuda$ | small.json -b 8 --momentum 0.9 --gpu 0
+2 1 | names of types | give --set model.type=resnet18 --set data.path=/x$ | small.json --arch resnet18 --data /x
+2 1 | one that nothing here stands for | not known: --local-rank 0; see | small.json --local-rank 0
+2 1 | --long needs --list | given without --list | --long
 2 1 | an unknown kind of --list | models | --list modles
 2 1 | --confusion needs --evaluate | confusion | small.json --confusion x.csv
 2 1 | --elastic alone | given without --resume | small.json --elastic

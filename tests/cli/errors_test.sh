@@ -12,6 +12,14 @@ check "a config that is wrong" 2 "^\[config\] .*batchsize" "$train" small.json -
 verify "is told in one line" one_line
 check "on three ranks" 2 "one-peer-exp.*3.*base-2" ranks 3 "$train" small.json --dry-run --set sync.topology.type=one-peer-exp
 verify "it is told once" bash -c '[ "$(grep -c "one-peer-exp" .stderr)" = 1 ]'
+for n in 1 3; do # mpirun would add a dozen lines to a rank that ends by itself
+  check "the cause of an end on $n ranks" 2 "batchsize: unknown key" ranks $n "$train" small.json --dry-run --set batchsize=4
+  verify "is all that is there, under mpirun too" one_line
+  check "before MPI is up" 2 "give --set optimizer.lr=0.1" ranks $n "$train" small.json --lr 0.1
+  verify "as well" one_line
+done
+check "of another program" 2 "unknown topology" ranks 1 "$build/bin/starling-topo" show none -n 4
+verify "as well" one_line
 check "an argument on two ranks" 2 "modles" ranks 2 "$train" --list modles
 verify "is told once" bash -c '[ "$(grep -c modles .stderr)" = 1 ]'
 check "ranks that MPI does not bring together" 2 "^\[mpi\] 2 processes were started \(SLURM_STEP_NUM_TASKS\).*srun --mpi=pmix" env SLURM_STEP_NUM_TASKS=2 "$train" small.json --output apart

@@ -14,14 +14,14 @@ done
 cp "$golden/444.jpg" "$golden/progressive.jpg" pets/val/ant/
 cp "$golden/rgb_alpha8.png" "$golden/rgb16.png" pets/val/bee/
 
-check "shards of pictures as they are" 0 "^30 pictures of 2 classes in 2 shards, .* in shards; 2 shards were made now, 0 pictures left out" "$prepare" images pets shards
+check "shards of pictures as they are" 0 "^30 pictures of 2 classes in 2 shards, .* in shards; 2 shards made now, 0 pictures left out" "$prepare" images pets shards
 verify "without a terminal progress is plain lines" grep -q "^picture 30/30 100%  [0-9]* pictures/s$" .stdout
-check "again there is nothing to do" 0 "0 shards were made now" "$prepare" images pets shards
-check "all records are checked" 0 "^30 records in 2 shards are as they were written$" "$prepare" check shards --threads 2
+check "again there is nothing to do" 0 "0 shards made now" "$prepare" images pets shards
+check "all records are checked" 0 "^30 records in 2 shards, as written$" "$prepare" check shards --threads 2
 check "resized as JPEG" 0 "^30 pictures" "$prepare" images pets small --size 24 --quality 80 --threads 1
 check "and as pixels" 0 "^30 pictures" "$prepare" images pets raw --size 24 --raw --shard-pictures 4
 check "pixels without a size" 0 "^30 pictures" "$prepare" images pets own --raw
-check "have the pictures' own" 0 "^30 records in 2 shards are as they were written$" "$prepare" check own
+check "have the pictures' own" 0 "^30 records in 2 shards, as written$" "$prepare" check own
 check "JPEG anew without a size" 0 "^30 pictures" "$prepare" images pets anew --quality 50
 verify "is smaller by its quality" bash -c '[ "$(cat anew/*.shard | wc -c)" -lt "$(cat shards/*.shard | wc -c)" ] && [ "$(cat own/*.shard | wc -c)" -gt "$(cat shards/*.shard | wc -c)" ]'
 verify "pixels take their bytes" bash -c '[ "$(cat raw/*.shard | wc -c)" -gt $((30 * 24 * 24 * 3)) ]'
@@ -72,10 +72,10 @@ python3 -c 'with open("damaged/train-00000.shard", "r+b") as file: data = bytear
 check "a flipped byte is found and named" 2 "^starling-prepare: \[shards\] damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" "$prepare" check damaged
 verify "and counted" grep -q "1 fault in the 2 shards of damaged; delete the files that are named" .stderr
 rm damaged/train-00000.shard
-check "it is made again" 0 "1 shards were made now" "$prepare" images pets damaged
+check "it is made again" 0 "1 shard made now" "$prepare" images pets damaged
 verify "as it was" diff -r shards damaged
 printf '\xff\xd8\xff\xe0 no more' >pets/train/ant/9.jpg
-check "a bad picture is named and left out" 0 "^29 pictures of 2 classes .* 1 pictures left out" "$prepare" images pets strict --on-bad-image skip
+check "a bad picture is named and left out" 0 "^29 pictures of 2 classes .* 1 picture left out" "$prepare" images pets strict --on-bad-image skip
 verify "on stderr" grep -q "^starling-prepare: \[picture\] pets/train/ant/9.jpg: " .stderr
 check "pixels with a quality" 2 "\-\-raw excludes --quality|--quality excludes --raw" "$prepare" images pets x --raw --size 20 --quality 80
 check "a filter that would resize nothing" 2 "\-\-interpolation requires --size" "$prepare" images pets x --interpolation bicubic

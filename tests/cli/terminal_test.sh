@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where stderr is a terminal, lines break at words to its width; in a file or a pipe a line stays
-# one line.
+# On a terminal, mpirun's too, lines break at words to its width, and progress has what matters; in
+# a file or a pipe a line stays one line.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 # on_terminal COLUMNS COMMAND...: what the command writes to stderr, a terminal so wide; stdout is
@@ -59,4 +59,28 @@ verify "stays one line" test "$(grep -c . .stderr)" = 1
 check "in the place of a progress line" 2 "^"$'\r\x1b'"\[K\[config\] .*static-rign" on_terminal both 500 "$train" small.json --dry-run --set "$long"
 check "a terminal that does not say how wide it is" 2 "^\[config\].*static-rign" on_terminal 0 "$train" small.json --dry-run --set "$long"
 verify "gets whole lines" test "$(grep -c . .stderr)" = 1
+
+# fits NAME COLUMNS PATTERN COMMAND...: all that the command shows is within the columns, of which
+# some line is like that.
+fits() {
+  local name=$1 columns=$2 pattern=$3
+  shift 3
+  check "$name" 0 "" on_terminal both "$columns" "$@"
+  tr '\r' '\n' <.stderr | sed 's/\x1b\[K//g' >screen
+  verify "is within $columns columns" bash -c '[ "$(wc -L <"$1")" -le "$2" ]' _ screen "$columns"
+  verify "and has '$pattern'" grep -qE "$pattern" screen
+}
+run=("$train" small.json --set steps=300 --set log_every=50)
+fits "a training" 80 '^\[#+\.*\] step [0-9]+/300 [0-9]+%  epoch .*  loss .*  lr .* img/s' "${run[@]}" --output wide
+fits "a narrow one" 50 '^step [0-9]+/300 [0-9]+%  loss [0-9.]+  [0-9]+ img/s' "${run[@]}" --output narrow
+fits "a narrower one" 34 '^step [0-9]+/300 [0-9]+%  loss [0-9.]+' "${run[@]}" --output narrower
+fits "on two ranks" 50 '^step [0-9]+/300 [0-9]+%  loss [0-9.]+  [0-9]+ img/s' mpirun --oversubscribe -n 2 "${run[@]}" --output two
+fits "a list" 60 '^                       ?[a-z]' "$train" --list topologies
+fits "the help" 70 '^ {30}' "$train" --help
+check "an error of a rank" 2 "^  'batch_size'.; known: plugins" on_terminal 60 mpirun --oversubscribe -n 2 "$train" small.json --dry-run --set bacht_size=3
+verify "is within the terminal" bash -c '[ "$(sed "s/\x1b\[K//g; s/\r//g" .stderr | wc -L)" -le 60 ]'
+TERM=dumb check "a terminal that cannot go back" 0 "^step 300/300 100%" on_terminal both 80 "${run[@]}" --output dumb
+verify "gets lines" bash -c '! grep -q "$(printf "\x1b")" .stderr'
+check "a list with a line on each, in a pipe" 0 "^ring +pairs of neighbours in turn" "$train" --list topologies --long
+check "without" 0 "^ring$" "$train" --list topologies
 finish

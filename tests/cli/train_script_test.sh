@@ -8,9 +8,11 @@ export STARLING_BUILD=$build STARLING_SKIP_SETUP=1 STARLING_RANKS=2
 few=(--set data.limit=2048 --set data.test_limit=512 --set evaluate.every_epochs=0)
 
 STARLING_OUTPUT=$work/a check "a short training" 0 "Test accuracy: 0\.[0-9]+" "$root/scripts/train.sh" "${few[@]}" --set steps=4
-for word in model.safetensors metrics.jsonl "Try next"; do verify "the last lines name $word" grep -qF "$word" "$work/.stdout"; done
+for word in model.safetensors metrics.jsonl report.html "Try next"; do verify "the last lines name $word" grep -qF "$word" "$work/.stdout"; done
 check "a folder in use" 2 "a" "$root/scripts/train.sh" "${few[@]}" --set steps=4 --output "$work/a"
 check "a dry run" 0 "parameters" "$root/scripts/train.sh" --dry-run
+check "what is wrong" 2 "batchsize: unknown key" "$root/scripts/train.sh" --set batchsize=3
+verify "stands last" bash -c 'tail -n 1 "$1" | grep -q "batchsize: unknown key"' _ "$work/.stderr"
 check "a bad number of ranks" 2 "STARLING_RANKS" env STARLING_RANKS=many "$root/scripts/train.sh"
 
 "$root/scripts/train.sh" "${few[@]}" --set steps=100000 --set log_every=1 --output "$work/b" >b.log 2>&1 &

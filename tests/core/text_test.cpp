@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+using starling::counted;
 using starling::wrapped;
 
 namespace {
@@ -95,4 +96,16 @@ TEST_CASE("text: a line may come in pieces") {
   CHECK(wrapped("fourfive", 10, column) == "fourfive");  // may go on a word
   CHECK(wrapped("\n", 10, column) == "\n");
   CHECK(column == 0);
+  CHECK(wrap_at(20, "  ring  pairs of neighbours") == "  ring  pairs of\n        neighbours");
+  CHECK(wrap_at(20, "a  b  of three columns here") == "a  b  of three\n  columns here");
+  CHECK(wrap_at(20, "  \"key\": \"a long text of JSON\"\nnext") ==
+        "  \"key\": \"a long text of JSON\"\nnext");
+}
+
+TEST_CASE("text: a number of things") {
+  CHECK(counted(1, "rank") == "1 rank");
+  CHECK(counted(0, "rank") == "0 ranks");
+  CHECK(counted(2, "class") == "2 classes");
+  CHECK(counted(3, "batch") == "3 batches");
+  CHECK(counted(1, "batch") == "1 batch");
 }

@@ -3,47 +3,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <sstream>
 #include <string>
-#include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/config/habits.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/error.h"
 
 namespace starling {
-namespace {
-
-/// "--lr is no option but a key of the config; give it as --set optimizer.lr=VALUE" where an
-/// argument has a key's name, as other trainers' options do.
-std::optional<std::string> key_hint(const CLI::App& app, int argc, const char* const* argv) {
-  const std::vector<const CLI::Option*> known = app.get_options();
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
-    if (!argument.starts_with("--") || argument.size() < 4) continue;
-    const std::string name = argument.substr(2);
-    if (std::any_of(known.begin(), known.end(),
-                    [&](const CLI::Option* option) { return option->check_lname(name); }))
-      continue;
-    register_builtins();
-    std::istringstream lines(describe_config());
-    for (std::string line; std::getline(lines, line);) {  // "| `optimizer.lr` | number | …"
-      if (!line.starts_with("| `")) continue;
-      const std::string key = line.substr(3, line.find('`', 3) - 3);
-      if (key == name || key.ends_with("." + name))
-        return fmt::format("{} is no option but a key of the config; give it as --set {}=VALUE",
-                           argument, key);
-    }
-    break;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 TrainOptions parse_train_options(int argc, char** argv) {
   TrainOptions options;
@@ -76,19 +43,23 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--list", options.list,
                  "print the names of one kind: models, layers, topologies, algorithms, transports, "
                  "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics");
+  app.add_flag("--long", options.list_long,
+               "with --list: a line on each, as a terminal gets it anyway");
   app.add_option("--evaluate", options.evaluate,
                  "test a model.safetensors, or that of a run's folder, without training; on its "
                  "own data set, or on that of a config");
   app.add_option("--confusion", options.confusion,
                  "with --evaluate: write which classes are taken for which, as CSV");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
+  app.footer("On several ranks: mpirun --oversubscribe -n 4 starling-train CONFIG.json ...");
   options.help_text = app.help();
   refuse_empty_arguments(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     fail(ExitCode::kUsage, "arguments", "{}",
-         key_hint(app, argc, argv).value_or(argument_error(app, error, argc, argv)));
+         answer_to_habits(app, {argv + 1, argv + argc})
+             .value_or(argument_error(app, error, argc, argv)));
   }
   if (!options.confusion.empty() && options.evaluate.empty())
     fail(ExitCode::kUsage, "arguments",
@@ -96,6 +67,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   if (options.elastic && options.resume.empty())
     fail(ExitCode::kUsage, "arguments",
          "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
+  if (options.list_long && options.list.empty())
+    fail(ExitCode::kUsage, "arguments", "--long is given without --list; add --list KIND");
   // A run's own config, with every key, is in its folder.
   const std::string run = options.resume == "latest" ? options.output : options.resume;
   if (options.config.empty() && !run.empty() && std::filesystem::exists(run + "/config.json"))

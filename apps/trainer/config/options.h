@@ -9,7 +9,8 @@ namespace starling {
 struct TrainOptions {
   std::string config, output, resume, device, trace, list, evaluate, confusion;
   std::vector<std::string> settings;
-  bool elastic = false;  ///< --resume may go on with another number of ranks
+  bool list_long = false;  ///< --list says a line on each
+  bool elastic = false;    ///< --resume may go on with another number of ranks
   bool dry_run = false, check_gradients = false, version = false, help = false,
        describe_config = false;
   std::string help_text;

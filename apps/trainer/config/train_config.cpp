@@ -7,6 +7,7 @@
 #include "comm/bucket.h"
 #include "core/config_doc.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -199,8 +200,8 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
     if (least.count <= buckets) return;
     fail(ExitCode::kUsage, "config",
          {.file = config.source, .key = path + ".algorithm." + least.key},
-         "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb",
-         least.count, buckets, buckets == 1 ? "" : "s", buckets);
+         "is {}, but the model has {}; allowed: <= {}, or a smaller sync.bucket_mb", least.count,
+         counted(buckets, "bucket"), buckets);
   };
   for (std::size_t k = 0; k < config.sync.phases(); ++k)
     check(config.sync.phase(k).algorithm, SyncSettings::key(k));
@@ -211,20 +212,21 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   const std::int64_t samples = config.data.info.train_samples;
   if (samples < site.ranks) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "data"},
-         "has {} training samples for {} ranks; start fewer ranks, or give more", samples,
-         site.ranks);
+         "has {} for {}; start fewer ranks, or give more", counted(samples, "training sample"),
+         counted(site.ranks, "rank"));
   }
   if (config.length.batch_size * site.ranks > samples) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
-         "{0} on {1} ranks is more than the {2} training samples; allowed: <= {3}, as by --set "
+         "{0} on {1} is more than the {2}; allowed: <= {3}, as by --set "
          "batch_size={3}",
-         config.length.batch_size, site.ranks, samples, samples / site.ranks);
+         config.length.batch_size, counted(site.ranks, "rank"), counted(samples, "training sample"),
+         samples / site.ranks);
   }
   const std::int64_t batches = samples / site.ranks / config.length.batch_size;
   if (config.length.accumulate > batches) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"},
-         "{} is more than the {} batches of an epoch; allowed: <= {}", config.length.accumulate,
-         batches, batches);
+         "{} is more than the {} of an epoch; allowed: <= {}", config.length.accumulate,
+         counted(batches, "batch"), batches);
   }
   const std::int64_t steps = run_length(config, site).total_steps;
   const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path,
@@ -245,8 +247,8 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
       }
       if (key.period && key.after > 0) {
         fail(ExitCode::kUsage, "config", {.file = source, .key = name},
-             "is {}, but {} has {} steps from step {} on; allowed: <= {}", key.steps, what, most,
-             key.after, most);
+             "is {}, but {} has {} from step {} on; allowed: <= {}", key.steps, what,
+             counted(most, "step"), key.after, most);
       }
       fail(ExitCode::kUsage, "config", {.file = source, .key = name},
            "is {}, but {} has {} steps; allowed: <= {}", key.steps, what, of, most);
@@ -260,9 +262,9 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
       any = equality.after(t, 0, 1);
     if (!any) {
       fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.verify"},
-           "is {}, but after none of the run's {} steps that it divides have ranks just met; "
+           "is {}, but after none of the run's {} that it divides have ranks just met; "
            "allowed: the period of sync.algorithm, or 1",
-           config.sync.verify_every, steps);
+           config.sync.verify_every, counted(steps, "step"));
     }
   }
   std::int64_t last = 0;

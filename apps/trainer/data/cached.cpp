@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -159,7 +160,8 @@ std::string CachedDataset::text() const {
   const std::string whose = sharing_ranks_ > 1
                                 ? fmt::format("shared by the {} ranks of a host", sharing_ranks_)
                                 : "of each rank";
-  return fmt::format("cache: room for {} of {} samples, {:.1f} MiB {}", room, plan_.samples,
+  return fmt::format("cache: room for {} of {}, {:.1f} MiB {}", room,
+                     counted(plan_.samples, "sample"),
                      static_cast<double>(plan_.bytes()) * sharing_ranks_ / kMebibyte, whose);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -30,7 +31,7 @@ std::string DatasetInfo::sample_text() const {
     if (tensor.pixels) {
       text += tensor.shape.text();
     } else if (tensor.classes > 0 && tensor.shape.rank() == 0) {
-      text += fmt::format("{} classes", tensor.classes);
+      text += counted(tensor.classes, "class");
     } else {
       text += fmt::format("{} {} of {}", tensor.name, tensor.shape.text(), name_of(tensor.dtype));
     }

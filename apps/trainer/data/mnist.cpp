@@ -11,6 +11,7 @@
 
 #include "apps/trainer/data/builtin.h"
 #include "apps/trainer/data/files.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -94,8 +95,8 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
   file.elements = reader.read(bytes + 1);
   if (file.elements.size() != bytes) {
     fail(ExitCode::kUsage, "data", {.file = path},
-         "the header declares {} samples of {} bytes, {} follow; is the file cut short or damaged?",
-         file.count, item_size,
+         "the header declares {} of {}, {} follow; is the file cut short or damaged?",
+         counted(file.count, "sample"), counted(item_size, "byte"),
          file.elements.size() < bytes ? fmt::format("only {} bytes", file.elements.size())
                                       : "more bytes than that");
   }

@@ -1,6 +1,7 @@
 #include "apps/trainer/output/arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -12,9 +13,11 @@
 #include <sstream>
 #include <vector>
 
+#include "apps/inference/version.h"
 #include "core/console.h"
 #include "core/crash.h"
 #include "core/error.h"
+#include "core/last_word.h"
 #include "core/registry.h"
 #include "core/stop_signals.h"
 #include "core/text.h"
@@ -45,7 +48,10 @@ std::string option_hint(const std::vector<const CLI::App*>& apps, int argc,
 
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
                            const char* const* argv) {
-  std::string text = error.what();
+  // CLI11 tells the arguments that it does not know backwards.
+  std::string text = dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr
+                         ? error.what()
+                         : fmt::format("not known: {}", fmt::join(app.remaining(true), " "));
   std::replace(text.begin(), text.end(), '\n', ' ');
   text = shown(text, 400);
   std::string command = app.get_name();
@@ -77,10 +83,13 @@ void refuse_empty_arguments(int argc, const char* const* argv) {
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv) {
   refuse_empty_arguments(argc, argv);
+  app.set_version_flag(
+      "--version", fmt::format("{} {} (commit {})", app.get_name(), version_text(), commit_text()),
+      "print version and commit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help
+    if (error.get_exit_code() == 0) {  // --help, --version
       std::ostringstream text;
       const int status = app.exit(error, text, text);
       answer(text.str());
@@ -101,7 +110,7 @@ int run_program(const char* name, const std::function<int()>& program) {
   } catch (...) {
     const Error failure = as_error(std::current_exception());
     complain("{}: {}", name, failure.what());
-    return static_cast<int>(failure.code());
+    return last_word(static_cast<int>(failure.code()), true);
   }
 }
 

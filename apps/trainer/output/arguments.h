@@ -12,7 +12,7 @@ class ParseError;
 namespace starling {
 
 /// The text of what is wrong with a program's arguments, in one line, with the nearest option that
-/// there is and where to read on. Example: "The following argument was not expected: --bandwith;
+/// there is and where to read on. Example: "not known: --bandwith 3;
 /// did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
                            const char* const* argv);
@@ -21,8 +21,9 @@ std::string argument_error(const CLI::App& app, const CLI::ParseError& error, in
 /// of the shell was: no option has a use for it, and CLI11 would take the next argument for the
 /// value.
 void refuse_empty_arguments(int argc, const char* const* argv);
-/// Parses a program's arguments. The exit status where they ask for help, which is printed then;
-/// Error(kUsage) where they are wrong, Error(kOutput) where the help cannot be printed.
+/// Parses a program's arguments. The exit status where they ask for help or, by --version, for the
+/// version, which is printed then; Error(kUsage) where they are wrong, Error(kOutput) where it
+/// cannot be printed.
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv);
 /// Runs a program, for its main(), and tells of an error in one line, "NAME: [component] …".
 /// Returns the exit status.

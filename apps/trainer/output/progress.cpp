@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "apps/trainer/output/terminal.h"
 #include "core/console.h"
 
 namespace starling {
@@ -20,6 +19,17 @@ constexpr int kBarWidth = 24, kLeastBar = 5;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// The line, whose fields stand two blanks apart, without as many of them as it takes.
+std::string shortened(std::string line, std::size_t width) {
+  for (const char* least : {"  lr ", "  epoch ", "/s", " left"}) {
+    const std::size_t at = line.find(least);
+    if (line.size() <= width || at == std::string::npos) continue;
+    const std::size_t begin = line.rfind("  ", at), end = line.find("  ", at + 1);
+    line.erase(begin, end == std::string::npos ? end : end - begin);
+  }
+  return line.substr(0, width);
 }
 
 }  // namespace
@@ -34,11 +44,12 @@ struct Progress::State {
   bool shown = false;      ///< `line` has been printed
   bool on_screen = false;  ///< a progress line stands at the cursor (terminal)
 
-  /// The line with a bar as wide as there is room for: its numbers matter more.
+  /// The line with a bar as wide as there is room for: its numbers matter more. Where they have no
+  /// room themselves, those go that say least.
   std::string fitted(std::size_t width) const {
     const auto room = static_cast<std::int64_t>(width) - static_cast<std::int64_t>(line.size()) - 3;
     const int bar = static_cast<int>(std::min<std::int64_t>(room, kBarWidth));
-    if (bar < kLeastBar) return line.substr(0, width);
+    if (bar < kLeastBar) return shortened(line, width);
     const int filled = static_cast<int>(part * bar);
     return fmt::format("[{:#<{}}{:.<{}}] {}", "", filled, "", bar - filled, line);
   }
@@ -93,7 +104,8 @@ void Progress::update(std::int64_t done, std::string_view details) {
 
 void Progress::message(const std::string& line) {
   if (state_->on_screen) {
-    say("\r\x1b[K" + line + "\n");
+    say("\r\x1b[K");
+    say(line + "\n");
     state_->on_screen = false;
     state_->show();
   } else {

@@ -15,6 +15,7 @@
 #include "comm/exchange_schedule.h"
 #include "comm/growth.h"
 #include "core/operations/updates.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -230,7 +231,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
       fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,
                   config.data.info.test_samples, config.data.info.sample_text());
   out += config.data.info.contents;
-  out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch,
+  out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
                      length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
@@ -243,10 +244,11 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
     const BucketLayout& bucket = plan.buckets[i];
     elements += static_cast<double>(bucket.elements);
-    out +=
-        fmt::format("  bucket {}: {} tensors, {} elements, {}: {} … {}\n", i, bucket.slots.size(),
-                    bucket.elements, size_text(static_cast<double>(bucket.elements) * element),
-                    bucket.slots.front().parameter->name, bucket.slots.back().parameter->name);
+    out += fmt::format("  bucket {}: {}, {}, {}: {} … {}\n", i,
+                       counted(static_cast<std::int64_t>(bucket.slots.size()), "tensor"),
+                       counted(bucket.elements, "element"),
+                       size_text(static_cast<double>(bucket.elements) * element),
+                       bucket.slots.front().parameter->name, bucket.slots.back().parameter->name);
   }
   out += memory_text(memory_need(config, site, trace));
   out += cache_text(config, site);

@@ -2,15 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "apps/inference/version.h"
 #include "comm/mpi/session.h"
 #include "comm/nccl/nccl.h"
 #include "kernels/library_versions.h"
-#include "starling_build.h"  // made by the build
 
 namespace starling {
-
-std::string version_text() { return STARLING_VERSION; }
-std::string commit_text() { return STARLING_COMMIT; }
 
 std::string version_report() {
   return fmt::format("starling {} (commit {})\ncompiler: {}\n{}\n{}\n", version_text(),

@@ -4,8 +4,6 @@
 
 namespace starling {
 
-std::string version_text();  ///< "0.2.0"
-std::string commit_text();   ///< the commit that was built, "unknown" outside a checkout
 /// What --version prints: version, commit, compiler and libraries.
 std::string version_report();
 /// "NCCL 2.28.9", a line, where the CUDA plug-in is here and has it; else empty. Opens the plug-in,

@@ -13,6 +13,7 @@
 #include "apps/trainer/state/training_state.h"
 #include "comm/agreement.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -106,8 +107,8 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
       if (needs_weights && file.metadata.count("mean_weight") == 0) {
         fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
              "the checkpoint does not say what weight each rank has in the mean model; go on with "
-             "{} ranks as before",
-             made);
+             "{} as before",
+             counted(made, "rank"));
       }
     }
   });
@@ -228,17 +229,18 @@ std::string text_of(const std::vector<Stretch>& stretches, const RunLength& leng
   const auto update = [&](const Stretch& stretch) {
     return stretch.ranks * stretch.batch_size * accumulate;
   };
-  std::string text = fmt::format("elastic: from step {} on {} rank{} in place of {}, ", now.step,
-                                 now.ranks, now.ranks == 1 ? "" : "s", before.ranks);
+  std::string text = fmt::format("elastic: from step {} on {} in place of {}, ", now.step,
+                                 counted(now.ranks, "rank"), before.ranks);
   text += now.batch_size == before.batch_size
               ? fmt::format("batch_size {} as before, ", now.batch_size)
               : fmt::format("batch_size {} in place of {}, ", now.batch_size, before.batch_size);
   text += update(now) == update(before)
-              ? fmt::format("{} samples an update as before", update(now))
-              : fmt::format("{} samples an update in place of {}", update(now), update(before));
+              ? fmt::format("{} an update as before", counted(update(now), "sample"))
+              : fmt::format("{} an update in place of {}", counted(update(now), "sample"),
+                            update(before));
   const double rate = std::pow(length.batch_ratio(now.step), elastic.lr_power);
   if (rate != 1.0) text += fmt::format(", the rate {:.4g} times the schedule's", rate);
-  return text + fmt::format(", {} updates an epoch\n", length.steps_per_epoch);
+  return text + fmt::format(", {} an epoch\n", counted(length.steps_per_epoch, "update"));
 }
 
 }  // namespace starling

@@ -11,6 +11,7 @@
 #include "comm/algorithm.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -232,8 +233,8 @@ std::vector<std::string> check_resumable(const SafetensorsFile& file, const std:
   }
   if (metadata(file, source, "ranks") != std::to_string(ranks)) {
     fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
-         "the checkpoint was made by {} ranks, this run has {}; start as many, or add --elastic",
-         metadata(file, source, "ranks"), ranks);
+         "the checkpoint was made by {}, this run has {}; start as many, or add --elastic",
+         counted(std::atoll(metadata(file, source, "ranks").c_str()), "rank"), ranks);
   }
   nlohmann::json saved = saved_config(file, source);
   // Checkpoints that name no task are of a version that knew one alone.

@@ -8,6 +8,7 @@
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/tasks/metric.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "layers/functions.h"
 
 namespace starling {
@@ -49,9 +50,8 @@ class ClassificationTask final : public Task {
       const char* assumed = images_of(data()).pictures && data().class_names.empty()
                                 ? " (by data.classes, as data.path has no class folders to count)"
                                 : "";
-      section.error("num_classes",
-                    "the model has {} outputs, the data has {} classes{}; allowed: >= {}", asked,
-                    classes_, assumed, classes_);
+      section.error("num_classes", "the model has {}, the data has {}{}; allowed: >= {}",
+                    counted(asked, "output"), counted(classes_, "class"), assumed, classes_);
     }
   }
   std::string usual_loss() const override { return "cross_entropy"; }
