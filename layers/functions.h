@@ -32,8 +32,8 @@ struct BatchNormState {
   double eps = 1e-5, momentum = 0.1;
 };
 /// Normalises over a batch, or as the pass says (layers/norm_statistics.h). In training every
-/// channel needs two values at least (Error(kUsage)). Otherwise the running statistics are
-/// constants.
+/// channel needs two values at least (Error(kUsage)). Otherwise, and where neither gamma nor beta
+/// is trainable, the running statistics are constants.
 Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active,
                     const Variable& residual, Pass& pass);
 /// Normalises over the last dimension.
@@ -77,10 +77,12 @@ struct TargetLossSettings {
   LossKind kind = LossKind::kCrossEntropy;
   double parameter = 0.0;        ///< γ of kFocal, δ of kHuber
   double label_smoothing = 0.0;  ///< of kCrossEntropy and kFocal
+  Tensor class_weights = {};     ///< of these too: fp64 [C], or none
 };
 /// Mean over the rows of x[N,C] for kCrossEntropy and kFocal, otherwise over all elements, times
 /// `scale`; a scalar, in fp32 where x is in low precision. targets: floating, as large as x; or
-/// int32 [N], numbers of classes, which stand for one-hot rows.
+/// int32 [N], numbers of classes, which stand for one-hot rows. With class weights w the mean over
+/// rows of numbers y is Σ w_y·l / Σ w_y, and 0 where that sum is 0; over other rows it stays Σ / N.
 Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings,
                      double scale, Pass& pass);
 

@@ -49,7 +49,8 @@ Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossS
                   .parameter = settings.parameter,
                   .label_smoothing = settings.label_smoothing,
                   .scale = scale / static_cast<double>(terms),
-                  .gradient_scale = pass.loss_scale};
+                  .gradient_scale = pass.loss_scale,
+                  .class_weights = settings.class_weights};
   Tensor gradient;
   if (pass.tape && x.requires_grad()) {
     gradient = Tensor(pass.backend, shape, x.dtype());

@@ -16,6 +16,9 @@ void check(const TargetLoss& args) {
     call.has(args.targets, "targets", x.elements(), wide);
   call.may_have(args.dx, "dx", x.elements(), args.x.dtype());
   call.may_have(args.loss, "loss", 1, wide);
+  call.may_have(args.class_weights, "class_weights", x.columns, DType::kFloat64);
+  call.that(!args.class_weights || is_softmax(args.kind),
+            "class_weights are for the losses of a softmax");
 }
 
 void check(const ConfusionCounts& args) {

@@ -13,13 +13,19 @@ namespace starling {
 /// stand for rows with a 1 in that place, or as many numbers as x, in fp32 (fp64 for fp64). `loss`
 /// (a scalar like them) receives the SUM over rows, or over elements, times `scale`; dx (optional)
 /// receives the gradient of that times `gradient_scale`. Arithmetic is fp64's, but of the cross
-/// entropy with classes x's own, in one pass.
+/// entropy with classes x's own, in one pass. `class_weights` (optional, fp64 [C], for those of a
+/// softmax): each class's term counts so much. Where targets are numbers of classes, both results
+/// are then divided by the mean weight of these classes, or 0 where that is 0: PyTorch's weighted
+/// mean where `scale` is 1/N.
 struct TargetLoss {
   LossKind kind = LossKind::kCrossEntropy;
   Tensor x, targets, loss, dx;
   double parameter = 0.0;  ///< γ or δ
   double label_smoothing = 0.0, scale = 1.0, gradient_scale = 1.0;
-  Accesses accesses() const { return Accesses().read({x, targets}).write({loss, dx}); }
+  Tensor class_weights = {};
+  Accesses accesses() const {
+    return Accesses().read({x, targets, class_weights}).write({loss, dx});
+  }
 };
 
 /// Adds into counts (fp64 [C, C + 1], on the device) one for each row of logits [N,C]: in the row

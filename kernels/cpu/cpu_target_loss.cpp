@@ -44,8 +44,10 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
   const auto log_p = [&](Index c) {
     return static_cast<double>(cpu::widen(row[c])) - largest - log_sum;
   };
+  const double* weights = args.class_weights ? args.class_weights.data<double>() : nullptr;
   for (Index c = 0; c < classes; ++c) {
-    const double wanted = (1.0 - smoothing) * target(c) + uniform;
+    double wanted = (1.0 - smoothing) * target(c) + uniform;
+    if (weights) wanted *= weights[c];
     const math::LossTerm term = math::focal_loss(log_p(c), wanted, args.parameter);
     loss += term.value;
     total += slopes[c] = term.slope;
@@ -57,15 +59,25 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
   return loss;
 }
 
+/// What class weights divide the mean over rows by: the labels' mean weight.
+double weight_factor(const Tensor& class_weights, const std::int32_t* labels, Index rows) {
+  if (!class_weights || !labels) return 1.0;
+  double sum = 0.0;
+  for (Index r = 0; r < rows; ++r) sum += class_weights.data<double>()[labels[r]];
+  return sum > 0.0 ? static_cast<double>(rows) / sum : 0.0;
+}
+
 }  // namespace
 
 void CpuBackend::issue(const TargetLoss& args) {
   const auto [rows, classes] = cpu::matrix_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
-  if (by_number && args.kind == LossKind::kCrossEntropy) return cross_entropy(args);
+  if (by_number && args.kind == LossKind::kCrossEntropy && !args.class_weights)
+    return cross_entropy(args);
   const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
   for (Index r = 0; labels && r < rows; ++r) check_label(labels[r], r, classes);
   const bool softmax = is_softmax(args.kind);
+  const double scale = args.scale * weight_factor(args.class_weights, labels, rows);
   floating(args.x, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
@@ -73,7 +85,7 @@ void CpuBackend::issue(const TargetLoss& args) {
     T* dx = cpu::optional<T>(args.dx);
     R* loss = cpu::optional<R>(args.loss);
     const Targets<R> targets{labels, labels ? nullptr : args.targets.data<R>()};
-    const double factor = args.scale * args.gradient_scale;
+    const double factor = scale * args.gradient_scale;
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, std::max<Index>(1, 1024 / width), [&](Index begin, Index end) {
       const cpu::Workspace<double> slopes(*allocator_, softmax ? width : 1);
@@ -97,7 +109,7 @@ void CpuBackend::issue(const TargetLoss& args) {
     });
     double sum = 0.0;
     for (Index r = 0; r < n; ++r) sum += losses.data()[r];
-    if (loss) *loss = static_cast<R>(sum * args.scale);
+    if (loss) *loss = static_cast<R>(sum * scale);
   });
 }
 

@@ -15,6 +15,9 @@ from torch.nn import functional as F
 ROWS, CLASSES = 4, 5
 
 
+WEIGHTS = [0.5, 3.0, 1.25, 0.0, 2.0]  # of classes
+
+
 def focal(x, target, gamma):
     log_p = F.log_softmax(x, dim=1)
     return -(target * (1 - log_p.exp()) ** gamma * log_p).sum(1).mean()
@@ -27,6 +30,7 @@ def main():
     one_hot = F.one_hot(labels, CLASSES).double()
     # What a mix of two samples gives.
     soft = ((0.7 * one_hot + 0.3 * one_hot.flip(0)) * 1000).round() / 1000
+    weights = torch.tensor(WEIGHTS, dtype=torch.float64)
     cases = []
     for name, loss in {
         "cross_entropy": lambda x, t: F.cross_entropy(x, t),
@@ -38,6 +42,10 @@ def main():
         "l1": F.l1_loss,
         "huber": F.huber_loss,
         "huber 0.3": lambda x, t: F.huber_loss(x, t, delta=0.3),
+        "cross_entropy weighted": lambda x, t: F.cross_entropy(x, t, weights),
+        "cross_entropy weighted smoothed": lambda x, t: F.cross_entropy(
+            x, t, weights, label_smoothing=0.1
+        ),
     }.items():
         case = {"name": name}
         for kind, target in {"labels": one_hot, "soft": soft}.items():
@@ -52,6 +60,7 @@ def main():
         "outputs": x.flatten().tolist(),
         "labels": labels.tolist(),
         "soft": soft.flatten().tolist(),
+        "weights": WEIGHTS,
         "cases": cases,
     }
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "losses.json")

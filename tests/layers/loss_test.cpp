@@ -49,7 +49,19 @@ const char* const kGoldenNames[] = {"cross_entropy",
                                     "mse",
                                     "l1",
                                     "huber",
-                                    "huber 0.3"};
+                                    "huber 0.3",
+                                    "cross_entropy weighted",
+                                    "cross_entropy weighted smoothed"};
+
+/// All losses, and those of a softmax with these weights of classes, in the golden file's order.
+std::vector<TargetLossSettings> with_weighted(const std::vector<double>& weights) {
+  std::vector<TargetLossSettings> all(std::begin(kAllLosses), std::end(kAllLosses));
+  for (const double smoothing : {0.0, 0.1}) {
+    all.push_back({LossKind::kCrossEntropy, 0.0, smoothing,
+                   tensor_of(weights, {static_cast<std::int64_t>(weights.size())})});
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -61,24 +73,26 @@ TEST_CASE(
   const Tensor x = tensor_of(document["outputs"].get<std::vector<double>>(), shape);
   const Tensor labels = labels_of(document["labels"].get<std::vector<std::int32_t>>());
   const Tensor soft = tensor_of(document["soft"].get<std::vector<double>>(), shape);
-  REQUIRE(document["cases"].size() == std::size(kAllLosses));
-  for (std::size_t i = 0; i < std::size(kAllLosses); ++i) {
+  const std::vector<TargetLossSettings> losses =
+      with_weighted(document["weights"].get<std::vector<double>>());
+  REQUIRE(document["cases"].size() == losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
     const nlohmann::json& item = document["cases"][i];
     REQUIRE(item["name"] == kGoldenNames[i]);
     CAPTURE(kGoldenNames[i]);
     for (const bool by_number : {true, false}) {
       CAPTURE(by_number);
       const nlohmann::json& expected = item[by_number ? "labels" : "soft"];
-      const Found found = loss_of(x, by_number ? labels : soft, kAllLosses[i]);
+      const Found found = loss_of(x, by_number ? labels : soft, losses[i]);
       CHECK(found.value == doctest::Approx(expected["value"].get<double>()).epsilon(1e-14));
       for (std::size_t k = 0; k < found.gradient.size(); ++k)
         CHECK(std::abs(found.gradient[k] - expected["gradient"][k].get<double>()) < 1e-15);
       // bf16 holds the outputs to 8 bits; the loss is fp32.
       const Tensor low = cast_to(x, DType::kBFloat16);
       const Found exact =
-          loss_of(cast_to(low, DType::kFloat64), by_number ? labels : soft, kAllLosses[i]);
+          loss_of(cast_to(low, DType::kFloat64), by_number ? labels : soft, losses[i]);
       const Found narrow =
-          loss_of(low, by_number ? labels : cast_to(soft, DType::kFloat32), kAllLosses[i]);
+          loss_of(low, by_number ? labels : cast_to(soft, DType::kFloat32), losses[i]);
       CHECK(narrow.value == doctest::Approx(exact.value).epsilon(1e-6));
       for (std::size_t k = 0; k < exact.gradient.size(); ++k)
         CHECK(std::abs(narrow.gradient[k] - exact.gradient[k]) <=
@@ -92,7 +106,9 @@ TEST_CASE("layers/loss: finite differences agree in fp64, whatever scales the lo
   const std::vector<double> x = noise(1, 12);
   std::vector<double> weights = noise(2, 12);
   for (double& w : weights) w = std::abs(w);
-  for (const TargetLossSettings& settings : kAllLosses) {
+  std::vector<TargetLossSettings> losses = with_weighted({0.0, 2.5, 0.75, 1.5});
+  losses.push_back({LossKind::kFocal, 2.0, 0.0, losses.back().class_weights});
+  for (const TargetLossSettings& settings : losses) {
     CAPTURE(static_cast<int>(settings.kind));
     for (const Tensor& targets : {labels_of({3, 0, 1}), tensor_of(weights, shape)}) {
       const Found found = loss_of(tensor_of(x, shape), targets, settings, 0.5, 3.0, 4.0);
@@ -141,6 +157,29 @@ TEST_CASE(
     if (smoothing == 0.0)
       CHECK(loss_of(x, labels_of(labels), focal, 0.5).value ==
             doctest::Approx(by_number).epsilon(1e-14));
+  }
+}
+
+TEST_CASE(
+    "layers/loss: with weights of classes a batch of labels is its weighted mean, one of no weight "
+    "is nothing") {
+  const std::vector<double> x = noise(4, 12);
+  const Tensor weights = tensor_of({0.0, 1.0, 4.0}, {3});
+  for (const LossKind kind : {LossKind::kCrossEntropy, LossKind::kFocal}) {
+    const double gamma = kind == LossKind::kFocal ? 2.0 : 0.0;
+    const TargetLossSettings weighted{kind, gamma, 0.0, weights}, plain{kind, gamma};
+    const auto of_row = [&](std::ptrdiff_t row, std::int32_t label) {
+      return loss_of(tensor_of({x.begin() + 3 * row, x.begin() + 3 * row + 3}, {1, 3}),
+                     labels_of({label}), plain)
+          .value;
+    };
+    const std::vector<std::int32_t> labels{2, 0, 1, 2};
+    const double mean = (4.0 * of_row(0, 2) + of_row(2, 1) + 4.0 * of_row(3, 2)) / 9.0;
+    CHECK(loss_of(tensor_of(x, {4, 3}), labels_of(labels), weighted).value ==
+          doctest::Approx(mean).epsilon(1e-14));
+    const Found none = loss_of(tensor_of(x, {4, 3}), labels_of({0, 0, 0, 0}), weighted);
+    CHECK(none.value == 0.0);
+    CHECK(none.gradient == std::vector<double>(12, 0.0));
   }
 }
 

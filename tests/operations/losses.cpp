@@ -59,15 +59,17 @@ namespace {
 
 using Wide = long double;  // so that differences of its values keep enough digits
 
-/// The formulas as they are written down, with nothing done against overflow.
+/// The formulas as they are written down, with nothing done against overflow. `weights`: of
+/// classes, or null.
 Wide plain_loss(LossKind kind, const std::vector<Wide>& x, const double* t, double parameter,
-                double smoothing) {
+                double smoothing, const double* weights = nullptr) {
   Wide sum = 0, loss = 0;
   for (const Wide score : x) sum += std::exp(score);
   for (std::size_t c = 0; c < x.size(); ++c) {
     const Wide p = std::exp(x[c]) / sum, d = std::abs(x[c] - t[c]),
                sigmoid = 1 / (1 + std::exp(-x[c]));
-    const Wide wanted = (1 - smoothing) * t[c] + smoothing / static_cast<double>(x.size());
+    const Wide wanted = (weights ? weights[c] : 1.0) *
+                        ((1 - smoothing) * t[c] + smoothing / static_cast<double>(x.size()));
     switch (kind) {
       case LossKind::kCrossEntropy: loss -= wanted * std::log(p); break;
       case LossKind::kFocal:
@@ -92,15 +94,28 @@ std::string text_of(LossKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+/// Input number `place`: weights of classes, of which the first counts nothing.
+void add_weights(Operation& op, Index classes, std::size_t place) {
+  op.name += ", weighted";
+  op.inputs.push_back({classes});
+  op.input_roles.push_back(Role::kExact);
+  op.fit = [place, also = op.fit](std::vector<Numbers>& in) {
+    if (also) also(in);
+    for (double& w : in[place]) w = std::abs(w);
+    in[place][0] = 0.0;
+  };
+}
+
 }  // namespace
 
-Operation target_loss(LossKind kind, Index rows, Index classes, double parameter,
-                      double smoothing) {
+Operation target_loss(LossKind kind, Index rows, Index classes, double parameter, double smoothing,
+                      bool weighted) {
   Operation op;
   op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}", text_of(kind), rows,
                         classes, parameter, smoothing);
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};
+  if (weighted) add_weights(op, classes, 2);
   op.bounds = {0, classes};
   op.outputs = {{}};
   op.output_roles = {Role::kParameter};
@@ -113,15 +128,20 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
     args.x = in[0];
     args.targets = in[1];
     args.loss = out[0];
+    if (weighted) args.class_weights = in[2];
     b.target_loss(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    double sum = weighted ? 0.0 : static_cast<double>(rows);
+    for (Index r = 0; weighted && r < rows; ++r)
+      sum += in[2][static_cast<std::size_t>(in[1][at(r)])];
     for (Index r = 0; r < rows; ++r) {
       Numbers target(at(classes), 0.0);
       target[static_cast<std::size_t>(in[1][at(r)])] = 1.0;
       const std::vector<Wide> row(in[0].begin() + r * classes, in[0].begin() + (r + 1) * classes);
-      out[0][0] += settings.scale *
-                   static_cast<double>(plain_loss(kind, row, target.data(), parameter, smoothing));
+      out[0][0] += static_cast<double>(plain_loss(kind, row, target.data(), parameter, smoothing,
+                                                  weighted ? in[2].data() : nullptr)) /
+                   sum;
     }
   };
   op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
@@ -130,6 +150,7 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
     args.x = in[0];
     args.targets = in[1];
     args.dx = d[0];
+    if (weighted) args.class_weights = in[2];
     args.scale *= to_numbers(dy)[0] / 8;
     args.gradient_scale = 8.0;
     b.target_loss(args);
@@ -138,7 +159,7 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
 }
 
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter,
-                           double smoothing) {
+                           double smoothing, bool weighted) {
   constexpr double kScale = 0.25, kGradientScale = 2.0;
   Operation op;
   op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}, of numbers",
@@ -150,6 +171,7 @@ Operation soft_target_loss(LossKind kind, Index rows, Index classes, double para
   op.fit = [](std::vector<Numbers>& in) {
     for (double& t : in[1]) t = std::abs(t);  // weights of classes; they need not add up to 1
   };
+  if (weighted) add_weights(op, classes, 2);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.target_loss({.kind = kind,
                    .x = in[0],
@@ -159,13 +181,16 @@ Operation soft_target_loss(LossKind kind, Index rows, Index classes, double para
                    .parameter = parameter,
                    .label_smoothing = smoothing,
                    .scale = kScale,
-                   .gradient_scale = kGradientScale});
+                   .gradient_scale = kGradientScale,
+                   .class_weights = weighted ? in[2] : Tensor()});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index r = 0; r < rows; ++r) {
       const double* t = in[1].data() + r * classes;
       std::vector<Wide> row(in[0].begin() + r * classes, in[0].begin() + (r + 1) * classes);
-      const auto value = [&] { return plain_loss(kind, row, t, parameter, smoothing); };
+      const auto value = [&] {
+        return plain_loss(kind, row, t, parameter, smoothing, weighted ? in[2].data() : nullptr);
+      };
       out[1][0] += kScale * static_cast<double>(value());
       for (Index c = 0; c < classes; ++c) {
         constexpr Wide kStep = 1e-3;

@@ -133,12 +133,12 @@ Operation indexed(Index outer, Index n, Index rows, Index columns, bool each = f
 
 // losses.cpp
 Operation cross_entropy(Index rows, Index classes, double smoothing);
-/// Class numbers as targets.
+/// Class numbers as targets; `weighted`: classes have weights, the first none.
 Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
-                      double smoothing = 0.0);
+                      double smoothing = 0.0, bool weighted = false);
 /// Numbers as targets: the loss and its gradient, both against plain loops.
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
-                           double smoothing = 0.0);
+                           double smoothing = 0.0, bool weighted = false);
 Operation confusion(Index rows, Index classes);
 Operation metrics(Index rows, Index classes);
 Operation squared_distance(Index n, bool of_two);

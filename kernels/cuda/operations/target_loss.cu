@@ -31,11 +31,23 @@ struct TargetSettings {
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3)
     target_loss_rows(TargetSettings s, const T* x, const std::int32_t* labels,
-                     const Compute<T>* targets, double* losses, T* dx, unsigned* arrivals,
-                     Compute<T>* loss_sum) {
+                     const Compute<T>* targets, const double* weights, double* losses, T* dx,
+                     unsigned* arrivals, Compute<T>* loss_sum) {
   __shared__ double shared[kThreads / kWarp];
   const bool softmax = is_softmax(s.kind);
-  const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
+  const double uniform = s.smoothing / static_cast<double>(s.classes);
+  double scale = s.scale.get();
+  __shared__ double factor;  // of weights; it would cost a register in every loop
+  if (threadIdx.x == 0) factor = 1.0;
+  if (weights != nullptr && labels != nullptr) {  // each block looks at all labels
+    double sum = 0.0;
+    for (Index i = threadIdx.x; i < s.rows; i += kThreads)
+      sum += labels[i] >= 0 && labels[i] < s.classes ? weights[labels[i]] : 0.0;
+    sum = block_sum<kThreads>(sum, shared);
+    if (threadIdx.x == 0) factor = sum > 0.0 ? static_cast<double>(s.rows) / sum : 0.0;
+    __syncthreads();
+    scale *= factor;
+  }
   for (Index r = blockIdx.x; r < s.rows; r += gridDim.x) {
     const T* row = x + r * s.classes;
     const Index label = labels ? labels[r] : 0;
@@ -58,7 +70,9 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     const auto term_of = [&](Index c) {
       const double score = static_cast<double>(widen(row[c]));
-      return softmax ? math::focal_loss(score - offset, (1.0 - s.smoothing) * target(c) + uniform,
+      const double weight = weights != nullptr ? weights[c] : 1.0;
+      return softmax ? math::focal_loss(score - offset,
+                                        weight * ((1.0 - s.smoothing) * target(c) + uniform),
                                         s.parameter)
                      : math::element_loss(s.kind, score, target(c), s.parameter);
     };
@@ -69,7 +83,8 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     loss = block_sum<kThreads>(loss, shared);
     slopes = block_sum<kThreads>(slopes, shared);
-    if (threadIdx.x == 0) losses[r] = valid ? loss : std::numeric_limits<double>::quiet_NaN();
+    if (threadIdx.x == 0)
+      losses[r] = valid ? loss * factor : std::numeric_limits<double>::quiet_NaN();
     if (dx == nullptr) continue;
     for (Index c = threadIdx.x; c < s.classes; c += kThreads) {
       double slope = term_of(c).slope;
@@ -116,7 +131,8 @@ Outputs outputs_of(const Tensor& x) { return {x.elements() / x.shape().back(), x
 void CudaBackend::issue(const TargetLoss& args) {
   const Outputs o = outputs_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
-  if (by_number && args.kind == LossKind::kCrossEntropy) return cross_entropy(*this, args);
+  if (by_number && args.kind == LossKind::kCrossEntropy && !args.class_weights)
+    return cross_entropy(*this, args);
   const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
   floating(args.x, [&](auto type) {
     using T = decltype(type);
@@ -138,7 +154,9 @@ void CudaBackend::issue(const TargetLoss& args) {
                             }),
         args.scale};
     launch(target_loss_rows<T>, {{blocks_for(o.rows, 1)}, {kThreads}, handle()}, settings,
-           args.x.data<T>(), labels, targets, losses.data<double>(), dx, arrivals(), loss);
+           args.x.data<T>(), labels, targets,
+           args.class_weights ? args.class_weights.data<double>() : nullptr, losses.data<double>(),
+           dx, arrivals(), loss);
   });
 }
 
