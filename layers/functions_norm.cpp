@@ -77,9 +77,11 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
             shape.text(), residual.shape().text());
   }
   const Shape channels{shape.back()};
-  RankSums* const over = pass.training ? pass.find<RankSums>() : nullptr;
+  // One that learns nothing goes by the statistics that it has, and they stay
+  const bool training = pass.training && (state.gamma->trainable || state.beta->trainable);
+  RankSums* const over = training ? pass.find<RankSums>() : nullptr;
   const int ranks = over ? over->ranks() : 1;  // whose batches are one
-  if (pass.training && shape.elements() / shape.back() * ranks < 2) {
+  if (training && shape.elements() / shape.back() * ranks < 2) {
     fail(ExitCode::kUsage, "batch_norm",
          "one value per channel has no variance to train with; batches of 2 samples or more are "
          "needed");
@@ -94,9 +96,9 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                         .running_var = state.running_var->value,
                         .eps = state.eps,
                         .momentum = momentum ? momentum->value : state.momentum,
-                        .training = pass.training,
+                        .training = training,
                         .rectifier = {relu, active == Activation::kRelu6 ? 6.0 : kNoCeiling}};
-  if (pass.training || pass.tape) {
+  if (training || pass.tape) {
     args.saved_mean = Tensor(pass.backend, channels, args.running_mean.dtype());
     args.saved_inv_std = Tensor(pass.backend, channels, args.running_mean.dtype());
   }
@@ -115,7 +117,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                           .gamma = args.gamma,
                           .saved_mean = args.saved_mean,
                           .saved_inv_std = args.saved_inv_std,
-                          .training = pass.training,
+                          .training = training,
                           .beta = relu && !has_residual ? args.beta : Tensor(),
                           .rectifier = args.rectifier};
   auto backward = [saved = std::move(saved), over](Gradients& g) {

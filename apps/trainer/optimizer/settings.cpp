@@ -14,6 +14,42 @@
 namespace starling {
 namespace {
 
+std::regex read_pattern(const ConfigSection& section, const std::string& key,
+                        const std::string& pattern) {
+  try {
+    return std::regex(pattern, std::regex::ECMAScript);
+  } catch (const std::regex_error& error) {
+    section.error(key, "'{}' is no regular expression ({}); e.g. bn|bias, ^conv1", pattern,
+                  error.what());
+  }
+}
+
+void check_match(const ConfigSection& section, const std::string& key, const std::string& pattern,
+                 const std::regex& match, const Model& model) {
+  const auto& parameters = model.parameters();
+  if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+        return std::regex_search(parameter->name, match);
+      })) {
+    section.error(key, "'{}' is in the name of no parameter; names are {}, …, {}", pattern,
+                  parameters.front()->name, parameters.back()->name);
+  }
+}
+
+/// Takes parameters out of training.
+void read_frozen(ConfigSection& optimizer, const Model* model) {
+  const char* key = "freeze";
+  for (const std::string& pattern : optimizer.texts(
+           key, {},
+           "regular expressions: parameters whose names one finds keep their values; batch norms "
+           "whose weight and bias do keep their statistics too, and normalise by them")) {
+    const std::regex match = read_pattern(optimizer, key, pattern);
+    check_match(optimizer, key, pattern, match, *model);
+    for (Parameter* parameter : model->parameters()) {
+      if (std::regex_search(parameter->name, match)) parameter->trainable = false;
+    }
+  }
+}
+
 /// Reads groups of parameters, after the rule's own keys, which a group's rule has too.
 void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings& settings) {
   const std::string& type = settings.type;
@@ -27,12 +63,7 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
     ParameterGroup group;
     const std::string match = given.required_text(
         "match", "regular expression, found anywhere in a parameter's name: bn|bias");
-    try {
-      group.match = std::regex(match, std::regex::ECMAScript);
-    } catch (const std::regex_error& error) {
-      given.error("match", "'{}' is no regular expression ({}); e.g. bn|bias, ^conv1", match,
-                  error.what());
-    }
+    group.match = read_pattern(given, "match", match);
     group.lr_scale =
         given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
     if (given.has("until_epoch")) {
@@ -69,14 +100,7 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
                   "is tested; allowed: keys that change none of it",
                   match);
     }
-    const auto& parameters = model->parameters();
-    const auto found = [&](const Parameter* parameter) {
-      return std::regex_search(parameter->name, group.match);
-    };
-    if (std::none_of(parameters.begin(), parameters.end(), found)) {
-      given.error("match", "'{}' is in the name of no parameter; names are {}, …, {}", match,
-                  parameters.front()->name, parameters.back()->name);
-    }
+    check_match(given, "match", match, group.match, *model);
     settings.groups.push_back(std::move(group));
   }
 }
@@ -144,6 +168,7 @@ void read_optimizer(ConfigSection& root, const Model* model, const std::string& 
   if (!root.describing())
     settings.rule = optimizers().make(type, optimizer.path("type"), optimizer);
   read_groups(optimizer, model, settings);
+  read_frozen(optimizer, model);
   if (!root.describing()) {
     refuse_others_keys(optimizers(), optimizer, type);
     optimizer.finish();

@@ -1,5 +1,7 @@
 #include "apps/trainer/tasks/norm_statistics.h"
 
+#include <algorithm>
+
 #include "core/stop_signals.h"
 #include "core/trace.h"
 #include "layers/norm_statistics.h"
@@ -11,6 +13,20 @@ bool is_norm_statistic(const std::string& buffer) {
 }
 bool is_norm_counter(const std::string& buffer) { return buffer.ends_with("num_batches_tracked"); }
 
+namespace {
+
+/// Whether a batch norm's statistics stay, as its parameters do; `buffer`: "bn1.running_mean".
+bool is_frozen_statistic(const Model& model, const std::string& buffer) {
+  const std::string norm = buffer.substr(0, buffer.rfind('.') + 1);
+  const auto& parameters = model.parameters();
+  return std::none_of(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+    return parameter->trainable &&
+           (parameter->name == norm + "weight" || parameter->name == norm + "bias");
+  });
+}
+
+}  // namespace
+
 void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t batches,
                  std::uint64_t seed, Backend& backend) {
   const TraceSpan span("recalibrate");
@@ -18,7 +34,9 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
     const Tensor fresh(backend, buffer->value.shape(), buffer->value.dtype());
     backend.copy(buffer->value, fresh);
     // The first batch takes the whole place of what was there; but a NaN would stay.
-    if (is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) backend.fill(fresh, 0.0);
+    if ((is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) &&
+        !is_frozen_statistic(model, buffer->name))
+      backend.fill(fresh, 0.0);
     buffer->value = fresh;
   }
   // Keeps these numbers apart from those of training's dropout.
