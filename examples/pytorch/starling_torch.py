@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Opens a model that Starling trained in PyTorch. Needs torch, and Pillow for pictures.
+"""Opens a model that Starling trained in PyTorch. Needs torch, Pillow for pictures, and onnx for
+ONNX files.
 
     python3 examples/pytorch/starling_torch.py runs/cifar10 cat.jpg dog.png
         predictions, a line a picture
@@ -19,14 +20,21 @@ the error has the name. Predictions are the mean over the views that evaluate.tt
 as starling-predict's. model(...) and the ONNX file see one view: the picture as it is.
 """
 import argparse
+import importlib.util
 import json
 import pathlib
 import struct
 import sys
 from dataclasses import dataclass
 
-import torch
-from torch.nn import functional as F
+try:
+    import torch
+    from torch.nn import functional as F
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"starling_torch.py: {error}; needed: PyTorch, as by pip install torch", file=sys.stderr)
+    sys.exit(2)
 
 from models import make_model
 
@@ -141,6 +149,9 @@ def main():
     parser.add_argument("pictures", nargs="*")
     parser.add_argument("--onnx", metavar="FILE", help="write the model there, for one view of a picture")
     arguments = parser.parse_args()
+    for wanted, package, module in ((arguments.onnx, "onnx", "onnx"), (arguments.pictures, "pillow", "PIL")):
+        if wanted and importlib.util.find_spec(module) is None:
+            parser.exit(2, f"{parser.prog}: Python has no {module} here; needed: pip install {package}\n")
     try:
         model, about = load(arguments.model)
     except (OSError, ValueError, RuntimeError) as error:
@@ -149,6 +160,8 @@ def main():
         height, width, channels = about.shape
         torch.onnx.export(model, (torch.zeros(1, channels, height, width),), arguments.onnx, input_names=["images"], output_names=["logits"],
                           dynamic_axes={"images": {0: "batch"}, "logits": {0: "batch"}}, dynamo=False)
+        numbers = f", (pixel / 255 - {about.mean}) / {about.std} by channel" if about.mean else ""
+        print(f"{arguments.onnx}: it takes images of N×{channels}×{height}×{width}{numbers}; it gives logits N×{len(about.classes)}")
     for file in arguments.pictures:
         with torch.no_grad():
             shares = about.probabilities(about.logits(model, about.prepare(file))[0])

@@ -119,7 +119,7 @@ assert len(numbers[0]) == 6 and all(abs(a - b) < 2 for a, b in zip(*numbers)), n
 END
   check "and its outputs beyond the classes" 0 "^pets/val/ant/444.jpg: .*\b[2-6] [0-9.]+ %" python3 "$root/examples/pytorch/starling_torch.py" wide pets/val/ant/444.jpg
   if python3 -c "import onnx, onnxruntime" 2>/dev/null; then
-    check "the model as ONNX" 0 "" python3 "$root/examples/pytorch/starling_torch.py" run --onnx model.onnx
+    check "the model as ONNX, and what it takes" 0 "takes images of N×3×[0-9]+×[0-9]+, .pixel / 255 - " python3 "$root/examples/pytorch/starling_torch.py" run --onnx model.onnx
     verify "computes the same" python3 - "$root/examples/pytorch" <<'END'
 import sys
 sys.path.insert(0, sys.argv[1])
