@@ -5,21 +5,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "apps/trainer/data/image_collate.h"
+#include "apps/trainer/tasks/metric.h"
 #include "comm/agreement.h"
 #include "core/console.h"
 #include "core/csv.h"
 #include "core/file_io.h"
 #include "core/safetensors.h"
 #include "core/text.h"
+#include "layers/functions.h"
 
 namespace starling {
 namespace {
@@ -47,28 +56,99 @@ struct ConfusionTable {
   std::size_t outputs = 0;
 };
 
-constexpr std::string_view kTableBegin = "true class";
+std::string name_at(const std::vector<std::string>& names, std::size_t c) {
+  return c < names.size() ? names[c] : std::to_string(c);
+}
 
-/// The table's file, opened before hours go into what it is to hold. A file that is there and holds
-/// something else is left alone.
-std::unique_ptr<AtomicFile> open_table(const std::string& path) {
+constexpr std::string_view kTableBegin = "true class",
+                           kSamplesBegin = "file,class,prediction,probability,loss\n";
+
+/// The file of a table that begins so, opened before hours go into what it is to hold; null where
+/// none is asked for. A file that is there and holds something else is left alone.
+std::unique_ptr<AtomicFile> open_table(const char* option, const std::string& path,
+                                       std::string_view begins, const char* what) {
+  if (path.empty()) return nullptr;
   const RegularFile there(path);
   if (there.fault().empty() && there.bytes() > 0) {
-    std::string begin(kTableBegin.size(), '\0');
+    std::string begin(begins.size(), '\0');
     if (::read(there.descriptor(), begin.data(), begin.size()) !=
             static_cast<ssize_t>(begin.size()) ||
-        begin != kTableBegin) {
+        begin != begins) {
       fail(ExitCode::kUsage, "arguments",
-           "--confusion {}: the file is there already and holds no confusion table; name another "
-           "one",
-           shown(path, 200));
+           "{} {}: the file is there already and holds no {}; name another one", option,
+           shown(path, 200), what);
     }
   }
   return std::make_unique<AtomicFile>(path);
 }
 
-std::string name_at(const std::vector<std::string>& names, std::size_t c) {
-  return c < names.size() ? names[c] : std::to_string(c);
+/// What came of a test sample. Ranks send it to rank 0 as it lies in memory.
+struct SampleOutput {
+  double loss, probability;  ///< of its class, plain cross entropy; of what is predicted
+  std::int64_t sample;
+  std::int32_t label, predicted;  ///< the latter -1 where an output is no number
+};
+static_assert(std::is_trivially_copyable_v<SampleOutput>);
+
+/// Adds a batch's. `separate`: outputs are a yes or no each, whose probability is the sigmoid.
+void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples, bool separate,
+                 std::vector<SampleOutput>& all) {
+  const Tensor given = output.outputs.value();
+  const Tensor wide = functions::in_format(given, DType::kFloat64, given.backend());
+  const auto classes = static_cast<std::size_t>(given.shape().back());
+  std::vector<double> scores(static_cast<std::size_t>(wide.elements()));
+  std::vector<std::int32_t> labels(samples.size());
+  given.backend().copy_to_host(wide, scores.data());
+  given.backend().copy_to_host(output.targets, labels.data());
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::span<const double> row(scores.data() + i * classes, classes);
+    const auto best = std::max_element(row.begin(), row.end());
+    double sum = 0.0;
+    for (const double score : row) sum += std::exp(score - *best);
+    const bool number = !std::isnan(sum);
+    all.push_back({.loss = std::log(sum) + *best - row[static_cast<std::size_t>(labels[i])],
+                   .probability = !number    ? sum
+                                  : separate ? 1.0 / (1.0 + std::exp(-*best))
+                                             : 1.0 / sum,
+                   .sample = samples[i],
+                   .label = labels[i],
+                   .predicted = number ? static_cast<std::int32_t>(best - row.begin()) : -1});
+  }
+}
+
+/// The samples of all ranks as comma-separated values, those with the largest loss first. On rank
+/// 0; collective.
+std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig& config,
+                        World& world) {
+  const std::string mine(reinterpret_cast<const char*>(own.data()),
+                         own.size() * sizeof(SampleOutput));
+  const std::vector<std::string> parts =
+      world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
+  if (world.rank() != 0) return {};
+  std::vector<SampleOutput> all;
+  for (const std::string& part : parts) {
+    const std::size_t before = all.size();
+    all.resize(before + part.size() / sizeof(SampleOutput));
+    std::memcpy(all.data() + before, part.data(), part.size());
+  }
+  std::sort(all.begin(), all.end(), [](const SampleOutput& a, const SampleOutput& b) {
+    // What is no number is the worst.
+    const bool none = std::isnan(a.loss), other_none = std::isnan(b.loss);
+    if (none != other_none) return none;
+    if (!none && a.loss != b.loss) return a.loss > b.loss;
+    return a.sample < b.sample;
+  });
+  const std::vector<std::string>& names = config.data.info.class_names;
+  std::string text(kSamplesBegin);
+  for (const SampleOutput& one : all) {
+    text += fmt::format(
+        "{},{},{},{:.6g},{:.6g}\n",
+        csv_cell(config.data.dataset->name(Dataset::Split::kTest, one.sample)),
+        csv_cell(name_at(names, static_cast<std::size_t>(one.label))),
+        one.predicted < 0 ? "" : csv_cell(name_at(names, static_cast<std::size_t>(one.predicted))),
+        one.probability, one.loss);
+  }
+  return text;
 }
 
 }  // namespace
@@ -84,12 +164,6 @@ std::string evaluated_file(const std::string& given) {
          given);
   }
   return file;
-}
-
-bool counts_confusions(const TrainConfig& config) {
-  const TensorInfo* label = config.data.info.find("label");
-  return label && label->shape.rank() == 0 && label->classes > 0 &&
-         config.model->output_shape().rank() == 1;
 }
 
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
@@ -144,13 +218,15 @@ void check_same_names(const SafetensorsFile& saved, const std::string& file,
 ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend,
                         Transport& transport) {
   World& world = transport;
-  const bool classes = counts_confusions(config);
-  std::unique_ptr<AtomicFile> table;
+  const bool classes = counts_confusions(config.data.info, *config.model);
+  std::unique_ptr<AtomicFile> table, samples_table;
   together(world, [&] {
-    if (!classes && !options.confusion.empty()) {
-      fail(ExitCode::kUsage, "arguments",
-           "--confusion {}: samples of this data set have no classes to confuse; leave it out",
-           options.confusion);
+    for (const auto& [option, path] :
+         {std::pair("--confusion", options.confusion), {"--samples", options.samples}}) {
+      if (!classes && !path.empty())
+        fail(ExitCode::kUsage, "arguments",
+             "{} {}: samples of this data set have no classes to confuse; leave it out", option,
+             path);
     }
     const std::string file = evaluated_file(options.evaluate);
     config.model->allocate(backend, config.device.dtype, config.device.compute);
@@ -158,27 +234,41 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     load_model_tensors(saved, file, "", *config.model);
     check_same_names(saved, file, config.data.info.class_names);
     config.model->refresh_low();
-    if (world.rank() == 0 && !options.confusion.empty()) table = open_table(options.confusion);
+    if (world.rank() != 0) return;
+    table = open_table("--confusion", options.confusion, kTableBegin, "confusion table");
+    samples_table = open_table("--samples", options.samples, kSamplesBegin, "table of samples");
   });
   EvaluationLoader loader(*config.data.dataset, config.length.batch_size, world.rank(),
                           world.size(), backend, config.device.compute, 1, config.evaluate.views);
+  std::vector<SampleOutput> outputs;
+  EachOutput each;
+  if (!options.samples.empty()) {
+    const bool separate = config.resolved["loss"].value("type", "") == "bce_with_logits";
+    each = [&outputs, separate](const TaskOutput& output, std::span<const std::int64_t> samples) {
+      add_outputs(output, samples, separate, outputs);
+    };
+  }
   const EvaluationResult result =
-      evaluate(*config.task, *config.model, loader, backend, transport, classes);
+      evaluate(*config.task, *config.model, loader, backend, transport, classes, {}, each);
+  const std::string samples_text =
+      options.samples.empty() ? "" : samples_csv(outputs, config, world);
   together(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it
     if (classes) {
       const std::vector<std::string> names =
           config.data.info.names_of_classes(config.data.info.classes);
-      if (table) {
-        const std::string csv = confusion_csv(result, names);
+      const auto write = [&](AtomicFile* file, const std::string& csv) {
+        if (!file) return;
         try {
-          table->write(csv.data(), csv.size());
-          table->commit();
+          file->write(csv.data(), csv.size());
+          file->commit();
         } catch (const Error&) {
           unwritten = std::current_exception();
         }
-      }
+      };
+      write(table.get(), confusion_csv(result, names));
+      write(samples_table.get(), samples_text);
       answer(class_table(result, names));
     }
     nlohmann::json line{{"samples", result.samples}};

@@ -1,5 +1,6 @@
 #include "apps/trainer/evaluation.h"
 
+#include <algorithm>
 #include <exception>
 #include <span>
 #include <utility>
@@ -75,7 +76,7 @@ TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, Evalua
 
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader,
                           Backend& backend, Transport& transport, bool confusion,
-                          const std::function<bool()>& stop) {
+                          const std::function<bool()>& stop, const EachOutput& each) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
   for (const auto& metric : task.metrics()) {
@@ -104,6 +105,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       if (confusion)
         backend.confusion_counts(
             {.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
+      if (each) each(output, loader.samples());
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;
     } catch (const Error& error) {
@@ -141,7 +143,14 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       result.values.push_back(std::move(value));
     rest = rest.subspan(own);
   }
-  if (confusion) result.confusion.assign(rest.begin(), rest.end() - 3);
+  if (!confusion) return result;
+  result.confusion.assign(rest.begin(), rest.end() - 3);
+  for (MetricValue& value : class_means(result.confusion)) {
+    const auto same = [&](const MetricValue& other) { return other.name == value.name; };
+    if (std::none_of(result.values.begin(), result.values.end(),
+                     same))  // a metric's own is its own
+      result.values.push_back(std::move(value));
+  }
   return result;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "apps/trainer/data/loader.h"
@@ -30,9 +32,12 @@ struct EvaluationResult {
 /// Samples that a rank cannot read (kUsage) are AgreedError on all ranks. Where `stop` says true on
 /// any rank, all give the test up some batches later. In both cases the loader has stopped in their
 /// midst. Where all samples are left out, that is an AgreedError, too. Collective.
+/// `each` gets what came of each batch and the numbers of its test samples.
+using EachOutput =
+    std::function<void(const TaskOutput& output, std::span<const std::int64_t> samples)>;
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader,
                           Backend& backend, Transport& transport, bool confusion = false,
-                          const std::function<bool()>& stop = {});
+                          const std::function<bool()>& stop = {}, const EachOutput& each = {});
 
 /// What a rank brings to a mean over ranks in which it has this weight: the tensor itself for 1.
 Tensor share_of(const Tensor& tensor, double weight);

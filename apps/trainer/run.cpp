@@ -25,6 +25,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/evaluate_model.h"
+#include "apps/trainer/lr_find.h"
 #include "apps/trainer/output_folder.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
@@ -155,6 +156,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   require(config.data.info.tensors == declared, "data",
           "a data set changed its tensors or classes when it was opened");
+  tell_classes(config);
   if (!options.evaluate.empty()) return;
   check_data_size(config, source_of(options), site);
   warn_of_known_tests(config);
@@ -320,16 +322,16 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   heritage.trains = true;
   at_stop_signal(AtStopSignal::kNote);
   Trainer trainer(config, site, trace, backend, transport);
-  bool owes_test = false;
+  TrainingRun run(trainer, folder.path);
   if (folder.resume) {
     trainer.resume(state, source);
-    owes_test = state.metadata.count(TrainingRun::kOwesTest) > 0;
+    run.resume(state, source);
     state = {};
   } else {
     trainer.initialise();
   }
   transport.world().barrier();
-  const ExitCode result = TrainingRun(trainer, folder.path, owes_test).run();
+  const ExitCode result = run.run();
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
@@ -444,6 +446,10 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
   if (config.data.cache)
     config.data.cache->allocate(transport->world(), *make_process_sharing(config.sync.timeout_s));
+  if (!options.lr_find.empty()) {
+    at_stop_signal(AtStopSignal::kNote);
+    return find_lr(options, config, site, *backend, *transport);
+  }
   if (config.device.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(plan_graphs(config, site), *backend,
                           *transport);  // an error before there is a folder

@@ -11,10 +11,10 @@
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
-#include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/host_numbers.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
+#include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/tasks/norm_statistics.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
@@ -459,7 +459,7 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
                          average_->parameters(), average_->buffers());
     recalibrate_norms(shown);
     of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
-                          false, meanwhile.stop);
+                          counts_confusions(config_.data.info, *config_.model), meanwhile.stop);
     if (of_average.stopped) return of_average;
     if (meanwhile.average) meanwhile.average();
   }
@@ -467,8 +467,9 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
                       config_.optimizer.rule->facts().evaluated);
   recalibrate_norms(mean);
-  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_,
-                                     transport_, counts_confusions(config_), meanwhile.stop);
+  EvaluationResult result =
+      evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
+               counts_confusions(config_.data.info, *config_.model), meanwhile.stop);
   if (result.stopped) return result;
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();

@@ -16,6 +16,8 @@
 #include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/evaluate_model.h"
+#include "apps/trainer/report/version.h"
+#include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/verify.h"
 #include "comm/agreement.h"
 #include "core/console.h"
@@ -53,7 +55,7 @@ constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
 /// Ranks whose waits a line of metrics has each; of more there would be too many.
 constexpr int kMostRanksNamed = 64;
 
-/// "test accuracy 91.20 %, test loss 0.2731, "
+/// "test accuracy 91.20 %, test balanced_accuracy 90.01 %, test loss 0.2731, "
 std::string text_of(const std::vector<MetricValue>& metrics) {
   std::string shares, others;
   for (const MetricValue& metric : metrics) {
@@ -72,13 +74,12 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-TrainingRun::TrainingRun(Trainer& trainer, std::string folder, bool owes_test)
+TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
     : trainer_(trainer),
       config_(trainer.config()),
       backend_(trainer.backend()),
       transport_(trainer.transport()),
       folder_(std::move(folder)),
-      owes_test_(owes_test),
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
       checkpoints_(
@@ -88,7 +89,15 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder, bool owes_test)
             if (progress_ && !last)
               progress_->message(fmt::format("checkpoint of step {} in {}", saved,
                                              CheckpointFolder(folder_).step_folder(saved)));
-          }) {}
+          }) {
+  if (config_.state.early_stopping) early_.emplace(*config_.state.early_stopping);
+}
+
+void TrainingRun::resume(const SafetensorsFile& state, const std::string& source) {
+  owes_test_ = state.metadata.count(kOwesTest) > 0;
+  const auto counted = state.metadata.find(kEarlyStopping);
+  if (early_ && counted != state.metadata.end()) early_->read(counted->second, source);
+}
 
 ExitCode TrainingRun::run() {
   try {
@@ -119,7 +128,7 @@ ExitCode TrainingRun::run_steps() {
   const RunLength& length = trainer_.length();
   const std::int64_t total = length.total_steps;
   // A finished run has written its lines
-  if (transport_.rank() == 0 && (step() < total || owes_test_)) {
+  if (transport_.rank() == 0 && ((step() < total && !ended_early()) || owes_test_)) {
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.output, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
@@ -130,7 +139,7 @@ ExitCode TrainingRun::run_steps() {
   bool stopped = owes_test_ && step() < total && !test(false);
   if (stopped) return ExitCode::kStopped;  // what it went on from is still there
   trainer_.take_wait_seconds();
-  while (step() < total && !stopped) {
+  while (step() < total && !stopped && !ended_early()) {
     const auto begin = Clock::now();
     trainer_.step();
     add_seconds(seconds_since(begin));
@@ -153,7 +162,8 @@ ExitCode TrainingRun::run_steps() {
       verify_replicas(trainer_);
     if (tests && !stopped)
       stopped = owes_test_ = !(saves ? test_before_checkpoint(last) : test(last));
-    if (saves || stopped) save_checkpoint();
+    if (ended_early() && line_steps_ > 0) post_metrics();
+    if (saves || stopped || ended_early()) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
   if (stop_sum_.pending()) stop_sum_.take();
@@ -164,6 +174,7 @@ ExitCode TrainingRun::run_steps() {
   if (stopped) return ExitCode::kStopped;
   // A resumed run that had nothing left to do
   if (!result_ && !test(true)) return ExitCode::kStopped;
+  if (ended_early()) tell_early_end();
   write_summary();
   return ExitCode::kOk;
 }
@@ -291,13 +302,16 @@ bool TrainingRun::test(bool last) {
   trainer_.finish();
   if (last) together(transport_, [&] { trainer_.check_updated(); });
   const auto keep_average = [&] {
-    if (!last) return;
+    if (!last && !(early_ && early_->may_end())) return;
     together(transport_, [&] {
       if (transport_.rank() == 0) write_model(config_, folder_ + "/model.ema.safetensors");
     });
   };
   const auto of_mean = [&](const EvaluationResult& result) {
-    tell(result, last);
+    // One that makes up for the last, or follows the end, has been counted.
+    const bool ends =
+        early_ && !early_->ended() && result.samples > 0 && early_->ends(result.values, step());
+    tell(result, last || ends);
     compare_with_best(result);
   };
   const EvaluationResult result =
@@ -359,10 +373,7 @@ std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
 void TrainingRun::compare_with_best(const EvaluationResult& result) {
   is_best_ = false;
   if (!config_.state.checkpoint.keep_best || result.samples == 0 || result.values.empty()) return;
-  // The first share, such as an accuracy; without one the first number, such as a loss.
-  const auto share = std::find_if(result.values.begin(), result.values.end(),
-                                  [](const MetricValue& value) { return value.share; });
-  const MetricValue& chosen = share != result.values.end() ? *share : result.values.front();
+  const MetricValue& chosen = decisive(result.values);
   if (!std::isfinite(chosen.value)) return;
   const bool more = chosen.share || chosen.rises;
   is_best_ = !best_ || (more ? chosen.value > best_->value : chosen.value < best_->value);
@@ -431,6 +442,16 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
   }
 }
 
+void TrainingRun::tell_early_end() {
+  if (transport_.rank() != 0) return;
+  const EarlyStoppingSettings& by = early_->settings();
+  say("stopped early after step {} of {}: {} test{} in a row without a better {}{}; the best was "
+      "{:.6g}, after step {}\n",
+      step(), trainer_.length().total_steps, by.patience, by.patience == 1 ? "" : "s", by.metric,
+      by.min_delta > 0.0 ? fmt::format(" (by more than {})", by.min_delta) : "", early_->best(),
+      early_->best_step());
+}
+
 void TrainingRun::save_checkpoint() {
   const TraceSpan span("checkpoint", std::to_string(step()));
   const FlightSpan noted(FlightEvent::kCheckpoint, FlightEvent::kSaved, {.step = step()});
@@ -440,6 +461,7 @@ void TrainingRun::save_checkpoint() {
   checkpoints_.finish();  // before the copy, so that there is one at most
   SafetensorsFile state = trainer_.state(checkpoints_.take_used());
   if (owes_test_) state.metadata[kOwesTest] = "1";
+  if (early_) state.metadata[kEarlyStopping] = early_->text();
   checkpoints_.start(step(), std::move(state));
 }
 
@@ -546,6 +568,12 @@ void TrainingRun::write_summary() {
     if (const std::vector<Stretch>& stretches = trainer_.length().stretches(); stretches.size() > 1)
       summary["elastic"] = {{"from_ranks", stretches[stretches.size() - 2].ranks},
                             {"step", stretches.back().step}};
+    if (ended_early()) {
+      summary["early_stopping"] = {{"metric", early_->settings().metric},
+                                   {"best", early_->best()},
+                                   {"best_step", early_->best_step()},
+                                   {"planned_steps", trainer_.length().total_steps}};
+    }
     if (best_) summary["best"] = {{"step", best_->step}, {best_->metric, best_->value}};
     if (scaler) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {

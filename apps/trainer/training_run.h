@@ -9,6 +9,7 @@
 #include "apps/trainer/output/metrics.h"
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/state/checkpoint_writer.h"
+#include "apps/trainer/state/early_stopping.h"
 #include "apps/trainer/trainer.h"
 
 namespace starling {
@@ -20,7 +21,11 @@ class TrainingRun {
  public:
   /// Key of a checkpoint's metadata: its step's test was given up, and is made up for.
   static constexpr const char* kOwesTest = "owes_test";
-  TrainingRun(Trainer& trainer, std::string folder, bool owes_test = false);
+  /// Another: what early stopping has counted.
+  static constexpr const char* kEarlyStopping = "early_stopping";
+  TrainingRun(Trainer& trainer, std::string folder);
+  /// Goes on from a checkpoint, which the trainer has read.
+  void resume(const SafetensorsFile& state, const std::string& source);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
   ExitCode run();
 
@@ -46,6 +51,10 @@ class TrainingRun {
   void read_best();
   /// Rank 0: what the folder has; a damaged one gets another name, and one line says so.
   std::optional<CheckpointFolder::Best> whole_best() const;
+  /// Whether early stopping has ended the run.
+  bool ended_early() const { return early_ && early_->ended(); }
+  /// Tells so.
+  void tell_early_end();
   /// Notes whether a test, which tell() has told of, is the best so far, and then writes the first
   /// part of its checkpoint, the mean model.
   void compare_with_best(const EvaluationResult& result);
@@ -67,7 +76,8 @@ class TrainingRun {
   Backend& backend_;
   Transport& transport_;
   std::string folder_;
-  bool owes_test_;  ///< of the step that has been done
+  bool owes_test_ = false;  ///< of the step that has been done
+  std::optional<EarlyStopping> early_;
 
   /// Seconds since the last line of metrics
   double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;

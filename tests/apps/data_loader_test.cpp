@@ -169,6 +169,37 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("apps/loader: a sample that comes again in an epoch looks otherwise, by its place") {
+  register_builtin_samplers();
+  const NumberedDataset dataset(24, 1);
+  MemoryBackend backend;
+  const nlohmann::json none = nlohmann::json::object();
+  ConfigSection section(none, "test.json");
+  const std::shared_ptr<Sampler> sampler = samplers().make("class_balanced", "", section);
+  std::vector<std::int32_t> classes(24, 1);
+  classes[5] = 0;  // in half of all places
+  sampler->set_classes(classes);
+  std::map<std::int64_t, std::set<std::vector<float>>> looks;
+  for (const int rank : {0, 1}) {
+    LoaderSettings settings = settings_of(4, rank, 2);
+    settings.augment = augmenters_of(2, true);
+    settings.sampler = sampler;
+    Loader loader(dataset, settings, backend, DType::kFloat32);
+    loader.start(1, 1);
+    const auto samples = epoch_samples(24, settings, 1);
+    for (std::int64_t k = 4; k < 12; ++k) {
+      if (k % 4 == 0) loader.next();
+      const std::int64_t sample = samples[static_cast<std::size_t>(k)];
+      const auto expected = plain_image<float>(dataset, Split::kTrain, sample, 2,
+                                               augmentation_of(42, 1, rank + 2 * k, 2, true));
+      const float* first = loader.make()["image"].data<float>() + k % 4 * 90;
+      CHECK(std::equal(expected.begin(), expected.end(), first));
+      looks[sample].emplace(expected.begin(), expected.end());
+    }
+  }
+  CHECK(looks[5].size() > 3);
+}
+
 TEST_CASE("apps/loader: crops and flips use their whole range evenly") {
   std::map<std::int32_t, int> y, x, flip;
   for (std::int64_t sample = 0; sample < 9000; ++sample) {

@@ -162,7 +162,7 @@ TEST_CASE(
                                                R"("batch_size": 16, "steps": 40,
     "optimizer": {"type": "sgd", "lr": 0.02}, "checkpoint": {"every_steps": 20, "keep": 9},)"));  // 32 steps an epoch on two ranks
   program.play(R"table(
-let measured = data.sampler={"type": "balanced", "complexity": "measured", "random_level": 0.1}
+let measured = data.sampler={"type": "load_balanced", "complexity": "measured", "random_level": 0.1}
 0 2 | without a sampler | done | run.json --output plain
 0 2 | with shuffle | done | run.json --output named | data.sampler=shuffle
 same plain named

@@ -1,5 +1,5 @@
-// data.sampler: the order of `balanced` against its bounds, which ranks get what, complexities that
-// ranks agree on.
+// data.sampler: the order of `load_balanced` against its bounds, which ranks get what, complexities
+// that ranks agree on.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ double range_of(const std::vector<float>& costs) {
 
 std::shared_ptr<Sampler> balanced(const std::vector<float>& costs, double random_level = 0.0) {
   std::shared_ptr<Sampler> sampler =
-      sampler_of_config({{"type", "balanced"}, {"random_level", random_level}});
+      sampler_of_config({{"type", "load_balanced"}, {"random_level", random_level}});
   sampler->set_complexities(costs);
   return sampler;
 }

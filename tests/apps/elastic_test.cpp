@@ -196,16 +196,19 @@ TEST_CASE(
   register_builtin_samplers();
   std::vector<float> costs;
   for (int i = 0; i < 500; ++i) costs.push_back(static_cast<float>(1 + i * i % 37));
-  for (const char* type : {"shuffle", "balanced"}) {
+  for (const char* type : {"shuffle", "load_balanced", "class_balanced"}) {
     CAPTURE(type);
     const json described{{"type", type}};
     ConfigSection section(described, "test.json");
     const std::shared_ptr<Sampler> sampler =
         samplers().make(section.required_text("type", ""), "data.sampler.type", section);
     if (sampler->complexity() != Sampler::Complexity::kNone) sampler->set_complexities(costs);
+    std::vector<std::int32_t> classes;
+    for (int i = 0; i < 500; ++i) classes.push_back(i % 9 == 0 ? 1 : i % 50 == 1 ? 3 : 0);
+    sampler->set_classes(classes);
     REQUIRE(sampler->takes_rest());
     const RunLength length({{0, 4, 8}, {5, 3, 11}, {8, 2, 16}}, 500, 1, 2.0, 0);
-    std::set<std::int64_t> seen;
+    std::multiset<std::int64_t> seen;
     std::int64_t count = 0;
     const auto take = [&](EpochInputs inputs, const TakenBatches& batches,
                           std::span<const std::int64_t> left) {
@@ -225,8 +228,12 @@ TEST_CASE(
     take(inputs, taken[0], {});
     take(inputs, taken[1], left_of_epoch(*sampler, inputs, {taken.data(), 1}));
     take(inputs, {2, 16, length.rest_batches()}, left_of_epoch(*sampler, inputs, taken));
-    CHECK(count == static_cast<std::int64_t>(seen.size()));
     CHECK(500 - count < 32);
+    std::multiset<std::int64_t> all;
+    for (const std::int64_t sample : sampler->order(inputs)) all.insert(sample);
+    CHECK(all.size() == 500);
+    CHECK(std::includes(all.begin(), all.end(), seen.begin(), seen.end()));
+    CHECK((std::set(all.begin(), all.end()).size() == 500) == !sampler->repeats());
   }
 }
 

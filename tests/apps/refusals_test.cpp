@@ -150,12 +150,20 @@ TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen 
 2 1 | without a pattern | groups\[0\]\.match | optimizer.groups=[{"lr_scale":0.5}]
 2 1 | an algorithm that has the optimizer's formulas | quasi-global momentum has the optimizer | optimizer.groups=[{"match":"bias"}] | sync.algorithm=qgm | sync.topology.type=complete
 2 1 | a key that changes the states | groups\[0\]\.match: 'bias' changes which tensors | optimizer.groups=[{"match":"bias","momentum":0.5}]
-2 1 | an unknown sampler | data.sampler.type: unknown sampler 'balancd'; did you mean 'balanced' | data.sampler=balancd
-2 1 | a misspelt key of a sampler | data.sampler.rndom_level: unknown key; did you mean 'random_level' | data.sampler={"type": "balanced", "rndom_level": 0.1}
-2 1 | a key of balanced with shuffle | data.sampler.random_level: unknown key | data.sampler.random_level=0.1
-2 1 | too much noise | data.sampler.random_level: expected a number 0 … 1 | data.sampler={"type": "balanced", "complexity": "measured", "random_level": 2}
-2 1 | a data set that says no cost | data.sampler.complexity: is declared, but the samples of synthetic say no cost; allowed: measured | data.sampler=balanced
-2 1 | ranks that have samples of their own | data.sampler.type: is balanced.*data.partition.type is dirichlet; allowed: shuffle | data.sampler={"type": "balanced", "complexity": "measured"} | data.partition.type=dirichlet
+2 1 | a misspelt word for weights of classes | loss\.class_weights: unknown value 'balancd'; did you mean 'balanced' | loss.class_weights=balancd
+2 1 | too few weights | loss\.class_weights: has 3 numbers; needed: 10, one for each output | loss.class_weights=[1, 2, 3]
+2 1 | a weight below 0 | loss\.class_weights: expected a list of numbers >= 0, found -1 as item 2 of 2 | loss.class_weights=[1, -1]
+2 1 | weights that come to nothing | loss\.class_weights: has zeros alone, so nothing would count | loss.class_weights=[0,0,0,0,0,0,0,0,0,0]
+2 1 | one number for all | loss\.class_weights: expected a list of numbers >= 0, found 2 | loss.class_weights=2
+2 1 | a loss that has no classes | loss\.class_weights: is not for bce_with_logits; allowed with cross_entropy, focal | loss.class_weights=balanced | loss.type=bce_with_logits
+2 1 | a misspelt key | loss\.class_weight: unknown key; did you mean 'class_weights' | loss.class_weight=balanced
+0 2 | weights of classes | "class_weights": "balanced" | loss.class_weights=balanced | loss.label_smoothing=0.1 | data.augment.mixup=0.2
+2 1 | an unknown sampler | data.sampler.type: unknown sampler 'clas_balanced'; did you mean 'class_balanced' | data.sampler=clas_balanced
+2 1 | a misspelt key of a sampler | data.sampler.rndom_level: unknown key; did you mean 'random_level' | data.sampler={"type": "load_balanced", "rndom_level": 0.1}
+2 1 | a key of load_balanced with shuffle | data.sampler.random_level: unknown key | data.sampler.random_level=0.1
+2 1 | too much noise | data.sampler.random_level: expected a number 0 … 1 | data.sampler={"type": "load_balanced", "complexity": "measured", "random_level": 2}
+2 1 | a data set that says no cost | data.sampler.complexity: is declared, but the samples of synthetic say no cost; allowed: measured | data.sampler=load_balanced
+2 1 | ranks that have samples of their own | data.sampler.type: is load_balanced.*data.partition.type is dirichlet; allowed: shuffle | data.sampler={"type": "load_balanced", "complexity": "measured"} | data.partition.type=dirichlet
 2 1 | an unknown cache | data.cache.type: unknown value 'disk'; allowed: none, memory | data.cache=disk
 2 1 | a misspelt key of a cache | data.cache.limt_mib: unknown key; did you mean 'limit_mib' | data.cache={"type": "memory", "limt_mib": 1}
 2 1 | a limit of nothing | data.cache.limit_mib: expected a number > 0 | data.cache={"type": "memory", "limit_mib": 0}
@@ -229,7 +237,7 @@ TEST_CASE("--list names what there is") {
 0 1 | schedules | ^cosine( |$) | --list schedules
 0 1 | data | ^fashion_mnist( |$) | --list data
 0 1 | data | ^shards$ | --list data
-0 1 | samplers | ^balanced( |$) | --list samplers
+0 1 | samplers | ^class_balanced( |$) | --list samplers
 0 1 | tasks | ^classification( |$) | --list tasks
 0 1 | losses | ^cross_entropy( |$) | --list losses
 0 1 | metrics | ^loss( |$) | --list metrics

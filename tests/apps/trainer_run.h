@@ -55,12 +55,14 @@ struct TrainerRun {
         trace(trace_shapes(config)),
         backend(open_backend(DeviceType::kCpu, 1)) {
     config.data.dataset->open();
+    tell_classes(config);
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
     trainer->initialise();
   }
   ~TrainerRun() {
     trainer.reset();
-    config.model.reset();  // its tensors go before the backend
+    config.model.reset();  // their tensors go before the backend
+    config.task.reset();
   }
   static TrainConfig changed(TrainConfig config, const std::function<void(TrainConfig&)>& change) {
     if (change) change(config);

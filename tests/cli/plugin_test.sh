@@ -80,7 +80,7 @@ verify "the resolved config shows its default" bash -c 'python3 -c "import json;
 check "its data set is listed" 0 "^slow_store$" "$work/$program" ../config.json --list data
 # Samples that declare what they cost, 16 steps an epoch.
 uneven() {
-  ranks 4 "$work/$program" ../config.json --set 'data={"type": "slow_store", "limit": 256, "test_limit": 16, "mbit_per_s": 1000, "sampler": "balanced"}' --set batch_size=4 \
+  ranks 4 "$work/$program" ../config.json --set 'data={"type": "slow_store", "limit": 256, "test_limit": 16, "mbit_per_s": 1000, "sampler": "load_balanced"}' --set batch_size=4 \
     --set 'checkpoint={"every_steps": 10, "keep": 9}' --set evaluate.every_epochs=0 "$@"
 }
 export -f uneven

@@ -24,7 +24,8 @@ void compare_recipe(const json& config) {
 TEST_CASE("cuda/graph_recipe: every loss is replayed, in fp16 with the loss scale of each step") {
   for (const json& loss :
        {json{{"type", "focal"}}, json{{"type", "bce_with_logits"}}, json{{"type", "mse"}},
-        json{{"type", "l1"}}, json{{"type", "huber"}, {"delta", 0.5}}}) {
+        json{{"type", "l1"}}, json{{"type", "huber"}, {"delta", 0.5}},
+        json{{"type", "cross_entropy"}, {"class_weights", {0.5, 2, 1, 1.5}}}}) {
     for (const std::string precision : {"fp32", "bf16", "fp16"}) {
       CAPTURE(loss.dump());
       CAPTURE(precision);

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/trainer/config/habits.h"
 #include "apps/trainer/output/arguments.h"
@@ -50,6 +54,17 @@ TrainOptions parse_train_options(int argc, char** argv) {
                  "own data set, or on that of a config");
   app.add_option("--confusion", options.confusion,
                  "with --evaluate: write which classes are taken for which, as CSV");
+  app.add_option("--samples", options.samples,
+                 "with --evaluate: write each test sample with its prediction, the worst first, as "
+                 "CSV");
+  app.add_option(
+      "--lr-find", options.lr_find,
+      "try growing learning rates, write the losses to this file as CSV, suggest a rate, "
+      "and stop");
+  const CLI::Option* const range[] = {
+      app.add_option("--lr-from", options.lr_range.from, "with --lr-find: the first rate (1e-7)"),
+      app.add_option("--lr-to", options.lr_range.to, "with --lr-find: the last rate (10)"),
+      app.add_option("--lr-steps", options.lr_range.steps, "with --lr-find: how many (100)")};
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   app.footer("On several ranks: mpirun --oversubscribe -n 4 starling-train CONFIG.json ...");
   options.help_text = app.help();
@@ -61,9 +76,31 @@ TrainOptions parse_train_options(int argc, char** argv) {
          answer_to_habits(app, {argv + 1, argv + argc})
              .value_or(argument_error(app, error, argc, argv)));
   }
-  if (!options.confusion.empty() && options.evaluate.empty())
+  for (const auto& [option, file] :
+       {std::pair("--confusion", options.confusion), {"--samples", options.samples}}) {
+    if (!file.empty() && options.evaluate.empty())
+      fail(ExitCode::kUsage, "arguments",
+           "{} is given without --evaluate; add --evaluate MODEL.safetensors", option);
+  }
+  for (const CLI::Option* option : range) {
+    if (!option->empty() && options.lr_find.empty())
+      fail(ExitCode::kUsage, "arguments", "{} is given without --lr-find; add --lr-find FILE.csv",
+           option->get_name());
+  }
+  if (const LrRange& lr = options.lr_range;
+      !(lr.from > 0.0 && lr.to > lr.from && std::isfinite(lr.to) && lr.steps >= 3 &&
+        lr.steps <= 1000000)) {
     fail(ExitCode::kUsage, "arguments",
-         "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");
+         "--lr-from {} --lr-to {} --lr-steps {}: needed: 0 < from < to, and 3 to 1000000 steps",
+         lr.from, lr.to, lr.steps);
+  }
+  for (const auto& [option, given] : {std::pair("--evaluate", !options.evaluate.empty()),
+                                      {"--resume", !options.resume.empty()},
+                                      {"--output", !options.output.empty()}}) {
+    if (given && !options.lr_find.empty())
+      fail(ExitCode::kUsage, "arguments",
+           "--lr-find trains nothing that stays, so it does not go with {}; leave one out", option);
+  }
   if (options.elastic && options.resume.empty())
     fail(ExitCode::kUsage, "arguments",
          "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");

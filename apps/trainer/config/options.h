@@ -1,13 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace starling {
 
+/// Rates of a learning-rate range test, the first and the last, and how many.
+struct LrRange {
+  double from = 1e-7, to = 10.0;
+  std::int64_t steps = 100;
+};
+
 /// The command line of starling-train.
 struct TrainOptions {
-  std::string config, output, resume, device, trace, list, evaluate, confusion;
+  std::string config, output, resume, device, trace, list, evaluate, confusion, samples, lr_find;
+  LrRange lr_range;  ///< of --lr-find
   std::vector<std::string> settings;
   bool list_long = false;  ///< --list says a line on each
   bool elastic = false;    ///< --resume may go on with another number of ranks

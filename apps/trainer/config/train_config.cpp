@@ -4,6 +4,7 @@
 
 #include "apps/inference/plugins.h"
 #include "apps/trainer/config/graph_plan.h"
+#include "apps/trainer/tasks/metric.h"
 #include "comm/bucket.h"
 #include "core/config_doc.h"
 #include "core/error.h"
@@ -48,7 +49,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
     if (const auto error = config.model->unsupported(config.device.compute, DeviceType::kCuda))
       throw Error(*error);
   }
-  read_loss(root, config.data.info, config.model.get(), metrics, config.task.get());
+  config.loss = read_loss(root, config.data.info, config.model.get(), metrics, config.task.get());
   if (!root.describing()) {
     settle_mixing(root, config.data.augment, config.data.info, *config.model,
                   config.length.batch_size, *config.task);
@@ -65,6 +66,16 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.state.elastic = read_elastic(root);
   config.evaluate = read_evaluate(root, config.data.info);
   config.state.checkpoint = read_checkpoint(root);
+  std::vector<MetricValue> tested;
+  if (!root.describing()) {
+    tested = tested_values(*config.task, config.data.info, *config.model);
+    const std::size_t own = tested.size();
+    for (std::size_t k = 0; config.state.ema && k < own; ++k) {
+      tested.push_back(tested[k]);
+      tested.back().name = "ema_" + tested[k].name;
+    }
+  }
+  config.state.early_stopping = read_early_stopping(root, tested, config.evaluate.interval.any());
   root.finish();
   return config;
 }
@@ -208,12 +219,36 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
   return trace;
 }
 
+void tell_classes(TrainConfig& config) {
+  const bool by_class = config.data.sampler->by_class();
+  if (!config.loss.balanced_classes && !by_class) return;
+  const std::vector<std::int32_t> classes = training_classes(*config.data.dataset);
+  if (by_class) config.data.sampler->set_classes(classes);
+  if (!config.loss.balanced_classes) return;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(config.data.info.classes), 0);
+  for (const std::int32_t c : classes) ++counts[static_cast<std::size_t>(c)];
+  const std::vector<double> weights = balanced_weights(counts, config.model->output_shape().back());
+  config.task->set_class_weights(weights);
+  const auto names = config.data.info.names_of_classes(config.data.info.classes);
+  const auto most =
+      static_cast<std::size_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+  const auto rarest =
+      static_cast<std::size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin());
+  config.data.info.contents += fmt::format(
+      "class weights: balanced, from {:.3g} ({}, {} samples) to {:.3g} ({}, {})\n", weights[most],
+      shown(names[most]), counts[most], weights[rarest], shown(names[rarest]), counts[rarest]);
+}
+
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::int64_t samples = config.data.info.train_samples;
   if (samples < site.ranks) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "data"},
          "has {} for {}; start fewer ranks, or give more", counted(samples, "training sample"),
          counted(site.ranks, "rank"));
+  }
+  if (config.state.early_stopping && config.data.info.test_samples == 0) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "early_stopping"},
+         "goes by tests, and the data set has no test samples; leave it out");
   }
   if (config.length.batch_size * site.ranks > samples) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},

@@ -29,6 +29,7 @@ struct TrainConfig {
   DataSettings data;
   std::unique_ptr<Task> task;
   std::unique_ptr<Model> model;
+  LossSettings loss;
   LengthSettings length;
   OptimizerSettings optimizer;
   SyncSettings sync;
@@ -56,6 +57,10 @@ TrainConfig read_train_config(const nlohmann::json& config, const std::string& s
                               const RankLayout& site, bool check_size = true);
 /// Checks what depends on the data set's size, such as the steps of an epoch.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
+
+/// Tells loss and sampler what they go by of the training samples' classes, once the data set is
+/// open.
+void tell_classes(TrainConfig& config);
 
 /// A trace of what this config trains, before any memory is taken.
 ShapeTrace trace_shapes(const TrainConfig& config);

@@ -203,11 +203,20 @@ class ImageChange {
   /// likely.
   BatchMix mix(std::int64_t first_sample, const Shape& image) const;
 
+  /// Numbers that stand for the batch's samples in what is drawn, where a sample may come again in
+  /// the epoch; they outlive this.
+  void set_draws(std::span<const std::int64_t> draws) { draws_ = draws; }
+  /// What stands for the batch's sample number `place`.
+  std::int64_t drawn(std::size_t place, std::int64_t sample) const {
+    return draws_.empty() ? sample : draws_[place];
+  }
+
  private:
   const Augmenters* augmenters_ = nullptr;  ///< null: nothing is asked for
   std::uint64_t seed_ = 1;
   std::int64_t epoch_ = 0;
   std::int32_t centre_ = 0;
+  std::span<const std::int64_t> draws_;
 };
 inline ImageChange image_change(const Augmenters& augmenters, std::uint64_t seed,
                                 std::int64_t epoch) {

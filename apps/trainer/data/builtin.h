@@ -44,7 +44,8 @@ class BuiltinDataset : public ImageDataset {
 STARLING_DATASET_FILES(STARLING_DECLARE_DATASETS)
 #undef STARLING_DECLARE_DATASETS
 
-/// The sampler of balanced_sampler.cpp; register_builtin_samplers() calls it.
-void register_balanced_sampler(SamplerRegistry& registry);
+/// The samplers of files that are named so; register_builtin_samplers() calls them.
+void register_class_balanced_sampler(SamplerRegistry& registry);
+void register_load_balanced_sampler(SamplerRegistry& registry);
 
 }  // namespace starling

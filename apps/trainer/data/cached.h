@@ -46,6 +46,9 @@ class CachedDataset final : public Dataset {
   std::int64_t label(Split split, std::int64_t index) const override {
     return inner_->label(split, index);
   }
+  std::string name(Split split, std::int64_t index) const override {
+    return inner_->name(split, index);
+  }
   double complexity(Split split, std::int64_t index) const override {
     return inner_->complexity(split, index);
   }

@@ -85,6 +85,10 @@ class CsvRows final : public Dataset {
       std::memcpy(out[1], &targets_[row], sizeof(float));
     }
   }
+  std::string name(Split split, std::int64_t index) const override {
+    const std::string file = path_.substr(path_.rfind('/') + 1);
+    return fmt::format("{}:{}", file, file_rows_[row_of(split, index)]);
+  }
   std::int64_t label(Split split, std::int64_t index) const override {
     return info_.classes > 0 ? labels_[row_of(split, index)] : Dataset::label(split, index);
   }
@@ -116,6 +120,7 @@ class CsvRows final : public Dataset {
             target, R"(a number; where it names classes, "task": {"type": "classification"})")));
         if (!std::isfinite(targets_.back())) file.refuse(target, "a number that fp32 can hold");
       }
+      file_rows_.push_back(file.row());
       const std::string& line = lines_.emplace_back(file.line());
       checksum =
           checksum_of({reinterpret_cast<const std::uint8_t*>(line.data()), line.size()}, checksum);
@@ -225,6 +230,7 @@ class CsvRows final : public Dataset {
   std::vector<double> numbers_;     ///< as the file has them; until it is open
   std::vector<float> features_, targets_;
   std::vector<std::int32_t> labels_;
+  std::vector<std::int64_t> file_rows_;     ///< which row of the file it is, empty lines counted
   std::vector<std::int64_t> train_, test_;  ///< rows, ascending
 };
 

@@ -64,9 +64,24 @@ FirstSamples first_samples(const Dataset& dataset, std::int64_t count) {
   return result;
 }
 
+std::vector<std::int32_t> training_classes(const Dataset& dataset) {
+  const DatasetInfo info = dataset.info();
+  std::vector<std::int32_t> classes(static_cast<std::size_t>(info.train_samples));
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const std::int64_t label = dataset.label(Dataset::Split::kTrain, static_cast<std::int64_t>(i));
+    if (label < 0 || label >= info.classes) {
+      fail(ExitCode::kUsage, "data", "training sample {} has label {}, the classes are 0 to {}", i,
+           label, info.classes - 1);
+    }
+    classes[i] = static_cast<std::int32_t>(label);
+  }
+  return classes;
+}
+
 std::int64_t Dataset::label(Split, std::int64_t) const {
   fail(ExitCode::kUsage, "data",
-       "samples of this data set have no class; \"data.partition\" must be shared");
+       "samples of this data set say no class (label()), by which data.partition, "
+       "data.sampler class_balanced and loss.class_weights balanced go; leave these out");
 }
 
 double Dataset::complexity(Split, std::int64_t) const {

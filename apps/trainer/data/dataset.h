@@ -117,10 +117,16 @@ class Dataset {
   }
   /// The filter that pictures are resized with, once it is known: before anything is read.
   virtual void set_interpolation(Interpolation) {}
-  /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
+  /// The class that data.partition, class weights and the sampler `class_balanced` go by.
+  /// Error(kUsage) where samples have none.
   virtual std::int64_t label(Split split, std::int64_t index) const;
+  /// What a user finds a sample by, such as a picture's path below data.path: its number where the
+  /// data set has nothing better.
+  virtual std::string name(Split split, std::int64_t index) const {
+    return (void)split, std::to_string(index);
+  }
   /// Cost of reading a sample and training on it: a finite number >= 0 in whatever unit
-  /// info().complexity names. The sampler `balanced` goes by it. Asked once for each training
+  /// info().complexity names. The sampler `load_balanced` goes by it. Asked once for each training
   /// sample, after open(); so it decodes nothing. Error(kUsage) where info() names none.
   virtual double complexity(Split split, std::int64_t index) const;
   /// Samples that could not be read so far, where data.on_bad_image goes on: each once, as a number
@@ -140,6 +146,10 @@ void register_builtin_datasets();
 /// The first training images, up to `count`, normalised, not augmented and in whatever order the
 /// data set has them: for Model::initialise(). None where samples have no images.
 FirstSamples first_samples(const Dataset& dataset, std::int64_t count);
+
+/// The class of each training sample, once the data set is open. Error(kUsage) where samples have
+/// none, or one has another than the data set declares.
+std::vector<std::int32_t> training_classes(const Dataset& dataset);
 
 /// A micro-batch as a task takes it: every tensor of the data set with a batch dimension in front.
 struct Batch {

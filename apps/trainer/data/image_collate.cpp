@@ -77,7 +77,7 @@ class ImageReader {
     bool cut = false;
     if (pictures_) {
       const auto choose = [&](const PictureSize& size) {
-        auto part = change.part(sample, size);
+        auto part = change.part(change.drawn(i, sample), size);
         cut = part.has_value();
         return part;
       };
@@ -97,9 +97,9 @@ class ImageReader {
       if (pool) resize = [pool] { pool->resize(); };
       // Unaugmented: the window in the middle of the padding, which is the image as it is.
       if (!change) std::fill(later.begin(), later.end(), PixelStep{});
-      const Augmentation taken =
-          change ? change(sample, bytes, tensor.shape, cut, boxes_of(i), later, std::move(resize))
-                 : Augmentation{centre_, centre_, 0};
+      const Augmentation taken = change ? change(change.drawn(i, sample), bytes, tensor.shape, cut,
+                                                 boxes_of(i), later, std::move(resize))
+                                        : Augmentation{centre_, centre_, 0};
       window(t, bytes.data(), taken);
     }
   }
@@ -184,7 +184,7 @@ class HostImageMaker final : HasImageReader, public RowMaker {
 
   void end(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
     if (!mix_) return;
-    const BatchMix mix = image_.mix(change, samples.front());
+    const BatchMix mix = image_.mix(change, change.drawn(0, samples.front()));
     for (auto& [t, image] : images_) {
       workers_.run(static_cast<std::int64_t>(samples.size()), [&, t = t, &image = image](
                                                                   std::int64_t item, int worker) {
@@ -353,7 +353,7 @@ class DeviceImageMaker final : HasImageReader, public DeviceRowMaker {
                    static_cast<std::size_t>(pool_->used());
     }
     if (!mix_) return;
-    const BatchMix mix = image_.mix(change, samples.front());
+    const BatchMix mix = image_.mix(change, change.drawn(0, samples.front()));
     std::memcpy(part<BatchMix>(slot, kMix), &mix, sizeof mix);
     if (const std::size_t soft = image_.soft_tensor(); soft != kNoTensor)
       image_.write_shares(mix, samples.size(), reinterpret_cast<float*>(memory(slot, soft)));

@@ -122,7 +122,8 @@ struct Loader::State {
   }
   Position after(Position position) const { return at({position.epoch, position.batch + 1}); }
 
-  std::vector<std::int64_t> order_of(std::int64_t epoch) const {
+  /// Of the loader's thread, as `draws` is.
+  std::vector<std::int64_t> order_of(std::int64_t epoch) {
     EpochInputs inputs = inputs_of(samples, settings, epoch);
     inputs.share = share;
     const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
@@ -135,6 +136,14 @@ struct Loader::State {
     }
     const std::int64_t needed = batches_in(epoch) * settings.batch_size;
     std::vector<std::int64_t> order = dealt(*sampler, inputs, needed);
+    draws.clear();
+    if (sampler->repeats()) {  // places in the whole epoch, which no two ranks share
+      const std::int64_t gone =
+          inputs.left.empty() ? 0 : samples - static_cast<std::int64_t>(left.size());
+      for (std::int64_t k = 0; k < needed; ++k)
+        draws.push_back(gone + settings.rank + k * settings.ranks);
+      return order;
+    }
     // One other rank an epoch, each in turn: a sampler may give all ranks the same.
     if (settings.ranks > 1 && share.empty()) {
       const auto apart = static_cast<int>(1 + epoch % (settings.ranks - 1));
@@ -200,8 +209,11 @@ struct Loader::State {
         }
         const std::span<const std::int64_t> own(order.data() + position.batch * settings.batch_size,
                                                 static_cast<std::size_t>(settings.batch_size));
-        maker->fill(slots[index], own,
-                    image_change(settings.augment, settings.seed, position.epoch));
+        ImageChange change = image_change(settings.augment, settings.seed, position.epoch);
+        if (!draws.empty())
+          change.set_draws(std::span(draws).subspan(
+              static_cast<std::size_t>(position.batch * settings.batch_size), own.size()));
+        maker->fill(slots[index], own, change);
       } catch (...) {
         caught = std::current_exception();
         order_epoch = -1;
@@ -230,6 +242,8 @@ struct Loader::State {
   std::unique_ptr<BatchMaker> maker;
   Tracer* tracer;
   std::array<BatchMaker::Slot, kSlots> slots;
+  /// What stands for the epoch's samples in what is drawn; empty: they do themselves
+  std::vector<std::int64_t> draws;
 
   std::mutex mutex;  ///< guards what follows; a slot belongs to whoever took its index
   std::condition_variable changed;
@@ -427,6 +441,11 @@ const Batch* EvaluationLoader::next() {
 }
 
 std::int64_t EvaluationLoader::left_out() const { return state_->left_out; }
+
+std::span<const std::int64_t> EvaluationLoader::samples() const {
+  return {state_->samples.data() + state_->position - state_->count,
+          static_cast<std::size_t>(state_->count)};
+}
 
 const std::vector<TestView>& EvaluationLoader::views() const { return state_->views; }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,8 +90,9 @@ class EvaluationLoader {
   ~EvaluationLoader();
   /// The next batch, in its first view, or null at the end (then it starts over).
   const Batch* next();
-  const std::vector<TestView>& views() const;  ///< one or more
-  std::int64_t left_out() const;               ///< of this rank's share, so far
+  const std::vector<TestView>& views() const;     ///< one or more
+  std::int64_t left_out() const;                  ///< of this rank's share, so far
+  std::span<const std::int64_t> samples() const;  ///< numbers of the last batch's test samples
   /// The same samples in another view; takes the place of the batch that was given before.
   const Batch& shown(std::size_t view);
 

@@ -44,14 +44,9 @@ std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, 
   const auto classes = static_cast<std::size_t>(info.classes), n = static_cast<std::size_t>(ranks);
 
   std::vector<std::vector<std::int64_t>> members(classes);
-  for (std::int64_t i = 0; i < samples; ++i) {
-    const std::int64_t label = dataset.label(Dataset::Split::kTrain, i);
-    if (label < 0 || label >= info.classes) {
-      fail(ExitCode::kUsage, "data", "training sample {} has label {}, the classes are 0 to {}", i,
-           label, info.classes - 1);
-    }
-    members[static_cast<std::size_t>(label)].push_back(i);
-  }
+  const std::vector<std::int32_t> label = training_classes(dataset);
+  for (std::int64_t i = 0; i < samples; ++i)
+    members[static_cast<std::size_t>(label[static_cast<std::size_t>(i)])].push_back(i);
   std::vector<std::size_t> taken(classes, 0);
 
   std::vector<std::vector<double>> wanted(n), cumulative(n);

@@ -174,6 +174,11 @@ std::int64_t PictureDataset::label(Split split, std::int64_t index) const {
   return source->label(number);
 }
 
+std::string PictureDataset::name(Split split, std::int64_t index) const {
+  const auto [source, number] = place(split, index);
+  return (source == sources_.test.get() ? "val/" : "train/") + source->name(number);
+}
+
 double PictureDataset::complexity(Split split, std::int64_t index) const {
   const auto [source, number] = place(split, index);
   return static_cast<double>(source->bytes(number));

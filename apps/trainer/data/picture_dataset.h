@@ -56,6 +56,7 @@ class PictureDataset : public BuiltinDataset {
   void set_interpolation(Interpolation interpolation) final;
   void open() final;
   std::int64_t label(Split split, std::int64_t index) const final;
+  std::string name(Split split, std::int64_t index) const final;
   double complexity(Split split, std::int64_t index) const final;
   void image(Split split, std::int64_t index, std::uint8_t* out) const final;
   void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,

@@ -24,13 +24,7 @@ class ShuffleSampler final : public Sampler {
         position = inputs.share[static_cast<std::size_t>(position)];
       return order;
     }
-    const std::vector<std::int64_t> order = epoch_order(inputs);
-    std::vector<std::int64_t> own(order.size() / static_cast<std::size_t>(inputs.ranks));
-    for (std::size_t k = 0; k < own.size(); ++k) {
-      own[k] =
-          order[static_cast<std::size_t>(inputs.rank) + k * static_cast<std::size_t>(inputs.ranks)];
-    }
-    return own;
+    return dealt_in_turn(epoch_order(inputs), inputs);
   }
   bool takes_partition() const override { return true; }
   bool takes_rest() const override { return true; }
@@ -43,6 +37,10 @@ void Sampler::set_complexities(const std::vector<float>& complexities) {
        "the complexity of {} samples is given to one that does not go by it", complexities.size());
 }
 
+std::vector<std::int64_t> Sampler::order(const EpochInputs& inputs) const {
+  return epoch_order(inputs);
+}
+
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
   if (!inputs.left.empty()) return {inputs.left.begin(), inputs.left.end()};
   if (inputs.shuffle) {
@@ -52,6 +50,15 @@ std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(inputs.samples));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   return order;
+}
+
+std::vector<std::int64_t> dealt_in_turn(std::span<const std::int64_t> order,
+                                        const EpochInputs& inputs) {
+  const auto rank = static_cast<std::size_t>(inputs.rank),
+             ranks = static_cast<std::size_t>(inputs.ranks);
+  std::vector<std::int64_t> own(order.size() / ranks);
+  for (std::size_t k = 0; k < own.size(); ++k) own[k] = order[rank + k * ranks];
+  return own;
 }
 
 std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs,
@@ -68,7 +75,7 @@ std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& input
            "place {} has sample {}; the training samples are 0 to {}", k, own[k],
            inputs.samples - 1);
     }
-    if (std::exchange(seen[static_cast<std::size_t>(own[k])], char{1}) != 0)
+    if (std::exchange(seen[static_cast<std::size_t>(own[k])], char{1}) != 0 && !sampler.repeats())
       fail(ExitCode::kUsage, "sampler", {.key = where},
            "place {} has sample {} again; each comes once in an epoch", k, own[k]);
   }
@@ -78,8 +85,8 @@ std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& input
 std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs,
                                         std::span<const TakenBatches> taken) {
   inputs.left = {};
-  std::vector<std::int64_t> left = epoch_order(inputs);
-  std::vector<char> gone(left.size(), 0);
+  std::vector<std::int64_t> left = sampler.order(inputs);
+  std::vector<std::int64_t> gone(static_cast<std::size_t>(inputs.samples), 0);  // how often
   for (const TakenBatches& batches : taken) {
     inputs.ranks = batches.ranks;
     inputs.batch_size = batches.batch_size;
@@ -87,10 +94,13 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
       const std::int64_t count = batches.batches * batches.batch_size;
       const std::vector<std::int64_t> own = dealt(sampler, inputs, count);
       for (std::int64_t i = 0; i < count; ++i)
-        gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])] = 1;
+        ++gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])];
     }
-    std::erase_if(left,
-                  [&](std::int64_t sample) { return gone[static_cast<std::size_t>(sample)] != 0; });
+    // Of a sample that comes again, the first places.
+    std::erase_if(left, [&](std::int64_t sample) {
+      std::int64_t& count = gone[static_cast<std::size_t>(sample)];
+      return count > 0 && count-- > 0;
+    });
     inputs.left = left;
   }
   return left;
@@ -108,7 +118,8 @@ void register_builtin_samplers() {
     samplers().add(
         "shuffle", [](ConfigSection&) { return make_shuffle_sampler(); },
         "the order of the epoch (`data.shuffle`), dealt to the ranks in turn");
-    register_balanced_sampler(samplers());
+    register_load_balanced_sampler(samplers());
+    register_class_balanced_sampler(samplers());
     return true;
   }();
   static_cast<void>(once);

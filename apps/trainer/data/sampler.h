@@ -40,10 +40,13 @@ class Sampler {
   virtual ~Sampler() = default;
   /// This rank's samples in the order of its batches: at least as many as fill
   /// floor(floor(samples/ranks)/batch_size) of them, with as many samples as `left` has where that
-  /// is not empty. Between
-  /// ranks and batches no sample comes twice. It is a function of its argument and of the
-  /// complexities alone, and any thread may ask.
+  /// is not empty. Between ranks and batches no sample comes twice, unless the sampler repeats().
+  /// It is a function of its argument and of complexities or classes alone, and any thread may ask.
   virtual std::vector<std::int64_t> epoch(const EpochInputs& inputs) const = 0;
+  /// The samples of all ranks in an epoch, in its order, of which some may be left for others.
+  virtual std::vector<std::int64_t> order(const EpochInputs& inputs) const;
+  /// Whether a sample may come several times in an epoch, and others not at all.
+  virtual bool repeats() const { return false; }
 
   /// Whether it can give out a rank's share of its own (EpochInputs::share).
   virtual bool takes_partition() const { return false; }
@@ -58,6 +61,11 @@ class Sampler {
   /// Tells a sampler that goes by complexity one number >= 0 for each training sample, equal on all
   /// ranks. Called before the first epoch().
   virtual void set_complexities(const std::vector<float>& complexities);
+
+  /// Whether it goes by the classes of samples, and these, one for each training sample, equal on
+  /// all ranks: before the first epoch().
+  virtual bool by_class() const { return false; }
+  virtual void set_classes(std::span<const std::int32_t> classes) { (void)classes; }
 };
 
 using SamplerRegistry = Registry<std::unique_ptr<Sampler>, ConfigSection&>;
@@ -70,8 +78,11 @@ std::unique_ptr<Sampler> make_shuffle_sampler();
 /// The samples of this epoch in its order, before they are dealt to the ranks: inputs.left, or all,
 /// 0 … S-1, by a permutation of (seed, epoch), or as they lie where inputs.shuffle is false.
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs);
+/// This rank's of an epoch's samples where ranks take turns: positions rank, rank + ranks, …
+std::vector<std::int64_t> dealt_in_turn(std::span<const std::int64_t> order,
+                                        const EpochInputs& inputs);
 /// Samples that a sampler deals, checked: Error(kUsage) where it has fewer than `needed` samples,
-/// one that there is not, or one twice.
+/// one that there is not, or one twice that does not repeat.
 std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs,
                                 std::int64_t needed);
 /// What is left of an epoch, in its order, once ranks have taken so much of it, one number of ranks

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/trainer/data/image_collate.h"
+#include "core/log.h"
 
 namespace starling {
 namespace {
@@ -18,7 +19,16 @@ void read_sampler(ConfigSection& sampler, DataSettings& settings) {
       "type", "shuffle",
       "shuffle: each epoch's order dealt to the ranks in turn; others see `--list samplers`");
   if (sampler.describing()) return;
-  settings.sampler = samplers().make(type, sampler.path("type"), sampler);
+  const bool old_name = type == "balanced";
+  if (old_name) {
+    log::info(
+        "warning: {} balanced is called load_balanced now; class_balanced is for classes of "
+        "unequal size",
+        sampler.path("type"));  // told by one rank
+    sampler.resolve("type", "load_balanced");
+  }
+  settings.sampler =
+      samplers().make(old_name ? "load_balanced" : type, sampler.path("type"), sampler);
   sampler.finish();
 }
 
@@ -30,6 +40,11 @@ void check_sampler(const ConfigSection& data, const std::string& data_type,
                "is {}, which deals samples to all ranks, but data.partition.type is dirichlet; "
                "allowed: shuffle",
                sampler_type);
+  }
+  if (settings.sampler->by_class() && settings.info.classes == 0) {
+    data.error("sampler.type",
+               "is {}, but the samples of {} have no class; allowed: shuffle, load_balanced",
+               sampler_type, data_type);
   }
   if (settings.sampler->complexity() == Sampler::Complexity::kDeclared &&
       settings.info.complexity.empty()) {

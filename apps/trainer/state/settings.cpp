@@ -1,18 +1,13 @@
 #include "apps/trainer/state/settings.h"
 
 namespace starling {
-namespace {
 
-/// A section that does something only where it is given; none where it is not, and the resolved
-/// config says so.
 std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
                                               const char* doc) {
   if (root.has(key) || root.describing()) return root.section(key, doc);
   root.raw(key, "object", doc);
   return std::nullopt;
 }
-
-}  // namespace
 
 InitialFile read_initial_file(ConfigSection& root) {
   InitialFile settings;

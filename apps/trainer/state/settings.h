@@ -5,6 +5,7 @@
 
 #include "apps/trainer/optimizer/settings.h"
 #include "apps/trainer/schedules/interval.h"
+#include "apps/trainer/state/early_stopping.h"
 #include "apps/trainer/state/init_file.h"
 #include "apps/trainer/state/lookahead.h"
 #include "apps/trainer/state/loss_scaler.h"
@@ -41,7 +42,13 @@ struct StateSettings {
   std::optional<LookaheadSettings> lookahead;
   CheckpointSettings checkpoint;
   ElasticSettings elastic;
+  std::optional<EarlyStoppingSettings> early_stopping;
 };
+
+/// A section that does something only where it is given; none where it is not, and the resolved
+/// config says so.
+std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
+                                              const char* doc);
 
 /// Reads `init`.
 InitialFile read_initial_file(ConfigSection& root);

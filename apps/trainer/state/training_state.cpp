@@ -25,7 +25,8 @@ const std::set<std::string>& changeable_keys() {
       "data.path",       "data.threads",     "device",        "plugins",       "threads",
       "tensorboard",     "prometheus",       "trace",         "precision",     "sync.transport",
       "sync.timeout_s",  "sync.heartbeat_s", "sync.max_ctas", "cuda_graphs",   "data.cache",
-      "flight_recorder", "sync.verify",      "elastic",       "check_numbers", "optimizer.lr"};
+      "flight_recorder", "sync.verify",      "elastic",       "check_numbers", "optimizer.lr",
+      "early_stopping"};
   return keys;
 }
 
@@ -47,7 +48,8 @@ const std::map<std::string, nlohmann::json>& later_keys() {
       {"sync.batch_norm", "local"},
       {"data.sampler", {{"type", "shuffle"}}},
       {"sync.switch", nlohmann::json::array()},
-      {"optimizer.groups", nlohmann::json::array()}};
+      {"optimizer.groups", nlohmann::json::array()},
+      {"optimizer.freeze", nlohmann::json::array()}};
   return keys;
 }
 
@@ -244,6 +246,8 @@ std::vector<std::string> check_resumable(const SafetensorsFile& file, const std:
   if (saved.contains("sync") && saved["sync"].contains("algorithm"))
     (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()),
                        &saved["sync"]["algorithm"]);
+  const nlohmann::json::json_pointer sampler("/data/sampler/type");
+  if (saved.value(sampler, "") == "balanced") saved[sampler] = "load_balanced";  // its name then
   // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a
   // version that knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");

@@ -13,12 +13,33 @@ class OfTargets final : public Loss {
   explicit OfTargets(const functions::TargetLossSettings& settings) : settings_(settings) {}
   Variable value(const Variable& outputs, const Tensor& targets, double scale,
                  Pass& pass) const override {
-    return functions::target_loss(outputs, targets, settings_, scale, pass);
+    if (weights_.empty()) return functions::target_loss(outputs, targets, settings_, scale, pass);
+    functions::TargetLossSettings settings = settings_;
+    settings.class_weights = weights_on(pass.backend);
+    return functions::target_loss(outputs, targets, settings, scale, pass);
   }
   bool takes_shares() const override { return true; }
+  bool takes_class_weights() const override { return is_softmax(settings_.kind); }
+  void set_class_weights(const std::vector<double>& weights) override {
+    weights_ = weights;
+    on_device_ = Tensor();
+  }
 
  private:
+  /// Kept, since steps that are replayed take them from the same place; a trace's backend has none.
+  Tensor weights_on(Backend& backend) const {
+    const Shape shape{static_cast<std::int64_t>(weights_.size())};
+    if (backend.device() == DeviceType::kMeta) return Tensor(backend, shape, DType::kFloat64);
+    if (!on_device_ || &on_device_.backend() != &backend) {
+      on_device_ = Tensor(backend, shape, DType::kFloat64);
+      backend.copy_from_host(weights_.data(), on_device_);
+    }
+    return on_device_;
+  }
+
   functions::TargetLossSettings settings_;
+  std::vector<double> weights_;
+  mutable Tensor on_device_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "core/autograd.h"
 #include "core/config.h"
@@ -20,6 +21,10 @@ class Loss {
   /// Whether the targets of rows of scores may be a share of each class, [rows, classes], as of
   /// images that are mixed.
   virtual bool takes_shares() const { return false; }
+  /// Whether classes may have weights (`loss.class_weights`), and these, one for each output:
+  /// before the first value().
+  virtual bool takes_class_weights() const { return false; }
+  virtual void set_class_weights(const std::vector<double>& weights) { (void)weights; }
 };
 
 /// Losses by `loss.type`; a maker reads the keys of its type.

@@ -1,7 +1,10 @@
 #include "apps/trainer/tasks/metric.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "core/operations/losses.h"
@@ -118,6 +121,52 @@ class NumberMetric final : public Metric {
 };
 
 }  // namespace
+
+std::vector<MetricValue> class_means(std::span<const double> confusion) {
+  std::size_t classes = 0;
+  while (classes * (classes + 1) < confusion.size()) ++classes;
+  double recalls = 0.0, with_samples = 0.0, f1 = 0.0, known = 0.0;
+  for (std::size_t c = 0; c < classes; ++c) {
+    const auto row = confusion.subspan(c * (classes + 1), classes + 1);
+    const double samples = std::accumulate(row.begin(), row.end(), 0.0), right = row[c];
+    double predicted = 0.0;
+    for (std::size_t r = 0; r < classes; ++r) predicted += confusion[r * (classes + 1) + c];
+    if (samples > 0.0) {
+      recalls += right / samples;
+      with_samples += 1.0;
+    }
+    if (samples + predicted > 0.0) {
+      f1 += 2.0 * right / (samples + predicted);
+      known += 1.0;
+    }
+  }
+  return {{"balanced_accuracy", recalls / (with_samples > 0.0 ? with_samples : std::nan("")), true},
+          {"macro_f1", f1 / (known > 0.0 ? known : std::nan("")), true}};
+}
+
+bool counts_confusions(const DatasetInfo& data, const Model& model) {
+  const TensorInfo* label = data.find("label");
+  return label && label->shape.rank() == 0 && label->classes > 0 &&
+         model.output_shape().rank() == 1;
+}
+
+std::vector<MetricValue> tested_values(const Task& task, const DatasetInfo& data,
+                                       const Model& model) {
+  std::vector<MetricValue> values;
+  for (const auto& metric : task.metrics()) {
+    const std::vector<double> none(static_cast<std::size_t>(metric->sums()), 0.0);
+    for (MetricValue& value : metric->values(none, 0.0)) values.push_back(std::move(value));
+  }
+  if (!counts_confusions(data, model)) return values;
+  for (MetricValue& value : class_means({})) values.push_back(std::move(value));
+  return values;
+}
+
+const MetricValue& decisive(const std::vector<MetricValue>& values) {
+  const auto share = std::find_if(values.begin(), values.end(),
+                                  [](const MetricValue& value) { return value.share; });
+  return share != values.end() ? *share : values.front();
+}
 
 MetricRegistry& metrics() {
   static MetricRegistry registry("metric");

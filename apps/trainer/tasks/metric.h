@@ -40,6 +40,21 @@ class Metric {
   virtual std::vector<MetricValue> values(std::span<const double> sums, double rows) const = 0;
 };
 
+/// balanced_accuracy, the mean of the classes' recalls, and macro_f1, the mean of their F1, of a
+/// confusion matrix as ConfusionCounts makes it: scikit-learn's balanced_accuracy_score and
+/// f1_score with "macro". Of the one, classes without samples are left out; of the other, those
+/// that are also never predicted.
+std::vector<MetricValue> class_means(std::span<const double> confusion);
+/// Whether tests count which classes are taken for which: a sample has one class, and the model a
+/// score for each.
+bool counts_confusions(const DatasetInfo& data, const Model& model);
+/// The values that a test comes to, without numbers.
+std::vector<MetricValue> tested_values(const Task& task, const DatasetInfo& data,
+                                       const Model& model);
+/// The one that says which of two tests is the better: the first share, such as an accuracy;
+/// without one the first number, such as a loss. There is a value.
+const MetricValue& decisive(const std::vector<MetricValue>& values);
+
 /// Metrics by name, for models with so many outputs.
 using MetricRegistry = Registry<std::unique_ptr<Metric>, std::int64_t>;
 MetricRegistry& metrics();

@@ -1,5 +1,6 @@
 #include "apps/trainer/tasks/settings.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -26,14 +27,70 @@ std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
   return task;
 }
 
-void read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
-               const std::vector<std::string>& metric_names, Task* task) {
+namespace {
+
+/// `loss.class_weights`, of a loss that has been made for this task.
+LossSettings read_class_weights(ConfigSection& section, const std::string& type,
+                                const DatasetInfo& data, const Model* model, const Task* task,
+                                Loss* loss) {
+  const char* key = "class_weights";
+  const nlohmann::json given =
+      section.raw(key, "list of numbers or text",
+                  "how much each class counts: a number >= 0 for each output, or \"balanced\": "
+                  "samples / (classes × samples of the class)");
+  if (section.describing() || given.is_null()) return {};
+  if (!loss->takes_class_weights())
+    section.error(key, "is not for {}; allowed with cross_entropy, focal", type);
+  const TensorInfo* targets = data.find(task->target());
+  if (!targets || targets->dtype != DType::kInt32)
+    section.error(key, "is for classes, and the targets of this task are numbers; leave it out");
+  const std::int64_t outputs = model->output_shape().back();
+  if (given.is_string()) {
+    section.choice(key, "", {"balanced"}, "");
+    if (data.classes == 0)
+      section.error(key,
+                    "is balanced, but a sample has no one class here; needed: a list of {} numbers",
+                    outputs);
+    // A trace on shapes is to find that there are some; which, the open data says.
+    loss->set_class_weights(std::vector<double>(static_cast<std::size_t>(outputs), 1.0));
+    return {.balanced_classes = true};
+  }
+  const std::vector<double> weights = section.numbers(key, {}, Range::at_least(0.0), "");
+  if (static_cast<std::int64_t>(weights.size()) != outputs)
+    section.error(key, "has {} numbers; needed: {}, one for each output", weights.size(), outputs);
+  if (std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0.0; }))
+    section.error(key, "has zeros alone, so nothing would count; needed: a number above 0");
+  loss->set_class_weights(weights);
+  return {};
+}
+
+}  // namespace
+
+std::vector<double> balanced_weights(const std::vector<std::int64_t>& samples_of_classes,
+                                     std::int64_t outputs) {
+  double samples = 0.0, classes = 0.0;
+  for (const std::int64_t count : samples_of_classes) {
+    samples += static_cast<double>(count);
+    classes += count > 0 ? 1.0 : 0.0;
+  }
+  std::vector<double> weights(static_cast<std::size_t>(outputs), 0.0);
+  for (std::size_t c = 0; c < samples_of_classes.size(); ++c) {
+    if (samples_of_classes[c] > 0)
+      weights[c] = samples / (classes * static_cast<double>(samples_of_classes[c]));
+  }
+  return weights;
+}
+
+LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
+                       const std::vector<std::string>& metric_names, Task* task) {
   ConfigSection loss = root.section("loss", "what is minimised");
   const std::string type =
       loss.text("type", root.describing() ? "cross_entropy" : task->usual_loss(),
                 "see `--list losses`; default: the task's own");
-  if (root.describing()) return;
-  task->set_loss(losses().make(type, loss.path("type"), loss));
+  if (root.describing()) return read_class_weights(loss, type, data, model, task, nullptr);
+  std::unique_ptr<Loss> made = losses().make(type, loss.path("type"), loss);
+  const LossSettings settings = read_class_weights(loss, type, data, model, task, made.get());
+  task->set_loss(std::move(made));
   loss.finish();
   std::vector<std::unique_ptr<Metric>> chosen;
   for (const std::string& name : metric_names)
@@ -69,6 +126,7 @@ void read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
     });
   }
   task->set_metrics(std::move(chosen));
+  return settings;
 }
 
 void settle_mixing(const ConfigSection& root, const Augmenters& augment, const DatasetInfo& data,

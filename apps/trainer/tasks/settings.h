@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,9 +27,18 @@ std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
                                 std::vector<std::string>& metrics);
 /// Reads `model`, for the task.
 std::unique_ptr<Model> read_model(ConfigSection& root, const DatasetInfo& data, const Task* task);
+/// Section `loss`, beside what the task keeps of it.
+struct LossSettings {
+  /// loss.class_weights is "balanced": the loss is told of weights once the data is open
+  bool balanced_classes = false;
+};
 /// Reads `loss`, and makes the metrics: the task has both then.
-void read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
-               const std::vector<std::string>& metrics, Task* task);
+LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model* model,
+                       const std::vector<std::string>& metrics, Task* task);
+/// The weights of "balanced", one for each output: S / (K·s_c) of a class with s_c of the S
+/// samples, where K classes have any, and 0 of one without. Their mean over the samples is 1.
+std::vector<double> balanced_weights(const std::vector<std::int64_t>& samples_of_classes,
+                                     std::int64_t outputs);
 /// Checks, where batches are mixed, what they need of task and loss: targets are shares then.
 void settle_mixing(const ConfigSection& root, const Augmenters& augment, const DatasetInfo& data,
                    const Model& model, std::int64_t batch_size, Task& task);

@@ -54,6 +54,7 @@ class Task {
   const std::vector<std::unique_ptr<Metric>>& metrics() const { return metrics_; }
   void set_loss(std::unique_ptr<Loss> loss) { loss_ = std::move(loss); }
   const Loss* loss() const { return loss_.get(); }
+  void set_class_weights(const std::vector<double>& weights) { loss_->set_class_weights(weights); }
   /// Training's batches hold shares of so many classes.
   void share_targets(std::int64_t classes);
   void set_metrics(std::vector<std::unique_ptr<Metric>> metrics);

@@ -52,9 +52,9 @@ class WorkOfRanks {
 /// costliest going to the rank with the least work. Two ranks' work in a batch then differs by no
 /// more than the costs within one of its chunks do: let a rank with less work get x and one with d
 /// more of it get y <= x; the difference becomes d - (x - y), which lies between -(x - y) and d.
-class BalancedSampler final : public Sampler {
+class LoadBalancedSampler final : public Sampler {
  public:
-  BalancedSampler(Complexity source, double random_level)
+  LoadBalancedSampler(Complexity source, double random_level)
       : source_(source), random_level_(random_level) {}
 
   bool takes_rest() const override { return true; }
@@ -135,9 +135,9 @@ class BalancedSampler final : public Sampler {
 
 }  // namespace
 
-void register_balanced_sampler(SamplerRegistry& registry) {
+void register_load_balanced_sampler(SamplerRegistry& registry) {
   registry.add(
-      "balanced",
+      "load_balanced",
       [](ConfigSection& section) {
         const bool measured =
             section.choice("complexity", "declared", {"declared", "measured"},
@@ -150,7 +150,7 @@ void register_balanced_sampler(SamplerRegistry& registry) {
                                             "by them, in the range of the complexities: "
                                             "the more, the more other samples meet in a step, and "
                                             "the less equal is the work; 0: none");
-        return std::make_unique<BalancedSampler>(
+        return std::make_unique<LoadBalancedSampler>(
             measured ? Sampler::Complexity::kMeasured : Sampler::Complexity::kDeclared, level);
       },
       "ranks get samples of about the same cost at the same time");

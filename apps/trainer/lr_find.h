@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/config/options.h"
+#include "apps/trainer/config/train_config.h"
+#include "comm/transport.h"
+#include "core/backend.h"
+#include "core/error.h"
+
+namespace starling {
+
+/// A step of a learning-rate range test (Smith 2017, arXiv:1506.01186), over all ranks.
+struct RangePoint {
+  double lr = 0.0, loss = 0.0;
+  double smoothed = 0.0;  ///< exponential mean of the losses so far, without the start's bias
+};
+/// Adds a step. False: the test ends here, as the loss is no longer finite or four times the least.
+bool add_range_point(std::vector<RangePoint>& points, double lr, double loss);
+
+/// What rates the test speaks for.
+struct RangeFindings {
+  /// Where the smoothed loss falls fastest over log(rate), up to its least, the first tenth of the
+  /// steps aside
+  double steepest = 0.0;
+  double least = 0.0;          ///< where it is least
+  bool still_falling = false;  ///< that is at the end
+};
+/// None where the loss never falls.
+std::optional<RangeFindings> findings_of(const std::vector<RangePoint>& points);
+
+/// --lr-find: some steps of the config's run at rates that grow by the same factor each. Writes
+/// them as CSV, and prints a chart and a rate; leaves nothing else. Collective.
+ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
+                 Backend& backend, Transport& transport);
+
+}  // namespace starling
