@@ -16,7 +16,6 @@
 #include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/evaluate_model.h"
-#include "apps/trainer/report/version.h"
 #include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/verify.h"
 #include "comm/agreement.h"
