@@ -106,6 +106,24 @@ Variable::Variable(Tensor value, int max_terms)
   slot_->max_terms = max_terms;
 }
 
+Variable::Variable(std::shared_ptr<LazyValue> lazy)
+    : lazy_(std::move(lazy)), lazy_shape_(lazy_->shape()) {}
+
+DType Variable::dtype() const { return lazy_ ? lazy_->dtype() : value_.dtype(); }
+bool Variable::requires_grad() const { return lazy_ ? lazy_->requires_grad() : slot_ != nullptr; }
+
+bool Variable::same_as(const Variable& other) const {
+  if (lazy_ || other.lazy_) return lazy_ == other.lazy_;
+  return slot_ == other.slot_ && value_.same_as(other.value_);
+}
+
+void Variable::settle() const {
+  const std::shared_ptr<LazyValue> lazy = std::exchange(lazy_, nullptr);
+  const Variable& made = lazy->made();
+  value_ = made.value_;
+  slot_ = made.slot_;
+}
+
 Variable Tape::leaf(Tensor value) { return {std::move(value), 1}; }
 
 Tensor Tape::gradient(const Variable& leaf) {
@@ -147,7 +165,10 @@ std::vector<Variable> Tape::record(std::string_view name, std::vector<Tensor> ou
 detail::Node* Tape::add(std::string_view name, const std::vector<Variable>& inputs,
                         std::vector<Parameter*> parameters, BackwardFunction backward) {
   bool wanted = false;
-  for (const Variable& input : inputs) wanted |= input.requires_grad();
+  for (const Variable& input : inputs) {
+    if (input.lazy()) input.settle();  // which may record a node before this one
+    wanted |= input.requires_grad();
+  }
   for (Parameter* parameter : parameters) {
     if (!parameter || !parameter->trainable) continue;
     wanted = true;

@@ -32,22 +32,64 @@ struct GradSlot {
 };
 }  // namespace detail
 
+class LazyValue;
+
 /// A value that a pass computes; on a tape it can have a gradient. Cheap to copy.
 class Variable {
  public:
   Variable() = default;
   explicit Variable(Tensor value) : value_(std::move(value)) {}
-  const Tensor& value() const { return value_; }
-  bool has_value() const { return static_cast<bool>(value_); }
-  const Shape& shape() const { return value_.shape(); }
-  DType dtype() const { return value_.dtype(); }
-  bool requires_grad() const { return slot_ != nullptr; }
+  /// One that is computed when its value is first read, or an operation that reads it is recorded.
+  explicit Variable(std::shared_ptr<LazyValue> lazy);
+  const Tensor& value() const {
+    if (lazy_) settle();
+    return value_;
+  }
+  bool has_value() const { return lazy_ || value_; }
+  const Shape& shape() const { return value_ ? value_.shape() : lazy_shape_; }
+  DType dtype() const;
+  bool requires_grad() const;
+  /// What computes it; null where it has been read already, or was never lazy.
+  const std::shared_ptr<LazyValue>& lazy() const { return lazy_; }
+  /// True for two handles to one value of a pass.
+  bool same_as(const Variable& other) const;
 
  private:
   friend class Tape;
   Variable(Tensor value, int max_terms);  ///< that wants a gradient
-  Tensor value_;
-  std::shared_ptr<detail::GradSlot> slot_;
+  void settle() const;
+  // Reading a lazy value is no change that anybody sees.
+  mutable Tensor value_;
+  mutable std::shared_ptr<detail::GradSlot> slot_;
+  mutable std::shared_ptr<LazyValue> lazy_;
+  Shape lazy_shape_;  ///< stays, as somebody may hold a reference to it while the value is read
+};
+
+/// Computes a value, once, when it is first needed: so what follows may compute it in passing.
+class LazyValue {
+ public:
+  virtual ~LazyValue() = default;
+  LazyValue(const LazyValue&) = delete;
+  LazyValue& operator=(const LazyValue&) = delete;
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  bool requires_grad() const { return requires_grad_; }
+  bool is_made() const { return made_.has_value(); }
+  const Variable& made() {
+    if (!is_made()) made_ = make();
+    return made_;
+  }
+
+ protected:
+  LazyValue(const Shape& shape, DType dtype, bool requires_grad)
+      : shape_(shape), dtype_(dtype), requires_grad_(requires_grad) {}
+  virtual Variable make() = 0;
+
+ private:
+  Shape shape_;
+  DType dtype_;
+  bool requires_grad_;
+  Variable made_;
 };
 
 /// What a node's backward function sees: the gradients of its outputs, and where to put those of
@@ -118,6 +160,8 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   Backend& backend() const { return *backend_; }
+  /// The layer whose functions are recorded now.
+  std::string_view layer() const { return layer_; }
 
   /// A leaf that wants a gradient (an input under gradient check). Read it with gradient() after
   /// backward().

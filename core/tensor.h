@@ -80,6 +80,12 @@ class Tensor {
   /// True where no other handle shares the storage, so that it may be overwritten.
   bool exclusive() const { return storage_.use_count() == 1; }
 
+  /// True for two handles to the same numbers under one shape.
+  bool same_as(const Tensor& other) const {
+    return storage_ == other.storage_ && offset_ == other.offset_ && shape_ == other.shape_ &&
+           dtype_ == other.dtype_;
+  }
+
   /// Start of the numbers (device memory on a GPU). T must be the tensor's dtype. On the meta
   /// backend, where a layer is traced before training, there are no numbers: this, raw() and span()
   /// throw Error(kInternal) that says what to do instead.

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "core/autograd.h"
 #include "core/backend.h"
@@ -13,6 +15,119 @@
 // backend and, where a gradient is wanted, records how to go back. Shapes are those of
 // core/operations; parameters may be null where optional.
 namespace starling::functions {
+
+/// An operand of a pointwise function: a value, or one number that stands for all places.
+class Operand {
+ public:
+  Operand(const Variable& x) : variable_(&x) {}           // NOLINT(google-explicit-constructor)
+  Operand(double number) : number_(number) {}             // NOLINT(google-explicit-constructor)
+  const Variable* variable() const { return variable_; }  ///< null: a number
+  double number() const { return number_; }
+
+ private:
+  const Variable* variable_ = nullptr;
+  double number_ = 0.0;
+};
+
+// Pointwise functions: PyTorch's of the same name. Operands broadcast as NumPy's do, and have one
+// floating dtype; one of two is a value at least. A chain of them is one pass over memory, forward
+// and backward: it runs when something else reads its value, in fp32 for bf16 and fp16, and is
+// rounded once. The gradient of a repeated operand is the sum over what it was repeated for, in an
+// order that depends on the sizes alone. Error(kUsage) where shapes do not broadcast or dtypes
+// differ.
+#define STARLING_FUNCTIONS_OF_TWO(X)                                                             \
+  X(add, kAdd)                                                                                   \
+  X(subtract, kSubtract)                                                                         \
+  X(multiply, kMultiply)                                                                         \
+  X(divide, kDivide) X(power, kPower) X(maximum, kMaximum) X(minimum, kMinimum) X(equal, kEqual) \
+      X(not_equal, kNotEqual) X(less, kLess) X(less_equal, kLessEqual)
+#define STARLING_FUNCTIONS_OF_ONE(X)                                                       \
+  X(abs, kAbs)                                                                             \
+  X(sign, kSign)                                                                           \
+  X(square, kSquare)                                                                       \
+  X(exp, kExp) X(log, kLog) X(log1p, kLog1p) X(sqrt, kSqrt) X(rsqrt, kRsqrt) X(sin, kSin)  \
+      X(cos, kCos) X(tanh, kTanh) X(sigmoid, kSigmoid) X(softplus, kSoftplus) X(erf, kErf) \
+          X(relu, kRelu) X(silu, kSilu)
+#define STARLING_DECLARE(name, function) \
+  Variable name(const Operand& a, const Operand& b, Pass& pass);
+STARLING_FUNCTIONS_OF_TWO(STARLING_DECLARE)
+#undef STARLING_DECLARE
+#define STARLING_DECLARE(name, function) Variable name(const Variable& x, Pass& pass);
+STARLING_FUNCTIONS_OF_ONE(STARLING_DECLARE)
+#undef STARLING_DECLARE
+// Comparisons are 1 or 0 in the operands' dtype, and have no gradient; the gradient of a maximum or
+// minimum is shared by equal operands.
+Variable greater(const Operand& a, const Operand& b, Pass& pass);
+Variable greater_equal(const Operand& a, const Operand& b, Pass& pass);
+Variable negative(const Variable& x, Pass& pass);
+Variable reciprocal(const Variable& x, Pass& pass);
+enum class GeluForm : std::uint8_t { kNone, kTanh };  ///< exact, or by tanh
+Variable gelu(const Variable& x, Pass& pass, GeluForm form = GeluForm::kNone);
+/// min(max(x, low), high): of its gradient, what lies within both passes.
+Variable clamp(const Variable& x, double low, double high, Pass& pass);
+/// a where the condition is not 0, b where it is. The condition has the operands' dtype and no
+/// gradient.
+Variable where(const Variable& condition, const Operand& a, const Operand& b, Pass& pass);
+/// Dimensions, from the front, or with a negative number from behind: -1 is the last.
+using Dims = std::vector<int>;
+/// The dimension that `dim` names, from the front. Error(kUsage), which begins with the name, where
+/// there is none.
+int dimension(std::string_view name, const Shape& shape, int dim);
+
+// Reductions over dimensions (none given: over all), which go, or with `keepdim` stay with size 1.
+// The gradient of max and min is shared by equal numbers. Sums are taken in fp32 at least, in an
+// order that depends on the sizes alone. Errors are as of pointwise functions.
+Variable sum(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+Variable mean(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+Variable max(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+Variable min(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+/// Σ (x - mean)² / (n - correction).
+Variable variance(const Variable& x, const Dims& dims, double correction, bool keepdim, Pass& pass);
+Variable logsumexp(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+/// √Σ x².
+Variable norm(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+Variable softmax(const Variable& x, int dim, Pass& pass);
+Variable log_softmax(const Variable& x, int dim, Pass& pass);
+
+/// The shape that two broadcast to, as NumPy's do. Error(kUsage), which begins with the name, where
+/// they do not.
+Shape broadcast(std::string_view name, const Shape& a, const Shape& b);
+
+// Functions that move numbers, of any dtype; they copy unless said otherwise.
+/// Dimension d of the result is dimension dims[d] of x.
+Variable permute(const Variable& x, const Dims& dims, Pass& pass);
+Variable transpose(const Variable& x, int dim_a, int dim_b, Pass& pass);
+/// With a dimension of size 1 at `dim`, or without one; no copy.
+Variable unsqueeze(const Variable& x, int dim, Pass& pass);
+Variable squeeze(const Variable& x, int dim, Pass& pass);
+/// Repeated to a shape that x broadcasts to.
+Variable expand(const Variable& x, const Shape& shape, Pass& pass);
+/// Places begin … end - 1 of a dimension, counted from behind where negative. No copy along the
+/// first.
+Variable slice(const Variable& x, int dim, std::int64_t begin, std::int64_t end, Pass& pass);
+/// So many places of a dimension to each part.
+std::vector<Variable> split(const Variable& x, const std::vector<std::int64_t>& sizes, int dim,
+                            Pass& pass);
+Variable concat(const std::vector<Variable>& parts, int dim, Pass& pass);
+/// Along a new dimension.
+Variable stack(const std::vector<Variable>& parts, int dim, Pass& pass);
+/// With so many places of `value` before and after: two numbers for each dimension, the last first.
+Variable pad(const Variable& x, const std::vector<std::int64_t>& amounts, double value, Pass& pass);
+/// Turned around along these dimensions.
+Variable flip(const Variable& x, const Dims& dims, Pass& pass);
+/// y[i, j, …] = x with index[i, j, …] in place of its number along `dim`. The index is int32, of
+/// x's shape but for that dimension; a number outside is Error(kUsage) on a CPU, on a GPU NaN.
+Variable gather(const Variable& x, int dim, const Tensor& index, Pass& pass);
+/// The places of a dimension that a list of int32 names.
+Variable index_select(const Variable& x, int dim, const Tensor& index, Pass& pass);
+
+/// PyTorch's rules: the last two dimensions are matrices, those before broadcast; an operand of one
+/// dimension is a row on the left, a column on the right, and its dimension goes.
+Variable matmul(const Variable& a, const Variable& b, Pass& pass);
+
+/// A parameter as an operand: its low-precision copy in bf16 and fp16. Its gradient goes where
+/// a layer's would.
+Variable parameter(Parameter& weight, Pass& pass);
 
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window,
                 Pass& pass);
@@ -38,6 +153,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                     const Variable& residual, Pass& pass);
 /// Normalises over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
+/// x / √(mean of x² over the last dimension + eps) · weight.
+Variable rms_norm(const Variable& x, Parameter& weight, double eps, Pass& pass);
 /// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape,
 /// columns] of the table's operand's type.
 Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
@@ -50,9 +167,6 @@ MapFunction gradient_of(Activation kind);
 /// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
-Variable add(const Variable& a, const Variable& b, Pass& pass);
-/// factor · x.
-Variable scaled(const Variable& x, double factor, Pass& pass);
 /// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and
 /// half after the old ones.
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);

@@ -3,6 +3,7 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/reduce.h"
 #include "layers/functions.h"
+#include "layers/functions_chain.h"
 
 namespace starling::functions {
 
@@ -43,26 +44,51 @@ Variable activation(const Variable& x, Activation kind, Pass& pass) {
   return pass.record("activation", y, {x}, {}, std::move(backward));
 }
 
-Variable add(const Variable& a, const Variable& b, Pass& pass) {
-  require(a.shape() == b.shape(), "add", "the terms are {} and {}", a.shape().text(),
-          b.shape().text());
-  Tensor y(pass.backend, a.shape(), a.dtype());
-  pass.backend.map({MapFunction::kAdd, a.value(), b.value(), y});
-  return pass.record("add", std::move(y), {a, b}, {}, [](Gradients& g) {
-    const Tensor dy = std::move(g.take_terms().front());
-    g.set(0, dy);
-    g.set(1, dy);
-  });
+#define STARLING_DEFINE(name, function)                           \
+  Variable name(const Operand& a, const Operand& b, Pass& pass) { \
+    return pointwise(#name, MapFunction::function, a, b, pass);   \
+  }
+STARLING_FUNCTIONS_OF_TWO(STARLING_DEFINE)
+#undef STARLING_DEFINE
+#define STARLING_DEFINE(name, function)                      \
+  Variable name(const Variable& x, Pass& pass) {             \
+    return pointwise(#name, MapFunction::function, x, pass); \
+  }
+STARLING_FUNCTIONS_OF_ONE(STARLING_DEFINE)
+#undef STARLING_DEFINE
+
+Variable greater(const Operand& a, const Operand& b, Pass& pass) {
+  return pointwise("greater", MapFunction::kLess, b, a, pass);
+}
+Variable greater_equal(const Operand& a, const Operand& b, Pass& pass) {
+  return pointwise("greater_equal", MapFunction::kLessEqual, b, a, pass);
+}
+Variable negative(const Variable& x, Pass& pass) {
+  return pointwise("negative", MapFunction::kMultiply, x, -1.0, pass);
+}
+Variable reciprocal(const Variable& x, Pass& pass) {
+  return pointwise("reciprocal", MapFunction::kDivide, 1.0, x, pass);
+}
+Variable gelu(const Variable& x, Pass& pass, GeluForm form) {
+  const bool exact = form == GeluForm::kNone;
+  return pointwise("gelu", exact ? MapFunction::kGelu : MapFunction::kGeluTanh, x, pass);
+}
+Variable clamp(const Variable& x, double low, double high, Pass& pass) {
+  const Variable raised = pointwise("clamp", MapFunction::kClampLow, x, low, pass);
+  return pointwise("clamp", MapFunction::kClampHigh, raised, high, pass);
+}
+Variable where(const Variable& condition, const Operand& a, const Operand& b, Pass& pass) {
+  const Variable chosen = pointwise("where", MapFunction::kWhere, a, condition, pass),
+                 other = pointwise("where", MapFunction::kWhereNot, b, condition, pass);
+  return pointwise("where", MapFunction::kAdd, chosen, other, pass);
 }
 
-Variable scaled(const Variable& x, double factor, Pass& pass) {
-  Tensor y(pass.backend, x.shape(), x.dtype());
-  pass.backend.map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {x.value()}, y, {factor}});
-  return pass.record("scaled", std::move(y), {x}, {}, [factor](Gradients& g) {
-    const Tensor dy = std::move(g.take_terms().front());
-    Tensor dx = own_gradient_memory(dy);
-    g.backend().map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {dy}, dx, {factor}});
-    g.set(0, std::move(dx));
+Variable parameter(Parameter& weight, Pass& pass) {
+  return pass.record("parameter", weight.operand(), {}, {&weight}, [](Gradients& g) {
+    const Gradients::Target target = g.parameter(0);
+    if (!target) return;
+    // A sum over no dimension: a copy, into fp32 where the operand is in low precision.
+    g.backend().reduce({g.output(), target.tensor, target.accumulate});
   });
 }
 

@@ -1,9 +1,11 @@
 #include "core/error.h"
+#include "core/operations/checker.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/map.h"
 #include "core/operations/products.h"
 #include "core/operations/reduce.h"
 #include "layers/functions.h"
+#include "layers/functions_chain.h"
 
 namespace starling::functions {
 
@@ -100,6 +102,69 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
     bias_gradient(g.backend(), dy, g.parameter(1));
   };
   return pass.record("linear", std::move(y), {x}, {&weight, bias}, std::move(backward));
+}
+
+namespace {
+
+/// Batches of a matrix, which matmul() broadcasts.
+Shape batches(const Shape& shape) {
+  return Shape(shape.sizes().first(static_cast<std::size_t>(shape.rank() - 2)));
+}
+Shape with_matrix(const Shape& batch, std::int64_t rows, std::int64_t columns) {
+  return batch.with_last(rows).with_last(columns);
+}
+
+/// a·b into a tensor of shape `to`, whose batches may be fewer: those of each of its matrices are
+/// added up. `batch`: those of the product.
+Tensor product_into(Backend& backend, const View& a, const View& b, const Shape& batch,
+                    const Shape& to) {
+  const Shape whole = with_matrix(batch, a.shape()[a.shape().rank() - 2], b.shape().back());
+  const DType type = whole == to ? a.dtype() : wide_of(a.dtype());
+  Tensor y(backend, whole, type);
+  backend.matmul({.a = a, .b = b, .bias = {}, .c = y});
+  if (whole == to) return y;
+  const Tensor sum(backend, to, type);
+  backend.reduce({y, sum});
+  return in_format(sum, a.dtype(), backend);
+}
+
+}  // namespace
+
+Variable matmul(const Variable& a, const Variable& b, Pass& pass) {
+  const Shape &left = a.shape(), &right = b.shape();
+  if (!is_floating(a.dtype()) || a.dtype() != b.dtype())
+    fail(ExitCode::kUsage, "matmul", "the operands are {} and {}; needed: one floating dtype",
+         name_of(a.dtype()), name_of(b.dtype()));
+  if (left.rank() == 0 || right.rank() == 0)
+    fail(ExitCode::kUsage, "matmul", "{} by {}: a scalar is no matrix", left.text(), right.text());
+  // A row on the left, a column on the right: their dimension goes again.
+  const bool row = left.rank() == 1, column = right.rank() == 1;
+  const Shape as_a = row ? Shape{1, left[0]} : left, as_b = column ? right.with_last(1) : right;
+  const std::int64_t m = as_a[as_a.rank() - 2], k = as_a.back(), n = as_b.back();
+  if (as_b[as_b.rank() - 2] != k)
+    fail(ExitCode::kUsage, "matmul", "{} by {}: the inner dimensions are {} and {}", left.text(),
+         right.text(), k, as_b[as_b.rank() - 2]);
+  const Shape batch = broadcast("matmul", batches(as_a), batches(as_b));
+  Shape out = row ? batch : batch.with_last(m);
+  if (!column) out = out.with_last(n);
+
+  const Tensor ta = a.value().reshaped(as_a), tb = b.value().reshaped(as_b);
+  const Tensor y(pass.backend, with_matrix(batch, m, n), a.dtype());
+  pass.backend.matmul({.a = ta, .b = tb, .bias = {}, .c = y});
+  auto backward = [ta, tb, batch, whole = y.shape(), left, right](Gradients& g) {
+    const Tensor dy = g.output().reshaped(whole);
+    if (g.wants(0))
+      g.set(0, product_into(g.backend(), dy, transposed(tb), batch, ta.shape()).reshaped(left));
+    if (!g.wants(1)) return;
+    if (tb.shape().rank() == 2 && ta.shape().rank() > 2) {
+      // One b for all rows: one product, which adds them up.
+      return g.set(1, product_into(g.backend(), transposed(matrix_of(ta)), matrix_of(dy), Shape(),
+                                   tb.shape())
+                          .reshaped(right));
+    }
+    g.set(1, product_into(g.backend(), transposed(ta), dy, batch, tb.shape()).reshaped(right));
+  };
+  return pass.record("matmul", y.reshaped(out), {a, b}, {}, std::move(backward));
 }
 
 }  // namespace starling::functions

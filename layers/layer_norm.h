@@ -20,4 +20,19 @@ class LayerNorm : public Layer {
   Parameter* beta_ = nullptr;
 };
 
+/// Root mean square normalisation (Zhang and Sennrich 2019, arXiv 1910.07467) over the last
+/// dimension. Tensor: weight (1).
+class RmsNorm : public Layer {
+ public:
+  explicit RmsNorm(double eps = 1e-5) : eps_(eps) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override;
+
+ private:
+  double eps_;
+  Parameter* weight_ = nullptr;
+};
+
 }  // namespace starling

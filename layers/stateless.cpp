@@ -1,5 +1,7 @@
 #include "layers/stateless.h"
 
+#include <fmt/format.h>
+
 #include "core/operations/convolutions.h"
 #include "core/operations/pointwise.h"
 #include "layers/builtin.h"
@@ -23,6 +25,15 @@ Shape GlobalAvgPool::build(const Shape& input) {
   return {input[2]};
 }
 
+Shape Softmax::build(const Shape& input) {
+  const int rank = input.rank() + 1, d = dim_ < 0 ? dim_ + rank : dim_;
+  if (d < 1 || d >= rank) {
+    bad_shape(input,
+              fmt::format("a sample that has dimension {} (0 is the batch, -1 the last)", dim_));
+  }
+  return input;
+}
+
 void builtin::add_stateless(LayerRegistry& registry) {
   const auto activation = [&](const char* name, Activation kind, const char* doc) {
     registry.add(
@@ -33,6 +44,21 @@ void builtin::add_stateless(LayerRegistry& registry) {
   activation("gelu", Activation::kGelu,
              "the exact Gaussian error linear unit, x·Φ(x) (arXiv 1606.08415)");
   activation("silu", Activation::kSilu, "x · sigmoid(x)");
+  const auto function = [&](const char* name, FunctionLayer::Function of, const char* doc) {
+    registry.add(
+        name, [of](ConfigSection&) { return std::make_unique<FunctionLayer>(of); }, doc);
+  };
+  function("sigmoid", functions::sigmoid, "1 / (1 + e⁻ˣ)");
+  function("tanh", functions::tanh, "the hyperbolic tangent");
+  function("softplus", functions::softplus, "log(1 + eˣ), and x above 20");
+  registry.add(
+      "softmax",
+      [](ConfigSection& section) {
+        return std::make_unique<Softmax>(static_cast<int>(section.integer(
+            "dim", -1, Range::closed(-Shape::kMaxRank, Shape::kMaxRank),
+            "the dimension whose numbers add up to 1; 0 would be the batch, -1 is the last")));
+      },
+      "probabilities along a dimension");
   const auto pooling = [&](const char* name, Pooling kind, const char* doc) {
     registry.add(
         name,

@@ -25,6 +25,36 @@ class ActivationLayer : public Layer {
   Activation kind_;
 };
 
+/// A function of values, whose result has their shape.
+class FunctionLayer : public Layer {
+ public:
+  using Function = Variable (*)(const Variable&, Pass&);
+  explicit FunctionLayer(Function function) : function_(function) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override { return function_(x, pass); }
+
+ private:
+  Function function_;
+};
+
+/// Probabilities along a dimension of the sample, counted as PyTorch does: 0 is the batch, which it
+/// may not be, and -1 the last.
+class Softmax : public Layer {
+ public:
+  explicit Softmax(int dim) : dim_(dim) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::softmax(x, dim_, pass);
+  }
+
+ private:
+  int dim_;
+};
+
 /// Zeroes values with probability p in training and scales the others by 1/(1 - p) (Srivastava et
 /// al. 2014).
 class DropoutLayer : public Layer {

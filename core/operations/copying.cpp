@@ -1,7 +1,9 @@
 #include "core/operations/copying.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "core/dispatch.h"
 #include "core/operations/checker.h"
 #include "core/operations/list.h"
 
@@ -13,7 +15,21 @@ Accesses StridedCopy::accesses() const {
     const Dimension& dimension = dimensions[static_cast<std::size_t>(d)];
     if (dimension.stride != 0) taken *= static_cast<double>(dimension.count);
   }
-  return Accesses().read({x}).again(taken - bytes_of({x})).write({y});
+  Accesses result = Accesses().read({x}).again(taken - bytes_of({x}));
+  // What stays counts as read, and is not touched.
+  return others ? result.write({y}) : result.change({y}).again(taken - 2.0 * bytes_of({y}));
+}
+
+std::uint64_t StridedCopy::other_bits() const {
+  std::uint64_t result = 0;
+  if (is_floating(y.dtype())) {
+    dispatch_floating(y.dtype(), [&](auto type) {
+      const auto number =
+          static_cast<decltype(type)>(static_cast<Compute<decltype(type)>>(others.value_or(0.0)));
+      std::memcpy(&result, &number, sizeof(number));
+    });
+  }
+  return result;
 }
 
 StridedCopy StridedCopy::joined() const {
@@ -54,6 +70,8 @@ void check(const StridedCopy& args) {
     least += std::min<std::int64_t>(stride, 0) * (count - 1);
     most += std::max<std::int64_t>(stride, 0) * (count - 1);
   }
+  call.that(is_floating(args.y.dtype()) || args.others.value_or(0.0) == 0.0,
+            "{} places that become {}", name_of(args.y.dtype()), args.others.value_or(0.0));
   call.that(elements == args.y.elements(), "y has {} elements, its dimensions {}",
             args.y.elements(), elements);
   call.that(!any || (least >= 0 && most < args.x.elements()),

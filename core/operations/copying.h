@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
@@ -11,8 +12,9 @@ namespace starling {
 
 /// A copy by strides. Along each dimension of y, the places begin, begin + step, … (count of them)
 /// take the numbers of x that lie `stride` elements apart, the first at x[first]. All other places
-/// become 0. A permutation has all places and other strides; a slice begins further on; padding has
-/// fewer places than y; repetition has a stride of 0; turning around has a negative one.
+/// become `others`, or stay as they are. A permutation has all places and other strides; a slice
+/// begins further on; padding has fewer places than y; repetition has a stride of 0; turning around
+/// has a negative one.
 struct StridedCopy {
   struct Dimension {
     std::int64_t size = 1;  ///< of y
@@ -28,6 +30,9 @@ struct StridedCopy {
   std::array<Dimension, Shape::kMaxRank> dimensions{};  ///< outermost first; others stay as made
   int rank = 0;
   std::int64_t first = 0;
+  std::optional<double> others = 0.0;  ///< of floating tensors any number; none: they stay
+  /// `others` as y's dtype stores it, in the first bytes; 0 where they stay.
+  std::uint64_t other_bits() const;
 
   Accesses accesses() const;
   /// The same copy in as few dimensions as possible, at least one: neighbours that are one run of

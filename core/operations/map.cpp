@@ -49,6 +49,7 @@ Shape Expression::places() const {
 Accesses Map::accesses() const {
   Accesses result;
   for (const Tensor& tensor : in) result.read({tensor});
+  for (const Also& other : also) result.write({other.y});
   return result.write({y});
 }
 
@@ -126,6 +127,13 @@ void check(const Map& args) {
   call.that(args.count >= 1, "{} steps; at least 1", args.count);
   check_program(call, args, args.y.dtype());
   const Shape& shape = args.y.shape();
+  for (const Map::Also& other : args.also) {
+    if (!other.y) continue;
+    call.has(other.y, "a result", args.y.elements(), args.y.dtype());
+    call.that(other.slot >= kMapResults && other.slot < kMapResults + args.count - 1,
+              "a result of step {}, of {} before the last", other.slot - kMapResults,
+              args.count - 1);
+  }
   for (std::size_t k = 0; k < args.tensors(); ++k) {
     const Shape& own = args.in[k].shape();
     bool fits = own.rank() <= shape.rank();

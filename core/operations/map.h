@@ -36,6 +36,14 @@ struct Expression {
 /// rounded once. y may be a tensor of its shape.
 struct Map : Expression {
   Tensor y;
+  /// Results of steps before the last, in tensors of y's shape and dtype, that the same pass
+  /// writes: as many from the first on as have a tensor. With one, no tensor that is written may be
+  /// read.
+  struct Also {
+    Tensor y;
+    std::uint8_t slot = 0;
+  };
+  std::array<Also, kMapOutputs - 1> also{};
 
   Map() = default;
   /// One function of one or two tensors.

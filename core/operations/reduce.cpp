@@ -48,7 +48,8 @@ void check(const Reduce& args) {
     fits = own[d] == places[places.rank() - own.rank() + d] || own[d] == 1;
   call.that(fits, "{} is not what {} becomes: dimensions stay or become 1", own.text(),
             places.text());
-  call.that(places.elements() > 0 || args.by == Reduction::kSum, "no number is largest or least");
+  call.that(places.elements() > 0 || own.elements() == 0 || args.by == Reduction::kSum,
+            "no number is largest or least");
 }
 
 }  // namespace starling

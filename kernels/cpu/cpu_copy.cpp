@@ -10,16 +10,16 @@ using cpu::Index;
 
 namespace {
 
-/// One row: the places of y that take numbers, and zeros at the others.
+/// One row: the places of y that take numbers, and at the others a number, or what is there.
 template <class T>
-void copy_row(const StridedCopy::Dimension& d, const T* x, T* y) {
+void copy_row(const StridedCopy::Dimension& d, const T* x, T* y, const T* other) {
   if (d.stride == 1 && d.step == 1) {
-    y = std::fill_n(y, d.begin, T(0));
-    y = std::copy_n(x, d.count, y);
-    std::fill_n(y, d.size - d.begin - d.count, T(0));
+    if (other) std::fill_n(y, d.begin, *other);
+    std::copy_n(x, d.count, y + d.begin);
+    if (other) std::fill_n(y + d.begin + d.count, d.size - d.begin - d.count, *other);
     return;
   }
-  if (!d.is_whole()) std::fill_n(y, d.size, T(0));
+  if (other && !d.is_whole()) std::fill_n(y, d.size, *other);
   for (Index k = 0; k < d.count; ++k) y[d.begin + k * d.step] = x[k * d.stride];
 }
 
@@ -33,6 +33,8 @@ void CpuBackend::issue(const StridedCopy& args) {
   const auto run = [&]<class T>(T) {
     const T* x = reinterpret_cast<const T*>(copy.x.raw()) + copy.first;
     T* y = reinterpret_cast<T*>(copy.y.raw());
+    const T number = static_cast<T>(copy.other_bits());
+    const T* const other = copy.others ? &number : nullptr;
     threads_.parallel_for(rows, cpu::rows_of_work(row.size), [&](Index begin, Index end) {
       // The coordinates of a row, counted up: a division for each would take as long as the row.
       std::array<Index, Shape::kMaxRank> at{};
@@ -51,9 +53,9 @@ void CpuBackend::issue(const StridedCopy& args) {
           from += k * d.stride;
         }
         if (inside) {
-          copy_row(row, from, y + r * row.size);
-        } else {
-          std::fill_n(y + r * row.size, row.size, T(0));
+          copy_row(row, from, y + r * row.size, other);
+        } else if (other) {
+          std::fill_n(y + r * row.size, row.size, *other);
         }
         for (int d = outer - 1; d >= 0; --d) {
           const auto i = static_cast<std::size_t>(d);

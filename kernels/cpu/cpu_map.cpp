@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "core/operations/map.h"
 #include "kernels/cpu/cpu_backend_detail.h"
@@ -17,7 +18,16 @@ void CpuBackend::issue(const Map& args) {
   floating(args.y, [&](auto type) {
     using T = decltype(type);
     using Operands = cpu::MapOperands<T>;
-    T* y = args.y.data<T>();
+    using Results = std::array<cpu::MapResult<T>, kMapOutputs>;
+    Results all{{{args.y.data<T>(), kMapResults + args.count - 1}}};
+    std::size_t outputs = 1;
+    for (const Map::Also& other : args.also)
+      if (other.y) all[outputs++] = {other.y.data<T>(), other.slot};
+    const auto run = [&](const Operands& operands, const cpu::MapBlock& block, Index first) {
+      Results here = all;
+      for (std::size_t r = 0; r < outputs; ++r) here[r].y += first;
+      operands.run(kernels<T>(), block, {here.data(), outputs});
+    };
     if (rows.count() == 1) {
       return threads_.parallel_for(length, cpu::kElementGrain, [&](Index begin, Index end) {
         Operands operands(args, layout, *allocator_);
@@ -25,7 +35,7 @@ void CpuBackend::issue(const Map& args) {
         for (std::size_t k = 0; k < block.first.size(); ++k)
           block.first[k] = begin * layout.stride[k][0];
         operands.take(block);
-        operands.run(kernels<T>(), block, y + begin);
+        run(operands, block, begin);
       });
     }
     const Index together = std::max<Index>(1, Operands::kRoom / length);
@@ -36,7 +46,7 @@ void CpuBackend::issue(const Map& args) {
         block.first = rows.at(r);
         block.rows = std::min({together, end - r, rows.run(r)});
         operands.take(block);
-        operands.run(kernels<T>(), block, y + r * length);
+        run(operands, block, r * length);
       }
     });
   });

@@ -100,7 +100,8 @@ class Share {
     operands_.take(block);
     const Index n = block.rows * block.length;
     if (args_.count > 0) {
-      operands_.run(std::get<cpu::Kernels<A>>(kernels_), block, room_.data());
+      const cpu::MapResult<A> result{room_.data(), kMapResults + args_.count - 1};
+      operands_.run(std::get<cpu::Kernels<A>>(kernels_), block, {&result, 1});
     } else if (operands_.in(0)) {
       return operands_.in(0);
     } else if (operands_.wide(0)) {
@@ -196,8 +197,9 @@ class Share {
     for (Index r = 0, n; r < block.rows; r += n) {
       n = block.rows - r < 4 ? 1 : 4;
       for (Index i = 0; i < n; ++i) in[static_cast<std::size_t>(i)] = row + (r + i) * length;
+      const cpu::MapResult<A> result{sum, kMapResults + static_cast<int>(n) - 1};
       std::get<cpu::Kernels<A>>(kernels_).map(n == 4 ? kFour : kOne, static_cast<int>(n), in.data(),
-                                              wide.data(), nullptr, sum, length);
+                                              wide.data(), nullptr, &result, 1, length);
     }
     for (Index c = 0; c < length; ++c) to[c] += static_cast<double>(sum[c]);
     return true;

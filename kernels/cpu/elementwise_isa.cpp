@@ -43,17 +43,19 @@ static void map_step(MapFunction function, const T* pa, const T* pb, T* o, Index
   }
 }
 
-/// Steps leave their results in the first cache, but for the last one's where it is y.
+/// Steps leave their results in the first cache, but for those that are outputs.
 template <class T>
 static void map(const MapStep* steps, int count, const T* const* in, const Compute<T>* const* wide,
-                const Compute<T>* constants, T* y, Index n) {
+                const Compute<T>* constants, const MapResult<T>* results, int outputs, Index n) {
   using R = Compute<T>;
   constexpr Index kPiece = 512;
   constexpr bool kDirect = !kIsLow<T>;
   alignas(64) R room[kMapSlots][kPiece];
-  unsigned used = 0;
+  static_assert(kMapSlots <= 64);
+  const auto bit = [](int slot) { return std::uint64_t{1} << slot; };
+  std::uint64_t used = 0;
   for (int s = 0; s < count; ++s)
-    used |= 1u << steps[s].a | (operands_of(steps[s].function) > 1 ? 1u << steps[s].b : 0u);
+    used |= bit(steps[s].a) | (operands_of(steps[s].function) > 1 ? bit(steps[s].b) : 0);
   const R* slot[kMapSlots] = {};
   for (int k = 0; k < kMapResults; ++k) {
     const bool varies = k < kMapTensors && (in[k] || wide[k]);
@@ -80,14 +82,18 @@ static void map(const MapStep* steps, int count, const T* const* in, const Compu
     for (int s = 0; s < count; ++s) {
       R* to = room[kMapResults + s];
       if constexpr (kDirect) {
-        if (s == count - 1) to = y + begin;
+        for (int r = 0; r < outputs; ++r)
+          if (results[r].slot == kMapResults + s) to = results[r].y + begin;
       }
       const R* a = slot[steps[s].a];
       map_step(steps[s].function, a, operands_of(steps[s].function) > 1 ? slot[steps[s].b] : a, to,
                size);
       slot[kMapResults + s] = to;
     }
-    if constexpr (!kDirect) pack(y + begin, room[kMapResults + count - 1], size, false);
+    if constexpr (!kDirect) {
+      for (int r = 0; r < outputs; ++r)
+        pack(results[r].y + begin, room[results[r].slot], size, false);
+    }
   }
 }
 

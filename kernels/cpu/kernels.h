@@ -39,6 +39,13 @@ struct Product {
   Index lines_b() const { return transpose_b ? n : k; }
 };
 
+/// Where a step's results go.
+template <class T>
+struct MapResult {
+  T* y;
+  int slot;
+};
+
 /// How many rows of `channels` values the normalisation kernels take as one long row: enough for
 /// 128 values that fill whole vectors.
 STARLING_HD Index fold_rows(Index channels) {
@@ -107,7 +114,7 @@ struct Kernels {
   /// The `count` steps of a Map (core/operations/map.h). Of slot k < kMapTensors, in[k] or, in R,
   /// wide[k] are n numbers; where both are null, and of the numbers' slots, constants[k] is all.
   void (*map)(const MapStep* steps, int count, const T* const* in, const R* const* wide,
-              const R* constants, T* y, Index n);
+              const R* constants, const MapResult<T>* results, int outputs, Index n);
   void (*add)(const T* a, const T* b, T* y, Index n);
   void (*fill)(T* y, T value, Index n);
   /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a

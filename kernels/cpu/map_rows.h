@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <type_traits>
 
 #include "core/dispatch.h"
@@ -94,10 +95,12 @@ class MapOperands {
       });
     }
   }
-  /// Calls the kernel on the block; y: as many numbers.
-  void run(const Kernels<K>& kernels, const MapBlock& block, K* y) const {
+  /// Calls the kernel on the block; the results have as many numbers.
+  void run(const Kernels<K>& kernels, const MapBlock& block,
+           std::span<const MapResult<K>> results) const {
     kernels.map(expression_.steps.data(), expression_.count, in_.data(), wide_.data(),
-                constants_.data(), y, block.rows * block.length);
+                constants_.data(), results.data(), static_cast<int>(results.size()),
+                block.rows * block.length);
   }
   /// Operand k of the block: numbers of K or of R, or where both are null one number.
   const K* in(std::size_t k) const { return in_[k]; }

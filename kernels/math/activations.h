@@ -86,6 +86,100 @@ STARLING_HD T gelu_derivative(T x) {
   return cdf + x * T(0.39894228040143267794) * exponential(T(-0.5) * x * x);
 }
 
+STARLING_HD float square_root(float x) { return ::sqrtf(x); }
+STARLING_HD double square_root(double x) { return ::sqrt(x); }
+STARLING_HD float absolute(float x) { return ::fabsf(x); }
+STARLING_HD double absolute(double x) { return ::fabs(x); }
+STARLING_HD float logarithm(float x) { return ::logf(x); }
+STARLING_HD double logarithm(double x) { return ::log(x); }
+STARLING_HD float logarithm1p(float x) { return ::log1pf(x); }
+STARLING_HD double logarithm1p(double x) { return ::log1p(x); }
+/// sin(x + quarters·π/2) for double. x is reduced to a quarter turn around 0 by three parts of π/2,
+/// then the polynomials of fdlibm's __kernel_sin and __kernel_cos take it: about 1 unit in the last
+/// place up to 10¹², NaN beyond 4·10¹⁸. A GPU's own functions keep an array for large x.
+STARLING_HD double sine_of_turned(double x, std::int64_t quarters) {
+  const double turns = ::rint(x * 0.63661977236758134308);
+  double r = ::fma(-turns, 1.5707963267948966192, x);
+  r = ::fma(-turns, 6.123233995736766036e-17, r);
+  r = ::fma(-turns, -1.4973849048591833e-33, r);
+  const double z = r * r;
+  double s = 1.58969099521155010221e-10;
+  s = s * z - 2.50507602534068634195e-08;
+  s = s * z + 2.75573137070700676789e-06;
+  s = s * z - 1.98412698298579493134e-04;
+  s = s * z + 8.33333333332248946124e-03;
+  s = s * z - 1.66666666666666324348e-01;
+  s = r + r * z * s;
+  double c = -1.13596475577881948265e-11;
+  c = c * z + 2.08757232129817482790e-09;
+  c = c * z - 2.75573143513906633035e-07;
+  c = c * z + 2.48015872894767294178e-05;
+  c = c * z - 1.38888888888741095749e-03;
+  c = c * z + 4.16666666666666019037e-02;
+  c = 1.0 - 0.5 * z + z * z * c;
+  const bool counts = turns < 4e18 && turns > -4e18;
+  const std::int64_t quarter = (counts ? static_cast<std::int64_t>(turns) : 0) + quarters;
+  const double value = quarter & 1 ? c : s;
+  return counts ? (quarter & 2 ? -value : value) : std::numeric_limits<double>::quiet_NaN();
+}
+STARLING_HD double sine(double x) { return sine_of_turned(x, 0); }
+STARLING_HD double cosine(double x) { return sine_of_turned(x, 1); }
+// Of fp32 within half a unit in the last place.
+STARLING_HD float sine(float x) { return static_cast<float>(sine_of_turned(x, 0)); }
+STARLING_HD float cosine(float x) { return static_cast<float>(sine_of_turned(x, 1)); }
+STARLING_HD float power(float x, float y) { return ::powf(x, y); }
+STARLING_HD double power(double x, double y) { return ::pow(x, y); }
+
+/// 2/√π · e^(-x²).
+template <class T>
+STARLING_HD T erf_derivative(T x) {
+  return T(1.12837916709551257390) * exponential(-x * x);
+}
+
+/// tanh for float within 4 units in the last place: of small x, where 1 - 2 / (e^2x + 1) cancels,
+/// by an odd polynomial, whose coefficients are those of Cephes' tanhf (S. Moshier).
+STARLING_HD float tangent(float x) {
+  const float t = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * t + 2.06390887954e-2f;
+  p = p * t - 5.37397155531e-2f;
+  p = p * t + 1.33314422036e-1f;
+  p = p * t - 3.33332819422e-1f;
+  const float small = x + x * t * p, large = 1.0f - 2.0f / (exponential(2.0f * absolute(x)) + 1.0f);
+  return t < 0.390625f ? small : x < 0.0f ? -large : large;
+}
+STARLING_HD double tangent(double x) { return ::tanh(x); }
+
+/// log(1 + eˣ), and x from 20 on, as PyTorch's.
+template <class T>
+STARLING_HD T softplus(T x) {
+  return x > T(20) ? x : logarithm1p(exponential(x));
+}
+
+/// GELU by tanh: x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))), as GPT-2's.
+template <class T>
+STARLING_HD T gelu_tanh(T x) {
+  const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
+  return T(0.5) * x * (T(1) + tangent(inner));
+}
+template <class T>
+STARLING_HD T gelu_tanh_derivative(T x) {
+  const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x), t = tangent(inner);
+  const T slope = T(0.79788456080286535588) * (T(1) + T(3) * T(0.044715) * x * x);
+  return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope;
+}
+
+/// d xʸ/dx = y·x^(y-1), 0 where y is 0.
+template <class T>
+STARLING_HD T power_slope(T x, T y) {
+  return y == T(0) ? T(0) : y * power(x, y - T(1));
+}
+/// d xʸ/dy = xʸ·log x, 0 where x is 0 and y is not negative.
+template <class T>
+STARLING_HD T power_log(T x, T y) {
+  return (x == T(0)) & (y >= T(0)) ? T(0) : power(x, y) * logarithm(x);
+}
+
 template <class T>
 STARLING_HD T sigmoid(T x) {
   return T(1) / (T(1) + exponential(-x));

@@ -129,7 +129,7 @@ class Scaled : public Layer {
  protected:
   Shape build(const Shape& input) override { return input; }
   Variable compute(const Variable& x, Pass& pass) override {
-    return functions::scaled(x, factor_, pass);
+    return functions::multiply(x, factor_, pass);
   }
 
  private:

@@ -65,6 +65,8 @@ TEST_CASE("layers/gradients: batch and layer normalisation") {
   check_layers(R"({"type": "batch_norm"}, {"type": "relu"})", {3, 4, 5});
   check_layers(R"({"type": "layer_norm"})", {3, 2, 5});
   check_layers(R"({"type": "layer_norm", "eps": 0.01})", {7});
+  check_layers(R"({"type": "rms_norm"})", {3, 2, 5});
+  check_layers(R"({"type": "rms_norm", "eps": 0.01}, {"type": "linear", "out_features": 2})", {7});
 }
 
 TEST_CASE("layers/gradients: batch normalisation in evaluation mode has constant statistics") {
@@ -83,8 +85,15 @@ TEST_CASE("layers/gradients: batch normalisation in evaluation mode has constant
 }
 
 TEST_CASE("layers/gradients: activations") {
-  for (const char* kind : {"relu", "gelu", "silu", "relu6"})
+  for (const char* kind :
+       {"relu", "gelu", "silu", "relu6", "sigmoid", "tanh", "softplus", "softmax"})
     check_layers(R"({"type": ")" + std::string(kind) + R"("})", {3, 4, 3});
+}
+
+TEST_CASE("layers/gradients: chains of functions between other layers") {
+  check_layers(R"({"type": "linear", "out_features": 4}, {"type": "tanh"}, {"type": "sigmoid"},
+      {"type": "layer_norm"}, {"type": "softmax", "dim": 1}, {"type": "softplus"})",
+               {3, 5});
 }
 
 TEST_CASE("layers/gradients: relu6 beyond its upper bound") {

@@ -118,6 +118,140 @@ Operation reduction(Reduction by, const Shape& a, const Shape& b, const Shape& p
   return op;
 }
 
+namespace {
+
+/// A function of maps by the standard library's, which arithmetic shared with GPUs is not.
+double map_value(MapFunction function, double a, double b) {
+  const auto share = [](double larger, double smaller) {
+    return larger > smaller ? 1.0 : larger == smaller ? 0.5 : 0.0;
+  };
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  constexpr double kRoot = 0.79788456080286535588;  // √(2/π)
+  switch (function) {
+    case MapFunction::kAdd: return a + b;
+    case MapFunction::kSubtract: return a - b;
+    case MapFunction::kMultiply: return a * b;
+    case MapFunction::kDivide: return a / b;
+    case MapFunction::kPower: return std::pow(a, b);
+    case MapFunction::kMaximum:
+    case MapFunction::kClampLow: return std::isnan(a) || a > b ? a : b;
+    case MapFunction::kMinimum:
+    case MapFunction::kClampHigh: return std::isnan(a) || a < b ? a : b;
+    case MapFunction::kEqual: return a == b;
+    case MapFunction::kNotEqual: return a != b;
+    case MapFunction::kLess: return a < b;
+    case MapFunction::kLessEqual: return a <= b;
+    case MapFunction::kWhere: return b != 0.0 ? a : 0.0;
+    case MapFunction::kWhereNot: return b != 0.0 ? 0.0 : a;
+    case MapFunction::kAbs: return std::abs(a);
+    case MapFunction::kSign: return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : a * 0.0;
+    case MapFunction::kSquare: return a * a;
+    case MapFunction::kExp: return std::exp(a);
+    case MapFunction::kLog: return std::log(a);
+    case MapFunction::kLog1p: return std::log1p(a);
+    case MapFunction::kSqrt: return std::sqrt(a);
+    case MapFunction::kRsqrt: return 1.0 / std::sqrt(a);
+    case MapFunction::kSin: return std::sin(a);
+    case MapFunction::kCos: return std::cos(a);
+    case MapFunction::kTanh: return std::tanh(a);
+    case MapFunction::kSigmoid: return sigmoid(a);
+    case MapFunction::kSoftplus: return a > 20.0 ? a : std::log1p(std::exp(a));
+    case MapFunction::kErf: return std::erf(a);
+    case MapFunction::kRelu: return a <= 0.0 ? 0.0 : a;
+    case MapFunction::kRelu6: return a <= 0.0 ? 0.0 : a >= 6.0 ? 6.0 : a;
+    case MapFunction::kGelu: return a * 0.5 * std::erfc(-a / std::sqrt(2.0));
+    case MapFunction::kGeluTanh:
+      return 0.5 * a * (1.0 + std::tanh(kRoot * (a + 0.044715 * a * a * a)));
+    case MapFunction::kSilu: return a * sigmoid(a);
+    case MapFunction::kReluGradient: return a > 0.0 ? b : 0.0;
+    case MapFunction::kRelu6Gradient: return a > 0.0 && a < 6.0 ? b : 0.0;
+    case MapFunction::kGeluGradient:
+      return b * (0.5 * std::erfc(-a / std::sqrt(2.0)) +
+                  a * 0.39894228040143267794 * std::exp(-0.5 * a * a));
+    case MapFunction::kGeluTanhGradient: {
+      const double t = std::tanh(kRoot * (a + 0.044715 * a * a * a));
+      return b *
+             (0.5 * (1.0 + t) + 0.5 * a * (1.0 - t * t) * kRoot * (1.0 + 3.0 * 0.044715 * a * a));
+    }
+    case MapFunction::kSiluGradient: return b * sigmoid(a) * (1.0 + a * (1.0 - sigmoid(a)));
+    case MapFunction::kErfGradient: return b * 1.12837916709551257390 * std::exp(-a * a);
+    case MapFunction::kTanhGradient: return b * (1.0 - a * a);
+    case MapFunction::kSigmoidGradient: return b * a * (1.0 - a);
+    case MapFunction::kSqrtGradient: return b * 0.5 / a;
+    case MapFunction::kRsqrtGradient: return -0.5 * b * a * a * a;
+    case MapFunction::kPowerSlope: return b == 0.0 ? 0.0 : b * std::pow(a, b - 1.0);
+    case MapFunction::kPowerLog: return a == 0.0 && b >= 0.0 ? 0.0 : std::pow(a, b) * std::log(a);
+    case MapFunction::kShare: return share(a, b);
+    case MapFunction::kNegativeProduct: return -(a * b);
+  }
+  return a;
+}
+
+const char* name_of(MapFunction function) {
+#define STARLING_NAME(name, operands, value) #name,
+  constexpr const char* kNames[] = {STARLING_MAP_FUNCTIONS(STARLING_NAME)};
+#undef STARLING_NAME
+  return kNames[static_cast<std::size_t>(function)];
+}
+
+}  // namespace
+
+Operation map_function(MapFunction function, Index n) {
+  Operation op;
+  const bool two = operands_of(function) == 2;
+  op.name = fmt::format("map: {} of {}", name_of(function), n);
+  op.inputs = {{n}};
+  if (two) op.inputs.push_back({n});
+  op.outputs = {{n}};
+  op.loose = {0, 1, 2};
+  // Of numbers that the function has a value for, away from where it has none or jumps; some equal.
+  op.fit = [=](std::vector<Numbers>& in) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) {
+      in[0][i] = std::abs(in[0][i]) * 4.0 + 0.25;
+      if (two) in[1][i] = i % 3 == 0 ? in[0][i] : std::abs(in[1][i]) * 2.0 + 0.5;
+    }
+  };
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    if (two) {
+      b.map({function, in[0], in[1], out[0]});
+    } else {
+      b.map({function, in[0], out[0]});
+    }
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i)
+      out[0][i] = map_value(function, in[0][i], two ? in[1][i] : 0.0);
+  };
+  return op;
+}
+
+Operation map_of_several(const Shape& a, const Shape& b, const Shape& y) {
+  Operation op;
+  op.name = fmt::format("map of {} and {} to three of {}", a.text(), b.text(), y.text());
+  op.inputs = {a, b};
+  op.outputs = {y, y, y};
+  op.loose = {0, 1};
+  op.forward = [](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {
+    Map args({{MapFunction::kMultiply, 0, 1},
+              {MapFunction::kTanh, kMapResults},
+              {MapFunction::kAdd, kMapResults + 1, kMapNumbers},
+              {MapFunction::kSubtract, kMapResults, kMapResults + 1}},
+             {in[0], in[1]}, out[0], {2.5});
+    args.also[0] = {out[1], kMapResults};
+    args.also[1] = {out[2], kMapResults + 2};
+    backend.map(args);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < out[0].size(); ++i) {
+      const double product = in[0][place_in(a, y, i)] * in[1][place_in(b, y, i)];
+      out[0][i] = product - std::tanh(product);
+      out[1][i] = product;
+      out[2][i] = std::tanh(product) + 2.5;
+    }
+  };
+  return op;
+}
+
 Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Shape& y) {
   Operation op;
   op.name = fmt::format("map of {}, {} and {} to {}", a.text(), b.text(), c.text(), y.text());

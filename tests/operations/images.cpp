@@ -197,6 +197,31 @@ Operation repeated(Index rows, Index times) {
                       {.dimensions = {whole(rows, 1), whole(times, 0)}, .rank = 2}, {});
 }
 
+Operation put_beside(Index rows, Index columns, Index begin, Index count,
+                     std::optional<double> others) {
+  const auto whole = &StridedCopy::Dimension::whole;
+  const StridedCopy::Dimension part{.size = columns, .begin = begin, .count = count, .stride = 1};
+  const StridedCopy copy{.dimensions = {whole(rows, count), part}, .rank = 2, .others = others};
+  Operation op =
+      strided_copy(others ? "padding" : "a part", {rows, count}, {rows, columns}, copy, {});
+  // What stays is what a fill has left.
+  const double rest = others.value_or(1.5);
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    if (!others) b.fill(out[0], rest);
+    StridedCopy args = copy;
+    args.x = in[0], args.y = out[0];
+    b.strided_copy(args);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (Index i = 0; i < rows * columns; ++i) {
+      const Index place = i % columns - begin;
+      const bool inside = place >= 0 && place < count;
+      out[0][at(i)] = inside ? in[0][at(i / columns * count + place)] : rest;
+    }
+  };
+  return op;
+}
+
 Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix) {
   Operation op;
   op.exact = true;

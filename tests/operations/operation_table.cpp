@@ -214,6 +214,10 @@ std::vector<Operation> operation_table() {
       broadcast_map({600}, {600}, {600}, {600}),
       broadcast_map({3, 1, 33}, {5, 1}, {}, {3, 5, 33}),
       repeated(6, 5),
+      put_beside(9, 40, 8, 24, std::nullopt),
+      put_beside(9, 40, 8, 24, 2.5),
+      put_beside(7, 13, 3, 5, std::nullopt),
+      put_beside(7, 13, 0, 5, -2.5),
       flatten({2, 3, 11, 33}),
       flatten({1, 6, 6, 70}),
       indexed(1, 5, 9, 3),
@@ -284,6 +288,11 @@ std::vector<Operation> operation_table() {
     table.push_back(head_values(2, length, 3, 8));
   }
   for (int terms = 0; terms <= 8; ++terms) table.push_back(sum_with_weights(33, terms));
+#define STARLING_ROW(name, operands, value) table.push_back(map_function(MapFunction::name, 131));
+  STARLING_MAP_FUNCTIONS(STARLING_ROW)
+#undef STARLING_ROW
+  table.push_back(map_of_several({1037}, {1037}, {1037}));
+  table.push_back(map_of_several({5, 1, 24}, {7, 24}, {5, 7, 24}));
   for (const Index n : {1, 7, 33, 4101}) {
     table.push_back(sum_of_two(n));
     table.push_back(activation(MapFunction::kRelu, "relu", n));

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,9 @@ Operation global_pooling(const Image& x);
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before);
 Operation turned_around(Index rows, Index columns);
 Operation repeated(Index rows, Index times);
+/// Columns among others, which become a number, or stay.
+Operation put_beside(Index rows, Index columns, Index begin, Index count,
+                     std::optional<double> others);
 Operation flatten(const Image& x);
 Operation augmentation(const Image& x, Index crop_padding, Index boxes = 0, bool mix = false);
 Operation changed_pixels(const Image& x, Index steps);
@@ -111,6 +115,9 @@ Operation resized_pictures(const Image& y);
 
 // elementwise.cpp
 Operation activation(MapFunction function, const std::string& name, Index n);
+/// Any function of a map, of n numbers; and three results of one pass.
+Operation map_function(MapFunction function, Index n);
+Operation map_of_several(const Shape& a, const Shape& b, const Shape& y);
 /// Four steps over three tensors and a number. b is a parameter.
 Operation broadcast_map(const Shape& a, const Shape& b, const Shape& c, const Shape& y);
 Operation sum_of_two(Index n);

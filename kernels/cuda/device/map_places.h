@@ -33,6 +33,8 @@ struct MapPlan {
   MapPlan(const Expression& expression, const MapLayout& layout, DType type);
   /// Whether threads may take so many neighbours at once, with so much dynamic shared memory.
   bool packs(int size_of_pack, std::size_t most_shared) const;
+  /// The slot of a step's result, but the last one's, which has none.
+  int slot_of_result(int step) const { return slots - std::max(count - 1, 0) + step; }
   std::size_t shared_bytes(int size_of_pack) const {
     return static_cast<std::size_t>(slots) * kThreads * static_cast<std::size_t>(size_of_pack) *
            sizeof(A);
@@ -149,17 +151,21 @@ __device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCou
   }
 }
 
+/// A thread's numbers in a slot. Its slots are its column of dynamic shared memory, as registers
+/// have no index that is found at run time.
+template <int kCount, class A>
+__device__ __forceinline__ void read_slot(int slot, A (&to)[kCount]) {
+  const A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = room[(slot * kCount + i) * kThreads];
+}
+
 /// values = those of kCount neighbours from `along` on, in row `row` of the dimensions that go, at
-/// place `kept` of those that stay. A thread's slots are its column of dynamic shared memory, as
-/// registers have no index that is found at run time.
+/// place `kept` of those that stay.
 template <int kCount, class T, class A>
 __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Index row, Index along,
                                          A (&values)[kCount]) {
   A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
-  const auto get = [&](int slot, A(&to)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = room[(slot * kCount + i) * kThreads];
-  };
   const auto put = [&](int slot, const A(&from)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) room[(slot * kCount + i) * kThreads] = from[i];
@@ -180,8 +186,8 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
   for (int s = 0; s < p.count; ++s) {
     const MapStep step = p.steps[s];
     A a[kCount], b[kCount];
-    get(step.a, a);
-    get(step.b, b);
+    read_slot(step.a, a);
+    read_slot(step.b, b);
     map_step(step.function, a, b, values);
     const int result = p.slots - p.count + 1 + s;
     if (s + 1 < p.count) put(result, values);

@@ -14,6 +14,8 @@ struct CopyPlan {
   StridedCopy::Dimension of[Shape::kMaxRank];
   int rank;
   Index first, packs;
+  bool keep;            ///< other places stay
+  std::uint64_t other;  ///< what they become
 };
 
 template <class T, int kCount>
@@ -32,12 +34,13 @@ __global__ void strided_copy(CopyPlan p, const T* x, T* y) {
       inside = inside && k.rest == 0 && k.whole < dimension.count;
       from += k.whole * dimension.stride;
     }
+    if (!inside && p.keep) continue;
     T values[kCount];
     if (inside) {
       load<kCount>(x + from * kCount, values);
     } else {
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) values[j] = T(0);
+      for (int j = 0; j < kCount; ++j) values[j] = static_cast<T>(p.other);
     }
     store<kCount>(values, y + i * kCount);
   }
@@ -99,7 +102,11 @@ void copy_by_strides(CudaBackend& backend, const StridedCopy& copy) {
                   {{blocks_for(tiles, 1)}, {kCopyTile, kCopyTileRows}, backend.handle()}, x, y,
                   t.images, t.rows, t.columns);
   }
-  CopyPlan plan{.rank = copy.rank, .first = copy.first, .packs = copy.y.elements()};
+  CopyPlan plan{.rank = copy.rank,
+                .first = copy.first,
+                .packs = copy.y.elements(),
+                .keep = !copy.others,
+                .other = copy.other_bits()};
   for (int d = 0; d < copy.rank; ++d) plan.of[d] = copy.dimensions[static_cast<std::size_t>(d)];
   StridedCopy::Dimension& line = plan.of[copy.rank - 1];
   // A pack's size, a power of two, divides all of these where it divides this.

@@ -23,43 +23,75 @@ struct OneStep {
   }
 };
 
-/// Calls f with the function as a constant.
+/// Functions that layers call alone, each of which has a kernel of its own.
+#define STARLING_MAPS_ALONE(X)                                                       \
+  X(kAdd)                                                                            \
+  X(kSubtract)                                                                       \
+  X(kMultiply)                                                                       \
+  X(kSquare) X(kRelu) X(kRelu6) X(kGelu) X(kSilu) X(kReluGradient) X(kRelu6Gradient) \
+      X(kGeluGradient) X(kSiluGradient)
+
+/// Calls f with the function as a constant; false where it has no kernel.
 template <class F>
-void with_function(MapFunction function, F f) {
+bool with_function(MapFunction function, F f) {
   switch (function) {
-#define STARLING_MAP_CONSTANT(name, operands, value) \
-  case MapFunction::name: return f(std::integral_constant<MapFunction, MapFunction::name>{});
-    STARLING_MAP_FUNCTIONS(STARLING_MAP_CONSTANT)
+#define STARLING_MAP_CONSTANT(name) \
+  case MapFunction::name: f(std::integral_constant<MapFunction, MapFunction::name>{}); return true;
+    STARLING_MAPS_ALONE(STARLING_MAP_CONSTANT)
 #undef STARLING_MAP_CONSTANT
+    default: return false;
   }
 }
+
+/// The tensors that a Map writes, and the slots of all but the first.
+template <class T>
+struct MapOutputs {
+  int count = 1;
+  T* y[kMapOutputs] = {};
+  int slot[kMapOutputs] = {};
+};
 
 /// Any Map, kCount neighbours to a thread.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads)
-    map_places(MapPlan<T, Compute<T>> p, Index packs, T* y) {
+    map_places(MapPlan<T, Compute<T>> p, Index packs, MapOutputs<T> outputs) {
   put_numbers<kCount>(p);
   const Index threads = Index{gridDim.x} * blockDim.x, row_packs = p.length / kCount;
   for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < packs; i += threads) {
     const Quotient row = divide(i, row_packs);
     Compute<T> values[kCount];
     evaluate<kCount>(p, row.whole, 0, row.rest * kCount, values);
-    store_narrow<kCount>(values, y + i * kCount);
+    store_narrow<kCount>(values, outputs.y[0] + i * kCount);
+    // Unrolled: parameters that are found at run time would be copied to local memory.
+#pragma unroll
+    for (int r = 1; r < kMapOutputs; ++r) {
+      if (r >= outputs.count) break;
+      read_slot<kCount>(outputs.slot[r], values);
+      store_narrow<kCount>(values, outputs.y[r] + i * kCount);
+    }
   }
 }
 
 template <class T>
 void map_any(CudaBackend& backend, const Map& map, const MapLayout& layout) {
   const MapPlan<T, Compute<T>> plan(map, layout, map.y.dtype());
-  T* y = map.y.data<T>();
+  MapOutputs<T> outputs;
+  outputs.y[0] = map.y.data<T>();
+  bool aligned = packable(outputs.y[0]);
+  for (const Map::Also& other : map.also) {
+    if (!other.y) continue;
+    outputs.slot[outputs.count] = plan.slot_of_result(other.slot - kMapResults);
+    outputs.y[outputs.count++] = other.y.data<T>();
+    aligned = aligned && packable(other.y.data<T>());
+  }
   const auto run = [&]<int kCount>() {
     const Index packs = map.y.elements() / kCount;
     launch(map_places<T, kCount>,
            {{blocks_for(packs, kThreads)}, {kThreads}, backend.handle(), plan.shared_bytes(kCount)},
-           plan, packs, y);
+           plan, packs, outputs);
   };
   constexpr std::size_t kMostShared = 48 << 10;  // that a block gets without being asked for more
-  if (packable(y) && plan.packs(Pack<T>::kSize, kMostShared))
+  if (aligned && plan.packs(Pack<T>::kSize, kMostShared))
     run.template operator()<Pack<T>::kSize>();
   else
     run.template operator()<1>();
@@ -71,17 +103,18 @@ void CudaBackend::issue(const Map& args) {
   if (args.y.elements() == 0) return;
   const MapLayout layout = layout_of(args, args.y.shape(), args.y);
   const MapStep& step = args.steps[0];
-  const bool one = layout.plain && args.count == 1 && step.a == 0 &&
+  const bool one = layout.plain && args.count == 1 && !args.also[0].y && step.a == 0 &&
                    (operands_of(step.function) == 1 || step.b == 1);
   floating(args.y, [&](auto type) {
     using T = decltype(type);
-    if (!one) return map_any<T>(*this, args, layout);
-    with_function(step.function, [&](auto function) {
-      using Step = OneStep<Compute<T>, decltype(function)::value>;
-      std::array<const T*, static_cast<std::size_t>(Step::kInputs)> in{};
-      for (std::size_t k = 0; k < in.size(); ++k) in[k] = args.in[k].template data<T>();
-      pointwise<T, T>(handle(), args.y.elements(), in, args.y.data<T>(), Step{});
-    });
+    const bool done = one && with_function(step.function, [&](auto function) {
+                        using Step = OneStep<Compute<T>, decltype(function)::value>;
+                        std::array<const T*, static_cast<std::size_t>(Step::kInputs)> in{};
+                        for (std::size_t k = 0; k < in.size(); ++k)
+                          in[k] = args.in[k].template data<T>();
+                        pointwise<T, T>(handle(), args.y.elements(), in, args.y.data<T>(), Step{});
+                      });
+    if (!done) map_any<T>(*this, args, layout);
   });
 }
 

@@ -1,0 +1,236 @@
+#include "layers/functions_chain.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "core/operations/reduce.h"
+
+namespace starling::functions {
+
+namespace {
+
+using Slot = ExpressionBuilder::Slot;
+
+/// An expression of values.
+struct Program {
+  ExpressionBuilder builder;
+  std::vector<Variable> leaves;  ///< of the builder's tensors
+
+  Slot leaf(const Variable& x) {
+    const Tensor value = x.value();
+    for (std::size_t k = 0; k < leaves.size(); ++k)
+      if (leaves[k].same_as(x)) return static_cast<Slot>(k);
+    leaves.push_back(x);
+    return builder.tensor(value);
+  }
+  /// The gradients of the leaves that are `wanted`, and what computes them: the program anew, from
+  /// the leaves and `dy`.
+  struct Backward {
+    ExpressionBuilder builder;
+    Slot dy;
+    GradientSlots slots;
+  };
+  Backward backward(const Tensor& dy, const std::array<bool, kMapTensors>& wanted) const {
+    Backward result{builder, 0, {}};
+    result.dy = result.builder.tensor(dy);
+    if (result.builder.fits()) result.slots = differentiate(result.builder, result.dy, wanted);
+    return result;
+  }
+  /// Of the leaves that want a gradient. A comparison's operands want one in vain.
+  std::array<bool, kMapTensors> differentiable() const {
+    std::array<bool, kMapTensors> result{};
+    for (std::size_t k = 0; k < leaves.size(); ++k) result[k] = leaves[k].requires_grad();
+    const Backward back = backward({}, result);
+    for (std::size_t k = 0; k < leaves.size(); ++k) result[k] = back.slots[k].has_value();
+    return result;
+  }
+  /// There is room for it, and for its gradients.
+  bool fits() const {
+    if (!builder.fits()) return false;
+    std::array<bool, kMapTensors> all{};
+    std::fill_n(all.begin(), leaves.size(), true);
+    return backward({}, all).builder.fits();
+  }
+  /// All of another program; the slot of its result.
+  Slot join(const Program& other) {
+    const Expression& from = other.builder.expression();
+    std::array<Slot, kMapSlots> place{};
+    for (std::size_t k = 0; k < other.leaves.size(); ++k) place[k] = leaf(other.leaves[k]);
+    for (std::size_t i = 0; i < other.builder.numbers(); ++i)
+      place[kMapNumbers + i] = builder.number(from.numbers[i]);
+    Slot result = 0;
+    for (int s = 0; s < from.count; ++s) {
+      const MapStep& step = from.steps[static_cast<std::size_t>(s)];
+      result = builder.step(step.function, place[step.a], place[step.b]);
+      place[static_cast<std::size_t>(kMapResults + s)] = result;
+    }
+    return result;
+  }
+};
+
+/// Where the gradient of a chain's result goes: into all operands of its shape in one pass, and by
+/// a sum each into those that were repeated.
+void go_back(Gradients& g, const Program& program, const Shape& shape) {
+  const Tensor dy = std::move(g.take_terms().front());
+  std::array<bool, kMapTensors> wanted{};
+  for (std::size_t k = 0; k < program.leaves.size(); ++k) wanted[k] = g.wants(static_cast<int>(k));
+  const auto [builder, dy_slot, slots] = program.backward(dy, wanted);
+
+  struct Result {
+    Slot slot;
+    Tensor tensor;
+  };
+  std::vector<Result> whole;
+  std::array<Tensor, kMapTensors> gradients;
+  for (std::size_t k = 0; k < program.leaves.size(); ++k) {
+    if (!slots[k]) continue;
+    const Variable& leaf = program.leaves[k];
+    Tensor& gradient = gradients[k];
+    if (leaf.shape() != shape) {
+      ExpressionBuilder sum = builder;
+      std::array<Slot, 1> result{*slots[k]};
+      sum.keep(result);
+      gradient = Tensor(g.backend(), leaf.shape(), leaf.dtype());
+      Reduce reduce(dy, gradient);
+      if (*slots[k] != dy_slot) static_cast<Expression&>(reduce) = sum.expression();
+      g.backend().reduce(reduce);
+    } else if (*slots[k] == dy_slot) {
+      gradient = dy;
+    } else {
+      const auto known = std::find_if(whole.begin(), whole.end(),
+                                      [&](const Result& other) { return other.slot == *slots[k]; });
+      if (known != whole.end()) {
+        gradient = known->tensor;
+      } else {
+        gradient = Tensor(g.backend(), shape, leaf.dtype());
+        whole.push_back({*slots[k], gradient});
+      }
+    }
+  }
+  // The last of a pass is its last step.
+  std::sort(whole.begin(), whole.end(),
+            [](const Result& a, const Result& b) { return a.slot > b.slot; });
+  for (std::size_t first = 0; first < whole.size(); first += kMapOutputs) {
+    const std::size_t count = std::min<std::size_t>(kMapOutputs, whole.size() - first);
+    ExpressionBuilder pass = builder;
+    std::array<Slot, kMapOutputs> kept{};
+    for (std::size_t i = 0; i < count; ++i) kept[i] = whole[first + i].slot;
+    pass.keep(std::span(kept).first(count));
+    Map map;
+    static_cast<Expression&>(map) = pass.expression();
+    map.y = whole[first].tensor;
+    for (std::size_t i = 1; i < count; ++i) map.also[i - 1] = {whole[first + i].tensor, kept[i]};
+    g.backend().map(map);
+  }
+  // Now that they have their numbers: a term may be added to another one.
+  for (std::size_t k = 0; k < program.leaves.size(); ++k)
+    if (gradients[k]) g.set(static_cast<int>(k), std::move(gradients[k]));
+}
+
+class Chain final : public LazyValue {
+ public:
+  Chain(std::string_view name, Program program, const Shape& shape, Pass& pass, bool requires_grad)
+      : LazyValue(shape, program.leaves.front().dtype(), requires_grad),
+        name_(name),
+        program_(std::move(program)),
+        backend_(pass.backend),
+        tape_(pass.tape),
+        layer_(pass.tape ? pass.tape->layer() : std::string_view()) {}
+  const Program& program() const { return program_; }
+
+ private:
+  Variable make() override {
+    Program program = std::exchange(program_, {});
+    Map map;
+    static_cast<Expression&>(map) = program.builder.expression();
+    map.y = Tensor(backend_, shape(), dtype());
+    backend_.map(map);
+    if (!tape_) return Variable(map.y);
+    const Tape::Scope scope(tape_, layer_);
+    std::vector<Variable> inputs = program.leaves;
+    const std::array<bool, kMapTensors> differentiable = program.differentiable();
+    for (std::size_t k = 0; k < inputs.size(); ++k)
+      if (!differentiable[k]) inputs[k] = Variable(inputs[k].value());
+    return tape_->record(name_, map.y, inputs, {},
+                         [program = std::move(program), shape = shape()](Gradients& g) {
+                           go_back(g, program, shape);
+                         });
+  }
+
+  std::string_view name_;
+  Program program_;
+  Backend& backend_;
+  Tape* tape_;
+  std::string_view layer_;
+};
+
+/// The chain that a value waits in, if it would have this shape.
+const Chain* chain_of(const Variable& x, const Shape& shape) {
+  if (!x.lazy() || x.lazy()->is_made() || x.shape() != shape) return nullptr;
+  return dynamic_cast<const Chain*>(x.lazy().get());
+}
+
+}  // namespace
+
+Shape broadcast(std::string_view name, const Shape& a, const Shape& b) {
+  const bool longer = a.rank() >= b.rank();
+  Shape result = longer ? a : b;
+  const Shape& other = longer ? b : a;
+  const int more = result.rank() - other.rank();
+  for (int d = 0; d < other.rank(); ++d) {
+    const std::int64_t here = result[more + d], there = other[d];
+    if (here == there || there == 1) continue;
+    if (here != 1) {
+      fail(ExitCode::kUsage, name, "{} and {} do not broadcast: dimension {} is {} and {}",
+           a.text(), b.text(), more + d, longer ? here : there, longer ? there : here);
+    }
+    result[more + d] = there;
+  }
+  return result;
+}
+
+Variable pointwise(std::string_view name, MapFunction function, const Operand& a, const Operand& b,
+                   Pass& pass) {
+  const Variable* const values[] = {a.variable(), b.variable()};
+  const Variable* const first = values[0] ? values[0] : values[1];
+  require(first != nullptr, "pointwise", "{}: both operands are numbers", name);
+  for (const Variable* x : values) {
+    if (!x) continue;
+    if (!is_floating(x->dtype()) || x->dtype() != first->dtype())
+      fail(ExitCode::kUsage, name, "the operands are {} and {}; needed: one floating dtype",
+           name_of(first->dtype()), name_of(x->dtype()));
+  }
+  const Shape shape = values[0] && values[1]
+                          ? broadcast(name, values[0]->shape(), values[1]->shape())
+                          : first->shape();
+  std::array<const Chain*, 2> chains{};
+  for (std::size_t i = 0; i < 2; ++i) chains[i] = values[i] ? chain_of(*values[i], shape) : nullptr;
+  for (;;) {
+    Program program;
+    std::array<Slot, 2> slots{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Operand& operand = i == 0 ? a : b;
+      slots[i] = !values[i]  ? program.builder.number(operand.number())
+                 : chains[i] ? program.join(chains[i]->program())
+                             : program.leaf(*values[i]);
+    }
+    program.builder.step(function, slots[0], slots[1]);
+    if (program.fits() || (!chains[0] && !chains[1])) {
+      const std::array<bool, kMapTensors> differentiable = program.differentiable();
+      const bool wanted =
+          pass.tape && std::count(differentiable.begin(), differentiable.end(), true) > 0;
+      return Variable(std::make_shared<Chain>(name, std::move(program), shape, pass, wanted));
+    }
+    // The longer of two chains ends here.
+    const auto steps = [](const Chain* chain) {
+      return chain ? chain->program().builder.steps() : 0;
+    };
+    const Chain* const ends = chains[steps(chains[1]) > steps(chains[0]) ? 1 : 0];
+    for (const Chain*& chain : chains)
+      if (chain == ends) chain = nullptr;
+  }
+}
+
+}  // namespace starling::functions

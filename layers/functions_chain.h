@@ -1,0 +1,26 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/operations/differentiate.h"
+#include "layers/functions.h"
+
+// Chains of pointwise functions. A function of values that are not computed yet joins what they are
+// made of, and one pass over memory computes all; another one goes back. A chain ends where its
+// value is read, where a step has no room in it, or where the next function has a larger shape, in
+// which its numbers would be computed over and over.
+namespace starling::functions {
+
+/// A pointwise function of one or two operands, of which one at least is a value. Error(kUsage),
+/// which begins with the name, where shapes do not broadcast or dtypes differ.
+Variable pointwise(std::string_view name, MapFunction function, const Operand& a, const Operand& b,
+                   Pass& pass);
+inline Variable pointwise(std::string_view name, MapFunction function, const Variable& x,
+                          Pass& pass) {
+  return pointwise(name, function, x, x, pass);
+}
+
+}  // namespace starling::functions

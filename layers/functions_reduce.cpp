@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/operations/checker.h"
+#include "core/operations/reduce.h"
+#include "layers/functions.h"
+#include "layers/functions_chain.h"
+
+// Reductions over dimensions, and what is made of them along one.
+namespace starling::functions {
+
+namespace {
+
+using F = MapFunction;
+constexpr std::uint8_t kResult = kMapResults, kNumber = kMapNumbers;
+
+/// The shapes of a reduction: with 1 for what goes, and without it.
+struct Reduced {
+  Shape kept, shape;
+  std::int64_t count = 1;  ///< numbers that become one
+};
+
+Reduced reduced(std::string_view name, const Variable& x, const Dims& dims, bool keepdim) {
+  if (!is_floating(x.dtype()))
+    fail(ExitCode::kUsage, name, "the input is {}; needed: a floating dtype", name_of(x.dtype()));
+  const Shape& in = x.shape();
+  Reduced result{in, in, 1};
+  std::array<bool, Shape::kMaxRank> goes{};
+  for (const int dim : dims) {
+    const int d = dimension(name, in, dim);
+    if (std::exchange(goes[static_cast<std::size_t>(d)], true))
+      fail(ExitCode::kUsage, name, "dimension {} is there twice", dim);
+    result.count *= in[d];
+    result.kept[d] = 1;
+  }
+  if (dims.empty()) {
+    // PyTorch's: none stands for all.
+    for (int d = 0; d < in.rank(); ++d)
+      goes[static_cast<std::size_t>(d)] = true, result.kept[d] = 1;
+    result.count = in.elements();
+  }
+  result.shape = result.kept;
+  if (!keepdim) {
+    std::vector<std::int64_t> sizes;
+    for (int d = 0; d < in.rank(); ++d)
+      if (!goes[static_cast<std::size_t>(d)]) sizes.push_back(in[d]);
+    result.shape = Shape(std::span<const std::int64_t>(sizes));
+  }
+  return result;
+}
+
+// Between passes, numbers of bf16 and fp16 values are fp32: results are rounded once.
+
+Tensor reduce(Backend& backend, Reduction by, std::initializer_list<MapStep> program,
+              std::initializer_list<Tensor> operands, const Shape& kept, double factor = 1.0) {
+  Tensor y(backend, kept, wide_of(operands.begin()->dtype()));
+  Reduce args(program, operands, y);
+  args.by = by;
+  args.factor = factor;
+  backend.reduce(args);
+  return y;
+}
+/// y has the dtype of the first operand.
+Tensor map(Backend& backend, std::initializer_list<MapStep> program,
+           std::initializer_list<Tensor> operands, const Shape& shape,
+           std::initializer_list<double> numbers = {}) {
+  Tensor y(backend, shape, operands.begin()->dtype());
+  backend.map({program, operands, y, numbers});
+  return y;
+}
+
+/// A reduction's numbers as its caller gets them.
+Tensor result(const Variable& x, const Tensor& y, const Reduced& to) {
+  return in_format(y, x.dtype(), y.backend()).reshaped(to.shape);
+}
+
+Variable sum_times(std::string_view name, const Variable& x, const Dims& dims, bool keepdim,
+                   bool mean, Pass& pass) {
+  const Reduced to = reduced(name, x, dims, keepdim);
+  const double factor = mean ? 1.0 / static_cast<double>(to.count) : 1.0;
+  const Tensor y = reduce(pass.backend, Reduction::kSum, {}, {x.value()}, to.kept, factor);
+  auto backward = [in = x.shape(), kept = to.kept, factor](Gradients& g) {
+    g.set(0, map(g.backend(), {{F::kMultiply, 0, kNumber}}, {g.output().reshaped(kept)}, in,
+                 {factor}));
+  };
+  return pass.record(name, result(x, y, to), {x}, {}, std::move(backward));
+}
+
+Variable extreme(std::string_view name, const Variable& x, const Dims& dims, bool keepdim,
+                 Reduction by, Pass& pass) {
+  const Reduced to = reduced(name, x, dims, keepdim);
+  if (x.shape().elements() == 0 && to.kept.elements() > 0)
+    fail(ExitCode::kUsage, name, "the input is {}, and no number is largest or least",
+         x.shape().text());
+  const Tensor y = reduce(pass.backend, by, {}, {x.value()}, to.kept);
+  auto backward = [x = x.value(), y, kept = to.kept](Gradients& g) {
+    const Tensor equal = reduce(g.backend(), Reduction::kSum, {{F::kEqual, 0, 1}}, {x, y}, kept);
+    g.set(0, map(g.backend(),
+                 {{F::kEqual, 0, 1}, {F::kMultiply, kResult, 2}, {F::kDivide, kResult + 1, 3}},
+                 {x, y, g.output().reshaped(kept), equal}, x.shape()));
+  };
+  return pass.record(name, result(x, y, to), {x}, {}, std::move(backward));
+}
+
+/// log Σ eˣ, in the reduction's shape with 1 for what goes.
+Tensor log_sum(Backend& backend, const Tensor& x, const Shape& kept) {
+  const Tensor largest = reduce(backend, Reduction::kLargest, {}, {x}, kept);
+  // The difference of two infinities is no number: an infinite largest one counts as 0.
+  const Tensor base =
+      map(backend, {{F::kAbs, 0}, {F::kEqual, kResult, kNumber}, {F::kWhereNot, 0, kResult + 1}},
+          {largest}, kept, {std::numeric_limits<double>::infinity()});
+  const Tensor sum =
+      reduce(backend, Reduction::kSum, {{F::kSubtract, 0, 1}, {F::kExp, kResult}}, {x, base}, kept);
+  return map(backend, {{F::kLog, 0}, {F::kAdd, kResult, 1}}, {sum, base}, kept);
+}
+
+}  // namespace
+
+int dimension(std::string_view name, const Shape& shape, int dim) {
+  const int d = dim < 0 ? dim + shape.rank() : dim;
+  if (d < 0 || d >= shape.rank())
+    fail(ExitCode::kUsage, name, "{} has no dimension {}; there are {} to {}", shape.text(), dim,
+         -shape.rank(), shape.rank() - 1);
+  return d;
+}
+
+Variable sum(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
+  return sum_times("sum", x, dims, keepdim, false, pass);
+}
+Variable mean(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
+  return sum_times("mean", x, dims, keepdim, true, pass);
+}
+Variable max(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
+  return extreme("max", x, dims, keepdim, Reduction::kLargest, pass);
+}
+Variable min(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
+  return extreme("min", x, dims, keepdim, Reduction::kLeast, pass);
+}
+
+Variable variance(const Variable& x, const Dims& dims, double correction, bool keepdim,
+                  Pass& pass) {
+  const Reduced to = reduced("variance", x, dims, keepdim);
+  const double share = 1.0 / std::max(0.0, static_cast<double>(to.count) - correction);
+  const Tensor mean = reduce(pass.backend, Reduction::kSum, {}, {x.value()}, to.kept,
+                             1.0 / static_cast<double>(to.count));
+  const Tensor y =
+      reduce(pass.backend, Reduction::kSum, {{F::kSubtract, 0, 1}, {F::kSquare, kResult}},
+             {x.value(), mean}, to.kept, share);
+  // What moves the mean does not move the sum of squares around it.
+  auto backward = [x = x.value(), mean, kept = to.kept, share](Gradients& g) {
+    g.set(0, map(g.backend(),
+                 {{F::kSubtract, 0, 1},
+                  {F::kMultiply, kResult, 2},
+                  {F::kMultiply, kResult + 1, kNumber}},
+                 {x, mean, g.output().reshaped(kept)}, x.shape(), {2.0 * share}));
+  };
+  return pass.record("variance", result(x, y, to), {x}, {}, std::move(backward));
+}
+
+Variable logsumexp(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
+  const Reduced to = reduced("logsumexp", x, dims, keepdim);
+  const Tensor y = log_sum(pass.backend, x.value(), to.kept);
+  auto backward = [x = x.value(), y, kept = to.kept](Gradients& g) {
+    // Where all are -infinity, so is y, and counts as 0 here.
+    const Tensor base = map(g.backend(), {{F::kEqual, 0, kNumber}, {F::kWhereNot, 0, kResult}}, {y},
+                            kept, {-std::numeric_limits<double>::infinity()});
+    g.set(0, map(g.backend(),
+                 {{F::kSubtract, 0, 1}, {F::kExp, kResult}, {F::kMultiply, kResult + 1, 2}},
+                 {x, base, g.output().reshaped(kept)}, x.shape()));
+  };
+  return pass.record("logsumexp", result(x, y, to), {x}, {}, std::move(backward));
+}
+
+Variable norm(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
+  const Reduced to = reduced("norm", x, dims, keepdim);
+  const Tensor squares =
+      reduce(pass.backend, Reduction::kSum, {{F::kSquare, 0}}, {x.value()}, to.kept);
+  const Tensor y = map(pass.backend, {{F::kSqrt, 0}}, {squares}, to.kept);
+  auto backward = [x = x.value(), y, kept = to.kept](Gradients& g) {
+    // 0 where the norm is, as PyTorch's.
+    g.set(0, map(g.backend(),
+                 {{F::kMultiply, 0, 2}, {F::kDivide, kResult, 1}, {F::kWhere, kResult + 1, 1}},
+                 {x, y, g.output().reshaped(kept)}, x.shape()));
+  };
+  return pass.record("norm", result(x, y, to), {x}, {}, std::move(backward));
+}
+
+Variable softmax(const Variable& x, int dim, Pass& pass) {
+  const Shape kept = reduced("softmax", x, {dim}, true).kept;
+  const Tensor largest = reduce(pass.backend, Reduction::kLargest, {}, {x.value()}, kept);
+  const Tensor total =
+      reduce(pass.backend, Reduction::kSum, {{F::kSubtract, 0, 1}, {F::kExp, kResult}},
+             {x.value(), largest}, kept);
+  const Tensor y =
+      map(pass.backend, {{F::kSubtract, 0, 1}, {F::kExp, kResult}, {F::kDivide, kResult + 1, 2}},
+          {x.value(), largest, total}, x.shape());
+  auto backward = [y, kept](Gradients& g) {
+    const Tensor& dy = g.output();
+    const Tensor along =
+        reduce(g.backend(), Reduction::kSum, {{F::kMultiply, 0, 1}}, {y, dy}, kept);
+    g.set(0, map(g.backend(), {{F::kSubtract, 1, 2}, {F::kMultiply, kResult, 0}}, {y, dy, along},
+                 y.shape()));
+  };
+  return pass.record("softmax", y, {x}, {}, std::move(backward));
+}
+
+Variable log_softmax(const Variable& x, int dim, Pass& pass) {
+  const Shape kept = reduced("log_softmax", x, {dim}, true).kept;
+  const Tensor total = log_sum(pass.backend, x.value(), kept);
+  const Tensor y = map(pass.backend, {{F::kSubtract, 0, 1}}, {x.value(), total}, x.shape());
+  auto backward = [y, kept](Gradients& g) {
+    const Tensor& dy = g.output();
+    const Tensor sum = reduce(g.backend(), Reduction::kSum, {}, {dy}, kept);
+    g.set(0, map(g.backend(),
+                 {{F::kExp, 0}, {F::kMultiply, kResult, 2}, {F::kSubtract, 1, kResult + 1}},
+                 {y, dy, sum}, y.shape()));
+  };
+  return pass.record("log_softmax", y, {x}, {}, std::move(backward));
+}
+
+Variable rms_norm(const Variable& x, Parameter& weight, double eps, Pass& pass) {
+  const Shape kept = reduced("rms_norm", x, {-1}, true).kept;
+  const double share = 1.0 / static_cast<double>(x.shape().back());
+  const Tensor mean =
+      reduce(pass.backend, Reduction::kSum, {{F::kSquare, 0}}, {x.value()}, kept, share);
+  const Tensor scale =
+      map(pass.backend, {{F::kAdd, 0, kNumber}, {F::kRsqrt, kResult}}, {mean}, kept, {eps});
+  const Tensor factor = weight.value;
+  const Tensor y = map(pass.backend, {{F::kMultiply, 0, 1}, {F::kMultiply, kResult, 2}},
+                       {x.value(), scale, factor}, x.shape());
+  auto backward = [x = x.value(), scale, factor, kept, share](Gradients& g) {
+    const Tensor& dy = g.output();
+    if (const Gradients::Target target = g.parameter(0)) {
+      Reduce products({{F::kMultiply, 0, 1}, {F::kMultiply, kResult, 2}}, {dy, x, scale},
+                      target.tensor);
+      products.accumulate = target.accumulate;
+      g.backend().reduce(products);
+    }
+    if (!g.wants(0)) return;
+    // dx = s·(w·dy - x · s²·mean(w·dy·x)), s the scale
+    const Tensor along =
+        reduce(g.backend(), Reduction::kSum, {{F::kMultiply, 0, 1}, {F::kMultiply, kResult, 2}},
+               {dy, x, factor}, kept, share);
+    const Tensor part =
+        map(g.backend(), {{F::kSquare, 1}, {F::kMultiply, 0, kResult}}, {along, scale}, kept);
+    g.set(0, map(g.backend(),
+                 {{F::kMultiply, 0, 3},
+                  {F::kMultiply, 1, 4},
+                  {F::kSubtract, kResult, kResult + 1},
+                  {F::kMultiply, kResult + 2, 2}},
+                 {dy, x, scale, factor, part}, x.shape()));
+  };
+  return pass.record("rms_norm", y, {x}, {&weight}, std::move(backward));
+}
+
+}  // namespace starling::functions
