@@ -35,32 +35,39 @@ class Operand {
 // rounded once. The gradient of a repeated operand is the sum over what it was repeated for, in an
 // order that depends on the sizes alone. Error(kUsage) where shapes do not broadcast or dtypes
 // differ.
-#define STARLING_FUNCTIONS_OF_TWO(X)                                                             \
-  X(add, kAdd)                                                                                   \
-  X(subtract, kSubtract)                                                                         \
-  X(multiply, kMultiply)                                                                         \
-  X(divide, kDivide) X(power, kPower) X(maximum, kMaximum) X(minimum, kMinimum) X(equal, kEqual) \
-      X(not_equal, kNotEqual) X(less, kLess) X(less_equal, kLessEqual)
-#define STARLING_FUNCTIONS_OF_ONE(X)                                                       \
-  X(abs, kAbs)                                                                             \
-  X(sign, kSign)                                                                           \
-  X(square, kSquare)                                                                       \
-  X(exp, kExp) X(log, kLog) X(log1p, kLog1p) X(sqrt, kSqrt) X(rsqrt, kRsqrt) X(sin, kSin)  \
-      X(cos, kCos) X(tanh, kTanh) X(sigmoid, kSigmoid) X(softplus, kSoftplus) X(erf, kErf) \
-          X(relu, kRelu) X(silu, kSilu)
-#define STARLING_DECLARE(name, function) \
-  Variable name(const Operand& a, const Operand& b, Pass& pass);
-STARLING_FUNCTIONS_OF_TWO(STARLING_DECLARE)
-#undef STARLING_DECLARE
-#define STARLING_DECLARE(name, function) Variable name(const Variable& x, Pass& pass);
-STARLING_FUNCTIONS_OF_ONE(STARLING_DECLARE)
-#undef STARLING_DECLARE
+Variable add(const Operand& a, const Operand& b, Pass& pass);
+Variable subtract(const Operand& a, const Operand& b, Pass& pass);
+Variable multiply(const Operand& a, const Operand& b, Pass& pass);
+Variable divide(const Operand& a, const Operand& b, Pass& pass);
+Variable power(const Operand& a, const Operand& b, Pass& pass);
+Variable maximum(const Operand& a, const Operand& b, Pass& pass);
+Variable minimum(const Operand& a, const Operand& b, Pass& pass);
+Variable negative(const Variable& x, Pass& pass);
+Variable abs(const Variable& x, Pass& pass);
+Variable sign(const Variable& x, Pass& pass);
+Variable square(const Variable& x, Pass& pass);
+Variable reciprocal(const Variable& x, Pass& pass);
+Variable exp(const Variable& x, Pass& pass);
+Variable log(const Variable& x, Pass& pass);
+Variable log1p(const Variable& x, Pass& pass);
+Variable sqrt(const Variable& x, Pass& pass);
+Variable rsqrt(const Variable& x, Pass& pass);
+Variable sin(const Variable& x, Pass& pass);
+Variable cos(const Variable& x, Pass& pass);
+Variable tanh(const Variable& x, Pass& pass);
+Variable sigmoid(const Variable& x, Pass& pass);
+Variable softplus(const Variable& x, Pass& pass);
+Variable erf(const Variable& x, Pass& pass);
+Variable relu(const Variable& x, Pass& pass);
+Variable silu(const Variable& x, Pass& pass);
 // Comparisons are 1 or 0 in the operands' dtype, and have no gradient; the gradient of a maximum or
 // minimum is shared by equal operands.
+Variable equal(const Operand& a, const Operand& b, Pass& pass);
+Variable not_equal(const Operand& a, const Operand& b, Pass& pass);
+Variable less(const Operand& a, const Operand& b, Pass& pass);
+Variable less_equal(const Operand& a, const Operand& b, Pass& pass);
 Variable greater(const Operand& a, const Operand& b, Pass& pass);
 Variable greater_equal(const Operand& a, const Operand& b, Pass& pass);
-Variable negative(const Variable& x, Pass& pass);
-Variable reciprocal(const Variable& x, Pass& pass);
 enum class GeluForm : std::uint8_t { kNone, kTanh };  ///< exact, or by tanh
 Variable gelu(const Variable& x, Pass& pass, GeluForm form = GeluForm::kNone);
 /// min(max(x, low), high): of its gradient, what lies within both passes.

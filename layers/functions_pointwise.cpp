@@ -44,18 +44,44 @@ Variable activation(const Variable& x, Activation kind, Pass& pass) {
   return pass.record("activation", y, {x}, {}, std::move(backward));
 }
 
-#define STARLING_DEFINE(name, function)                           \
+// A function of maps under its name.
+#define STARLING_OF_TWO(name, function)                           \
   Variable name(const Operand& a, const Operand& b, Pass& pass) { \
     return pointwise(#name, MapFunction::function, a, b, pass);   \
   }
-STARLING_FUNCTIONS_OF_TWO(STARLING_DEFINE)
-#undef STARLING_DEFINE
-#define STARLING_DEFINE(name, function)                      \
+#define STARLING_OF_ONE(name, function)                      \
   Variable name(const Variable& x, Pass& pass) {             \
     return pointwise(#name, MapFunction::function, x, pass); \
   }
-STARLING_FUNCTIONS_OF_ONE(STARLING_DEFINE)
-#undef STARLING_DEFINE
+STARLING_OF_TWO(add, kAdd)
+STARLING_OF_TWO(subtract, kSubtract)
+STARLING_OF_TWO(multiply, kMultiply)
+STARLING_OF_TWO(divide, kDivide)
+STARLING_OF_TWO(power, kPower)
+STARLING_OF_TWO(maximum, kMaximum)
+STARLING_OF_TWO(minimum, kMinimum)
+STARLING_OF_TWO(equal, kEqual)
+STARLING_OF_TWO(not_equal, kNotEqual)
+STARLING_OF_TWO(less, kLess)
+STARLING_OF_TWO(less_equal, kLessEqual)
+STARLING_OF_ONE(abs, kAbs)
+STARLING_OF_ONE(sign, kSign)
+STARLING_OF_ONE(square, kSquare)
+STARLING_OF_ONE(exp, kExp)
+STARLING_OF_ONE(log, kLog)
+STARLING_OF_ONE(log1p, kLog1p)
+STARLING_OF_ONE(sqrt, kSqrt)
+STARLING_OF_ONE(rsqrt, kRsqrt)
+STARLING_OF_ONE(sin, kSin)
+STARLING_OF_ONE(cos, kCos)
+STARLING_OF_ONE(tanh, kTanh)
+STARLING_OF_ONE(sigmoid, kSigmoid)
+STARLING_OF_ONE(softplus, kSoftplus)
+STARLING_OF_ONE(erf, kErf)
+STARLING_OF_ONE(relu, kRelu)
+STARLING_OF_ONE(silu, kSilu)
+#undef STARLING_OF_TWO
+#undef STARLING_OF_ONE
 
 Variable greater(const Operand& a, const Operand& b, Pass& pass) {
   return pointwise("greater", MapFunction::kLess, b, a, pass);

@@ -11,6 +11,7 @@
 #include <starling/optimizer.h>
 #include <starling/topology.h>
 
+#include "gate.h"
 #include "sign.h"
 #include "slow_average.h"
 #include "slow_store.h"
@@ -89,6 +90,9 @@ std::unique_ptr<Dataset> make_slow_store(ConfigSection& config, std::uint64_t se
 /// Called once, before the rest of the config is read.
 extern "C" void starling_register_plugin() {
   layers().add("residual_linear", make_residual_linear, "y = x + act(W x + b) on vectors");
+  layers().add(
+      "gate", [](ConfigSection&) { return std::make_unique<mine::Gate>(); },
+      "channels of an image scaled by what their means say");
   mine::register_softsign();  // a layer with an operation of its own
   topologies().add("halves", make_halves,
                    "pairs between two halves of the ranks, shifted every round; even n");

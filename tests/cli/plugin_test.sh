@@ -9,6 +9,8 @@ verify "docs/extending.md shows the operation's and the optimizer's files as the
 doc = open('$root/docs/extending.md').read()
 for file in ('softsign.h', 'softsign.cpp', 'sign.h'):
     assert '\`\`\`cpp\n' + open('$root/examples/plugin/' + file).read() + '\`\`\`\n' in doc, file
+functions = open('$root/docs/functions.md').read()
+assert open('$root/examples/plugin/gate.h').read().split('namespace mine {\n\n')[1].split('}  // namespace mine')[0].strip() in functions
 assert open('$root/examples/plugin/sign.cu').read().split('\n', 1)[1] in doc"
 check "install" 0 "starlingConfig\.cmake" "$cmake" --install "$build" --prefix "$work/prefix"
 verify "what authors write includes public headers alone" python3 - "$root" <<'END'
@@ -52,6 +54,7 @@ check "a layer written for fp32 is refused in bf16, by name" 2 "^\[layer\] 2: it
   "$work/$program" ../config.json --set precision=bf16 --output "$work/refused"
 verify "before there is an output folder" test ! -e "$work/refused"
 check "central differences agree with the gradients of its layers, as docs/extending.md says" 0 "^2 +right  input [0-9.]+e-1[0-9]$" "$work/$program" ../config.json --check-gradients
+check "a layer made of functions has its gradients, as docs/functions.md says" 0 "^0 +right  input [0-9.]+e-[01][0-9]" "$work/$program" ../config.json --check-gradients --set 'model.layers=[{"type": "gate"}, {"type": "flatten"}, {"type": "linear", "out_features": 10}]'
 check "resume with a plug-in" 0 "" ranks 4 "$work/$program" ../config.json --set steps=25 --output "$work/out" --resume latest
 check "a dry run counts the optimizer's state, as docs/extending.md says" 0 " 787.1 KiB optimizer state" ranks 2 "$work/$program" ../config.json --dry-run
 check "an odd number of ranks gets the plug-in's error" 2 "halves needs an even number" ranks 3 "$work/$program" ../config.json --dry-run
