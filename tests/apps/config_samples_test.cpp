@@ -17,7 +17,7 @@ using nlohmann::json;
 
 /// What a sample needs beside it: JSON that is merged into the config.
 const std::map<std::string, const char*> kBeside = {
-    {"balanced", R"({"data": {"type": "image_folder"}})"},
+    {"load_balanced", R"({"data": {"type": "image_folder"}})"},
     {"vgg11", R"({"data": {"image_size": 224}})"},
     {"choco", R"({"sync": {"topology": {"type": "static-ring"}}})"},
     {"decentlam", R"({"sync": {"topology": {"type": "static-ring"}}})"},
