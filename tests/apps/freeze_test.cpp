@@ -43,10 +43,11 @@ same tuned part
   const SafetensorsFile first = read_safetensors("first/model.safetensors");
   const auto stays = [&](const std::string& run, const std::string& frozen) {
     const SafetensorsFile model = read_safetensors(run + "/model.safetensors");
-    for (const auto& [name, tensor] : model.tensors) {
+    for (const auto& entry : model.tensors) {
+      const std::string& name = entry.first;
       CAPTURE(run);
       CAPTURE(name);
-      const bool same = tensor.bytes == first.tensors.at(name).bytes;
+      const bool same = entry.second.bytes == first.tensors.at(name).bytes;
       CHECK(same == (frozen.find(name[0]) != std::string::npos));
     }
   };

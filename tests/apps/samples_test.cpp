@@ -162,7 +162,7 @@ TEST_CASE("samples: pictures are called as they lie in their folder") {
   CsvFile samples("held.csv");
   int count = 0;
   for (; samples.next(); ++count) {
-    const std::string file = samples.cell(0);
+    const std::string& file = samples.cell(0);
     CHECK(file.starts_with("train/" + samples.cell(1) + "/"));
     CHECK(std::filesystem::is_regular_file("pets/" + file));
     CHECK(samples.number(3) < 1.0);
