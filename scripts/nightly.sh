@@ -19,7 +19,7 @@ declare -A what=(
   [tidy]="clang-tidy on every file"
   [packages]="root and network: the .deb in a clean Debian 12, installed, upgraded, used, removed; the source tarball in Debian 13"
   [mpi]="network: Open MPI 5, MPICH 5, its build for the MPI ABI, and Debian's MPICH on 2, 3 and 4 ranks"
-  [arm64]="root and network: the unit tests for ARM64 under qemu-user, with NEON and with plain kernels"
+  [arm64]="root and network: tests of core, topology, kernels and layers for ARM64 under qemu-user; training with NEON and with plain kernels"
   [shim]="the GPU's kernels on the CPU with checks for undefined behaviour; the machine code of all architectures"
   [site]="the documentation as a web site, and its links"
 )
