@@ -79,7 +79,7 @@ site() {
   "$root/scripts/site.sh"
 }
 packages() {
-  "$root/scripts/setup.sh" dpkg-dev lintian mmdebstrap
+  "$root/scripts/setup.sh" dpkg-dev file lintian mmdebstrap
   "$root/scripts/packaging/check.sh" deb
   "$root/scripts/packaging/check.sh" source trixie
 }

@@ -10,7 +10,9 @@ mkdir -p "$out"
 for what in "$@"; do
   case $what in
     deb)
-      command -v dpkg-shlibdeps >/dev/null || die "dpkg-shlibdeps is missing; install dpkg-dev"
+      for tool in dpkg-shlibdeps file; do
+        command -v $tool >/dev/null || die "$tool is missing; scripts/setup.sh dpkg-dev file installs what is needed"
+      done
       build=${STARLING_BUILD:-$root/build-package}
       configure -DSTARLING_CUDA=OFF -DSTARLING_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr
       compile
