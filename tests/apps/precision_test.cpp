@@ -375,7 +375,7 @@ TEST_CASE(
   CHECK(why_not_gpus({"+", "!no free GPU"}) ==
         "device auto: the CPU, because 1 of 2 ranks cannot use a GPU; rank 1: no free GPU");
   CHECK(why_not_gpus({"!no plug-in"}) ==
-        "device auto: the CPU, because 1 of 1 ranks cannot use a GPU; rank 0: no plug-in");
+        "device auto: the CPU, because 1 of 1 rank cannot use a GPU; rank 0: no plug-in");
   CHECK(test::contains(why_not_gpus({"-", "!no plug-in"}), "2 of 2 ranks"));
 }
 

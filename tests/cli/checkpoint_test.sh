@@ -61,7 +61,7 @@ verify "with what was changed" grep -q "^changed since the checkpoint: steps 8 â
 cp -r longer before
 check "fewer steps than are done" 0 "longer has done 16 steps, asked for: 3; there is nothing to do" resumed --set steps=3 --resume latest
 verify "and nothing is touched" diff -r longer before
-check "other threads" 0 "made with 1 threads a rank, now there are 2" resumed --set steps=17 --set threads=2 --resume latest
+check "other threads" 0 "made with 1 thread a rank, now there are 2" resumed --set steps=17 --set threads=2 --resume latest
 
 # A write error beside training ends the run with 5, as one in it does.
 check "a file size limit" 5 "rank-0\.safetensors: could not be written: File too large" bash -c \

@@ -10,6 +10,7 @@
 #include "comm/agreement.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/gpu_update.h"
 #include "kernels/open_backend.h"
@@ -68,10 +69,11 @@ std::string why_not_gpus(const std::vector<std::string>& answers) {
   const bool none_anywhere = std::all_of(
       answers.begin(), answers.end(), [](const std::string& answer) { return answer[0] == '-'; });
   if (first == answers.end() || none_anywhere) return {};
-  return fmt::format("device auto: the CPU, because {} of {} ranks cannot use a GPU; rank {}: {}",
+  return fmt::format("device auto: the CPU, because {} of {} cannot use a GPU; rank {}: {}",
                      std::count_if(answers.begin(), answers.end(),
                                    [](const std::string& answer) { return !has_gpu(answer); }),
-                     answers.size(), first - answers.begin(),
+                     counted(static_cast<std::int64_t>(answers.size()), "rank"),
+                     first - answers.begin(),
                      first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
