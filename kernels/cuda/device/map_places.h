@@ -33,8 +33,7 @@ struct MapPlan {
   MapPlan(const Expression& expression, const MapLayout& layout, DType type);
   /// Whether threads may take so many neighbours at once, with so much dynamic shared memory.
   bool packs(int size_of_pack, std::size_t most_shared) const;
-  /// The slot of a step's result, but the last one's, which has none.
-  int slot_of_result(int step) const { return slots - std::max(count - 1, 0) + step; }
+  STARLING_HD int slot_of_result(int step) const { return slots - count + step; }
   std::size_t shared_bytes(int size_of_pack) const {
     return static_cast<std::size_t>(slots) * kThreads * static_cast<std::size_t>(size_of_pack) *
            sizeof(A);
@@ -64,7 +63,7 @@ MapPlan<T, A>::MapPlan(const Expression& expression, const MapLayout& layout, DT
       if (k >= kMapNumbers && k < kMapResults) used = std::max(used, k - kMapNumbers + 1);
     }
   }
-  slots = tensors + used + std::max(count - 1, 0);
+  slots = tensors + used + count;
   const auto slot = [&](std::uint8_t k) {
     const int own = k < kMapNumbers   ? k
                     : k < kMapResults ? k - kMapNumbers + tensors
@@ -139,13 +138,42 @@ __device__ __forceinline__ void map_pack(const A (&a)[kCount], const A (&b)[kCou
 #pragma unroll
   for (int i = 0; i < kCount; ++i) to[i] = math::map_function(kFunction, a[i], b[i]);
 }
-/// A step of kCount numbers.
+/// Functions of so many instructions that several at once would leave registers too few.
+constexpr bool is_long(MapFunction function) {
+  switch (function) {
+    case MapFunction::kPower:
+    case MapFunction::kPowerSlope:
+    case MapFunction::kPowerLog:
+    case MapFunction::kLog1p:
+    case MapFunction::kSin:
+    case MapFunction::kCos:
+    case MapFunction::kSoftplus: return true;
+    default: return false;
+  }
+}
+template <class A>
+__device__ __forceinline__ A long_function(MapFunction function, A a, A b) {
+  switch (function) {
+#define STARLING_MAP_LONG(name, operands, value)                                                  \
+  case MapFunction::name:                                                                         \
+    if constexpr (is_long(MapFunction::name)) return math::map_function(MapFunction::name, a, b); \
+    break;
+    STARLING_MAP_FUNCTIONS(STARLING_MAP_LONG)
+#undef STARLING_MAP_LONG
+  }
+  return a;
+}
+
+/// A step of kCount numbers, of several at once no long one.
 template <int kCount, class A>
 __device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCount],
                                          const A (&b)[kCount], A (&to)[kCount]) {
   switch (function) {
-#define STARLING_MAP_PACK(name, operands, value) \
-  case MapFunction::name: return map_pack<MapFunction::name>(a, b, to);
+#define STARLING_MAP_PACK(name, operands, value)              \
+  case MapFunction::name:                                     \
+    if constexpr (kCount == 1 || !is_long(MapFunction::name)) \
+      map_pack<MapFunction::name>(a, b, to);                  \
+    return;
     STARLING_MAP_FUNCTIONS(STARLING_MAP_PACK)
 #undef STARLING_MAP_PACK
   }
@@ -185,11 +213,21 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
 #pragma unroll 1
   for (int s = 0; s < p.count; ++s) {
     const MapStep step = p.steps[s];
+    const int result = p.slot_of_result(s);
+    if (kCount > 1 && is_long(step.function)) {
+#pragma unroll 1
+      for (int i = 0; i < kCount; ++i) {
+        room[(result * kCount + i) * kThreads] =
+            long_function(step.function, room[(step.a * kCount + i) * kThreads],
+                          room[(step.b * kCount + i) * kThreads]);
+      }
+      read_slot(result, values);
+      continue;
+    }
     A a[kCount], b[kCount];
     read_slot(step.a, a);
     read_slot(step.b, b);
     map_step(step.function, a, b, values);
-    const int result = p.slots - p.count + 1 + s;
     if (s + 1 < p.count) put(result, values);
   }
 }
@@ -197,8 +235,7 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
 template <int kCount, class T, class A>
 __device__ __forceinline__ void put_numbers(const MapPlan<T, A>& p) {
   A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
-  const int results = p.count > 0 ? p.count - 1 : 0;
-  for (int k = p.tensors; k < p.slots - results; ++k) {
+  for (int k = p.tensors; k < p.slots - p.count; ++k) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) room[(k * kCount + i) * kThreads] = p.numbers[k - p.tensors];
   }

@@ -24,13 +24,13 @@ struct OneStep {
 };
 
 /// Functions that layers call alone, each of which has a kernel of its own.
-#define STARLING_MAPS_ALONE(X)                                                             \
-  X(kAdd)                                                                                  \
-  X(kSubtract)                                                                             \
-  X(kMultiply)                                                                             \
-  X(kSquare)                                                                               \
-  X(kRelu) X(kRelu6) X(kGelu) X(kSilu) X(kReluGradient) X(kRelu6Gradient) X(kGeluGradient) \
-      X(kSiluGradient)
+#define STARLING_MAPS_ALONE(X) \
+  X(kAdd)                      \
+  X(kSubtract)                 \
+  X(kMultiply)                 \
+  X(kSquare)                   \
+  X(kRelu)                     \
+  X(kRelu6) X(kGelu) X(kSilu) X(kReluGradient) X(kRelu6Gradient) X(kGeluGradient) X(kSiluGradient)
 
 /// Calls f with the function as a constant; false where it has no kernel.
 template <class F>

@@ -293,7 +293,8 @@ void reduce_expression(CudaBackend& backend, const Reduce& args, const MapLayout
                        DType type, const Results& results) {
   const Extents e(layout);
   const Any<T, A> source{{args, layout, type}, args.by};
-  constexpr int kPack = std::is_same_v<A, double> ? 1 : Pack<T>::kSize;
+  // Eight at once would leave registers too few.
+  constexpr int kPack = std::is_same_v<A, double> ? 1 : std::min(4, Pack<T>::kSize);
   // Beside what the kernels have of a fixed size
   const std::size_t most = (std::size_t{48} << 10) - kThreads * kPack * sizeof(double);
   if (source.plan.packs(kPack, most))
