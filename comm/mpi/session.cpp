@@ -91,13 +91,8 @@ bool single_copy_works() {
 /// slow. See docs/clusters.md.
 constexpr const char* kTcpFlags = "send,inplace,need-ack,need-csum,hetero-rdma";
 
-/// How a user, or scripts/launch.sh, asked Open MPI 4 or 5 to bind; null: not at all.
-const char* binding_policy() {
-  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
-  return policy ? policy : std::getenv("PRTE_MCA_hwloc_default_binding_policy");
-}
 bool user_asked_for_binding() {
-  const char* policy = binding_policy();
+  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
   return policy && std::string_view(policy).substr(0, 4) != "none";
 }
 
@@ -126,10 +121,10 @@ bool on_one_core() {
   return cores_in(mine) == 1 && cores_in(all) > 1;
 }
 
-/// Undoes what mpirun does unasked. Open MPI 5 does not say that it has: there a single core tells,
-/// and `--bind-to core` counts as unasked, unless the policy stands in the environment.
+/// Undoes what mpirun does unasked. Open MPI 5 does not say that it has, nor what was asked for:
+/// there a single core tells, unless the variable by which Open MPI 4 says it is set by hand.
 void widen_binding() {
-  if (binding_policy()) return;
+  if (std::getenv("OMPI_MCA_hwloc_base_binding_policy")) return;
   if (!std::getenv("OMPI_MCA_orte_bound_at_launch") &&
       !(std::getenv("PRTE_LAUNCHED") && on_one_core()))
     return;
