@@ -69,6 +69,10 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
 
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
   require(x.shape().rank() > 0, "linear", "the input is a scalar, not …×F");
+  if (weight.shape.rank() != 2 || weight.shape[1] != x.shape().back()) {
+    fail(ExitCode::kUsage, "linear", "x is {} and the weight {} is {}; needed: outputs×{}",
+         x.shape().text(), weight.name, weight.shape.text(), x.shape().back());
+  }
   Shape out = x.shape();
   out[out.rank() - 1] = weight.shape[0];
   Tensor y(pass.backend, out, x.dtype());

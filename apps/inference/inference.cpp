@@ -68,18 +68,19 @@ std::unique_ptr<Model> described_model(const ModelDescription& description,
   const std::string place = source + ": starling.config";
   ConfigSection root(config, place);
   ConfigSection section = root.section("model", "");
-  const std::string type = section.required_text("type", "");
-  const std::vector<std::string> known = models().names();
-  if (std::find(known.begin(), known.end(), type) == known.end() && config.contains("plugins") &&
-      !config["plugins"].empty()) {
+  try {
+    return make_model(
+        section, description.image,
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
+  } catch (const Error& error) {
+    // A layer or a model that is not built in has another cause than its name.
+    if (error.code() != ExitCode::kUsage || !config.contains("plugins") ||
+        config["plugins"].empty())
+      throw;
     fail(ExitCode::kUsage, "model file",
-         "{}: the model {} is not built in; it was trained with the plug-ins {}, which must be "
-         "given here too",
-         source, type, config["plugins"].dump());
+         "{}; the model was trained with the plug-ins {}, which must be given here too",
+         message_of(error), config["plugins"].dump());
   }
-  return make_model(
-      section, description.image,
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
 }
 
 /// Views of the run's evaluate.tta; models of before that key were tested without.
