@@ -19,7 +19,7 @@ struct Program {
   std::vector<Variable> leaves;  ///< of the builder's tensors
 
   Slot leaf(const Variable& x) {
-    const Tensor value = x.value();
+    const Tensor& value = x.value();
     for (std::size_t k = 0; k < leaves.size(); ++k)
       if (leaves[k].same_as(x)) return static_cast<Slot>(k);
     leaves.push_back(x);
@@ -64,7 +64,7 @@ struct Program {
     for (int s = 0; s < from.count; ++s) {
       const MapStep& step = from.steps[static_cast<std::size_t>(s)];
       result = builder.step(step.function, place[step.a], place[step.b]);
-      place[static_cast<std::size_t>(kMapResults + s)] = result;
+      place[std::size_t{kMapResults} + static_cast<std::size_t>(s)] = result;
     }
     return result;
   }
@@ -87,25 +87,26 @@ void go_back(Gradients& g, const Program& program, const Shape& shape) {
   for (std::size_t k = 0; k < program.leaves.size(); ++k) {
     if (!slots[k]) continue;
     const Variable& leaf = program.leaves[k];
+    const Slot own = *slots[k];
     Tensor& gradient = gradients[k];
     if (leaf.shape() != shape) {
       ExpressionBuilder sum = builder;
-      std::array<Slot, 1> result{*slots[k]};
+      std::array<Slot, 1> result{own};
       sum.keep(result);
       gradient = Tensor(g.backend(), leaf.shape(), leaf.dtype());
       Reduce reduce(dy, gradient);
-      if (*slots[k] != dy_slot) static_cast<Expression&>(reduce) = sum.expression();
+      if (own != dy_slot) static_cast<Expression&>(reduce) = sum.expression();
       g.backend().reduce(reduce);
-    } else if (*slots[k] == dy_slot) {
+    } else if (own == dy_slot) {
       gradient = dy;
     } else {
       const auto known = std::find_if(whole.begin(), whole.end(),
-                                      [&](const Result& other) { return other.slot == *slots[k]; });
+                                      [&](const Result& other) { return other.slot == own; });
       if (known != whole.end()) {
         gradient = known->tensor;
       } else {
         gradient = Tensor(g.backend(), shape, leaf.dtype());
-        whole.push_back({*slots[k], gradient});
+        whole.push_back({own, gradient});
       }
     }
   }

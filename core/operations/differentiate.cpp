@@ -9,6 +9,12 @@ namespace starling {
 
 using Slot = ExpressionBuilder::Slot;
 
+namespace {
+constexpr std::size_t result_slot(int step) {
+  return std::size_t{kMapResults} + static_cast<std::size_t>(step);
+}
+}  // namespace
+
 Slot ExpressionBuilder::tensor(const Tensor& tensor) {
   fits_ = fits_ && tensors_ < expression_.in.size();
   if (!fits_) return 0;
@@ -46,13 +52,13 @@ void ExpressionBuilder::keep(std::span<Slot> slots) {
   for (const Slot slot : slots) needed[slot] = true;
   for (int s = expression_.count; s-- > 0;) {
     const MapStep& step = expression_.steps[static_cast<std::size_t>(s)];
-    if (needed[static_cast<std::size_t>(kMapResults + s)]) needed[step.a] = needed[step.b] = true;
+    if (needed[result_slot(s)]) needed[step.a] = needed[step.b] = true;
   }
   std::array<Slot, kMapSlots> place{};
   for (std::size_t k = 0; k < kMapResults; ++k) place[k] = static_cast<Slot>(k);
   int count = 0;
   for (int s = 0; s < expression_.count; ++s) {
-    const auto slot = static_cast<std::size_t>(kMapResults + s);
+    const auto slot = result_slot(s);
     if (!needed[slot]) continue;
     const MapStep& step = expression_.steps[static_cast<std::size_t>(s)];
     place[slot] = static_cast<Slot>(kMapResults + count);
@@ -194,10 +200,10 @@ GradientSlots differentiate(ExpressionBuilder& program, Slot dy,
   std::copy(wanted.begin(), wanted.end(), depends.begin());
   for (int s = 0; s < count; ++s) {
     const MapStep& step = expression.steps[static_cast<std::size_t>(s)];
-    depends[static_cast<std::size_t>(kMapResults + s)] = depends[step.a] || depends[step.b];
+    depends[result_slot(s)] = depends[step.a] || depends[step.b];
   }
   Backward backward(program, depends);
-  backward.gradient[static_cast<std::size_t>(kMapResults + count - 1)] = dy;
+  backward.gradient[result_slot(count - 1)] = dy;
   for (int s = count; s-- > 0 && program.fits();) {
     const auto y = static_cast<Slot>(kMapResults + s);
     if (backward.gradient[y]) backward.run(expression.steps[static_cast<std::size_t>(s)], y);
