@@ -124,7 +124,7 @@ my_cores=$(lscpu -p=CORE,SOCKET,CPU 2>/dev/null | awk -F, -v allowed="$(taskset 
 [ "${my_cores:-0}" -gt 0 ] || my_cores=$(nproc)
 
 open_mpi=4 daemon=orted
-case $(mpirun --version 2>/dev/null) in
+case $(timeout 10 mpirun --version 2>/dev/null) in
   *"Open MPI) "[5-9]*) open_mpi=5 daemon=prted ;;
   *HYDRA*) die "mpirun is MPICH's, and this script speaks to Open MPI's; start a program that was built with MPICH by: mpiexec -n $ranks $*" ;;
 esac
