@@ -173,7 +173,6 @@ MapFunction function_of(Activation kind);
 MapFunction gradient_of(Activation kind);
 /// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
-Variable global_avg_pool(const Variable& x, Pass& pass);
 /// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and
 /// half after the old ones.
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);

@@ -41,7 +41,9 @@ struct Program {
   /// Of the leaves that want a gradient. A comparison's operands want one in vain.
   std::array<bool, kMapTensors> differentiable() const {
     std::array<bool, kMapTensors> result{};
-    for (std::size_t k = 0; k < leaves.size(); ++k) result[k] = leaves[k].requires_grad();
+    bool any = false;
+    for (std::size_t k = 0; k < leaves.size(); ++k) any |= result[k] = leaves[k].requires_grad();
+    if (!any) return result;
     const Backward back = backward({}, result);
     for (std::size_t k = 0; k < leaves.size(); ++k) result[k] = back.slots[k].has_value();
     return result;
@@ -218,7 +220,8 @@ Variable pointwise(std::string_view name, MapFunction function, const Operand& a
                              : program.leaf(*values[i]);
     }
     program.builder.step(function, slots[0], slots[1]);
-    if (program.fits() || (!chains[0] && !chains[1])) {
+    // One step has room always, and is what most functions of a model are.
+    if ((!chains[0] && !chains[1]) || program.fits()) {
       const std::array<bool, kMapTensors> differentiable = program.differentiable();
       const bool wanted =
           pass.tape && std::count(differentiable.begin(), differentiable.end(), true) > 0;

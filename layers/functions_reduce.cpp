@@ -59,13 +59,17 @@ Reduced reduced(std::string_view name, const Variable& x, const Dims& dims, bool
 // Between passes, numbers of bf16 and fp16 values are fp32: results are rounded once.
 
 Tensor reduce(Backend& backend, Reduction by, std::initializer_list<MapStep> program,
-              std::initializer_list<Tensor> operands, const Shape& kept, double factor = 1.0) {
-  Tensor y(backend, kept, wide_of(operands.begin()->dtype()));
+              std::initializer_list<Tensor> operands, const Tensor& y, double factor = 1.0) {
   Reduce args(program, operands, y);
   args.by = by;
   args.factor = factor;
   backend.reduce(args);
   return y;
+}
+Tensor reduce(Backend& backend, Reduction by, std::initializer_list<MapStep> program,
+              std::initializer_list<Tensor> operands, const Shape& kept, double factor = 1.0) {
+  const Tensor y(backend, kept, wide_of(operands.begin()->dtype()));
+  return reduce(backend, by, program, operands, y, factor);
 }
 /// y has the dtype of the first operand.
 Tensor map(Backend& backend, std::initializer_list<MapStep> program,
@@ -85,12 +89,13 @@ Variable sum_times(std::string_view name, const Variable& x, const Dims& dims, b
                    bool mean, Pass& pass) {
   const Reduced to = reduced(name, x, dims, keepdim);
   const double factor = mean ? 1.0 / static_cast<double>(to.count) : 1.0;
-  const Tensor y = reduce(pass.backend, Reduction::kSum, {}, {x.value()}, to.kept, factor);
+  const Tensor y = reduce(pass.backend, Reduction::kSum, {}, {x.value()},
+                          Tensor(pass.backend, to.kept, x.dtype()), factor);
   auto backward = [in = x.shape(), kept = to.kept, factor](Gradients& g) {
     g.set(0, map(g.backend(), {{F::kMultiply, 0, kNumber}}, {g.output().reshaped(kept)}, in,
                  {factor}));
   };
-  return pass.record(name, result(x, y, to), {x}, {}, std::move(backward));
+  return pass.record(name, y.reshaped(to.shape), {x}, {}, std::move(backward));
 }
 
 Variable extreme(std::string_view name, const Variable& x, const Dims& dims, bool keepdim,
@@ -99,14 +104,15 @@ Variable extreme(std::string_view name, const Variable& x, const Dims& dims, boo
   if (x.shape().elements() == 0 && to.kept.elements() > 0)
     fail(ExitCode::kUsage, name, "the input is {}, and no number is largest or least",
          x.shape().text());
-  const Tensor y = reduce(pass.backend, by, {}, {x.value()}, to.kept);
+  const Tensor y =
+      reduce(pass.backend, by, {}, {x.value()}, Tensor(pass.backend, to.kept, x.dtype()));
   auto backward = [x = x.value(), y, kept = to.kept](Gradients& g) {
     const Tensor equal = reduce(g.backend(), Reduction::kSum, {{F::kEqual, 0, 1}}, {x, y}, kept);
     g.set(0, map(g.backend(),
                  {{F::kEqual, 0, 1}, {F::kMultiply, kResult, 2}, {F::kDivide, kResult + 1, 3}},
                  {x, y, g.output().reshaped(kept), equal}, x.shape()));
   };
-  return pass.record(name, result(x, y, to), {x}, {}, std::move(backward));
+  return pass.record(name, y.reshaped(to.shape), {x}, {}, std::move(backward));
 }
 
 /// log Σ eˣ, in the reduction's shape with 1 for what goes.

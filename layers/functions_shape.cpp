@@ -1,8 +1,6 @@
 #include "core/error.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/copying.h"
-#include "core/operations/map.h"
-#include "core/operations/reduce.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -23,25 +21,6 @@ Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& p
     g.set(0, std::move(dx));
   };
   return pass.record("pool2d", std::move(args.y), {x}, {}, std::move(backward));
-}
-
-Variable global_avg_pool(const Variable& x, Pass& pass) {
-  const Shape& in = x.shape();
-  require(in.rank() == 4, "global_avg_pool", "the input is {}, not N×H×W×C", in.text());
-  Tensor y(pass.backend, {in[0], in[3]}, x.dtype());
-  const double share = 1.0 / static_cast<double>(in[1] * in[2]);
-  Reduce mean(x.value(), y.reshaped({in[0], 1, 1, in[3]}));
-  mean.factor = share;
-  pass.backend.reduce(mean);
-  auto backward = [in, share](Gradients& g) {
-    Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().map({{{MapFunction::kMultiply, 0, kMapNumbers}},
-                     {g.output().reshaped({in[0], 1, 1, in[3]})},
-                     dx,
-                     {share}});
-    g.set(0, std::move(dx));
-  };
-  return pass.record("global_avg_pool", std::move(y), {x}, {}, std::move(backward));
 }
 
 namespace {
