@@ -39,6 +39,11 @@ void add_precision(CLI::App* app, std::string& precision) {
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
 }
+void add_device(CLI::App* app, std::string& device) {
+  app->add_option("--device", device, "cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
 void add_batch(CLI::App* app, std::int64_t& batch) {
   add_number<std::int64_t>(app, "--batch", batch, "samples of a step", 1, 1 << 20);
 }
@@ -100,9 +105,7 @@ int run_bench(int argc, char** argv) {
   KernelsBench kernel_settings;
   CLI::App* kernels =
       add("kernels", "single operations, against memory bandwidth or peak arithmetic");
-  kernels->add_option("--device", kernel_settings.device, "cpu or cuda")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_device(kernels, kernel_settings.device);
   add_precision(kernels, kernel_settings.precision);
   kernels
       ->add_option("--batch", kernel_settings.batch,
@@ -110,6 +113,15 @@ int run_bench(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 16));
   add_threads(kernels);
   add_repeats(kernels, 20);
+
+  FunctionsBench function_settings;
+  CLI::App* functions = add(
+      "functions", "functions of tensors, forward and backward, against a copy or a large product");
+  add_device(functions, function_settings.device);
+  add_precision(functions, function_settings.precision);
+  functions->add_option("--only", function_settings.only, "those whose name has this");
+  add_threads(functions);
+  add_repeats(functions, 7);
 
   FloorBench floor_settings;
   const CLI::Validator of_known_gpu(
@@ -205,15 +217,17 @@ int run_bench(int argc, char** argv) {
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   refuse_odd_numbers(app);
   register_builtins();
-  step_settings.threads = exchange_settings.threads = kernel_settings.threads = threads;
-  exchange_settings.repeats = kernel_settings.repeats = repeats;
+  step_settings.threads = exchange_settings.threads = kernel_settings.threads =
+      function_settings.threads = threads;
+  exchange_settings.repeats = kernel_settings.repeats = function_settings.repeats = repeats;
   pictures_settings.repeats = augment_settings.repeats = repeats;
   for (bool* wanted : {&step_settings.json, &exchange_settings.json, &kernel_settings.json,
-                       &floor_settings.json, &gpu_settings.json, &scheduler_settings.json,
-                       &pictures_settings.json, &augment_settings.json})
+                       &function_settings.json, &floor_settings.json, &gpu_settings.json,
+                       &scheduler_settings.json, &pictures_settings.json, &augment_settings.json})
     *wanted = json;
   if (*gpu_step) return bench_gpu_step(gpu_settings);
   if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
+  if (*functions) return bench_functions(function_settings);
   if (*scheduler) return bench_scheduler(scheduler_settings);
   if (*pictures) return bench_pictures(pictures_settings);
   if (*augment) return bench_augment(augment_settings);

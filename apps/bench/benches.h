@@ -40,6 +40,18 @@ struct KernelsBench {
 /// Prints a table, or one JSON object. Returns the exit status.
 int bench_kernels(const KernelsBench& settings);
 
+struct FunctionsBench {
+  std::string device = "cpu", precision = "fp32";
+  std::string only;  ///< a part of the functions' names; empty: all
+  int threads = 1, repeats = 7;
+  bool json = false;
+};
+
+/// `starling-bench functions`: functions of tensors (layers/functions.h), forward and backward,
+/// against a copy of the bytes that must be moved at least, or against a large product. Prints a
+/// table, or one JSON object. Returns the exit status.
+int bench_functions(const FunctionsBench& settings);
+
 /// `starling-bench update`: the fused update kernel (mix + scale + decay + rule) of one bucket of
 /// `parameters` fp32 numbers on `threads` cores, against plain copies that move as many bytes as
 /// AdamW with mixing does (32 per parameter), measured alternately in the same run. Prints a table,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/bench/support.h"
+#include "apps/trainer/device/device.h"
 #include "core/backend.h"
 #include "core/console.h"
 #include "core/operations/pointwise.h"
@@ -76,61 +77,24 @@ class KernelBench {
     return {
         .name = std::move(name), .bytes = work.flops > 0.0 ? 0.0 : work.bytes, .flops = work.flops};
   }
-  /// A repeating pattern, whose upload costs less than random numbers.
-  Tensor tensor(const Shape& shape, DType dtype) {
-    if (!is_floating(dtype)) return {backend_, shape, dtype};  // an output, which is written over
-    const auto n = static_cast<std::size_t>(shape.elements());
-    for (std::size_t i = pattern_.size(); i < n; ++i)
-      pattern_.push_back(0.01f * static_cast<float>(i % 97) - 0.5f);
-    Tensor wide(backend_, shape, DType::kFloat32);
-    backend_.copy_from_host(pattern_.data(), wide);
-    if (dtype == DType::kFloat32) return wide;
-    Tensor result(backend_, shape, dtype);
-    backend_.cast({.x = wide, .y = result});
-    return result;
-  }
-
-  /// Seconds of a call, over as many as last a few milliseconds: launches and the wait at the end
-  /// are not what is measured.
-  double seconds_each(const std::function<void()>& work, int calls) {
-    backend_.synchronize();
-    return seconds_of([&] {
-             for (int i = 0; i < calls; ++i) work();
-             backend_.synchronize();
-           }) /
-           calls;
-  }
-  int calls_of(const std::function<void()>& work) {
-    constexpr double kSeconds = 4e-3;
-    seconds_each(work, 1);  // the first call may plan and allocate
-    return static_cast<int>(std::clamp(std::ceil(kSeconds / seconds_each(work, 1)), 1.0, 100.0));
-  }
+  Tensor tensor(const Shape& shape, DType dtype) const { return patterned(backend_, shape, dtype); }
 
   void time(Row row, const std::function<void()>& work) {
-    const auto copy = [this] { backend_.copy(from_, to_); };
-    const int calls = calls_of(work), copies = calls_of(copy);
-    std::vector<double> seconds, copy_seconds;
+    Timing copy(backend_, [this] { backend_.copy(from_, to_); }), own(backend_, work);
     for (int i = 0; i < repeats_; ++i) {
-      copy_seconds.push_back(seconds_each(copy, copies));
-      seconds.push_back(seconds_each(work, calls));
+      copy.add();
+      own.add();
     }
-    row.seconds = median(seconds);
-    row.copy_rate = 2.0 * static_cast<double>(from_.bytes()) / median(copy_seconds);
+    row.seconds = own.seconds();
+    row.copy_rate = 2.0 * static_cast<double>(from_.bytes()) / copy.seconds();
     rows.push_back(row);
   }
 
   Backend& backend_;
   DType dtype_;
   int repeats_;
-  std::vector<float> pattern_;
   Tensor from_, to_;
 };
-
-DType dtype_of(const std::string& precision) {
-  return precision == "bf16"   ? DType::kBFloat16
-         : precision == "fp16" ? DType::kFloat16
-                               : DType::kFloat32;
-}
 
 }  // namespace
 
@@ -139,7 +103,8 @@ int bench_kernels(const KernelsBench& settings) {
   const std::unique_ptr<Backend> backend =
       open_backend(gpu ? DeviceType::kCuda : DeviceType::kCpu, settings.threads);
   const std::int64_t batch = settings.batch > 0 ? settings.batch : gpu ? 2048 : 128;
-  KernelBench bench(*backend, dtype_of(settings.precision), batch, settings.repeats);
+  KernelBench bench(*backend, expected_compute(settings.precision, settings.device), batch,
+                    settings.repeats);
   for (const Operation& op : tests::timing_table(batch)) bench.time(op);
 
   double peak = 0.0;

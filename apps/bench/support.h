@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/trainer/tasks/training_pass.h"
+#include "core/backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 #include "topology/topology.h"
@@ -37,6 +38,27 @@ inline double seconds_of(const std::function<void()>& work) {
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
+
+/// A tensor with numbers in a repeating pattern from -0.5 to 0.46, whose upload costs less than
+/// random ones'; one of whole numbers is left as it is.
+Tensor patterned(Backend& backend, const Shape& shape, DType dtype);
+
+/// Median seconds of calls that take turns with others: add() measures one more time, over as many
+/// calls as last a few milliseconds, so that launches and the wait at the end count for nothing.
+class Timing {
+ public:
+  Timing(Backend& backend, std::function<void()> work);
+  void add();
+  double seconds() const { return median(seconds_); }
+
+ private:
+  double seconds_each(int calls) const;
+
+  Backend& backend_;
+  std::function<void()> work_;
+  int calls_ = 1;
+  std::vector<double> seconds_;
+};
 
 /// How often the calling thread has asked the heap for memory (operator new) since it began.
 std::uint64_t heap_requests();

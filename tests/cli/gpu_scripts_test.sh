@@ -14,6 +14,8 @@ for name in ("gossip", "allreduce"):
     assert 0 < row["step_us"] < 1e5 and row["heap_allocations"] == 0 and row["backend_allocations"] == 0, row
     assert all(0 <= part < 1e5 for part in row["parts_us"].values()) and row["parts_us"]["update"] > 0, row
 ' "$work/.stdout"
+check "starling-bench functions" 0 "softmax .* of a copy" "$build/bin/starling-bench" functions --only softmax --repeats 1
+check "a function that is none" 2 "no function's name has 'sofa'" "$build/bin/starling-bench" functions --only sofa
 check "starling-bench step" 0 "images/s" "$build/bin/starling-bench" step --model mlp --image 8 --classes 10 --batch 2 --steps 1
 check "a topology that does not fit" 2 "hypercube" "$build/bin/starling-bench" scheduler --ranks 3 --topology hypercube
 
