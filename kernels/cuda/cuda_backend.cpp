@@ -56,6 +56,7 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
   }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);
+  compiler_ = open_compiler(settings_);
 }
 
 CudaBackend::~CudaBackend() {

@@ -101,6 +101,8 @@ class CudaBackend final : public Backend, private WorkspaceSource {
  private:
   STARLING_OPERATIONS(STARLING_ISSUE_OPERATION)
 
+  /// False where it is not compiled.
+  bool compiled_map(const Map& args, const MapLayout& layout);
   /// One of batches_of().
   void product(const Matmul& args);
   std::shared_ptr<Storage> workspace(std::size_t bytes) override { return allocate(bytes); }
@@ -120,6 +122,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   Tensor step_block_;  ///< what step_slot() gives out; all graphs use it, one after the other
   std::unique_ptr<Cudnn> cudnn_;
   std::unique_ptr<Blas> blas_;
+  std::unique_ptr<Compiler> compiler_;
   std::unique_ptr<PeerMemory> peer_;  ///< made at the first call
 };
 

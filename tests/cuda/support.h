@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 
 #include "kernels/cuda/cuda_backend.h"
 
@@ -22,6 +23,9 @@ inline cuda::StreamHandle handle_of(cuda::CudaBackend& backend, StreamKind strea
 
 /// Runs `test` once for each order in which the shim can run a block's threads; once on a GPU.
 void in_every_order(const std::function<void()>& test);
+
+/// What compiles kernels: NVRTC, or the C++ compiler in its place.
+std::unique_ptr<cuda::Compiler> compiler();
 
 /// True on a GPU, where libraries do the products and rounding may differ.
 bool on_gpu();

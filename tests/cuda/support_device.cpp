@@ -13,6 +13,8 @@ cuda::CudaBackend& gpu() {
 
 void in_every_order(const std::function<void()>& test) { test(); }
 
+std::unique_ptr<cuda::Compiler> compiler() { return cuda::open_compiler({.device = gpu().info()}); }
+
 bool on_gpu() { return true; }
 
 }  // namespace starling::tests

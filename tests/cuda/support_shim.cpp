@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tests/cuda/support.h"
+#include "tests/fakes/cuda/fake_libraries.h"
 #include "tests/fakes/cuda/shim.h"
 
 namespace starling::tests {
@@ -22,6 +23,11 @@ void in_every_order(const std::function<void()>& test) {
     cuda::shim::set_order(order, 7);
     test();
   }
+}
+
+std::unique_ptr<cuda::Compiler> compiler() {
+  const cuda::shim::UsingLibraries stand_ins(true);
+  return cuda::open_compiler({});
 }
 
 bool on_gpu() { return false; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,7 +15,8 @@
 // runtime, tests/fakes/cuda/fake_libraries.cpp opens stand-ins, or nothing.
 // What lives here: what NVIDIA's libraries do for us, each behind an interface that tests replace.
 // cudnn_spec says which graph an operation wants, cudnn_graphs builds it, cudnn_plans chooses and
-// keeps the way it is run, cudnn_finish does what a graph leaves; blas_lt multiplies.
+// keeps the way it is run, cudnn_finish does what a graph leaves; blas_lt multiplies. map_source
+// says an expression as a kernel's text, which compiler hands to NVRTC.
 
 namespace starling::cuda {
 
@@ -57,5 +59,19 @@ class Blas {
   virtual std::string version() const = 0;
 };
 std::unique_ptr<Blas> open_blas(const LibrarySettings& settings, WorkspaceSource& workspaces);
+
+struct MapArguments;
+/// NVRTC, for kernels that are known at run time alone. One is compiled once in a process.
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  /// Launches the kernel `compiled_map` of the text that belongs to `key` with blocks of 256
+  /// threads. Where it is not there yet it is compiled, which takes some hundred milliseconds; a
+  /// capture has no time for that. False where it cannot be had.
+  virtual bool launch(const std::string& key, const std::function<std::string()>& text,
+                      unsigned blocks, const MapArguments& arguments, StreamHandle stream,
+                      bool capturing) = 0;
+};
+std::unique_ptr<Compiler> open_compiler(const LibrarySettings& settings);
 
 }  // namespace starling::cuda

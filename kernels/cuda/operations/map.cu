@@ -1,4 +1,6 @@
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "core/operations/map.h"
@@ -7,9 +9,10 @@
 #include "kernels/cuda/device/map_places.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/row_grid.h"
+#include "kernels/cuda/libraries/map_source.h"
 
-// Maps. One function of whole tensors is a kernel of its own; of all else each step is looked up,
-// once for a pack of places.
+// Maps. One function of whole tensors is a kernel of its own; so is, compiled when it first comes,
+// what has many places. Of all else each step is looked up, once for a pack of places.
 namespace starling::cuda {
 namespace {
 
@@ -100,6 +103,16 @@ void map_any(CudaBackend& backend, const Map& map, const MapLayout& layout) {
 
 }  // namespace
 
+bool CudaBackend::compiled_map(const Map& args, const MapLayout& layout) {
+  constexpr Index kFrom = 1 << 16;  // places; a kernel of fewer is no faster for it
+  if (!compiler_ || args.y.elements() < kFrom || layout.rank > kMapOuter + 1) return false;
+  const MapCall call = map_call(args, layout);
+  return compiler_->launch(
+      call.key, [&] { return map_text(args, layout, call.pack); },
+      blocks_for(call.threads, kThreads, 1, std::numeric_limits<std::int32_t>::max()),
+      call.arguments, handle(), capturing());
+}
+
 void CudaBackend::issue(const Map& args) {
   if (args.y.elements() == 0) return;
   const MapLayout layout = layout_of(args, args.y.shape(), args.y);
@@ -115,7 +128,7 @@ void CudaBackend::issue(const Map& args) {
                           in[k] = args.in[k].template data<T>();
                         pointwise<T, T>(handle(), args.y.elements(), in, args.y.data<T>(), Step{});
                       });
-    if (!done) map_any<T>(*this, args, layout);
+    if (!done && !compiled_map(args, layout)) map_any<T>(*this, args, layout);
   });
 }
 

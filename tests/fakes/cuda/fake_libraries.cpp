@@ -1,15 +1,22 @@
 #include "tests/fakes/cuda/fake_libraries.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "core/error.h"
 #include "core/operations/products.h"
+#include "kernels/cuda/device/map_arguments.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/cuda/graph_on_cpu.h"
@@ -115,6 +122,49 @@ class FakeBlas final : public Blas {
   std::shared_ptr<Backend> cpu_ = open_backend(DeviceType::kCpu, 1);
 };
 
+/// The C++ compiler in place of NVRTC, with the shim's headers in place of CUDA's.
+class FakeCompiler final : public Compiler {
+ public:
+  bool launch(const std::string& key, const std::function<std::string()>& text, unsigned blocks,
+              const MapArguments& arguments, StreamHandle stream, bool capturing) override {
+    static std::map<std::string, Function> kernels;
+    Function& kernel = kernels[key];
+    if (!kernel && !capturing) kernel = compile(text());
+    if (!kernel) return false;
+    issue(stream, "compiled map", [kernel, blocks, arguments] { kernel(blocks, arguments); });
+    return true;
+  }
+
+ private:
+  using Function = void (*)(unsigned blocks, const MapArguments& arguments);
+
+  static Function compile(const std::string& text) {
+    char folder[] = "/tmp/starling-map-XXXXXX";
+    require(mkdtemp(folder), "test", "no folder for a kernel's text");
+    const std::string path = folder, source = path + "/map.cpp", library = path + "/map.so";
+    std::ofstream(source) << "#include <cuda_runtime.h>\n"
+                          << text << R"(
+extern "C" void run(unsigned blocks, const starling::cuda::MapArguments& arguments) {
+  namespace shim = starling::cuda::shim;
+  shim::grid_size.x = blocks, shim::block_size.x = starling::cuda::kThreads;
+  for (shim::block_index.x = 0; shim::block_index.x < blocks; ++shim::block_index.x)
+    for (shim::thread_index.x = 0; shim::thread_index.x < shim::block_size.x; ++shim::thread_index.x)
+      starling::cuda::compiled_map(arguments);
+}
+)";
+    const std::string command = std::string(STARLING_SHIM_COMPILER) +
+                                " -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -I" +
+                                STARLING_SHIM_SOURCES + " -I" + STARLING_SHIM_SOURCES +
+                                "/tests/fakes/cuda/include " + source + " -o " + library;
+    require(std::system(command.c_str()) == 0, "test", "a kernel's text does not compile:\n{}",
+            text);
+    void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    require(opened, "test", "{}", dlerror());
+    std::filesystem::remove_all(path);
+    return reinterpret_cast<Function>(dlsym(opened, "run"));
+  }
+};
+
 }  // namespace
 
 UsingLibraries::UsingLibraries(bool on) { choice = on ? Choice::kOn : Choice::kOff; }
@@ -130,6 +180,11 @@ std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSour
 std::unique_ptr<Blas> open_blas(const LibrarySettings&, WorkspaceSource&) {
   if (!shim::has_libraries()) return nullptr;
   return std::make_unique<shim::FakeBlas>();
+}
+
+std::unique_ptr<Compiler> open_compiler(const LibrarySettings&) {
+  if (shim::choice != shim::Choice::kOn) return nullptr;  // it takes a second for each kernel
+  return std::make_unique<shim::FakeCompiler>();
 }
 
 }  // namespace starling::cuda
