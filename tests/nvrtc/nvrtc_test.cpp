@@ -55,8 +55,7 @@ std::size_t count(const std::string& text, const std::string& word) {
 
 TEST_CASE("nvrtc: a chain of functions moves 16 bytes at once, and keeps nothing on a stack") {
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-  for (const DType dtype :
-       {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     CAPTURE(name_of(dtype));
     const Shape rows{64, 32};
     const auto tensor = [&](const Shape& shape) { return Tensor(*cpu, shape, dtype); };

@@ -30,7 +30,9 @@ __global__ void strided_copy(CopyPlan p, const T* x, T* y) {
       rest = at.whole;
       const Index place = at.rest - dimension.begin;
       inside = inside && place >= 0;
-      const Quotient k = divide(place < 0 ? 0 : place, dimension.step);
+      // The same for all threads, which mostly save a quotient
+      const Quotient k =
+          dimension.step == 1 ? Quotient{place, 0} : divide(place < 0 ? 0 : place, dimension.step);
       inside = inside && k.rest == 0 && k.whole < dimension.count;
       from += k.whole * dimension.stride;
     }

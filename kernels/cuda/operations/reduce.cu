@@ -64,15 +64,15 @@ struct Results {
   }
 };
 
-/// A tensor [images][rows][length] that is added up as it lies.
-template <class T>
+/// A tensor [images][rows][length] as it lies.
+template <class T, Reduction kBy>
 struct Plain {
   using Arithmetic = Compute<T>;
   static constexpr int kUnroll = 16;
   const T* x;
   Index rows, length;
 
-  static constexpr Fold fold() { return {Reduction::kSum}; }
+  static constexpr Fold fold() { return {kBy}; }
   template <int kCount>
   __device__ void begin() const {}
   template <int kCount>
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 /// y[image] = the result over all of [rows][packs]; a warp to an image, blockDim.y of them, or a
 /// block, or several blocks with a part of it each.
 template <class Source, int kCount>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     reduce_images(Source source, Index images, Index rows, Index packs, Index packs_per_block,
                   double* partial, unsigned* arrivals, Results results) {
   using C = typename Source::Arithmetic;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
   if (image < images) {
     const Index first = Index{blockIdx.y} * packs_per_block,
                 last = min(first + packs_per_block, rows * packs);
-#pragma unroll 1
+#pragma unroll Source::kUnroll / 4 + 1
     for (Index i = first + threadIdx.x; i < last; i += blockDim.x) {
       const Quotient row = rows == 1 ? Quotient{0, i} : divide(i, packs);
       C values[kCount];
@@ -331,12 +331,19 @@ void CudaBackend::issue(const Reduce& args) {
     const Extents e(layout);
     const bool wider = to == DType::kFloat64 && x->dtype() != to;
     if (wider) return reduce_expression<T, double>(*this, args, layout, x->dtype(), results);
-    if (args.count > 0 || args.by != Reduction::kSum || layout.rank > 3 || e.lines)
+    if (args.count > 0 || layout.rank > (e.lines ? 2 : 3))
       return reduce_expression<T, Compute<T>>(*this, args, layout, x->dtype(), results);
     const T* from = x->data<T>();
-    const Plain<T> source{from, e.rows, e.length};
-    const auto run = [&]<int kCount>() { launch_reduce<kCount>(*this, source, e, 0, results); };
-    with_packs<T>(e.length, run, from);
+    const auto plain = [&]<Reduction kBy>() {
+      const Plain<T, kBy> source{from, e.rows, e.length};
+      const auto run = [&]<int kCount>() { launch_reduce<kCount>(*this, source, e, 0, results); };
+      with_packs<T>(e.length, run, from);
+    };
+    switch (args.by) {
+      case Reduction::kSum: return plain.template operator()<Reduction::kSum>();
+      case Reduction::kLargest: return plain.template operator()<Reduction::kLargest>();
+      case Reduction::kLeast: return plain.template operator()<Reduction::kLeast>();
+    }
   });
 }
 
