@@ -13,15 +13,16 @@
 
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/registry.h"
 #include "core/text.h"
 
 namespace starling {
 namespace {
 
-std::string whole_file(const std::string& path) {
+std::string whole_file(const std::string& path, const std::string& key) {
   const RegularFile file(path);
   if (!file.fault().empty())
-    fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());
+    fail(ExitCode::kUsage, "data", {.key = key}, "cannot open {}: {}", path, file.fault());
   std::string text(static_cast<std::size_t>(file.bytes()), '\0');
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t got = ::read(file.descriptor(), text.data() + done, text.size() - done);
@@ -42,7 +43,9 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-CsvFile::CsvFile(const std::string& path) : CsvFile(path, whole_file(path)) {}
+CsvFile CsvFile::read(const std::string& path, const std::string& key) {
+  return {path, whole_file(path, key)};
+}
 
 CsvFile::CsvFile(std::string name, std::string text)
     : name_(std::move(name)), text_(std::move(text)) {
@@ -75,8 +78,16 @@ std::size_t CsvFile::column(const std::string& name, const std::string& needed_f
   if (it != names_.end()) return static_cast<std::size_t>(it - names_.begin());
   std::vector<std::string> known;
   for (const std::string& other : names_) known.push_back(told_apart(other));
-  fail(ExitCode::kUsage, "data", {.file = name_}, "has no column {} ({}); its columns: {}",
-       told_apart(name), needed_for, shown(fmt::format("{}", fmt::join(known, ", ")), 400));
+  // A table of another program's, whose first row was taken for one name.
+  const char divider = names_.size() > 1                          ? '\0'
+                       : names_[0].find(';') != std::string::npos ? ';'
+                                                                  : '\t';
+  const bool divided = names_.size() == 1 && names_[0].find(divider) != std::string::npos;
+  fail(ExitCode::kUsage, "data", {.file = name_}, "has no column {} ({}); its columns: {}{}",
+       told_apart(name), needed_for, shown(fmt::format("{}", fmt::join(known, ", ")), 400),
+       divided ? fmt::format("; cells are divided by commas, not by {}",
+                             divider == ';' ? "';'" : "tabs")
+               : suggestion(name, names_));
 }
 
 bool CsvFile::next() {

@@ -13,8 +13,8 @@ namespace starling {
 /// name file, row and column; rows count from 1, the names' being the first, as spreadsheets do.
 class CsvFile {
  public:
-  /// Reads the file whole; it must be UTF-8.
-  explicit CsvFile(const std::string& path);
+  /// Reads the file whole; it must be UTF-8. `key`: of the config, if it has named the path.
+  static CsvFile read(const std::string& path, const std::string& key = {});
   /// The same of a text, which errors call `name`.
   CsvFile(std::string name, std::string text);
 

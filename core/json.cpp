@@ -122,6 +122,18 @@ class StrictReader {
     }
     constexpr std::string_view kPrefix = "syntax error while parsing ";
     std::string message(what.starts_with(kPrefix) ? what.substr(kPrefix.size()) : what);
+    // What begins where something else had to end: people look where a comma is missing.
+    const auto unexpected = [&](std::string_view what) {
+      return message.find("unexpected " + std::string(what)) != std::string::npos;
+    };
+    const bool literal = unexpected("string literal") || unexpected("number literal");
+    if ((literal || unexpected("'{'") || unexpected("'['")) &&
+        (message.ends_with("expected '}'") || message.ends_with("expected ']'"))) {
+      std::size_t end = position - std::min(position, literal ? token.size() : 1);
+      while (end > 0 && std::string_view(" \t\r\n").find(text_[end - 1]) != std::string::npos)
+        --end;
+      refuse("not valid JSON: a comma is missing behind this", end == 0 ? 0 : end - 1);
+    }
     refuse("not valid JSON: " + shown(message, 200), position == 0 ? 0 : position - 1);
   }
 

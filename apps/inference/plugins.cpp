@@ -79,8 +79,13 @@ void load_plugins(const std::vector<std::string>& paths) {
     std::error_code error;
     const std::string file = std::filesystem::weakly_canonical(path, error).string();
     if (!std::filesystem::is_regular_file(file, error)) {
-      fail(ExitCode::kUsage, "plugin", "plugins: there is no file {} (looked in {})", path,
-           std::filesystem::current_path(error).string());
+      std::vector<std::string> beside;
+      const std::filesystem::path wanted(file);
+      for (const auto& entry : std::filesystem::directory_iterator(wanted.parent_path(), error))
+        if (entry.path().extension() == ".so") beside.push_back(entry.path().filename().string());
+      fail(ExitCode::kUsage, "plugin", "plugins: there is no file {} (looked in {}){}", path,
+           std::filesystem::current_path(error).string(),
+           suggestion(wanted.filename().string(), beside));
     }
     if (loaded.count(file) != 0) continue;
     check_stamp(path, file);

@@ -7,7 +7,7 @@
 namespace starling {
 
 TableRows read_rows(const std::string& path, const TableColumns& columns) {
-  CsvFile file(path);
+  CsvFile file = CsvFile::read(path);
   std::vector<std::size_t> places;
   for (const std::string& name : columns.names)
     places.push_back(file.column(name, "which the model was trained with"));

@@ -40,9 +40,6 @@ void flatten(const nlohmann::json& json, const std::string& path,
     flatten(value, path.empty() ? key : path + "." + key, out);
 }
 
-/// Keys of where and how a run is kept, which say nothing of the training.
-bool is_place(const std::string& key) { return key == "trace" || key == "plugins"; }
-
 bool is_share(const std::string& field) {
   return field.find("accuracy") != std::string::npos || field.find("top5") != std::string::npos ||
          field.ends_with("f1");
@@ -339,7 +336,7 @@ std::vector<Difference> differences(const Runs& runs) {
   }
   std::vector<Difference> result;
   for (const std::string& key : keys) {
-    if (is_place(key)) continue;
+    if (key == "trace") continue;  // says nothing of the training
     Difference difference{key, {}};
     for (const auto& run : flat) {
       const auto found = run.find(key);
@@ -385,8 +382,12 @@ std::string report_body(const Runs& runs) {
   html += field_figure(runs, "samples_per_second", "Throughput", {.y_label = "samples/s"}, false);
   html += utilization_figure(runs);
   for (std::size_t r = 0; r < runs.size(); ++r) html += waits_figure(*runs[r], r);
-  for (std::size_t r = 0; r < runs.size(); ++r) html += classes_figure(*runs[r], r);
-  html += "</div>\n" + topologies_part(runs);
+  html += "</div>\n";
+  std::string classes;
+  for (std::size_t r = 0; r < runs.size(); ++r) classes += classes_figure(*runs[r], r);
+  if (!classes.empty())
+    html += "<h2 id=\"classes\">Classes</h2>\n<div class=\"figures\">" + classes + "</div>\n";
+  html += topologies_part(runs);
   std::string timelines;
   for (const auto& run : runs) {
     const std::string svg = draw_timeline(*run);

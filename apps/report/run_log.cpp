@@ -165,7 +165,7 @@ RunLog::Confusion RunLog::confusion() const {
   const std::string path = folder_ + "/confusion.csv";
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return result;
-  CsvFile table(path);
+  CsvFile table = CsvFile::read(path);
   result.classes.assign(table.names().begin() + 1, table.names().end());
   while (table.next()) {
     std::vector<double> row;

@@ -18,7 +18,7 @@ h1{font-size:22px;margin:16px 0 0}h2{font-size:18px;margin:32px 0 8px}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{padding:4px 10px 4px 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap;max-width:420px;overflow:hidden;text-overflow:ellipsis}
-th{color:var(--soft);font-weight:600}
+th{color:var(--soft);font-weight:600}.runs th,.runs td:last-child{white-space:normal;vertical-align:bottom}
 .key{display:inline-block;width:10px;height:10px;border-radius:5px;margin-right:6px;background:var(--c)}
 .key.again{background:none;border:2.5px solid var(--c)}
 .legend{margin:0 0 8px}.legend span{display:inline-block;margin-right:16px}

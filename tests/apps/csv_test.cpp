@@ -200,7 +200,7 @@ TEST_CASE(
   program.write("equal.csv", "a,price\n1,2\n1,2\n1,2\n");
   program.play(R"table(
 2 1 | equal rows | equal\.csv: all rows are for tests | data.path=equal.csv | data.val_fraction=0.5 | batch_size=1
-2 1 | no file | data\] cannot open none\.csv: No such file | data.path=none.csv
+2 1 | no file | data\] data\.path: cannot open none\.csv: No such file | data.path=none.csv
 2 2 | no file, on two ranks | cannot open none\.csv | data.path=none.csv
 2 1 | no path | data\.path | data={"type": "csv", "target": "price"}
 2 1 | no target key | data\.target | data={"type": "csv", "path": "t.csv"}

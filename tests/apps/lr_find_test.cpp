@@ -71,7 +71,7 @@ line few.csv ^5,0\.(1|09999)
 lacks x.csv run
 )table");
   // The first steps are those of a run at these rates, by one rank and without the mean of two.
-  CsvFile rates("rates.csv");
+  CsvFile rates = CsvFile::read("rates.csv");
   REQUIRE(rates.next());
   program.play(
       "0 2 | a run at the first rate | done | run.json --output run | optimizer.lr=1e-7 | steps=1");

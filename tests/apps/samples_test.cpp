@@ -55,7 +55,7 @@ same run average
 line run/metrics.jsonl "test_balanced_accuracy":
 line average/metrics.jsonl "test_ema_macro_f1":
 )table");
-  CsvFile confusion("run/confusion.csv");
+  CsvFile confusion = CsvFile::read("run/confusion.csv");
   double recalls = 0.0, f1 = 0.0;
   std::vector<std::vector<double>> counts;
   while (confusion.next()) {
@@ -104,14 +104,14 @@ lacks x.csv
   CHECK(program.read("other.csv") == "what,ever\n");
   refused("--evaluate numbers --samples x.csv",
           "--samples x.csv: samples of this data set have no classes to confuse");
-  CsvFile table("t.csv"), samples("one.csv");
+  CsvFile table = CsvFile::read("t.csv"), samples = CsvFile::read("one.csv");
   std::vector<std::string> kinds{"", ""};  // by row of the file
   while (table.next()) {
     kinds.resize(static_cast<std::size_t>(table.row()) + 1);
     kinds.back() = table.cell(2);
   }
   std::map<std::string, double> of_two;  // whose batches may be rounded otherwise
-  for (CsvFile two("two.csv"); two.next();) of_two[two.cell(0)] = two.number(4);
+  for (CsvFile two = CsvFile::read("two.csv"); two.next();) of_two[two.cell(0)] = two.number(4);
   double sum = 0.0, before = 1e9;
   int count = 0, right = 0;
   std::set<std::string> files;
@@ -159,7 +159,7 @@ TEST_CASE("samples: pictures are called as they lie in their folder") {
 0 2 | a run | done | run.json --output run
 0 2 | what it held out | "test_loss" | --evaluate run --samples held.csv
 )table");
-  CsvFile samples("held.csv");
+  CsvFile samples = CsvFile::read("held.csv");
   int count = 0;
   for (; samples.next(); ++count) {
     const std::string& file = samples.cell(0);

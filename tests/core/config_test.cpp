@@ -385,6 +385,11 @@ TEST_CASE("core/config: --set") {
   CHECK(contains(error("model.layers.99999999999999999999=x"), "is a list"));
   CHECK(contains(error("new.lr={\"a\": 1, \"a\": 2}"), "given twice"));
   CHECK(contains(error("new=[1, 2"), "not valid JSON"));
+  // People look for a comma where it is missing, not where the next thing begins.
+  CHECK(contains(error("new={\"a\": 1\n\"b\": 2}"),
+                 "line 1, column 7: not valid JSON: a comma is missing behind this"));
+  CHECK(contains(error("new=[\"a\"\n [2]]"),
+                 "line 1, column 4: not valid JSON: a comma is missing behind this"));
   std::string deep;
   for (int i = 0; i < 1000; ++i) deep += "a.";
   CHECK(contains(error(deep + "b=1"), "more than 32 parts"));

@@ -59,6 +59,15 @@ TEST_CASE("core/csv: rows are RFC 4180's, whatever the lines' ends") {
   CHECK(file.column("b", "") == 1);
   CHECK(test::error_text(ExitCode::kUsage, [&] { (void)file.column("c", "data.target"); }) ==
         "[data] t.csv: has no column 'c' (data.target); its columns: 'a', 'b'");
+  const auto refusal_of = [](const char* text, const char* column) {
+    return test::error_text(ExitCode::kUsage,
+                            [&] { (void)CsvFile("t.csv", text).column(column, "data.target"); });
+  };
+  CHECK(contains(refusal_of("price,size\n1,2\n", "Prices"), "; did you mean 'price'?"));
+  CHECK(contains(refusal_of("price;size\n1;2\n", "price"),
+                 "its columns: 'price;size'; cells are divided by commas, not by ';'"));
+  CHECK(contains(refusal_of("price\tsize\n1\t2\n", "price"), "not by tabs"));
+  CHECK(contains(refusal_of("price\n1\n", "weight"), "its columns: 'price'"));
 }
 
 TEST_CASE("core/csv: what a cell is written as reads as that cell") {
@@ -107,12 +116,13 @@ TEST_CASE("core/csv: what is no table is named by file and row") {
 TEST_CASE("core/csv: a file that cannot be read is named, and nobody waits for a pipe") {
   const test::Folder folder;
   const auto refusal_of = [](const std::string& path) {
-    return test::error_text(ExitCode::kUsage, [&] { CsvFile{path}; });
+    return test::error_text(ExitCode::kUsage, [&] { CsvFile::read(path, "data.path"); });
   };
+  CHECK(contains(refusal_of(folder / "none.csv"), "[data] data.path: cannot open "));
   CHECK(contains(refusal_of(folder / "none.csv"), "none.csv: No such file or directory"));
   CHECK(contains(refusal_of(folder.path()), "cannot open"));
   folder.write("t.csv", "a,b\n1,2\n");
-  CsvFile file(folder / "t.csv");
+  CsvFile file = CsvFile::read(folder / "t.csv");
   CHECK(file.next());
   CHECK(file.number(1) == 2.0);
 }

@@ -100,7 +100,7 @@ class CsvRows final : public Dataset {
   }
 
   void read_rows(bool classes) {
-    CsvFile file(path_);
+    CsvFile file = CsvFile::read(path_, "data.path");
     const std::size_t target = file.column(columns_.target, "data.target");
     columns_.names = file.names();
     columns_.names.erase(columns_.names.begin() + static_cast<std::ptrdiff_t>(target));
