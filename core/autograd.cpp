@@ -95,6 +95,16 @@ bool Gradients::beside(const std::function<void()>& work, std::vector<Tensor> ke
   return tape_->branches_.issue(work, node_->parameters, std::move(keep));
 }
 
+void Gradients::recompute(Tensor x, const std::function<Variable(const Variable& x)>& body) {
+  std::vector<Tensor> terms = take_terms();
+  Variable input(std::move(x));
+  input.slot_ = at(node_->inputs, 0, "input");
+  const Variable y = body(input);
+  if (y.value() && y.slot_)
+    for (Tensor& term : terms) y.slot_->add(std::move(term));
+  node_->recomputed = true;
+}
+
 Tape::Tape(Backend& backend)
     : backend_(&backend),
       branches_(backend, [this](Parameter& parameter) { report(use(parameter)); }) {}
@@ -250,6 +260,7 @@ void Tape::run(detail::Node& node, bool output_is_one) {
     detail::rethrow_named("layer", where());
   }
   for (const auto& output : node.outputs) output->terms.clear();
+  if (node.recomputed) return;
   if (stopped_at_.empty() &&
       std::any_of(node.inputs.begin(), node.inputs.end(),
                   [](const auto& input) { return input && input->terms.empty(); }))

@@ -55,6 +55,7 @@ class Variable {
   bool same_as(const Variable& other) const;
 
  private:
+  friend class Gradients;
   friend class Tape;
   Variable(Tensor value, int max_terms);  ///< that wants a gradient
   void settle() const;
@@ -130,6 +131,11 @@ class Gradients {
   /// issued next: see Branches::issue(). False where it was not run.
   bool beside(const std::function<void()>& work, std::vector<Tensor> keep);
 
+  /// Goes back through what `body` records of `x`, the value of input 0, which it gets as that
+  /// input: it computes the output anew. For nodes of one output; the parameters that `body` uses
+  /// are the node's.
+  void recompute(Tensor x, const std::function<Variable(const Variable& x)>& body);
+
  private:
   friend class Tape;
   Gradients(Tape& tape, detail::Node& node, bool output_is_one);
@@ -148,6 +154,7 @@ struct Node {
       inputs;                          ///< an input's is null where it wants none
   std::vector<Parameter*> parameters;  ///< null: there is none
   BackwardFunction backward;
+  bool recomputed = false;  ///< other nodes make its gradients
 };
 }  // namespace detail
 
@@ -269,6 +276,8 @@ struct Pass {
   /// Distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower
   /// ones
   std::uint64_t dropout_counter = 0;
+  /// A part of an earlier pass is computed again: running statistics have moved already
+  bool recomputing = false;
   /// Factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
   double loss_scale = 1.0;
   std::vector<PassExtension*> extensions = {};  ///< null ones count for nothing

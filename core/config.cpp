@@ -482,12 +482,14 @@ ConfigSection ConfigSection::section(const std::string& key, const std::string& 
 }
 
 std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool needed,
-                                                   const std::string& doc) {
-  auto& entry = node_->declare(key, "list of objects", needed ? "required" : "[]", {}, doc);
+                                                   const std::string& doc, bool lists) {
+  auto& entry = node_->declare(key, lists ? "list of lists of objects" : "list of objects",
+                               needed ? "required" : "[]", {}, doc);
   if (!entry.is_list) {
     const json* value = node_->find(key);
     const bool given = value && !value->is_null();
-    const std::string expected = R"(a list of objects, [{"type": "..."}, …])";
+    const std::string expected = lists ? R"(a list of lists, [[{"type": "..."}, …], …])"
+                                       : R"(a list of objects, [{"type": "..."}, …])";
     if (needed && !given && !describing()) node_->missing(key, expected);
     if (given && !value->is_array()) node_->wrong(key, expected, *value);
     if (needed && given && value->empty()) node_->wrong(key, expected + ", at least one", *value);
@@ -497,9 +499,9 @@ std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool 
       item->source = node_->source;
       item->path = fmt::format("{}[{}]", node_->path_of(key), i);
       item->describing = node_->describing;
-      if (!(*value)[i].is_object())
-        item->wrong({}, R"(an object, e.g. {"type": "..."})", (*value)[i]);
-      item->given = (*value)[i];
+      if (lists ? !(*value)[i].is_array() : !(*value)[i].is_object())
+        item->wrong({}, lists ? "a list" : R"(an object, e.g. {"type": "..."})", (*value)[i]);
+      item->given = lists ? json{{"", (*value)[i]}} : (*value)[i];
       items.push_back(std::move(item));
     }
     entry.items = std::move(items);
@@ -559,6 +561,7 @@ json ConfigSection::resolved() const {
     } else if (entry.is_list) {
       json& list = result[entry.name] = json::array();
       for (const auto& item : entry.items) list.push_back(ConfigSection(item).resolved());
+      if (entry.name.empty()) return json(list);  // of a list of lists
     } else if (!entry.value.is_null()) {
       result[entry.name] = entry.value;
     }

@@ -88,9 +88,9 @@ class ConfigSection {
   ConfigSection section(const std::string& key, const std::string& doc,
                         const std::string& shorthand = {});
   /// A list of objects; each item's path is "key[i]". Absent: empty; `required`: must be there and
-  /// not empty.
-  std::vector<ConfigSection> sections(const std::string& key, bool required,
-                                      const std::string& doc);
+  /// not empty. With `lists` each item is such a list itself, which sections("", …) of it reads.
+  std::vector<ConfigSection> sections(const std::string& key, bool required, const std::string& doc,
+                                      bool lists = false);
   /// Anything, as it stands (parsed by the caller, whose errors use path(key)). Null where absent.
   nlohmann::json raw(const std::string& key, const std::string& type, const std::string& doc);
 

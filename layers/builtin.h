@@ -8,6 +8,7 @@
 namespace starling::builtin {
 
 void add_batch_norm(LayerRegistry& registry);
+void add_composite(LayerRegistry& registry);
 void add_conv2d(LayerRegistry& registry);
 void add_embedding(LayerRegistry& registry);
 void add_layer_norm(LayerRegistry& registry);

@@ -58,22 +58,67 @@ void Conv2d::begin_values(const FirstSamples&) {
   });
 }
 
+Shape ConvTranspose2d::build(const Shape& input) {
+  const Window2d& window = options_.window;
+  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+  if (input[2] % window.groups != 0)
+    bad_shape(input, fmt::format("a number of channels that {} groups divide", window.groups));
+  const std::int64_t outputs = options_.out_channels / window.groups;
+  // PyTorch's, whose fan_in is that of the convolution that goes the other way.
+  const Init init = Init::uniform(
+      1.0 / std::sqrt(static_cast<double>(window.kernel[0] * window.kernel[1] * outputs)));
+  weight_ = &add_parameter("weight", {input[2], window.kernel[0], window.kernel[1], outputs}, init,
+                           TensorLayout::kConvWeight);
+  if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, init);
+  const std::array<std::int64_t, 2> size =
+      transposed_output({input[0], input[1]}, window, output_padding_);
+  if (size[0] < 1 || size[1] < 1)
+    bad_shape(input, fmt::format("an image that becomes larger than {}×{}", size[0], size[1]));
+  return {size[0], size[1], options_.out_channels};
+}
+
+Variable ConvTranspose2d::compute(const Variable& x, Pass& pass) {
+  return functions::conv_transpose2d(x, *weight_, bias_, options_.window, output_padding_, pass);
+}
+
+namespace {
+
+Conv2dOptions read_convolution(ConfigSection& section) {
+  Conv2dOptions options;
+  options.out_channels =
+      section.required_integer("out_channels", kSizeRange, "channels of the output");
+  options.window = read_window(section, WindowKeys::kConvolution);
+  options.bias = section.boolean("bias", true, "add a learned constant to every channel");
+  if (options.out_channels % options.window.groups != 0) {
+    section.error("groups", "{} groups do not divide {} output channels", options.window.groups,
+                  options.out_channels);
+  }
+  return options;
+}
+
+}  // namespace
+
 void builtin::add_conv2d(LayerRegistry& registry) {
   registry.add(
       "conv2d",
-      [](ConfigSection& section) {
-        Conv2dOptions options;
-        options.out_channels =
-            section.required_integer("out_channels", kSizeRange, "channels of the output");
-        options.window = read_window(section, WindowKeys::kConvolution);
-        options.bias = section.boolean("bias", true, "add a learned constant to every channel");
-        if (options.out_channels % options.window.groups != 0) {
-          section.error("groups", "{} groups do not divide {} output channels",
-                        options.window.groups, options.out_channels);
-        }
-        return std::make_unique<Conv2d>(options);
-      },
+      [](ConfigSection& section) { return std::make_unique<Conv2d>(read_convolution(section)); },
       "2-D convolution");
+  registry.add(
+      "conv_transpose2d",
+      [](ConfigSection& section) {
+        const Conv2dOptions options = read_convolution(section);
+        const std::vector<std::int64_t> more =
+            section.pair("output_padding", {0, 0}, Range::closed(0, 1024),
+                         "pixels more at the bottom and the right; below the stride");
+        for (std::size_t axis = 0; axis < 2; ++axis) {
+          if (!section.describing() && more.at(axis) >= options.window.stride[axis])
+            section.error("output_padding", "found {}, which must be below the stride, {}",
+                          more.at(axis), options.window.stride[axis]);
+        }
+        return std::make_unique<ConvTranspose2d>(
+            options, std::array<std::int64_t, 2>{more.at(0), more.at(1)});
+      },
+      "transposed 2-D convolution: images become larger by the stride");
 }
 
 }  // namespace starling

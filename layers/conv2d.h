@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include "core/operations/convolutions.h"
 #include "layers/layer.h"
 
@@ -35,6 +37,24 @@ class Conv2d : public Layer {
 
  private:
   Conv2dOptions options_;
+  Parameter* weight_ = nullptr;
+  Parameter* bias_ = nullptr;
+};
+
+/// The convolution's gradient as a layer of its own: {H, W, C} → {P, Q, out_channels}. Tensors:
+/// weight (C×kH×kW×out_channels/groups), bias.
+class ConvTranspose2d : public Layer {
+ public:
+  ConvTranspose2d(const Conv2dOptions& options, const std::array<std::int64_t, 2>& output_padding)
+      : options_(options), output_padding_(output_padding) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override;
+
+ private:
+  Conv2dOptions options_;
+  std::array<std::int64_t, 2> output_padding_;
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
 };

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "core/operations/losses.h"
 #include "core/operations/map.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/resampling.h"
 
 // Functions with gradients: what layers are written with. Each runs its operation on the pass's
 // backend and, where a gradient is wanted, records how to go back. Shapes are those of
@@ -93,6 +96,18 @@ Variable variance(const Variable& x, const Dims& dims, double correction, bool k
 Variable logsumexp(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
 /// √Σ x².
 Variable norm(const Variable& x, const Dims& dims, bool keepdim, Pass& pass);
+/// The place of the largest number along a dimension, of equal ones the first; NaN is larger than
+/// any. int32, without a gradient.
+Tensor argmax(const Variable& x, int dim, bool keepdim, Pass& pass);
+/// The k largest along a dimension, from the largest on, and their places (int32), in argmax()'s
+/// order. The gradient goes to where the values came from.
+struct TopValues {
+  Variable values;
+  Tensor index;
+};
+TopValues topk(const Variable& x, std::int64_t k, int dim, Pass& pass);
+/// Each number becomes the sum of those up to it, taken in fp64.
+Variable cumsum(const Variable& x, int dim, Pass& pass);
 Variable softmax(const Variable& x, int dim, Pass& pass);
 Variable log_softmax(const Variable& x, int dim, Pass& pass);
 
@@ -127,6 +142,15 @@ Variable flip(const Variable& x, const Dims& dims, Pass& pass);
 Variable gather(const Variable& x, int dim, const Tensor& index, Pass& pass);
 /// The places of a dimension that a list of int32 names.
 Variable index_select(const Variable& x, int dim, const Tensor& index, Pass& pass);
+/// x, to which each number of `source` is added in the place along `dim` that the index has for it;
+/// the two are of one shape, which is x's but for that dimension. Those of one place are added in
+/// their order. A number outside is Error(kUsage) on a CPU; on a GPU what belongs there is left
+/// out.
+Variable scatter_add(const Variable& x, int dim, const Tensor& index, const Variable& source,
+                     Pass& pass);
+/// int32 numbers of classes as rows with a 1 in that place and else 0, a dimension more; without a
+/// gradient. One outside is Error(kUsage) on a CPU, on a GPU a row of NaN.
+Variable one_hot(const Tensor& index, std::int64_t classes, DType dtype, Pass& pass);
 
 /// PyTorch's rules: the last two dimensions are matrices, those before broadcast; an operand of one
 /// dimension is a row on the left, a column on the right, and its dimension goes.
@@ -138,6 +162,13 @@ Variable parameter(Parameter& weight, Pass& pass);
 
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window,
                 Pass& pass);
+/// What conv2d with this weight and window takes back to its input's size, its gradient: PyTorch's
+/// transposed convolution. x[N,H,W,I] becomes images of (H - 1)·stride - 2·padding +
+/// dilation·(kernel - 1) + output_padding + 1 pixels along each axis; weight is I×kH×kW×O/groups,
+/// outside I×O/groups×kH×kW. output_padding is below the stride.
+Variable conv_transpose2d(const Variable& x, Parameter& weight, Parameter* bias,
+                          const Window2d& window, const std::array<std::int64_t, 2>& output_padding,
+                          Pass& pass);
 /// x[…,I] · weightᵀ[I,O] + bias[O], then ReLU if `relu`; weight is O×I.
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass,
                 bool relu = false);
@@ -162,6 +193,13 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
 /// x / √(mean of x² over the last dimension + eps) · weight.
 Variable rms_norm(const Variable& x, Parameter& weight, double eps, Pass& pass);
+/// Normalises each sample of x[N, …, C] over all dimensions between and groups of C / num_groups
+/// channels, then · gamma[C] + beta[C], if they are there. Sums are fp32 at least.
+Variable group_norm(const Variable& x, std::int64_t num_groups, Parameter* gamma, Parameter* beta,
+                    double eps, Pass& pass);
+/// group_norm() with a group for each channel.
+Variable instance_norm(const Variable& x, Parameter* gamma, Parameter* beta, double eps,
+                       Pass& pass);
 /// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape,
 /// columns] of the table's operand's type.
 Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
@@ -173,6 +211,12 @@ MapFunction function_of(Activation kind);
 MapFunction gradient_of(Activation kind);
 /// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
+/// Images scale_factor times as large, or smaller: Resampling::kNearest or kBilinear (with
+/// align_corners false). Sizes are rounded down.
+Variable upsample(const Variable& x, double scale_factor, Resampling mode, Pass& pass);
+/// Images of a size, each pixel the mean of those that it covers.
+Variable adaptive_avg_pool2d(const Variable& x, const std::array<std::int64_t, 2>& size,
+                             Pass& pass);
 /// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and
 /// half after the old ones.
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);
@@ -189,19 +233,27 @@ Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run = 1);
 Variable stochastic_depth(const Variable& x, double p, Pass& pass);
 /// The numbers of x in another floating format, without a gradient; itself where it is in that one.
 Tensor in_format(const Tensor& x, DType format, Backend& backend);
-/// Mean over the batch times `scale`; a scalar. labels: int32 [N], or a probability of each class,
-/// [N,C].
+/// Mean over the rows of logits[…,C] times `scale`; a scalar. labels: int32 […], of which
+/// kIgnoreIndex counts for nothing (0 where all do), or a probability of each class, […,C].
+constexpr std::int32_t kIgnoreIndex = -100;
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
                        double scale, Pass& pass);
+/// cross_entropy(linear(x, weight), targets) without smoothing, of which `rows` rows of logits are
+/// there at once, or with 0 as many as have 2²⁴ numbers. Gradients are made in the same loop: kept
+/// are those of x and of the weight, in fp32 at least.
+Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor& targets,
+                              double scale, Pass& pass, std::int64_t rows = 0);
 struct TargetLossSettings {
   LossKind kind = LossKind::kCrossEntropy;
   double parameter = 0.0;        ///< γ of kFocal, δ of kHuber
   double label_smoothing = 0.0;  ///< of kCrossEntropy and kFocal
   Tensor class_weights = {};     ///< of these too: fp64 [C], or none
+  /// Of these too: a class number whose rows count for nothing; the loss is 0 where all do
+  std::optional<std::int32_t> ignore_index = {};
 };
-/// Mean over the rows of x[N,C] for kCrossEntropy and kFocal, otherwise over all elements, times
+/// Mean over the rows of x[…,C] for kCrossEntropy and kFocal, otherwise over all elements, times
 /// `scale`; a scalar, in fp32 where x is in low precision. targets: floating, as large as x; or
-/// int32 [N], numbers of classes, which stand for one-hot rows. With class weights w the mean over
+/// int32 […], numbers of classes, which stand for one-hot rows. With class weights w the mean over
 /// rows of numbers y is Σ w_y·l / Σ w_y, and 0 where that sum is 0; over other rows it stays Σ / N.
 Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings,
                      double scale, Pass& pass);

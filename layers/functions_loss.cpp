@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
+#include "core/operations/checker.h"
 #include "core/operations/losses.h"
 #include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -31,17 +34,18 @@ Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossS
                      double scale, Pass& pass) {
   const Shape& shape = x.shape();
   const bool by_number = targets.dtype() == DType::kInt32, softmax = is_softmax(settings.kind);
-  if (by_number ? shape.rank() != 2 || targets.shape() != Shape{shape[0]}
+  if (by_number ? shape.rank() < 2 || targets.shape().with_last(shape.back()) != shape
                 : targets.shape() != shape || !is_floating(targets.dtype()) ||
-                      (softmax && shape.rank() != 2)) {
+                      (softmax && shape.rank() < 2)) {
     fail(ExitCode::kUsage, "loss",
          "the outputs are {}, the targets {} of {}; needed: as many floating numbers{}",
          shape.text(), targets.shape().text(), name_of(targets.dtype()),
-         shape.rank() == 2 ? ", or an int32 class for each row" : "");
+         shape.rank() >= 2 ? ", or an int32 class for each row" : "");
   }
   const DType format = is_low_precision(x.dtype()) ? DType::kFloat32 : x.dtype();
-  const Shape rows = shape.rank() < 2 ? Shape{shape.elements(), 1} : shape;
-  const std::int64_t terms = softmax ? shape[0] : shape.elements();
+  const std::int64_t columns = shape.rank() < 2 ? 1 : shape.back();
+  const Shape rows{columns > 0 ? shape.elements() / columns : 0, columns};
+  const std::int64_t terms = softmax ? rows[0] : shape.elements();
   TargetLoss args{.kind = settings.kind,
                   .x = x.value().reshaped(rows),
                   .targets = by_number ? targets : in_format(targets, format, pass.backend),
@@ -51,6 +55,7 @@ Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossS
                   .scale = scale / static_cast<double>(terms),
                   .gradient_scale = pass.loss_scale,
                   .class_weights = settings.class_weights};
+  if (by_number && softmax) args.ignored = settings.ignore_index;
   Tensor gradient;
   if (pass.tape && x.requires_grad()) {
     gradient = Tensor(pass.backend, shape, x.dtype());
@@ -68,8 +73,101 @@ Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossS
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
                        double scale, Pass& pass) {
   return target_loss(logits, labels,
-                     {.kind = LossKind::kCrossEntropy, .label_smoothing = label_smoothing}, scale,
-                     pass);
+                     {.kind = LossKind::kCrossEntropy,
+                      .label_smoothing = label_smoothing,
+                      .ignore_index = kIgnoreIndex},
+                     scale, pass);
+}
+
+namespace {
+
+/// Products of `rows` rows at a time, with the loss and the gradients that are wanted.
+struct LossOfRows {
+  Tensor loss, factor;  ///< factor: rows that there are for each one that counts, 0 where none does
+  Tensor dx, dweight;   ///< empty where not wanted
+};
+LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
+                        const Tensor& targets, std::int64_t rows, TargetLoss args, bool wants_x,
+                        bool wants_weight) {
+  using F = MapFunction;
+  const std::int64_t n = x.shape()[0], inputs = x.shape()[1], classes = weight.shape()[0];
+  const DType wide = wide_of(x.dtype());
+  LossOfRows result;
+  if (wants_x) result.dx = Tensor(backend, x.shape(), x.dtype());
+  if (wants_weight) result.dweight = Tensor(backend, weight.shape(), wide);
+  if (wants_weight && n == 0) backend.fill(result.dweight, 0.0);
+  const Tensor logits(backend, {rows, classes}, x.dtype()),
+      losses(backend, {(n + rows - 1) / rows}, wide);
+  Tensor dlogits;
+  if (wants_x || wants_weight) dlogits = Tensor(backend, {rows, classes}, x.dtype());
+  args.total = Tensor(backend, Shape{}, DType::kFloat64);
+  backend.fill(args.total, 0.0);
+  for (std::int64_t first = 0; first < n; first += rows) {
+    const std::int64_t count = std::min(rows, n - first);
+    const Tensor some = x.slice(first * inputs, {count, inputs});
+    args.x = logits.slice(0, {count, classes});
+    args.targets = targets.slice(first, {count});
+    args.loss = losses.slice(first / rows, Shape{});
+    backend.matmul({.a = some, .b = transposed(weight), .bias = {}, .c = args.x});
+    if (dlogits) args.dx = dlogits.slice(0, {count, classes});
+    backend.target_loss(args);
+    if (wants_x)
+      backend.matmul({.a = args.dx,
+                      .b = weight,
+                      .bias = {},
+                      .c = result.dx.slice(first * inputs, {count, inputs})});
+    if (wants_weight)
+      backend.matmul({.a = transposed(args.dx),
+                      .b = some,
+                      .bias = {},
+                      .c = result.dweight,
+                      .accumulate = first > 0});
+  }
+  const Tensor share(backend, Shape{}, DType::kFloat64), sum(backend, Shape{}, wide);
+  backend.map({{{F::kDivide, kMapNumbers, 0}, {F::kWhere, kMapResults, 0}},
+               {args.total},
+               share,
+               {static_cast<double>(n)}});
+  result.factor = in_format(share, wide, backend);
+  backend.reduce({losses, sum});
+  result.loss = scaled(backend, result.factor, sum);
+  return result;
+}
+
+}  // namespace
+
+Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor& targets,
+                              double scale, Pass& pass, std::int64_t rows) {
+  const Shape& in = x.shape();
+  if (in.rank() < 1 || weight.shape.rank() != 2 || weight.shape[1] != in.back())
+    fail(ExitCode::kUsage, "linear_cross_entropy",
+         "x is {} and the weight {} is {}; needed: …×F and classes×F", in.text(), weight.name,
+         weight.shape.text());
+  if (targets.dtype() != DType::kInt32 || targets.shape().with_last(in.back()) != in)
+    fail(ExitCode::kUsage, "linear_cross_entropy",
+         "x is {} and the targets {} of {}; needed: an int32 class for each row", in.text(),
+         targets.shape().text(), name_of(targets.dtype()));
+  const std::int64_t n = targets.elements(), classes = weight.shape[0];
+  constexpr std::int64_t kLogits = std::int64_t{1} << 24;
+  if (rows <= 0) rows = std::max<std::int64_t>(1, kLogits / classes);
+  rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
+  const LossOfRows made =
+      loss_of_rows(pass.backend, x.value().reshaped({n, in.back()}), weight.operand(),
+                   targets.reshaped({n}), rows,
+                   {.scale = scale / static_cast<double>(n),
+                    .gradient_scale = pass.loss_scale,
+                    .ignored = kIgnoreIndex},
+                   pass.tape && x.requires_grad(), pass.tape && weight.trainable);
+  auto backward = [made, in](Gradients& g) {
+    const Tensor factor = scaled(g.backend(), made.factor, g.output());
+    if (g.wants(0)) g.set(0, scaled(g.backend(), factor, made.dx).reshaped(in));
+    if (const Gradients::Target target = g.parameter(0)) {
+      Reduce reduce({{MapFunction::kMultiply}}, {made.dweight, factor}, target.tensor);
+      reduce.accumulate = target.accumulate;
+      g.backend().reduce(reduce);
+    }
+  };
+  return pass.record("linear_cross_entropy", made.loss, {x}, {&weight}, std::move(backward));
 }
 
 }  // namespace starling::functions

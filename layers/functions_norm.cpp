@@ -95,14 +95,17 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                         .running_mean = state.running_mean->value,
                         .running_var = state.running_var->value,
                         .eps = state.eps,
-                        .momentum = momentum ? momentum->value : state.momentum,
+                        .momentum = pass.recomputing ? 0.0
+                                    : momentum       ? momentum->value
+                                                     : state.momentum,
                         .training = training,
                         .rectifier = {relu, active == Activation::kRelu6 ? 6.0 : kNoCeiling}};
   if (training || pass.tape) {
     args.saved_mean = Tensor(pass.backend, channels, args.running_mean.dtype());
     args.saved_inv_std = Tensor(pass.backend, channels, args.running_mean.dtype());
   }
-  if (state.batches_tracked) args.batches_tracked = state.batches_tracked->value;
+  if (state.batches_tracked && !pass.recomputing)
+    args.batches_tracked = state.batches_tracked->value;
   if (over) {
     detail::synchronized_forward(args, *over, pass.backend);
   } else {

@@ -67,6 +67,51 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   return pass.record("conv2d", args.y, {x}, {&weight, bias}, std::move(backward));
 }
 
+Variable conv_transpose2d(const Variable& x, Parameter& weight, Parameter* bias,
+                          const Window2d& window, const std::array<std::int64_t, 2>& output_padding,
+                          Pass& pass) {
+  const Shape &in = x.shape(), &w = weight.shape;
+  if (in.rank() != 4 || w.rank() != 4 || w[0] != in.back() || in.back() % window.groups != 0)
+    fail(ExitCode::kUsage, "conv_transpose2d",
+         "x is {} and the weight {} is {}; needed: N×H×W×I and I×kH×kW×O, and {} groups divide I",
+         in.text(), weight.name, w.text(), window.groups);
+  const std::array<std::int64_t, 2> size =
+      transposed_output({in[1], in[2]}, window, output_padding);
+  const Shape out{in[0], size[0], size[1], w[3] * window.groups};
+  for (int axis = 0; axis < 2; ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    if (size[i] < 1 || output_padding[i] < 0 || output_padding[i] >= window.stride[i])
+      fail(ExitCode::kUsage, "conv_transpose2d",
+           "{} would become {} pixels along axis {}, with an output_padding of {} and a stride of "
+           "{}; needed: one at least, and an output_padding below the stride",
+           in.text(), size[i], axis, output_padding[i], window.stride[i]);
+  }
+  Tensor y(pass.backend, out, x.dtype());
+  pass.backend.conv2d_backward_data(
+      {.dy = x.value(), .weight = weight.operand(), .dx = y, .window = window});
+  if (bias) pass.backend.map({MapFunction::kAdd, y, bias->value, y});
+
+  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(),
+                   w = x.requires_grad() ? weight.operand() : Tensor(), in, window](Gradients& g) {
+    const Tensor& dy = g.output();
+    if (g.wants(0)) {
+      Tensor dx(g.backend(), in, dy.dtype());
+      g.backend().conv2d_forward({.x = dy, .weight = w, .bias = {}, .y = dx, .window = window});
+      g.set(0, std::move(dx));
+    }
+    if (const Gradients::Target dw = g.parameter(0)) {
+      g.backend().conv2d_backward_weights({.x = dy,
+                                           .dy = x_saved,
+                                           .dweight = dw.tensor,
+                                           .dbias = {},
+                                           .window = window,
+                                           .accumulate = dw.accumulate});
+    }
+    bias_gradient(g.backend(), dy, g.parameter(1));
+  };
+  return pass.record("conv_transpose2d", std::move(y), {x}, {&weight, bias}, std::move(backward));
+}
+
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
   require(x.shape().rank() > 0, "linear", "the input is a scalar, not …×F");
   if (weight.shape.rank() != 2 || weight.shape[1] != x.shape().back()) {

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/copying.h"
+#include "core/operations/resampling.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -21,6 +22,41 @@ Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& p
     g.set(0, std::move(dx));
   };
   return pass.record("pool2d", std::move(args.y), {x}, {}, std::move(backward));
+}
+
+namespace {
+
+Variable resampled(std::string_view name, const Variable& x, Resampling kind, std::int64_t height,
+                   std::int64_t width, double scale, Pass& pass) {
+  const Shape& in = x.shape();
+  if (in.rank() != 4 || height < 1 || width < 1)
+    fail(ExitCode::kUsage, name, "{} would become images of {}×{}; needed: N×H×W×C, and a pixel",
+         in.text(), height, width);
+  const Tensor y(pass.backend, {in[0], height, width, in[3]}, x.dtype());
+  const std::array<double, 2> scales{scale, scale};
+  pass.backend.resample({.kind = kind, .x = x.value(), .y = y, .scale = scales});
+  return pass.record(name, y, {x}, {}, [in, kind, scales](Gradients& g) {
+    const Tensor dx(g.backend(), in, g.output().dtype());
+    g.backend().resample(
+        {.kind = kind, .x = g.output(), .y = dx, .scale = scales, .transposed = true});
+    g.set(0, dx);
+  });
+}
+
+}  // namespace
+
+Variable upsample(const Variable& x, double scale_factor, Resampling mode, Pass& pass) {
+  const auto size = [&](int d) {
+    return d < x.shape().rank()
+               ? static_cast<std::int64_t>(static_cast<double>(x.shape()[d]) * scale_factor)
+               : 0;
+  };
+  return resampled("upsample", x, mode, size(1), size(2), scale_factor, pass);
+}
+
+Variable adaptive_avg_pool2d(const Variable& x, const std::array<std::int64_t, 2>& size,
+                             Pass& pass) {
+  return resampled("adaptive_avg_pool2d", x, Resampling::kAverage, size[0], size[1], 1.0, pass);
 }
 
 namespace {

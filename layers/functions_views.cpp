@@ -6,6 +6,7 @@
 #include "core/operations/copying.h"
 #include "core/operations/indexing.h"
 #include "layers/functions.h"
+#include "layers/functions_along.h"
 
 // Functions that move numbers: what a tensor's dimensions are, and which of its places are taken.
 namespace starling::functions {
@@ -74,14 +75,6 @@ Shape without(const Shape& shape, int d) {
   std::vector<std::int64_t> sizes(shape.sizes().begin(), shape.sizes().end());
   sizes.erase(sizes.begin() + d);
   return Shape(std::span<const std::int64_t>(sizes));
-}
-
-/// A tensor as [outer, dimension d, inner].
-Tensor around(const Tensor& x, int d) {
-  std::int64_t outer = 1, inner = 1;
-  for (int i = 0; i < d; ++i) outer *= x.shape()[i];
-  for (int i = d + 1; i < x.shape().rank(); ++i) inner *= x.shape()[i];
-  return x.reshaped({outer, x.shape()[d], inner});
 }
 
 }  // namespace
@@ -298,8 +291,7 @@ namespace {
 /// share.
 Variable pick(std::string_view name, const Variable& x, int d, const Tensor& index,
               const Shape& out, Pass& pass) {
-  if (index.dtype() != DType::kInt32)
-    fail(ExitCode::kUsage, name, "the index is {}; needed: int32", name_of(index.dtype()));
+  check_index(name, index);
   const Tensor y(pass.backend, out, x.dtype());
   pass.backend.gather({.x = around(x.value(), d), .index = index, .y = around(y, d)});
   return pass.record(name, y, {x}, {}, [in = x.shape(), d, index](Gradients& g) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "layers/layer.h"
 
 namespace starling {
@@ -33,6 +35,26 @@ class RmsNorm : public Layer {
  private:
   double eps_;
   Parameter* weight_ = nullptr;
+};
+
+/// Group normalisation (Wu and He 2018, arXiv 1803.08494) of samples …×C over all dimensions before
+/// the last and groups of channels; without a number of groups each channel is one. Tensors: weight
+/// (1), bias (0).
+class GroupNorm : public Layer {
+ public:
+  GroupNorm(std::optional<std::int64_t> groups, double eps, bool affine)
+      : groups_(groups), eps_(eps), affine_(affine) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override;
+
+ private:
+  std::optional<std::int64_t> groups_;
+  double eps_;
+  bool affine_;
+  Parameter* gamma_ = nullptr;
+  Parameter* beta_ = nullptr;
 };
 
 }  // namespace starling

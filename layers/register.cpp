@@ -29,6 +29,7 @@ void register_builtin_layers() {
     builtin::add_stateless(registry);
     builtin::add_residual(registry);
     builtin::add_sequential(registry);
+    builtin::add_composite(registry);
   });
 }
 

@@ -93,10 +93,6 @@ Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pas
   return shell(x, pass, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
 }
 
-namespace {
-
-/// Reads a list of layers under `key`. `sample`: of a list that must be given, for its
-/// documentation; null: it may be left out. In describe mode the list comes back empty.
 std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
                                         const char* sample, const std::string& doc) {
   auto result = std::make_unique<Sequential>();
@@ -112,8 +108,6 @@ std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::strin
   }
   return result;
 }
-
-}  // namespace
 
 void builtin::add_sequential(LayerRegistry& registry) {
   registry.add(

@@ -81,4 +81,9 @@ class Residual : public Layer {
   Sequential* shortcut_ = nullptr;
 };
 
+/// Reads a list of layers under `key`. `sample`: of a list that must be given, for its
+/// documentation; null: it may be left out. In describe mode the list comes back empty.
+std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
+                                        const char* sample, const std::string& doc);
+
 }  // namespace starling

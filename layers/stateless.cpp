@@ -25,6 +25,22 @@ Shape GlobalAvgPool::build(const Shape& input) {
   return {input[2]};
 }
 
+Shape Upsample::build(const Shape& input) {
+  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+  Shape output = input;
+  for (int d = 0; d < 2; ++d) {
+    output[d] = static_cast<std::int64_t>(static_cast<double>(input[d]) * scale_factor_);
+    if (output[d] < 1)
+      bad_shape(input, fmt::format("an image that {} times leaves a pixel of", scale_factor_));
+  }
+  return output;
+}
+
+Shape AdaptiveAvgPool2d::build(const Shape& input) {
+  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+  return {size_[0], size_[1], input[2]};
+}
+
 Shape Softmax::build(const Shape& input) {
   const int rank = input.rank() + 1, d = dim_ < 0 ? dim_ + rank : dim_;
   if (d < 1 || d >= rank) {
@@ -76,6 +92,28 @@ void builtin::add_stateless(LayerRegistry& registry) {
       },
       "every window weighted by the binomial filter, [1 2 1]⊗[1 2 1]/16 for 3×3; padding counts as "
       "zeros");
+  registry.add(
+      "adaptive_avg_pool2d",
+      [](ConfigSection& section) {
+        const std::vector<std::int64_t> size = section.required_pair(
+            "output_size", Range::closed(1, 65536), "height and width of the result");
+        return std::make_unique<AdaptiveAvgPool2d>(
+            std::array<std::int64_t, 2>{size.at(0), size.at(1)});
+      },
+      "images of a given size, each pixel the mean of those that it covers");
+  registry.add(
+      "upsample",
+      [](ConfigSection& section) {
+        const double scale =
+            section.required_number("scale_factor", {0.0, 1024.0, true, false},
+                                    "so many times as large; sizes are rounded down");
+        const bool nearest =
+            section.choice("mode", "nearest", {"nearest", "bilinear"},
+                           "bilinear is PyTorch's with align_corners false") == "nearest";
+        return std::make_unique<Upsample>(scale,
+                                          nearest ? Resampling::kNearest : Resampling::kBilinear);
+      },
+      "images of another size");
   registry.add(
       "global_avg_pool", [](ConfigSection&) { return std::make_unique<GlobalAvgPool>(); },
       "mean of every channel, as a vector");

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include "core/operations/convolutions.h"
 #include "core/operations/pointwise.h"
 #include "layers/functions.h"
@@ -87,6 +89,37 @@ class Pool2d : public Layer {
  private:
   Pooling kind_;
   Window2d window_;
+};
+
+/// Images of another size: `scale_factor` times as large.
+class Upsample : public Layer {
+ public:
+  Upsample(double scale_factor, Resampling mode) : scale_factor_(scale_factor), mode_(mode) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::upsample(x, scale_factor_, mode_, pass);
+  }
+
+ private:
+  double scale_factor_;
+  Resampling mode_;
+};
+
+/// {H, W, C} → {P, Q, C}: each pixel is the mean of those that it covers.
+class AdaptiveAvgPool2d : public Layer {
+ public:
+  explicit AdaptiveAvgPool2d(const std::array<std::int64_t, 2>& size) : size_(size) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::adaptive_avg_pool2d(x, size_, pass);
+  }
+
+ private:
+  std::array<std::int64_t, 2> size_;
 };
 
 /// {H, W, C} → {C}: the mean over all pixels.

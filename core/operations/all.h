@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/operations/accesses.h"
+#include "core/operations/along.h"
 #include "core/operations/codecs.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/copying.h"
@@ -13,4 +14,5 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/operations/reduce.h"
+#include "core/operations/resampling.h"
 #include "core/operations/updates.h"

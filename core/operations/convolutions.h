@@ -26,6 +26,19 @@ struct Window2d {
   }
 };
 
+/// The sizes that a transposed convolution gives images of `size`: the smallest that the window
+/// makes such of, and `more` pixels, fewer than its stride.
+inline std::array<std::int64_t, 2> transposed_output(const std::array<std::int64_t, 2>& size,
+                                                     const Window2d& window,
+                                                     const std::array<std::int64_t, 2>& more) {
+  std::array<std::int64_t, 2> result{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    result[i] = (size[i] - 1) * window.stride[i] - 2 * window.padding[i] +
+                window.dilation[i] * (window.kernel[i] - 1) + more[i] + 1;
+  }
+  return result;
+}
+
 /// y[N,P,Q,O] = x[N,H,W,C] * weight[O,kH,kW,C/groups] (+ bias[O], optional).
 struct Conv2dForward {
   Tensor x, weight, bias, y;

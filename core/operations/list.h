@@ -33,6 +33,7 @@ namespace starling {
   X(LayerNormBackward, layer_norm_backward)         \
   X(Pool2dForward, pool2d_forward)                  \
   X(Pool2dBackward, pool2d_backward)                \
+  X(Resample, resample)                             \
   X(StridedCopy, strided_copy)                      \
   X(Dropout, dropout)                               \
   X(TargetLoss, target_loss)                        \
@@ -40,6 +41,8 @@ namespace starling {
   X(ClassificationMetrics, classification_metrics)  \
   X(Gather, gather)                                 \
   X(ScatterAdd, scatter_add)                        \
+  X(TopK, topk)                                     \
+  X(CumulativeSum, cumulative_sum)                  \
   X(Cast, cast)                                     \
   X(AugmentImages, augment_images)                  \
   X(ResizePictures, resize_pictures)                \

@@ -19,6 +19,10 @@ void check(const TargetLoss& args) {
   call.may_have(args.class_weights, "class_weights", x.columns, DType::kFloat64);
   call.that(!args.class_weights || is_softmax(args.kind),
             "class_weights are for the losses of a softmax");
+  call.may_have(args.total, "total", 1, DType::kFloat64);
+  call.that((!args.ignored && !args.total) ||
+                (is_softmax(args.kind) && args.targets.dtype() == DType::kInt32),
+            "what counts is for numbers of classes and the losses of a softmax");
 }
 
 void check(const ConfusionCounts& args) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/operations/accesses.h"
 #include "core/operations/loss_terms.h"
@@ -16,15 +17,24 @@ namespace starling {
 /// entropy with classes x's own, in one pass. `class_weights` (optional, fp64 [C], for those of a
 /// softmax): each class's term counts so much. Where targets are numbers of classes, both results
 /// are then divided by the mean weight of these classes, or 0 where that is 0: PyTorch's weighted
-/// mean where `scale` is 1/N.
+/// mean where `scale` is 1/N. A target that is `ignored` counts for nothing: its row has a weight
+/// of 0, and of the others each one of 1 where classes have none. With `total` (fp64 scalar, of a
+/// softmax's losses with numbers of classes) the sum of the rows' weights is added to it, and the
+/// results are not divided.
 struct TargetLoss {
   LossKind kind = LossKind::kCrossEntropy;
   Tensor x, targets, loss, dx;
   double parameter = 0.0;  ///< γ or δ
   double label_smoothing = 0.0, scale = 1.0, gradient_scale = 1.0;
   Tensor class_weights = {};
+  std::optional<std::int32_t> ignored = {};
+  Tensor total = {};
+  /// Rows have weights.
+  bool weighted() const {
+    return targets.dtype() == DType::kInt32 && (class_weights || ignored || total);
+  }
   Accesses accesses() const {
-    return Accesses().read({x, targets, class_weights}).write({loss, dx});
+    return Accesses().read({x, targets, class_weights}).write({loss, dx}).change({total});
   }
 };
 

@@ -1,8 +1,7 @@
+#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "core/operations/losses.h"
-#include "core/text.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // The losses beside the plain cross entropy, and the table of classes that an evaluation counts. A
@@ -12,12 +11,6 @@ namespace starling {
 using cpu::Index;
 
 namespace {
-
-void check_label(std::int32_t label, Index row, Index classes) {
-  if (label >= 0 && label < classes) return;
-  fail(ExitCode::kUsage, "data", "the label {} of sample {} of a batch lies outside the model's {}",
-       label, row, counted(classes, "class"));
-}
 
 /// The targets of a row, one-hot where they are a class number.
 template <class Real>
@@ -59,14 +52,6 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
   return loss;
 }
 
-/// What class weights divide the mean over rows by: the labels' mean weight.
-double weight_factor(const Tensor& class_weights, const std::int32_t* labels, Index rows) {
-  if (!class_weights || !labels) return 1.0;
-  double sum = 0.0;
-  for (Index r = 0; r < rows; ++r) sum += class_weights.data<double>()[labels[r]];
-  return sum > 0.0 ? static_cast<double>(rows) / sum : 0.0;
-}
-
 }  // namespace
 
 void CpuBackend::issue(const TargetLoss& args) {
@@ -74,10 +59,10 @@ void CpuBackend::issue(const TargetLoss& args) {
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
   if (by_number && args.kind == LossKind::kCrossEntropy && !args.class_weights)
     return cross_entropy(args);
-  const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
-  for (Index r = 0; labels && r < rows; ++r) check_label(labels[r], r, classes);
+  const std::int32_t* labels =
+      by_number ? cpu::checked_labels(args.targets, rows, classes, args.ignored) : nullptr;
   const bool softmax = is_softmax(args.kind);
-  const double scale = args.scale * weight_factor(args.class_weights, labels, rows);
+  const double scale = args.scale * cpu::weight_factor(args, labels, rows);
   floating(args.x, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
@@ -93,6 +78,10 @@ void CpuBackend::issue(const TargetLoss& args) {
         const T* row = x + r * width;
         T* drow = dx ? dx + r * width : nullptr;
         double& sum = losses.data()[r] = 0.0;
+        if (labels && labels[r] == args.ignored) {
+          if (drow) std::fill_n(drow, width, T{});
+          continue;
+        }
         if (softmax) {
           sum = softmax_row(
               args, row, width, [&](Index c) { return targets(r, width, c); }, slopes.data(), drow,
@@ -115,13 +104,12 @@ void CpuBackend::issue(const TargetLoss& args) {
 
 void CpuBackend::issue(const ConfusionCounts& args) {
   const auto [rows, classes] = cpu::matrix_of(args.logits);
-  const std::int32_t* labels = args.labels.data<std::int32_t>();
+  const std::int32_t* labels = cpu::checked_labels(args.labels, rows, classes);
   double* counts = args.counts.data<double>();
   floating(args.logits, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
     for (Index r = 0; r < n; ++r) {
-      check_label(labels[r], r, width);
       const T* row = logits + r * width;
       Index best = 0;
       bool number = true;

@@ -33,7 +33,18 @@ def tensor(seed, shape, low=-1.0, high=1.0):
     return torch.tensor(numbers, dtype=torch.float64).reshape(shape)
 
 
+def images(function, x):
+    """A function of N×C×H×W as one of N×H×W×C."""
+    return function(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+def resize(factor, mode):
+    return lambda x: F.interpolate(x, scale_factor=factor, mode=mode)
+
+
 A, B, C = (2, 3, 4), (3, 1), (4,)
+IMAGE = (2, 3, 2, 4)
+TARGETS = torch.tensor([4, -100, 0, 2, -100, 2])
 # By name: the inputs' shapes, their range, and the function. Names are those of
 # tests/layers/functions_test.cpp.
 CASES = {
@@ -87,6 +98,60 @@ CASES = {
     "softmax along 1": ([A], (-3, 3), lambda x: x.softmax(1)),
     "log_softmax": ([A], (-3, 3), lambda x: x.log_softmax(-1)),
     "log_softmax along 0": ([A], (-3, 3), lambda x: x.log_softmax(0)),
+    "cumsum": ([A], (-1, 1), lambda x: x.cumsum(-1)),
+    "cumsum along 1": ([A], (-1, 1), lambda x: x.cumsum(1)),
+    "topk": ([A], (-1, 1), lambda x: x.topk(2, -1).values),
+    "topk along 0": ([A], (-1, 1), lambda x: x.topk(1, 0).values),
+    "scatter_add": (
+        [A, (2, 2, 4)],
+        (-1, 1),
+        lambda x, y: x.scatter_add(
+            1, torch.tensor([[[0, 2, 1, 2], [0, 1, 1, 0]], [[1, 1, 0, 2], [2, 2, 0, 2]]]), y
+        ),
+    ),
+    "group_norm": (
+        [IMAGE],
+        (-1, 1),
+        lambda x: images(lambda y: F.group_norm(y, 2, tensor(50, [4]), tensor(51, [4])), x),
+    ),
+    "group_norm of rows": ([(3, 6)], (-1, 1), lambda x: F.group_norm(x, 2)),
+    "instance_norm": ([IMAGE], (-1, 1), lambda x: images(F.instance_norm, x)),
+    "conv_transpose2d": (
+        [IMAGE],
+        (-1, 1),
+        lambda x: images(
+            lambda y: F.conv_transpose2d(
+                y,
+                tensor(52, [4, 3, 2, 3]).permute(0, 3, 1, 2),
+                tensor(53, [6]),
+                stride=(2, 3),
+                padding=(1, 0),
+                output_padding=(1, 2),
+                groups=2,
+                dilation=(1, 2),
+            ),
+            x,
+        ),
+    ),
+    "upsample": ([IMAGE], (-1, 1), lambda x: images(resize(2.0, "nearest"), x)),
+    "upsample smaller": ([IMAGE], (-1, 1), lambda x: images(resize(0.7, "nearest"), x)),
+    "upsample bilinear": ([IMAGE], (-1, 1), lambda x: images(resize(2.0, "bilinear"), x)),
+    "upsample bilinear by 1.75": ([IMAGE], (-1, 1), lambda x: images(resize(1.75, "bilinear"), x)),
+    "adaptive_avg_pool2d": (
+        [(2, 5, 3, 4)],
+        (-1, 1),
+        lambda x: images(lambda y: F.adaptive_avg_pool2d(y, (3, 2)), x),
+    ),
+    "cross_entropy": (
+        [(2, 3, 5)],
+        (-2, 2),
+        lambda x: F.cross_entropy(x.flatten(0, 1), TARGETS, label_smoothing=0.1),
+    ),
+    "linear_cross_entropy": (
+        [(2, 3, 4)],
+        (-2, 2),
+        lambda x: F.cross_entropy(F.linear(x, tensor(54, [5, 4])).flatten(0, 1), TARGETS),
+    ),
     "matmul": ([(2, 3), (3, 4)], (-1, 1), torch.matmul),
     "matmul of batches": ([(2, 1, 3, 4), (3, 4, 2)], (-1, 1), torch.matmul),
     "matmul with one matrix": ([(2, 3, 4), (4, 5)], (-1, 1), torch.matmul),
@@ -117,7 +182,7 @@ def main():
     for name, (shapes, (low, high), function) in CASES.items():
         inputs = [tensor(k + 1, shape, low, high).requires_grad_() for k, shape in enumerate(shapes)]
         result = function(*inputs)
-        (result * tensor(77, result.shape)).sum().backward()
+        (result.contiguous() * tensor(77, result.shape)).sum().backward()
         document["cases"].append(
             {
                 "name": name,

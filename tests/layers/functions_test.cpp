@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -13,6 +14,7 @@
 #include "core/config.h"
 #include "core/forwarding_backend.h"
 #include "core/operations/all.h"
+#include "core/operations/checker.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 
@@ -25,6 +27,17 @@ using Function = std::function<Variable(const In&, Pass&)>;
 
 Tensor index_of(const std::vector<std::int32_t>& numbers, const Shape& shape) {
   return labels_of(numbers).reshaped(shape);
+}
+
+/// A parameter that is not trained, as there is one beside x.
+Parameter& fixed(std::uint64_t seed, const Shape& shape, const Variable& x) {
+  static std::deque<Parameter> all;  // a pass may still go back through them
+  Parameter& made = all.emplace_back();
+  made.shape = shape;
+  made.trainable = false;
+  made.value = cast_to(noise_tensor(seed, shape), wide_of(x.dtype()));
+  if (is_low_precision(x.dtype())) made.low = cast_to(made.value, x.dtype());
+  return made;
 }
 
 /// The functions of golden/functions.json, by name.
@@ -107,6 +120,50 @@ const std::map<std::string, Function>& all_functions() {
       {"softmax along 1", [](const In& x, Pass& p) { return f::softmax(x[0], 1, p); }},
       {"log_softmax", [](const In& x, Pass& p) { return f::log_softmax(x[0], -1, p); }},
       {"log_softmax along 0", [](const In& x, Pass& p) { return f::log_softmax(x[0], 0, p); }},
+      {"cumsum", [](const In& x, Pass& p) { return f::cumsum(x[0], -1, p); }},
+      {"cumsum along 1", [](const In& x, Pass& p) { return f::cumsum(x[0], 1, p); }},
+      {"topk", [](const In& x, Pass& p) { return f::topk(x[0], 2, -1, p).values; }},
+      {"topk along 0", [](const In& x, Pass& p) { return f::topk(x[0], 1, 0, p).values; }},
+      {"scatter_add",
+       [](const In& x, Pass& p) {
+         const Tensor index = index_of({0, 2, 1, 2, 0, 1, 1, 0, 1, 1, 0, 2, 2, 2, 0, 2}, {2, 2, 4});
+         return f::scatter_add(x[0], 1, index, x[1], p);
+       }},
+      {"group_norm",
+       [](const In& x, Pass& p) {
+         return f::group_norm(x[0], 2, &fixed(50, {4}, x[0]), &fixed(51, {4}, x[0]), 1e-5, p);
+       }},
+      {"group_norm of rows",
+       [](const In& x, Pass& p) { return f::group_norm(x[0], 2, nullptr, nullptr, 1e-5, p); }},
+      {"instance_norm",
+       [](const In& x, Pass& p) { return f::instance_norm(x[0], nullptr, nullptr, 1e-5, p); }},
+      {"conv_transpose2d",
+       [](const In& x, Pass& p) {
+         const Window2d window{{3, 2}, {2, 3}, {1, 0}, {1, 2}, 2};
+         return f::conv_transpose2d(x[0], fixed(52, {4, 3, 2, 3}, x[0]), &fixed(53, {6}, x[0]),
+                                    window, {1, 2}, p);
+       }},
+      {"upsample",
+       [](const In& x, Pass& p) { return f::upsample(x[0], 2.0, Resampling::kNearest, p); }},
+      {"upsample smaller",
+       [](const In& x, Pass& p) { return f::upsample(x[0], 0.7, Resampling::kNearest, p); }},
+      {"upsample bilinear",
+       [](const In& x, Pass& p) { return f::upsample(x[0], 2.0, Resampling::kBilinear, p); }},
+      {"upsample bilinear by 1.75",
+       [](const In& x, Pass& p) { return f::upsample(x[0], 1.75, Resampling::kBilinear, p); }},
+      {"adaptive_avg_pool2d",
+       [](const In& x, Pass& p) {
+         return f::adaptive_avg_pool2d(x[0], {3, 2}, p);
+       }},
+      {"cross_entropy",
+       [](const In& x, Pass& p) {
+         return f::cross_entropy(x[0], index_of({4, -100, 0, 2, -100, 2}, {2, 3}), 0.1, 1.0, p);
+       }},
+      {"linear_cross_entropy",
+       [](const In& x, Pass& p) {
+         return f::linear_cross_entropy(x[0], fixed(54, {5, 4}, x[0]),
+                                        index_of({4, -100, 0, 2, -100, 2}, {2, 3}), 1.0, p, 4);
+       }},
       {"matmul", [](const In& x, Pass& p) { return f::matmul(x[0], x[1], p); }},
       {"matmul of batches", [](const In& x, Pass& p) { return f::matmul(x[0], x[1], p); }},
       {"matmul with one matrix", [](const In& x, Pass& p) { return f::matmul(x[0], x[1], p); }},
@@ -190,7 +247,7 @@ Outcome run(const Function& function, const nlohmann::json& item,
   const Variable y = function(leaves, pass);
   Outcome found{y.shape(), numbers_of(y.value()), {}};
   if (!gradients) return found;
-  const Tensor weight = cast_to(noise_tensor(77, y.shape()), dtype);
+  const Tensor weight = cast_to(noise_tensor(77, y.shape()), y.dtype());
   const Variable total =
       f::sum(f::multiply(f::reshape(y, {y.shape().elements()}, pass),
                          Variable(weight.reshaped({y.shape().elements()})), pass),

@@ -49,6 +49,25 @@ TEST_CASE("layers/gradients: linear layers and norms of any leading dimensions")
   }
 }
 
+TEST_CASE("layers/gradients: norms of groups, images of other sizes, and what is made of layers") {
+  check_layers(R"({"type": "group_norm", "num_groups": 2})", {3, 2, 6});
+  check_layers(R"({"type": "group_norm", "num_groups": 2, "affine": false})", {6});
+  check_layers(R"({"type": "instance_norm", "affine": true})", {4, 3});
+  check_layers(R"({"type": "upsample", "scale_factor": 1.5, "mode": "bilinear"})", {4, 3, 2});
+  check_layers(R"({"type": "adaptive_avg_pool2d", "output_size": [2, 3]})", {5, 3, 2});
+  check_layers(
+      R"({"type": "conv_transpose2d", "out_channels": 4, "kernel_size": [3, 2], "stride": [2, 3], "padding": [1, 0], "output_padding": [1, 2], "dilation": [1, 2], "groups": 2})",
+      {3, 2, 6});
+  check_layers(R"({"type": "squeeze_excite", "reduction": 2})", {3, 2, 6});
+  const std::string branches =
+      R"("branches": [[{"type": "linear", "out_features": 4}], [], [{"type": "linear", "out_features": 4}, {"type": "sigmoid"}]])";
+  check_layers(R"({"type": "multiply", )" + branches + "}", {3, 4});
+  check_layers(R"({"type": "concat", "dim": 1, )" + branches + "}", {3, 4});
+  check_layers(
+      R"({"type": "linear", "out_features": 3}, {"type": "checkpoint", "layers": [{"type": "batch_norm"}, {"type": "silu"}, {"type": "linear", "out_features": 2}]})",
+      {3, 4});
+}
+
 TEST_CASE("layers/gradients: embedding, of tokens of any shape and of one for each sample") {
   const std::string embedding = R"({"type": "embedding", "num_embeddings": 5, "embedding_dim": 3})";
   const Tensor tokens = labels_of({4, 0, 4, 1, 1, 4, 2, 2, 0, 4, 4, 1});

@@ -12,11 +12,13 @@
 // What comes after the last layer.
 namespace starling::tests {
 
-Operation cross_entropy(Index rows, Index classes, double smoothing) {
+Operation cross_entropy(Index rows, Index classes, double smoothing,
+                        std::optional<std::int32_t> ignored) {
   Operation op;
   op.loose = {2};
   if (rows * classes == 1) op.loose.insert(1);  // one target may be a probability, too
-  op.name = fmt::format("cross entropy {}x{}, smoothing {}", rows, classes, smoothing);
+  op.name = fmt::format("cross entropy {}x{}, smoothing {}{}", rows, classes, smoothing,
+                        ignored ? ", one ignored" : "");
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};
   op.bounds = {0, classes};
@@ -28,17 +30,21 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
                    .targets = in[1],
                    .loss = out[0],
                    .label_smoothing = smoothing,
-                   .scale = scale});
+                   .scale = scale,
+                   .ignored = ignored});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const auto counts = [&](double label) { return !ignored || label != *ignored; };
+    const auto counted = static_cast<double>(std::count_if(in[1].begin(), in[1].end(), counts));
     for (Index r = 0; r < rows; ++r) {
+      if (!counts(in[1][at(r)])) continue;
       double sum = 0;
       for (Index c = 0; c < classes; ++c) sum += std::exp(in[0][at(r * classes + c)]);
       for (Index c = 0; c < classes; ++c) {
         const double target =
             (1 - smoothing) * (static_cast<double>(c) == in[1][at(r)] ? 1.0 : 0.0) +
             smoothing / static_cast<double>(classes);
-        out[0][0] -= scale * target * std::log(std::exp(in[0][at(r * classes + c)]) / sum);
+        out[0][0] -= target / counted * std::log(std::exp(in[0][at(r * classes + c)]) / sum);
       }
     }
   };
@@ -50,7 +56,8 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
                    .dx = d[0],
                    .label_smoothing = smoothing,
                    .scale = scale / 8 * to_numbers(dy)[0],
-                   .gradient_scale = 8.0});
+                   .gradient_scale = 8.0,
+                   .ignored = ignored});
   };
   return op;
 }
@@ -109,7 +116,8 @@ void add_weights(Operation& op, Index classes, std::size_t place) {
 }  // namespace
 
 Operation target_loss(LossKind kind, Index rows, Index classes, double parameter, double smoothing,
-                      bool weighted) {
+                      bool weighted, std::optional<std::int32_t> ignored) {
+  constexpr double kBefore = 3.0;
   Operation op;
   op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}", text_of(kind), rows,
                         classes, parameter, smoothing);
@@ -119,23 +127,40 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
   op.bounds = {0, classes};
   op.outputs = {{}};
   op.output_roles = {Role::kParameter};
+  if (ignored) {
+    op.name += ", one ignored, with the total";
+    op.outputs.push_back({});
+    op.output_roles.push_back(Role::kExact);
+  }
   const TargetLoss settings{.kind = kind,
                             .parameter = parameter,
                             .label_smoothing = smoothing,
-                            .scale = 1.0 / static_cast<double>(rows)};
+                            .scale = 1.0 / static_cast<double>(rows),
+                            .ignored = ignored};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     TargetLoss args = settings;
     args.x = in[0];
     args.targets = in[1];
     args.loss = out[0];
     if (weighted) args.class_weights = in[2];
+    if (ignored) {
+      b.fill(out[1], kBefore);
+      args.total = out[1];
+    }
     b.target_loss(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    double sum = weighted ? 0.0 : static_cast<double>(rows);
-    for (Index r = 0; weighted && r < rows; ++r)
-      sum += in[2][static_cast<std::size_t>(in[1][at(r)])];
+    const auto counts = [&](Index r) { return !ignored || in[1][at(r)] != *ignored; };
+    double sum = 0.0;
     for (Index r = 0; r < rows; ++r) {
+      if (counts(r)) sum += weighted ? in[2][static_cast<std::size_t>(in[1][at(r)])] : 1.0;
+    }
+    if (ignored) {
+      out[1][0] = kBefore + sum;
+      sum = static_cast<double>(rows);  // the results are not divided
+    }
+    for (Index r = 0; r < rows; ++r) {
+      if (!counts(r)) continue;
       Numbers target(at(classes), 0.0);
       target[static_cast<std::size_t>(in[1][at(r)])] = 1.0;
       const std::vector<Wide> row(in[0].begin() + r * classes, in[0].begin() + (r + 1) * classes);
@@ -151,6 +176,8 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
     args.targets = in[1];
     args.dx = d[0];
     if (weighted) args.class_weights = in[2];
+    const Tensor total(b, Shape{}, DType::kFloat64);
+    if (ignored) args.total = total;
     args.scale *= to_numbers(dy)[0] / 8;
     args.gradient_scale = 8.0;
     b.target_loss(args);

@@ -32,6 +32,31 @@ void add_reductions(std::vector<Operation>& table) {
   table.push_back(broadcast_map({700, 3}, {700, 1}, {3}, {700, 3}));
 }
 
+void add_rows_along(std::vector<Operation>& table) {
+  for (const Ties ties : {Ties::kNone, Ties::kMany}) {
+    table.push_back(top_k(1, 40, 1, 1, ties));
+    table.push_back(top_k(7, 300, 1, 5, ties));
+    table.push_back(top_k(3, 33, 5, 20, ties));
+    table.push_back(top_k(2, 700, 1, 300, ties));
+    table.push_back(top_k(4, 6, 17, 6, ties));
+  }
+  for (const bool reverse : {false, true}) {
+    table.push_back(cumulative_sum(3, 7, 1, reverse));
+    table.push_back(cumulative_sum(2, 70, 33, reverse));
+    table.push_back(cumulative_sum(300, 9, 5, reverse));
+    table.push_back(cumulative_sum(2, 5000, 1, reverse));
+    table.push_back(cumulative_sum(1, 40000, 1, reverse));
+  }
+  table.push_back(resampled(Resampling::kNearest, {2, 3, 4, 8}, 6, 8, {2.0, 2.0}));
+  table.push_back(resampled(Resampling::kNearest, {2, 7, 5, 3}, 3, 7, {0.5, 1.5}));
+  table.push_back(resampled(Resampling::kBilinear, {2, 3, 4, 8}, 6, 8, {2.0, 2.0}));
+  table.push_back(resampled(Resampling::kBilinear, {1, 5, 1, 33}, 12, 3, {2.5, 3.0}));
+  table.push_back(resampled(Resampling::kBilinear, {2, 9, 6, 3}, 4, 2, {0.5, 0.4}));
+  table.push_back(resampled(Resampling::kAverage, {2, 7, 5, 16}, 3, 2));
+  table.push_back(resampled(Resampling::kAverage, {1, 3, 4, 5}, 5, 4));
+  table.push_back(resampled(Resampling::kAverage, {3, 8, 8, 64}, 1, 1));
+}
+
 void add_rows_of_norm_steps(std::vector<Operation>& table) {
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(channel_sums(1100, channels));
@@ -239,6 +264,10 @@ std::vector<Operation> operation_table() {
       target_loss(LossKind::kCrossEntropy, 70, 4, 0.0, 0.0, true),
       target_loss(LossKind::kCrossEntropy, 9, 300, 0.0, 0.2, true),
       target_loss(LossKind::kFocal, 5, 8, 1.5, 0.0, true),
+      target_loss(LossKind::kCrossEntropy, 30, 4, 0.0, 0.1, false, 1),
+      target_loss(LossKind::kFocal, 40, 5, 2.0, 0.0, true, 3),
+      cross_entropy(30, 5, 0.1, 2),
+      cross_entropy(9, 2500, 0.0, 0),
       cross_entropy(16, 10, 0.0),
       cross_entropy(17, 300, 0.1),
       cross_entropy(3, 2, 0.2),
@@ -335,6 +364,7 @@ std::vector<Operation> operation_table() {
   // more than the CPU's kernels take at once
   table.push_back(batch_norm(9, 4500, {.relu = true, .residual = true}));
   add_reductions(table);
+  add_rows_along(table);
   add_rows_of_norm_steps(table);
   add_rows_without_gradient(table);
   return table;
@@ -390,6 +420,13 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            changed_pixels({batch, 32, 32, 3}, 3),
            resized_pictures({batch, 32, 32, 3}),
            metrics(16 * batch, 1000),
+           top_k(16 * batch, 1000, 1, 1),
+           top_k(16 * batch, 1000, 1, 50),
+           cumulative_sum(64 * batch, 256, 1),
+           cumulative_sum(batch, 1024, 16),
+           resampled(Resampling::kNearest, {batch, 16, 16, 16}, 32, 32, {2.0, 2.0}),
+           resampled(Resampling::kBilinear, {batch, 16, 16, 16}, 32, 32, {2.0, 2.0}),
+           resampled(Resampling::kAverage, {batch, 32, 32, 16}, 7, 7),
            squared_distance(n, true),
            fused_update({.rule = "adamw", .n = 4096 * batch, .own_states = false}),
            fused_update({.rule = "accum_adamw", .n = 4096 * batch, .own_states = false}),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/reduce.h"
+#include "core/operations/resampling.h"
 #include "tests/operations/operation_table.h"
 
 // Functions that the operation table's rows are made with: one function per kind of row, over
@@ -138,11 +140,21 @@ Operation coded_sum(Index n, Code code, Index block, bool accumulate = false);
 /// Rows of a table by number, as an embedding's; or, with `each`, numbers along a dimension.
 Operation indexed(Index outer, Index n, Index rows, Index columns, bool each = false);
 
+// along.cpp
+/// The largest of each line of outer×n×inner; those with ties have no gradient.
+Operation top_k(Index outer, Index n, Index inner, Index k, Ties ties = Ties::kNone);
+Operation cumulative_sum(Index outer, Index n, Index inner, bool reverse = false);
+Operation resampled(Resampling kind, const Image& x, Index height, Index width,
+                    std::array<double, 2> scale = {1.0, 1.0});
+
 // losses.cpp
-Operation cross_entropy(Index rows, Index classes, double smoothing);
-/// Class numbers as targets; `weighted`: classes have weights, the first none.
+Operation cross_entropy(Index rows, Index classes, double smoothing,
+                        std::optional<std::int32_t> ignored = {});
+/// Class numbers as targets; `weighted`: classes have weights, the first none; with an `ignored`
+/// one the rows' weights are added up in a second output.
 Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
-                      double smoothing = 0.0, bool weighted = false);
+                      double smoothing = 0.0, bool weighted = false,
+                      std::optional<std::int32_t> ignored = {});
 /// Numbers as targets: the loss and its gradient, both against plain loops.
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
                            double smoothing = 0.0, bool weighted = false);

@@ -69,11 +69,15 @@ __device__ double sum_of_block(const double* values, Index n, double* shared) {
   return block_sum<kThreads>(sum, shared);
 }
 
+/// The number at an address on the device; 1 where there is none.
+__device__ double or_one(const double* number) { return number != nullptr ? *number : 1.0; }
+
 struct LossSettings {
-  Index rows, classes;
+  Index rows, classes, ignored;
   double smoothing;
   StepScalar<double> scale;  ///< of the gradient
   double loss_scale;
+  const double* weight_factor;  ///< null: 1
 };
 
 /// Writes losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One
@@ -84,12 +88,19 @@ __global__ void __launch_bounds__(kThreads)
                        T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
-  const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
+  const double uniform = s.smoothing / static_cast<double>(s.classes),
+               scale = s.scale.get() * or_one(s.weight_factor);
   for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows;
        r += teams) {
     const T* row = logits + r * s.classes;
     const Index label = labels[r];
     const bool valid = label >= 0 && label < s.classes;
+    if (label == s.ignored) {
+      if (member == 0) losses[r] = 0.0;
+      for (Index c = member; dlogits != nullptr && c < s.classes; c += kTeam)
+        dlogits[r * s.classes + c] = T{};
+      continue;
+    }
     const RowSums<C> sums = sums_of<kTeam>(row, s.classes, member);
     if (member == 0) {
       const double log_sum = log(sums.sum),
@@ -111,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
   if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
   __shared__ double shared[kThreads / kWarp];
   const double sum = sum_of_block(losses, s.rows, shared);
-  if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale);
+  if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale * or_one(s.weight_factor));
 }
 
 /// Writes losses[row] without smoothing, and how many classes come before the label's: larger
@@ -177,6 +188,7 @@ void with_team(const Logits& l, Run run) {
 void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
   const Logits l = logits_of(args.x);
   const std::int32_t* labels = args.targets.data<std::int32_t>();
+  const Tensor factor = weight_factor(backend, args);
   floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* logits = args.x.data<T>();
@@ -185,12 +197,16 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
     const Tensor losses = backend.scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const double scale = args.scale * args.gradient_scale;
     const LossSettings settings{
-        l.rows, l.classes, args.label_smoothing,
+        l.rows,
+        l.classes,
+        args.ignored ? Index{*args.ignored} : std::numeric_limits<Index>::min(),
+        args.label_smoothing,
         backend.step_scalar<double>(scale,
                                     [scale](const StepValues& now, const StepValues& then) {
                                       return scale * (now.loss_scale / then.loss_scale);
                                     }),
-        args.scale};
+        args.scale,
+        optional<double>(factor)};
     with_team(l, [&](auto team, unsigned grid) {
       launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, backend.handle()},
              settings, logits, labels, losses.data<double>(), dlogits, backend.arrivals(), loss);

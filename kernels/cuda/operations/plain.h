@@ -24,6 +24,9 @@ void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardDa
 /// Computes dweight alone.
 void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args);
 void plain_matmul(CudaBackend& backend, const Matmul& args);
+/// What a mean over rows of classes is multiplied with where they have weights, in fp64 on the
+/// device; none: 1. Adds to the call's total where it has one.
+Tensor weight_factor(CudaBackend& backend, const TargetLoss& args);
 /// The cross entropy whose targets are classes.
 void cross_entropy(CudaBackend& backend, const TargetLoss& args);
 /// totals[i] = the squared norm of x[i], or it is added there; all fp32 or all fp64.

@@ -18,9 +18,32 @@
 namespace starling::cuda {
 namespace {
 
+constexpr int kMost = 1024;  ///< threads of a block
+/// The one that an operation ignores, or one that no label is.
+constexpr Index kNoLabel = std::numeric_limits<Index>::min();
+
+/// The rows' weights: added to *total, or of *factor the rows divided by them. One block.
+__global__ void __launch_bounds__(kMost)
+    weigh_rows(const std::int32_t* labels, Index rows, Index classes, const double* weights,
+               Index ignored, double* factor, double* total) {
+  __shared__ double shared[kMost / kWarp];
+  double sum = 0.0;
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < rows; i += kMost) {
+    const Index label = labels[i];
+    const bool valid = label >= 0 && label < classes;
+    if (label != ignored && (valid || weights == nullptr))
+      sum += weights != nullptr ? weights[label] : 1.0;
+  }
+  sum = block_sum<kMost>(sum, shared);
+  if (threadIdx.x != 0) return;
+  if (total != nullptr) *total += sum;
+  *factor = total != nullptr ? 1.0 : sum > 0.0 ? static_cast<double>(rows) / sum : 0.0;
+}
+
 struct TargetSettings {
   LossKind kind;
-  Index rows, classes;
+  Index rows, classes, ignored;
   double parameter, smoothing;
   StepScalar<double> scale;  ///< of the gradient
   double loss_scale;
@@ -31,27 +54,26 @@ struct TargetSettings {
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3)
     target_loss_rows(TargetSettings s, const T* x, const std::int32_t* labels,
-                     const Compute<T>* targets, const double* weights, double* losses, T* dx,
-                     unsigned* arrivals, Compute<T>* loss_sum) {
+                     const Compute<T>* targets, const double* weights, const double* weight_factor,
+                     double* losses, T* dx, unsigned* arrivals, Compute<T>* loss_sum) {
   __shared__ double shared[kThreads / kWarp];
   const bool softmax = is_softmax(s.kind);
   const double uniform = s.smoothing / static_cast<double>(s.classes);
   double scale = s.scale.get();
   __shared__ double factor;  // of weights; it would cost a register in every loop
-  if (threadIdx.x == 0) factor = 1.0;
-  if (weights != nullptr && labels != nullptr) {  // each block looks at all labels
-    double sum = 0.0;
-    for (Index i = threadIdx.x; i < s.rows; i += kThreads)
-      sum += labels[i] >= 0 && labels[i] < s.classes ? weights[labels[i]] : 0.0;
-    sum = block_sum<kThreads>(sum, shared);
-    if (threadIdx.x == 0) factor = sum > 0.0 ? static_cast<double>(s.rows) / sum : 0.0;
-    __syncthreads();
-    scale *= factor;
-  }
+  if (threadIdx.x == 0) factor = weight_factor != nullptr ? *weight_factor : 1.0;
+  __syncthreads();
+  scale *= factor;
   for (Index r = blockIdx.x; r < s.rows; r += gridDim.x) {
     const T* row = x + r * s.classes;
     const Index label = labels ? labels[r] : 0;
     const bool valid = label >= 0 && label < s.classes;
+    if (labels && label == s.ignored) {
+      if (threadIdx.x == 0) losses[r] = 0.0;
+      for (Index c = threadIdx.x; dx != nullptr && c < s.classes; c += kThreads)
+        dx[r * s.classes + c] = T{};
+      continue;
+    }
     const auto target = [&](Index c) {
       if (labels) return label == c ? 1.0 : 0.0;
       return static_cast<double>(targets[r * s.classes + c]);
@@ -128,12 +150,24 @@ Outputs outputs_of(const Tensor& x) { return {x.elements() / x.shape().back(), x
 
 }  // namespace
 
+Tensor weight_factor(CudaBackend& backend, const TargetLoss& args) {
+  if (!args.weighted()) return {};
+  const Outputs o = outputs_of(args.x);
+  Tensor factor = backend.scratch(1, DType::kFloat64);
+  launch(weigh_rows, {{1}, {kMost}, backend.handle()}, args.targets.data<std::int32_t>(), o.rows,
+         o.classes, optional<double>(args.class_weights),
+         args.ignored ? Index{*args.ignored} : kNoLabel, factor.data<double>(),
+         optional<double>(args.total));
+  return factor;
+}
+
 void CudaBackend::issue(const TargetLoss& args) {
   const Outputs o = outputs_of(args.x);
   const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
   if (by_number && args.kind == LossKind::kCrossEntropy && !args.class_weights)
     return cross_entropy(*this, args);
   const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
+  const Tensor factor = weight_factor(*this, args);
   floating(args.x, [&](auto type) {
     using T = decltype(type);
     using C = Compute<T>;
@@ -146,6 +180,7 @@ void CudaBackend::issue(const TargetLoss& args) {
         args.kind,
         o.rows,
         o.classes,
+        args.ignored ? Index{*args.ignored} : kNoLabel,
         args.parameter,
         args.label_smoothing,
         step_scalar<double>(scale,
@@ -154,9 +189,8 @@ void CudaBackend::issue(const TargetLoss& args) {
                             }),
         args.scale};
     launch(target_loss_rows<T>, {{blocks_for(o.rows, 1)}, {kThreads}, handle()}, settings,
-           args.x.data<T>(), labels, targets,
-           args.class_weights ? args.class_weights.data<double>() : nullptr, losses.data<double>(),
-           dx, arrivals(), loss);
+           args.x.data<T>(), labels, targets, optional<double>(args.class_weights),
+           optional<double>(factor), losses.data<double>(), dx, arrivals(), loss);
   });
 }
 
