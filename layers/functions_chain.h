@@ -23,4 +23,11 @@ inline Variable pointwise(std::string_view name, MapFunction function, const Var
   return pointwise(name, function, x, x, pass);
 }
 
+/// A gradient term, or new memory of its shape where somebody else holds it too: for operations
+/// that may write in place.
+inline Tensor own_gradient_memory(const Tensor& dy) {
+  // One handle is here, the caller's; a term that only the pass holds may be overwritten.
+  return dy.exclusive() ? dy : Tensor(dy.backend(), dy.shape(), dy.dtype());
+}
+
 }  // namespace starling::functions

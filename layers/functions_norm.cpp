@@ -8,10 +8,12 @@ namespace starling::functions {
 
 namespace {
 
-/// Targets of the gradients of a scale and a shift, parameters 0 and 1; empty for a frozen one.
+/// Targets of the gradients of a scale and a shift, parameters 0 and 1; empty for a frozen one, and
+/// a shift that is not there.
 struct ScaleShiftTargets {
   Gradients::Target gamma, beta;
-  explicit ScaleShiftTargets(Gradients& g) : gamma(g.parameter(0)), beta(g.parameter(1)) {
+  explicit ScaleShiftTargets(Gradients& g, bool shifts = true)
+      : gamma(g.parameter(0)), beta(shifts ? g.parameter(1) : Gradients::Target()) {
     require(!gamma || !beta || gamma.accumulate == beta.accumulate, "norm",
             "scale and shift of one normalisation are shared differently");
   }
@@ -132,33 +134,53 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
                      std::move(backward), 2);
 }
 
-Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass) {
-  const Shape rows{x.shape().elements() / x.shape().back()};
-  LayerNormForward args{.x = x.value(),
-                        .gamma = gamma.value,
-                        .beta = beta.value,
-                        .y = Tensor(pass.backend, x.shape(), x.dtype()),
-                        .saved_mean = Tensor(pass.backend, rows, gamma.value.dtype()),
-                        .saved_inv_std = Tensor(pass.backend, rows, gamma.value.dtype()),
-                        .eps = eps};
+namespace {
+
+/// Without beta it is not centered.
+Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Parameter* beta,
+                  double eps, Pass& pass) {
+  const bool centered = beta != nullptr;
+  const auto statistics = [&] {
+    return Tensor(pass.backend, Shape{x.shape().elements() / x.shape().back()},
+                  gamma.value.dtype());
+  };
+  const LayerNormForward args{.x = x.value(),
+                              .gamma = gamma.value,
+                              .beta = centered ? beta->value : Tensor(),
+                              .y = Tensor(pass.backend, x.shape(), x.dtype()),
+                              .saved_mean = centered ? statistics() : Tensor(),
+                              .saved_inv_std = statistics(),
+                              .eps = eps,
+                              .centered = centered};
   pass.backend.layer_norm_forward(args);
 
-  auto backward = [x_saved = args.x, weight = gamma.value, mean = args.saved_mean,
-                   inv_std = args.saved_inv_std](Gradients& g) {
-    Tensor dx(g.backend(), x_saved.shape(), x_saved.dtype());
-    const ScaleShiftTargets targets(g);
-    g.backend().layer_norm_backward({.x = x_saved,
-                                     .dy = g.output(),
-                                     .gamma = weight,
-                                     .saved_mean = mean,
-                                     .saved_inv_std = inv_std,
-                                     .dx = dx,
-                                     .dgamma = targets.gamma.tensor,
-                                     .dbeta = targets.beta.tensor,
-                                     .accumulate = targets.accumulate()});
-    g.set(0, std::move(dx));
+  auto backward = [saved = LayerNormBackward{.x = args.x,
+                                             .gamma = args.gamma,
+                                             .saved_mean = args.saved_mean,
+                                             .saved_inv_std = args.saved_inv_std,
+                                             .centered = centered}](Gradients& g) {
+    LayerNormBackward back = saved;
+    back.dy = g.output();
+    back.dx = Tensor(g.backend(), back.x.shape(), back.x.dtype());
+    const ScaleShiftTargets targets(g, back.centered);
+    back.dgamma = targets.gamma.tensor;
+    back.dbeta = targets.beta.tensor;
+    back.accumulate = targets.accumulate();
+    g.backend().layer_norm_backward(back);
+    g.set(0, std::move(back.dx));
   };
-  return pass.record("layer_norm", std::move(args.y), {x}, {&gamma, &beta}, std::move(backward));
+  std::vector<Parameter*> parameters{&gamma};
+  if (beta) parameters.push_back(beta);
+  return pass.record(name, args.y, {x}, std::move(parameters), std::move(backward));
+}
+
+}  // namespace
+
+Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass) {
+  return row_norm("layer_norm", x, gamma, &beta, eps, pass);
+}
+Variable rms_norm(const Variable& x, Parameter& weight, double eps, Pass& pass) {
+  return row_norm("rms_norm", x, weight, nullptr, eps, pass);
 }
 
 }  // namespace starling::functions

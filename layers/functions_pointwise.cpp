@@ -7,17 +7,6 @@
 
 namespace starling::functions {
 
-namespace {
-
-/// The gradient of the output, or new memory of its shape where somebody else holds it too: for
-/// operations that may write in place.
-Tensor own_gradient_memory(const Tensor& dy) {
-  // One handle is here, the caller's; a term that only the pass holds may be overwritten.
-  return dy.exclusive() ? dy : Tensor(dy.backend(), dy.shape(), dy.dtype());
-}
-
-}  // namespace
-
 MapFunction function_of(Activation kind) {
   constexpr MapFunction kFunctions[] = {MapFunction::kRelu, MapFunction::kGelu, MapFunction::kSilu,
                                         MapFunction::kRelu6};

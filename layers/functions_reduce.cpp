@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/operations/checker.h"
+#include "core/operations/norms.h"
 #include "core/operations/reduce.h"
 #include "layers/functions.h"
 #include "layers/functions_chain.h"
@@ -127,6 +128,23 @@ Tensor log_sum(Backend& backend, const Tensor& x, const Shape& kept) {
   return map(backend, {{F::kLog, 0}, {F::kAdd, kResult, 1}}, {sum, base}, kept);
 }
 
+Variable softmax_along(std::string_view name, const Variable& x, int dim, bool logarithm,
+                       Pass& pass) {
+  reduced(name, x, {dim}, true);
+  const SoftmaxForward args{.x = x.value(),
+                            .y = Tensor(pass.backend, x.shape(), x.dtype()),
+                            .dim = dimension(name, x.shape(), dim),
+                            .logarithm = logarithm};
+  pass.backend.softmax_forward(args);
+  auto backward = [y = args.y, dim = args.dim, logarithm](Gradients& g) {
+    const Tensor dy = std::move(g.take_terms().front());
+    Tensor dx = own_gradient_memory(dy);
+    g.backend().softmax_backward({.y = y, .dy = dy, .dx = dx, .dim = dim, .logarithm = logarithm});
+    g.set(0, std::move(dx));
+  };
+  return pass.record(name, args.y, {x}, {}, std::move(backward));
+}
+
 }  // namespace
 
 int dimension(std::string_view name, const Shape& shape, int dim) {
@@ -199,71 +217,10 @@ Variable norm(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
 }
 
 Variable softmax(const Variable& x, int dim, Pass& pass) {
-  const Shape kept = reduced("softmax", x, {dim}, true).kept;
-  const Tensor largest = reduce(pass.backend, Reduction::kLargest, {}, {x.value()}, kept);
-  const Tensor total =
-      reduce(pass.backend, Reduction::kSum, {{F::kSubtract, 0, 1}, {F::kExp, kResult}},
-             {x.value(), largest}, kept);
-  const Tensor y =
-      map(pass.backend, {{F::kSubtract, 0, 1}, {F::kExp, kResult}, {F::kDivide, kResult + 1, 2}},
-          {x.value(), largest, total}, x.shape());
-  auto backward = [y, kept](Gradients& g) {
-    const Tensor& dy = g.output();
-    const Tensor along =
-        reduce(g.backend(), Reduction::kSum, {{F::kMultiply, 0, 1}}, {y, dy}, kept);
-    g.set(0, map(g.backend(), {{F::kSubtract, 1, 2}, {F::kMultiply, kResult, 0}}, {y, dy, along},
-                 y.shape()));
-  };
-  return pass.record("softmax", y, {x}, {}, std::move(backward));
+  return softmax_along("softmax", x, dim, false, pass);
 }
-
 Variable log_softmax(const Variable& x, int dim, Pass& pass) {
-  const Shape kept = reduced("log_softmax", x, {dim}, true).kept;
-  const Tensor total = log_sum(pass.backend, x.value(), kept);
-  const Tensor y = map(pass.backend, {{F::kSubtract, 0, 1}}, {x.value(), total}, x.shape());
-  auto backward = [y, kept](Gradients& g) {
-    const Tensor& dy = g.output();
-    const Tensor sum = reduce(g.backend(), Reduction::kSum, {}, {dy}, kept);
-    g.set(0, map(g.backend(),
-                 {{F::kExp, 0}, {F::kMultiply, kResult, 2}, {F::kSubtract, 1, kResult + 1}},
-                 {y, dy, sum}, y.shape()));
-  };
-  return pass.record("log_softmax", y, {x}, {}, std::move(backward));
-}
-
-Variable rms_norm(const Variable& x, Parameter& weight, double eps, Pass& pass) {
-  const Shape kept = reduced("rms_norm", x, {-1}, true).kept;
-  const double share = 1.0 / static_cast<double>(x.shape().back());
-  const Tensor mean =
-      reduce(pass.backend, Reduction::kSum, {{F::kSquare, 0}}, {x.value()}, kept, share);
-  const Tensor scale =
-      map(pass.backend, {{F::kAdd, 0, kNumber}, {F::kRsqrt, kResult}}, {mean}, kept, {eps});
-  const Tensor factor = weight.value;
-  const Tensor y = map(pass.backend, {{F::kMultiply, 0, 1}, {F::kMultiply, kResult, 2}},
-                       {x.value(), scale, factor}, x.shape());
-  auto backward = [x = x.value(), scale, factor, kept, share](Gradients& g) {
-    const Tensor& dy = g.output();
-    if (const Gradients::Target target = g.parameter(0)) {
-      Reduce products({{F::kMultiply, 0, 1}, {F::kMultiply, kResult, 2}}, {dy, x, scale},
-                      target.tensor);
-      products.accumulate = target.accumulate;
-      g.backend().reduce(products);
-    }
-    if (!g.wants(0)) return;
-    // dx = s·(w·dy - x · s²·mean(w·dy·x)), s the scale
-    const Tensor along =
-        reduce(g.backend(), Reduction::kSum, {{F::kMultiply, 0, 1}, {F::kMultiply, kResult, 2}},
-               {dy, x, factor}, kept, share);
-    const Tensor part =
-        map(g.backend(), {{F::kSquare, 1}, {F::kMultiply, 0, kResult}}, {along, scale}, kept);
-    g.set(0, map(g.backend(),
-                 {{F::kMultiply, 0, 3},
-                  {F::kMultiply, 1, 4},
-                  {F::kSubtract, kResult, kResult + 1},
-                  {F::kMultiply, kResult + 2, 2}},
-                 {dy, x, scale, factor, part}, x.shape()));
-  };
-  return pass.record("rms_norm", y, {x}, {&weight}, std::move(backward));
+  return softmax_along("log_softmax", x, dim, true, pass);
 }
 
 }  // namespace starling::functions

@@ -31,6 +31,8 @@ namespace starling {
   X(BatchNormFinish, batch_norm_finish)             \
   X(LayerNormForward, layer_norm_forward)           \
   X(LayerNormBackward, layer_norm_backward)         \
+  X(SoftmaxForward, softmax_forward)                \
+  X(SoftmaxBackward, softmax_backward)              \
   X(Pool2dForward, pool2d_forward)                  \
   X(Pool2dBackward, pool2d_backward)                \
   X(Resample, resample)                             \

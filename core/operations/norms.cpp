@@ -99,6 +99,7 @@ void check(const LayerNormForward& args) {
   call.has(args.y, "y", x.elements(), args.x.dtype());
   check_channels(call, x.columns, wide, {}, {{"gamma", &args.gamma}, {"beta", &args.beta}});
   call.may_have(args.saved_mean, "saved_mean", x.rows, wide);
+  call.that(args.centered || !args.saved_mean, "there is a mean, but it counts as 0");
   call.may_have(args.saved_inv_std, "saved_inv_std", x.rows, wide);
 }
 
@@ -108,10 +109,37 @@ void check(const LayerNormBackward& args) {
   const DType dtype = args.x.dtype(), wide = wide_of(dtype);
   call.has(args.dy, "dy", x.elements(), dtype);
   call.may_have(args.dx, "dx", x.elements(), dtype);
-  call.has(args.saved_mean, "saved_mean", x.rows, wide);
+  if (args.centered) call.has(args.saved_mean, "saved_mean", x.rows, wide);
+  call.that(args.centered || !args.saved_mean, "there is a mean, but it counts as 0");
   call.has(args.saved_inv_std, "saved_inv_std", x.rows, wide);
   check_channels(call, x.columns, wide, {},
                  {{"gamma", &args.gamma}, {"dgamma", &args.dgamma}, {"dbeta", &args.dbeta}});
+}
+
+Along::Along(const Shape& shape, int dim) : size(shape[dim]) {
+  for (int d = 0; d < dim; ++d) outer *= shape[d];
+  for (int d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
+}
+
+namespace {
+void check_softmax(const Checker& call, const Tensor& first, const char* name, int dim) {
+  call.floating(first, name);
+  call.that(dim >= 0 && dim < first.shape().rank(), "dimension {} of {}", dim,
+            first.shape().text());
+}
+}  // namespace
+
+void check(const SoftmaxForward& args) {
+  const Checker call("softmax_forward");
+  check_softmax(call, args.x, "x", args.dim);
+  call.has(args.y, "y", args.x.elements(), args.x.dtype());
+}
+
+void check(const SoftmaxBackward& args) {
+  const Checker call("softmax_backward");
+  check_softmax(call, args.y, "y", args.dim);
+  call.has(args.dy, "dy", args.y.elements(), args.y.dtype());
+  call.has(args.dx, "dx", args.y.elements(), args.y.dtype());
 }
 
 }  // namespace starling

@@ -7,7 +7,7 @@
 #include "core/operations/rectifier.h"
 #include "core/tensor.h"
 
-// Batch and layer normalisation.
+// Batch and layer normalisation, and softmax.
 namespace starling {
 
 /// Batch normalisation of x[R,C] or x[N,H,W,C] over all but the last dimension, then + residual
@@ -101,10 +101,12 @@ struct BatchNormFinish {
   }
 };
 
-/// Layer normalisation of x[R,C] over C; gamma[C], beta[C]. mean and inv_std are [R].
+/// Layer normalisation of x[R,C] over C; gamma[C], beta[C]. mean and inv_std are [R]. All of these
+/// are optional. Not centered it is the RMS norm: the mean counts as 0, and there is none.
 struct LayerNormForward {
   Tensor x, gamma, beta, y, saved_mean, saved_inv_std;
   double eps = 1e-5;
+  bool centered = true;
   Accesses accesses() const {
     return Accesses().read({x, gamma, beta}).write({y, saved_mean, saved_inv_std});
   }
@@ -112,13 +114,36 @@ struct LayerNormForward {
 
 struct LayerNormBackward {
   Tensor x, dy, gamma, saved_mean, saved_inv_std, dx, dgamma, dbeta;
-  bool accumulate = false;
+  bool accumulate = false, centered = true;
   Accesses accesses() const {
     return Accesses()
         .read({x, dy, gamma, saved_mean, saved_inv_std})
         .write({dx})
         .output(accumulate, {dgamma, dbeta});
   }
+};
+
+/// Softmax of x along one of its dimensions, or its logarithm. NaN in a row makes all of it NaN, as
+/// does a largest number that is infinite.
+struct SoftmaxForward {
+  Tensor x, y;
+  int dim = 0;  ///< from the front
+  bool logarithm = false;
+  Accesses accesses() const { return Accesses().read({x}).write({y}); }
+};
+
+/// From what the forward pass wrote; dx may be dy.
+struct SoftmaxBackward {
+  Tensor y, dy, dx;
+  int dim = 0;
+  bool logarithm = false;
+  Accesses accesses() const { return Accesses().read({y, dy}).write({dx}); }
+};
+
+/// Sizes before a dimension, of it, and behind it.
+struct Along {
+  std::int64_t outer = 1, size = 1, inner = 1;
+  Along(const Shape& shape, int dim);
 };
 
 }  // namespace starling

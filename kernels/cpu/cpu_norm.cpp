@@ -401,7 +401,7 @@ void CpuBackend::issue(const LayerNormForward& args) {
     threads_.parallel_for(rows, 8, [&, c = channels](Index begin, Index end) {
       kernels<T>().layer_norm_forward(
           x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr,
-          inv_std ? inv_std + begin : nullptr, end - begin, c, args.eps);
+          inv_std ? inv_std + begin : nullptr, end - begin, c, args.centered, args.eps);
     });
   });
 }
@@ -415,29 +415,39 @@ void CpuBackend::issue(const LayerNormBackward& args) {
     const T* x = args.x.data<T>();
     const T* dy = args.dy.data<T>();
     const R* gamma = cpu::optional<R>(args.gamma);
-    const R* mean = args.saved_mean.data<R>();
+    const R* mean = cpu::optional<R>(args.saved_mean);
     const R* inv_std = args.saved_inv_std.data<R>();
     T* dx = cpu::optional<T>(args.dx);
     R* dgamma = cpu::optional<R>(args.dgamma);
     R* dbeta = cpu::optional<R>(args.dbeta);
-    const Index parts = threads_.count();
-    const Workspace<double> sums(*allocator_, parts * 2 * channels);
-    std::fill_n(sums.data(), parts * 2 * channels, 0.0);
-    threads_.parallel_parts(rows, 8, [&, c = channels](Index part, Index begin, Index end) {
-      double* own = sums.data() + part * 2 * c;
-      kernels<T>().layer_norm_backward(x + begin * c, dy + begin * c, gamma, mean + begin,
-                                       inv_std + begin, dx ? dx + begin * c : nullptr, end - begin,
-                                       c, dbeta ? own : nullptr, dgamma ? own + c : nullptr);
+    // Blocks of rows have sums of their own, which are added up in order: the same bits on any
+    // number of threads.
+    constexpr Index kBlockWork = 65536, kMostBlocks = 256;
+    const Index block = std::max({Index{16}, kBlockWork / std::max<Index>(channels, 1),
+                                  (rows + kMostBlocks - 1) / kMostBlocks}),
+                blocks = (rows + block - 1) / block, width = 2 * channels;
+    const bool wanted = dgamma || dbeta;
+    const Workspace<double> sums(*allocator_, wanted ? blocks * width : 1);
+    threads_.parallel_for(blocks, 1, [&, c = channels](Index begin, Index end) {
+      const Workspace<R> scratch(*allocator_, width);
+      for (Index b = begin; b < end; ++b) {
+        const Index row = b * block;
+        double* own = wanted ? sums.data() + b * width : nullptr;
+        if (own) std::fill_n(own, width, 0.0);
+        kernels<T>().layer_norm_backward(
+            x + row * c, dy + row * c, gamma, mean ? mean + row : nullptr, inv_std + row,
+            dx ? dx + row * c : nullptr, std::min(block, rows - row), c, scratch.data(), own);
+      }
     });
-    const auto store = [&](R* to, Index first, Index count) {
-      for (Index c = 0; to && c < count; ++c) {
+    const auto store = [&](R* to, Index first) {
+      for (Index c = 0; to && c < channels; ++c) {
         double sum = args.accumulate ? static_cast<double>(to[c]) : 0.0;
-        for (Index part = 0; part < parts; ++part) sum += sums.data()[part * 2 * count + first + c];
+        for (Index b = 0; b < blocks; ++b) sum += sums.data()[b * width + first + c];
         to[c] = static_cast<R>(sum);
       }
     };
-    store(dbeta, 0, channels);
-    store(dgamma, channels, channels);
+    store(dbeta, 0);
+    store(dgamma, channels);
   });
 }
 

@@ -10,7 +10,7 @@ void load_common(Isa isa, Kernels<T>& table) {
   select_isa<Adder>(isa, scalar::add_norm, avx2::add_norm, avx512::add_norm)(table);
   select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise,
                     avx512::add_elementwise)(table);
-  select_isa<Adder>(isa, scalar::add_loss, avx2::add_loss, avx512::add_loss)(table);
+  select_isa<Adder>(isa, scalar::add_softmax, avx2::add_softmax, avx512::add_softmax)(table);
 }
 
 }  // namespace

@@ -63,6 +63,9 @@ STARLING_HD Index block_rows(Index channels) {
   return fold_rows(channels) * (lines < 16 ? 16 : lines > 256 ? 256 : lines);
 }
 
+/// Columns that the kernels of softmax take at a time.
+constexpr Index kSoftmaxColumns = 128;
+
 /// Channels that the depthwise kernels take at a time, and the largest window that they have room
 /// for.
 constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
@@ -103,12 +106,14 @@ struct Kernels {
   /// sum[channel] += Σ over a block of rows. scratch: width.
   void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
   double (*sum)(const T* x, Index n);
+  /// gamma, beta, mean and inv_std: optional. Not centered, the mean counts as 0.
   void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std,
-                             Index rows, Index channels, double eps);
-  /// Adds the block's share to sum_g (for dbeta) and sum_gx (for dgamma); dx optional.
+                             Index rows, Index channels, bool centered, double eps);
+  /// Adds to sums[2 · channels] (optional) the block's shares for dbeta, and behind them for
+  /// dgamma; dx optional. Where the mean counts as 0 it is null. scratch: 2 · channels.
   void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean,
-                              const R* inv_std, T* dx, Index rows, Index channels, double* sum_g,
-                              double* sum_gx);
+                              const R* inv_std, T* dx, Index rows, Index channels, R* scratch,
+                              double* sums);
 
   // --- Elementwise (elementwise_isa.cpp), on n elements.
   /// The `count` steps of a Map (core/operations/map.h). Of slot k < kMapTensors, in[k] or, in R,
@@ -158,7 +163,14 @@ struct Kernels {
   void (*avg_pool_forward)(const T* x, T* y, const Geometry& g, Index first, Index last);
   void (*avg_pool_backward)(const T* dy, T* dx, const Geometry& g, Index first, Index last);
 
-  // --- Loss (loss_isa.cpp), on rows of logits.
+  // --- Softmax (softmax_isa.cpp), or its logarithm, of rows of n numbers. dx may be dy.
+  void (*softmax)(const T* x, T* y, Index rows, Index n, bool logarithm);
+  void (*softmax_backward)(const T* y, const T* dy, T* dx, Index rows, Index n, bool logarithm);
+  /// Of at most kSoftmaxColumns columns, whose lines are `stride` apart.
+  void (*softmax_columns)(const T* x, T* y, Index n, Index stride, Index width, bool logarithm);
+  void (*softmax_backward_columns)(const T* y, const T* dy, T* dx, Index n, Index stride,
+                                   Index width, bool logarithm);
+  // Loss on rows of logits
   /// loss[row] of each row; dlogits (optional) = gradient · scale. Labels lie within the classes.
   void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss,
                                 T* dlogits, Index rows, Index classes, double smoothing,
@@ -223,7 +235,7 @@ void load(Isa isa, Kernels<Float16>& table);
   void name(Kernels<BFloat16>&);      \
   void name(Kernels<Float16>&);
 STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
-                             STARLING_DECLARE_ADDERS(add_loss) void add_pool(Kernels<float>&);
+                             STARLING_DECLARE_ADDERS(add_softmax) void add_pool(Kernels<float>&);
                          void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
                          void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
                          void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);

@@ -1,5 +1,4 @@
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/pack_isa.h"
+#include "kernels/cpu/rows_isa.h"
 
 // Batch and layer normalisation. Memory decides their speed: every loop runs over long rows
 // (fold_rows short ones at once), four rows at a time, so that per-channel values are loaded once
@@ -340,85 +339,171 @@ static void column_sums(const T* x, Index rows, Index channels, Compute<T>* scra
   add_folded(s, fold, channels, sum);
 }
 
-/// Σ f(i) over n elements in eight independent chains, so that it vectorises without reordering
-/// anything else.
-template <class T, class F>
-STARLING_HD double sum_of(Index n, F f) {
-  constexpr Index kLanes = 32;
-  T lane[kLanes] = {};
-  Index i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (Index j = 0; j < kLanes; ++j) lane[j] += f(i + j);
-  }
-  double sum = 0.0;
-  for (Index j = 0; j < kLanes; ++j) sum += static_cast<double>(lane[j]);
-  for (; i < n; ++i) sum += static_cast<double>(f(i));
-  return sum;
-}
-
 template <class T>
 static double sum(const T* x, Index n) {
-  return sum_of<Compute<T>>(
-      n, [x](Index i) __attribute__((always_inline)) { return widen(x[i]); });
+  const T* none = nullptr;
+  return row_sum<Compute<T>>(
+      n, none, [=](Index first, Index) __attribute__((always_inline)) {
+        return [from = x + first](Index i) __attribute__((always_inline)) {
+          return widen(from[i]);
+        };
+      });
 }
 
 template <class T>
 static void layer_norm_forward(const T* x, const Compute<T>* gamma, const Compute<T>* beta, T* y,
-                               Compute<T>* mean, Compute<T>* inv_std, Index rows, Index channels,
-                               double eps) {
+                               Compute<T>* mean, Compute<T>* inv_std, Index rows, Index n,
+                               bool centered, double eps) {
+  using R = Compute<T>;
+  alignas(64) R buffer[kStreamBuffer];
+  const RowInput<T> in{x, buffer, n};
+  const RowOutput<T> out(y, buffer, rows, n, true);
+  const double share = 1.0 / static_cast<double>(n);
   for (Index r = 0; r < rows; ++r) {
-    const T* __restrict row = x + r * channels;
-    T* __restrict out = y + r * channels;
-    const double n = static_cast<double>(channels);
-    const Compute<T> m = static_cast<Compute<T>>(
-        sum_of<Compute<T>>(
-            channels, [&](Index c) __attribute__((always_inline)) { return widen(row[c]); }) /
-        n);
-    const double variance =
-        sum_of<Compute<T>>(
-            channels, [&](Index c) __attribute__((
-                          always_inline)) { return (widen(row[c]) - m) * (widen(row[c]) - m); }) /
-        n;
-    const Compute<T> inv = static_cast<Compute<T>>(1.0 / __builtin_sqrt(variance + eps));
-    for (Index c = 0; c < channels; ++c) {
-      const Compute<T> normal = (widen(row[c]) - m) * inv;
-      out[c] = narrow<T>((gamma ? normal * gamma[c] : normal) + (beta ? beta[c] : Compute<T>(0)));
+    const T *next = x + (r + 1 < rows ? r + 1 : r) * n, *none = nullptr;
+    R m = R(0);
+    if (centered) {
+      m = static_cast<R>(share *
+                         row_sum<R>(
+                             n, none, [&](Index first, Index count) __attribute__((always_inline)) {
+                               return [from = in.numbers(r, first, count, false)](Index i)
+                                   __attribute__((always_inline)) {
+                                 return from[i];
+                               };
+                             }));
     }
+    const double variance =
+        share * row_sum<R>(
+                    n, next, [&](Index first, Index count) __attribute__((always_inline)) {
+                      return [ from = in.numbers(r, first, count, centered), m ](Index i)
+                          __attribute__((always_inline)) {
+                        return (from[i] - m) * (from[i] - m);
+                      };
+                    });
+    const R inv = static_cast<R>(1.0 / __builtin_sqrt(variance + eps));
+    in_parts(
+        n, kStreamBuffer, [&](Index first, Index count) __attribute__((always_inline)) {
+          const R* from = in.numbers(r, first, count, true);
+          R* to = out.room(r, first);
+          const R *factor = gamma + first, *shift = beta + first;
+          if (gamma && beta) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                (from[i] - m) * inv * factor[i] + shift[i];
+          } else if (gamma) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] = (from[i] - m) * inv * factor[i];
+          } else {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                (from[i] - m) * inv + (beta ? shift[i] : R(0));
+          }
+          out.put(r, first, count);
+        });
     if (mean) mean[r] = m;
     if (inv_std) inv_std[r] = inv;
   }
+  out.end();
+}
+
+/// A row, its gradient, and its statistics.
+template <class T>
+struct LayerNormRow {
+  using R = Compute<T>;
+  const T *x, *dy;
+  R mean, inv_std;
+  [[gnu::always_inline]] R gradient(Index i) const { return widen(dy[i]); }
+  [[gnu::always_inline]] R normal(Index i) const { return (widen(x[i]) - mean) * inv_std; }
+};
+
+/// Adds two rows' gradients g, or one's, to sum_g, and g times what is normalised to sum_gx. The
+/// sums of both along each row, weighted by gamma, are along[row][2].
+template <class T, bool kTwo, bool kGamma>
+static inline void layer_norm_sums(const LayerNormRow<T>& first, const LayerNormRow<T>& second,
+                                   Index n, const Compute<T>* gamma, Compute<T>* sum_g,
+                                   Compute<T>* sum_gx, double (&along)[2][2]) {
+  using R = Compute<T>;
+  constexpr Index kLanes = 32;
+  along[0][0] = along[0][1] = along[1][0] = along[1][1] = 0.0;
+  in_parts(
+      n, kStreamBuffer, [&](Index begin, Index size) __attribute__((always_inline)) {
+        R a0[kLanes] = {}, b0[kLanes] = {}, a1[kLanes] = {}, b1[kLanes] = {};
+        const LayerNormRow<T> p = first, q = second;
+        R* __restrict to = sum_g;
+        R* __restrict tox = sum_gx;
+        for (Index i = begin; i < begin + size; i += kLanes) {
+          const Index left = begin + size - i, count = left < kLanes ? left : kLanes;
+          STARLING_LOOP for (Index j = 0; j < count; ++j) {
+            const R g = p.gradient(i + j), h = kTwo ? q.gradient(i + j) : R(0), u = p.normal(i + j),
+                    v = kTwo ? q.normal(i + j) : R(0), factor = kGamma ? gamma[i + j] : R(1);
+            const R weighted = g * factor, other = h * factor;
+            to[i + j] += g + h;
+            tox[i + j] += g * u + h * v;
+            a0[j] += weighted;
+            b0[j] += weighted * u;
+            a1[j] += other;
+            b1[j] += other * v;
+          }
+        }
+        for (Index j = 0; j < kLanes; ++j) {
+          along[0][0] += static_cast<double>(a0[j]);
+          along[0][1] += static_cast<double>(b0[j]);
+          along[1][0] += static_cast<double>(a1[j]);
+          along[1][1] += static_cast<double>(b1[j]);
+        }
+      });
 }
 
 template <class T>
 static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma,
                                 const Compute<T>* mean, const Compute<T>* inv_std, T* dx,
-                                Index rows, Index channels, double* sum_g, double* sum_gx) {
-  for (Index r = 0; r < rows; ++r) {
-    const T* __restrict row = x + r * channels;
-    const T* __restrict gradient = dy + r * channels;
-    const Compute<T> m = mean[r], inv = inv_std[r];
-    if (sum_g || sum_gx) {
-      for (Index c = 0; c < channels; ++c) {
-        if (sum_g) sum_g[c] += static_cast<double>(widen(gradient[c]));
-        if (sum_gx)
-          sum_gx[c] += static_cast<double>(widen(gradient[c]) * ((widen(row[c]) - m) * inv));
-      }
+                                Index rows, Index n, Compute<T>* scratch, double* sums) {
+  using R = Compute<T>;
+  constexpr Index kRun = 64;  // rows whose sums gather in R
+  alignas(64) R buffer[kStreamBuffer];
+  const RowOutput<T> out(dx, buffer, rows, n, dx);
+  const double share = 1.0 / static_cast<double>(n);
+  const auto row = [=](Index r) {
+    return LayerNormRow<T>{x + r * n, dy + r * n, mean ? mean[r] : R(0), inv_std[r]};
+  };
+  const auto write = [&](Index r, const double(&along)[2]) {
+    const LayerNormRow<T> own = row(r);
+    const R mean_g = mean ? static_cast<R>(share * along[0]) : R(0),
+            mean_gx = static_cast<R>(share * along[1]);
+    const Index ahead = r + 2 < rows ? 2 * n : 0;
+    in_parts(
+        n, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
+          ask_for(own.x + first + ahead, count);
+          ask_for(own.dy + first + ahead, count);
+          R* to = out.room(r, first);
+          const R* factor = gamma + first;
+          const auto value = [=](Index i, R g) __attribute__((always_inline)) {
+            return own.inv_std * (g - mean_g - own.normal(first + i) * mean_gx);
+          };
+          if (gamma) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                value(i, own.gradient(first + i) * factor[i]);
+          } else {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                value(i, own.gradient(first + i));
+          }
+          out.put(r, first, count);
+        });
+  };
+  for (Index r = 0, count; r < rows; r += count) {
+    count = rows - r < 2 ? 1 : 2;
+    if (r % kRun == 0) {
+      for (Index c = 0; c < 2 * n; ++c) scratch[c] = R(0);
     }
-    if (!dx) continue;
-    T* __restrict out = dx + r * channels;
-    const double n = static_cast<double>(channels);
-    const auto weighted = [&](Index c) __attribute__((always_inline)) {
-      return gamma ? widen(gradient[c]) * gamma[c] : widen(gradient[c]);
-    };
-    const Compute<T> mean_g = static_cast<Compute<T>>(sum_of<Compute<T>>(channels, weighted) / n);
-    const Compute<T> mean_gx = static_cast<Compute<T>>(
-        sum_of<Compute<T>>(
-            channels, [&](Index c) __attribute__((
-                          always_inline)) { return weighted(c) * ((widen(row[c]) - m) * inv); }) /
-        n);
-    for (Index c = 0; c < channels; ++c)
-      out[c] = narrow<T>(inv * (weighted(c) - mean_g - (widen(row[c]) - m) * inv * mean_gx));
+    double along[2][2];
+    const bool two = count == 2;
+    const LayerNormRow<T> first = row(r), second = two ? row(r + 1) : first;
+    (gamma ? (two ? layer_norm_sums<T, true, true> : layer_norm_sums<T, false, true>)
+           : (two ? layer_norm_sums<T, true, false> : layer_norm_sums<T, false, false>))(
+        first, second, n, gamma, scratch, scratch + n, along);
+    if (sums && (r % kRun == kRun - 2 || r + count == rows)) {
+      for (Index c = 0; c < 2 * n; ++c) sums[c] += static_cast<double>(scratch[c]);
+    }
+    for (Index k = 0; dx && k < count; ++k) write(r + k, along[k]);
   }
+  if (dx) out.end();
 }
 
 template <class T>

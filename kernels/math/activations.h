@@ -17,13 +17,15 @@ namespace starling::math {
 STARLING_HD float exponential(float x) {
   // e^x = 2^n · e^r with |r| <= ln(2)/2; e^r by its Taylor series to the 7th power (relative error
   // 5e-9).
-  float clamped = x < -87.3f ? -87.3f : x;
-  clamped = clamped > 88.4f ? 88.4f : clamped;
-  // 1.5 · 2^23: adding it rounds to an integer in the low bits
+  // 1.5 · 2^23: adding it rounds to an integer in the low bits. There n is kept to what exponents
+  // have: of integers that is one instruction, and compilers do not split the loop by it.
   constexpr float kMagic = 12582912.0f;
-  const float shifted = clamped * 1.44269504088896341f + kMagic;
-  const float n = shifted - kMagic;
-  const float r = (clamped - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
+  constexpr auto kZero = std::bit_cast<std::int32_t>(kMagic);
+  auto shifted = std::bit_cast<std::int32_t>(x * 1.44269504088896341f + kMagic);
+  shifted = shifted < kZero - 127 ? kZero - 127 : shifted;
+  shifted = shifted > kZero + 128 ? kZero + 128 : shifted;
+  const float n = std::bit_cast<float>(shifted) - kMagic;
+  const float r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
   float p = 1.0f / 5040.0f;
   p = p * r + 1.0f / 720.0f;
   p = p * r + 1.0f / 120.0f;
@@ -34,7 +36,7 @@ STARLING_HD float exponential(float x) {
   p = p * r + 1.0f;
   // 2^n by its exponent; 2^128 is infinity. A product, since a sum of bits would make a number of a
   // GPU's NaN.
-  const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
+  const float power = std::bit_cast<float>((static_cast<std::uint32_t>(shifted) + 127u) << 23);
   return x < -87.3f ? 0.0f : p * power;
 }
 STARLING_HD double exponential(double x) { return ::exp(x); }

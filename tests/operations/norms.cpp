@@ -126,50 +126,86 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
   return op;
 }
 
-Operation layer_norm(Index rows, Index channels, bool affine) {
+Operation layer_norm(Index rows, Index channels, bool affine, bool centered) {
   Operation op;
-  op.name = fmt::format("layer norm {}x{}{}", rows, channels, affine ? "" : ", plain");
+  op.name = fmt::format("{} norm {}x{}{}", centered ? "layer" : "rms", rows, channels,
+                        affine ? "" : ", plain");
+  const bool beta = affine && centered;
   op.inputs = {{rows, channels}};
-  if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
-  op.outputs = {{rows, channels}, {rows}, {rows}};
+  for (int k = 0; k < (affine ? 1 : 0) + (beta ? 1 : 0); ++k) op.inputs.push_back({channels});
+  op.outputs = {{rows, channels}, {rows}};
+  if (centered) op.outputs.push_back({rows});
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.layer_norm_forward({.x = in[0],
                           .gamma = affine ? in[1] : Tensor(),
-                          .beta = affine ? in[2] : Tensor(),
+                          .beta = beta ? in[2] : Tensor(),
                           .y = out[0],
-                          .saved_mean = out[1],
-                          .saved_inv_std = out[2],
-                          .eps = 1e-3});
+                          .saved_mean = centered ? out[2] : Tensor(),
+                          .saved_inv_std = out[1],
+                          .eps = 1e-3,
+                          .centered = centered});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows; ++i) {
       double mean = 0, variance = 0;
-      for (Index c = 0; c < channels; ++c)
+      for (Index c = 0; centered && c < channels; ++c)
         mean += in[0][at(i * channels + c)] / static_cast<double>(channels);
       for (Index c = 0; c < channels; ++c)
         variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / static_cast<double>(channels);
-      out[1][at(i)] = mean;
-      out[2][at(i)] = 1 / std::sqrt(variance + 1e-3);
+      if (centered) out[2][at(i)] = mean;
+      out[1][at(i)] = 1 / std::sqrt(variance + 1e-3);
       for (Index c = 0; c < channels; ++c) {
-        const double value = (in[0][at(i * channels + c)] - mean) * out[2][at(i)];
-        out[0][at(i * channels + c)] = affine ? value * in[1][at(c)] + in[2][at(c)] : value;
+        double value = (in[0][at(i * channels + c)] - mean) * out[1][at(i)];
+        if (affine) value *= in[1][at(c)];
+        out[0][at(i * channels + c)] = beta ? value + in[2][at(c)] : value;
       }
     }
   };
   op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&,
                     const Tensor& dy, const Tensors& d) {
-    LayerNormBackward args{
-        .x = in[0], .dy = dy, .saved_mean = out[1], .saved_inv_std = out[2], .dx = d[0]};
-    if (affine) {
-      args.gamma = in[1];
-      args.dgamma = d[1];
-      args.dbeta = d[2];
-    }
-    b.layer_norm_backward(args);
+    b.layer_norm_backward({.x = in[0],
+                           .dy = dy,
+                           .gamma = affine ? in[1] : Tensor(),
+                           .saved_mean = centered ? out[2] : Tensor(),
+                           .saved_inv_std = out[1],
+                           .dx = d[0],
+                           .dgamma = affine ? d[1] : Tensor(),
+                           .dbeta = beta ? d[2] : Tensor(),
+                           .centered = centered});
   };
   op.tolerance = 3e-5;
+  return op;
+}
+
+Operation softmax(const Shape& x, int dim, bool logarithm) {
+  Operation op;
+  op.name = fmt::format("{}softmax {} along {}", logarithm ? "log " : "", x.text(), dim);
+  op.inputs = op.outputs = {x};
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.softmax_forward({.x = in[0], .y = out[0], .dim = dim, .logarithm = logarithm});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const Along along(x, dim);
+    for (Index i = 0; i < along.outer * along.inner; ++i) {
+      const Index first = i / along.inner * along.size * along.inner + i % along.inner;
+      double largest = in[0][at(first)], sum = 0.0;
+      for (Index k = 0; k < along.size; ++k)
+        largest = std::max(largest, in[0][at(first + k * along.inner)]);
+      for (Index k = 0; k < along.size; ++k)
+        sum += std::exp(in[0][at(first + k * along.inner)] - largest);
+      for (Index k = 0; k < along.size; ++k) {
+        const std::size_t p = at(first + k * along.inner);
+        const double shifted = in[0][p] - largest;
+        out[0][p] = logarithm ? shifted - std::log(sum) : std::exp(shifted) / sum;
+      }
+    }
+  };
+  op.backward = [=](Backend& b, const Tensors&, const Tensors& out, const Tensors&,
+                    const Tensor& dy, const Tensors& d) {
+    b.softmax_backward({.y = out[0], .dy = dy, .dx = d[0], .dim = dim, .logarithm = logarithm});
+  };
   return op;
 }
 

@@ -89,7 +89,9 @@ struct NormCase {
   bool two_terms = false;  ///< the gradient comes as dy and dy2
 };
 Operation batch_norm(Index rows, Index channels, const NormCase& how);
-Operation layer_norm(Index rows, Index channels, bool affine = true);
+/// `centered` false: the RMS norm, without beta.
+Operation layer_norm(Index rows, Index channels, bool affine = true, bool centered = true);
+Operation softmax(const Shape& x, int dim, bool logarithm = false);
 
 // norm_steps.cpp
 Operation channel_sums(Index rows, Index channels);

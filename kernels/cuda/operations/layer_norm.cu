@@ -1,8 +1,8 @@
 #include "core/operations/norms.h"
 #include "kernels/cuda/device/column_tiles.h"
 
-// Layer normalisation: a warp for each row, which stays in the first cache between its passes. The
-// gradients of gamma and beta are sums over rows: column_tiles.h.
+// Layer and RMS normalisation: a warp for each row, which stays in the first cache between its
+// passes. The gradients of gamma and beta are sums over rows: column_tiles.h.
 namespace starling::cuda {
 namespace {
 
@@ -31,17 +31,19 @@ __global__ void __launch_bounds__(kThreads, 3)
     layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma,
                     const Compute<T>* __restrict__ beta, T* __restrict__ y,
                     Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std,
-                    Index rows, Index channels, double eps) {
+                    Index rows, Index channels, bool centered, double eps) {
   using C = Compute<T>;
   const WarpRows own = warp_rows();
   const C share = C(1) / static_cast<C>(channels);
   for (Index r = own.first; r < rows; r += own.step) {
     const T* row = x + r * channels;
     C sum = C(0), squares = C(0);
-    for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+    if (centered) {
+      for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) sum += static_cast<C>(g.v[j]);
-    });
+        for (int j = 0; j < kSize; ++j) sum += static_cast<C>(g.v[j]);
+      });
+    }
     const C mean = warp_sum(sum) * share;
     for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
 #pragma unroll
@@ -70,11 +72,14 @@ __global__ void __launch_bounds__(kThreads, 3)
 template <class T>
 struct LayerGradient {
   const T *x, *dy;
-  const Compute<T>*gamma, *mean, *inv_std;
+  const Compute<T>*gamma, *mean, *inv_std;  ///< gamma and mean are optional
+  __device__ __forceinline__ Compute<T> mean_of(Index row) const {
+    return mean ? mean[row] : Compute<T>(0);
+  }
 };
 
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     layer_norm_gradient_rows(LayerGradient<T> from, T* __restrict__ dx, Index rows,
                              Index channels) {
   using C = Compute<T>;
@@ -82,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
   const C share = C(1) / static_cast<C>(channels);
   for (Index r = own.first; r < rows; r += own.step) {
     const T* x = from.x + r * channels;
-    const C mean = from.mean[r], inv = from.inv_std[r];
+    const C mean = from.mean_of(r), inv = from.inv_std[r];
     const auto weighted = [&](C g, Index c) { return from.gamma ? g * from.gamma[c] : g; };
     C sum_g = C(0), sum_gx = C(0);
     for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, const Group<T, kSize>& g) {
@@ -94,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
         sum_gx += w * ((static_cast<C>(in.v[j]) - mean) * inv);
       }
     });
-    const C mean_g = warp_sum(sum_g) * share, mean_gx = warp_sum(sum_gx) * share;
+    const C mean_g = from.mean ? warp_sum(sum_g) * share : C(0), mean_gx = warp_sum(sum_gx) * share;
     for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, Group<T, kSize> g) {
       const auto in = load_group<T, kSize>(x + c);
 #pragma unroll
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
       place.count,
       [&](Index r) {
         const Index row = place.first + r * place.step, at = row * t.channels + place.channel;
-        return Row{ask_for<kSize>(from.x + at), ask_for<kSize>(from.dy + at), from.mean[row],
+        return Row{ask_for<kSize>(from.x + at), ask_for<kSize>(from.dy + at), from.mean_of(row),
                    from.inv_std[row]};
       },
       [&](const Row& row, Index) {
@@ -169,7 +174,7 @@ void forward(CudaBackend& backend, const LayerNormForward& args) {
   if (rows == 0) return;
   const auto run = [&]<int kSize>() {
     launch(layer_norm_rows<T, kSize>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
-           inv_std, rows, channels, args.eps);
+           inv_std, rows, channels, args.centered, args.eps);
   };
   with_packs<T>(channels, run, x, y);
 }
@@ -182,7 +187,7 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
   const LayerGradient<T> from{.x = args.x.data<T>(),
                               .dy = args.dy.data<T>(),
                               .gamma = optional<C>(args.gamma),
-                              .mean = args.saved_mean.data<C>(),
+                              .mean = optional<C>(args.saved_mean),
                               .inv_std = args.saved_inv_std.data<C>()};
   T* dx = optional<T>(args.dx);
   C* dgamma = optional<C>(args.dgamma);

@@ -1,0 +1,270 @@
+#include "kernels/cpu/rows_isa.h"
+#include "kernels/math/activations.h"
+
+// Softmax, and the cross entropy.
+
+namespace starling::cpu::STARLING_ISA {
+namespace {
+
+/// NaN counts as nothing: it shows in the sum.
+struct Larger {
+  template <class R>
+  STARLING_HD static R of(R a, R b) {
+    return b > a ? b : a;
+  }
+};
+
+template <class T>
+static void softmax(const T* x, T* y, Index rows, Index n, bool logarithm) {
+  using R = Compute<T>;
+  alignas(64) R buffer[kStreamBuffer];
+  const RowInput<T> in{x, buffer, n};
+  const RowOutput<T> out(y, buffer, rows, n, true);
+  // The powers stay where they go from the pass that adds them up to the last one.
+  const bool keep = !logarithm && (out.direct() || n <= kStreamBuffer);
+  for (Index r = 0; r < rows; ++r) {
+    Lanes<R, Larger> most(-__builtin_inff());
+    in_parts(
+        n, kStreamBuffer, [&](Index first, Index count) __attribute__((always_inline)) {
+          const R* from = in.numbers(r, first, count, false);
+          most.take(
+              count, [=](Index i) __attribute__((always_inline)) { return from[i]; });
+        });
+    const R largest = most.result();
+    const T* next = x + (r + 1 < rows ? r + 1 : r) * n;
+    double sum = 0.0;
+    if (keep) {
+      sum = row_sum<R>(
+          n, next, [&](Index first, Index count) __attribute__((always_inline)) {
+            const R* from = in.numbers(r, first, count, true);
+            R* to = out.room(r, first);
+            return [=](Index i) __attribute__((always_inline)) {
+              return to[i] = math::exponential(from[i] - largest);
+            };
+          });
+    } else {
+      sum = row_sum<R>(
+          n, next, [&](Index first, Index count) __attribute__((always_inline)) {
+            const R* from = in.numbers(r, first, count, true);
+            return [=](Index i) __attribute__((always_inline)) {
+              return math::exponential(from[i] - largest);
+            };
+          });
+    }
+    const R factor = static_cast<R>(1.0 / sum),
+            shift = logarithm ? static_cast<R>(__builtin_log(sum)) : R(0);
+    in_parts(
+        n, kStreamBuffer, [&](Index first, Index count) __attribute__((always_inline)) {
+          const R* from = keep ? nullptr : in.numbers(r, first, count, true);
+          R* to = out.room(r, first);
+          if (logarithm) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] = (from[i] - largest) - shift;
+          } else if (keep) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] *= factor;
+          } else {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                math::exponential(from[i] - largest) * factor;
+          }
+          out.put(r, first, count);
+        });
+  }
+  out.end();
+}
+
+template <class T>
+static void softmax_backward(const T* y, const T* dy, T* dx, Index rows, Index n, bool logarithm) {
+  using R = Compute<T>;
+  alignas(64) R buffer[kStreamBuffer];
+  const RowOutput<T> out(dx, buffer, rows, n, dx != dy);
+  for (Index r = 0; r < rows; ++r) {
+    const T *row = y + r * n, *gradient = dy + r * n, *none = nullptr;
+    const Index ahead = r + 1 < rows ? n : 0;
+    const R sum = static_cast<R>(
+        logarithm ? row_sum<R>(
+                        n, none,
+                        [=](Index first, Index) __attribute__((always_inline)) {
+                          return [g = gradient + first](Index i) __attribute__((always_inline)) {
+                            return widen(g[i]);
+                          };
+                        })
+                  : row_sum<R>(
+                        n, none, [=](Index first, Index) __attribute__((always_inline)) {
+                          return [ a = row + first, g = gradient + first ](Index i)
+                              __attribute__((always_inline)) {
+                            return widen(a[i]) * widen(g[i]);
+                          };
+                        }));
+    in_parts(
+        n, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
+          const T *a = row + first, *g = gradient + first;
+          ask_for(a + ahead, count);
+          ask_for(g + ahead, count);
+          R* to = out.room(r, first);
+          if (logarithm) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                widen(g[i]) - math::exponential(widen(a[i])) * sum;
+          } else {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
+                widen(a[i]) * (widen(g[i]) - sum);
+          }
+          out.put(r, first, count);
+        });
+  }
+  out.end();
+}
+
+/// Writes a line of columns, which is computed in `line`, and is y itself where nothing is rounded.
+template <class T, class F>
+STARLING_HD void write_line(T* y, Compute<T>* line, Index width, F f) {
+  if constexpr (kIsLow<T>) {
+    STARLING_LOOP for (Index v = 0; v < width; ++v) line[v] = f(v);
+    pack(y, line, width, false);
+  } else {
+    STARLING_LOOP for (Index v = 0; v < width; ++v) y[v] = f(v);
+  }
+}
+
+/// Adds up f(row, column) of n rows, some of them in the type of arithmetic and then in double.
+template <class R, class F>
+STARLING_HD void sum_columns(Index n, Index width, double* total, F f) {
+  constexpr Index kRun = 64;
+  for (Index v = 0; v < width; ++v) total[v] = 0.0;
+  in_parts(
+      n, kRun, [&](Index first, Index count) __attribute__((always_inline)) {
+        R run[kSoftmaxColumns];
+        for (Index v = 0; v < width; ++v) run[v] = R(0);
+        for (Index r = first; r < first + count; ++r) {
+          STARLING_LOOP for (Index v = 0; v < width; ++v) run[v] += f(r, v);
+        }
+        for (Index v = 0; v < width; ++v) total[v] += static_cast<double>(run[v]);
+      });
+}
+
+template <class T>
+static void softmax_columns(const T* x, T* y, Index n, Index stride, Index width, bool logarithm) {
+  using R = Compute<T>;
+  R most[kSoftmaxColumns], part[kSoftmaxColumns], line[kSoftmaxColumns];
+  double total[kSoftmaxColumns];
+  for (Index v = 0; v < width; ++v) most[v] = -__builtin_inff();
+  for (Index r = 0; r < n; ++r) {
+    STARLING_LOOP for (Index v = 0; v < width; ++v) most[v] =
+        Larger::of(most[v], widen(x[r * stride + v]));
+  }
+  sum_columns<R>(
+      n, width, total, [&](Index r, Index v) __attribute__((always_inline)) {
+        return math::exponential(widen(x[r * stride + v]) - most[v]);
+      });
+  for (Index v = 0; v < width; ++v)
+    part[v] = static_cast<R>(logarithm ? __builtin_log(total[v]) : 1.0 / total[v]);
+  for (Index r = 0; r < n; ++r) {
+    const T* row = x + r * stride;
+    const auto shifted = [&](Index v) __attribute__((always_inline)) {
+      return widen(row[v]) - most[v];
+    };
+    if (logarithm) {
+      write_line(
+          y + r * stride, line,
+          width, [&](Index v) __attribute__((always_inline)) { return shifted(v) - part[v]; });
+    } else {
+      write_line(
+          y + r * stride, line, width, [&](Index v) __attribute__((always_inline)) {
+            return math::exponential(shifted(v)) * part[v];
+          });
+    }
+  }
+}
+
+template <class T>
+static void softmax_backward_columns(const T* y, const T* dy, T* dx, Index n, Index stride,
+                                     Index width, bool logarithm) {
+  using R = Compute<T>;
+  R sum[kSoftmaxColumns], line[kSoftmaxColumns];
+  double total[kSoftmaxColumns];
+  if (logarithm) {
+    sum_columns<R>(
+        n, width, total, [&](Index r, Index v) __attribute__((always_inline)) {
+          return widen(dy[r * stride + v]);
+        });
+  } else {
+    sum_columns<R>(
+        n, width, total, [&](Index r, Index v) __attribute__((always_inline)) {
+          return widen(y[r * stride + v]) * widen(dy[r * stride + v]);
+        });
+  }
+  for (Index v = 0; v < width; ++v) sum[v] = static_cast<R>(total[v]);
+  for (Index r = 0; r < n; ++r) {
+    const T *a = y + r * stride, *g = dy + r * stride;
+    if (logarithm) {
+      write_line(
+          dx + r * stride, line, width, [&](Index v) __attribute__((always_inline)) {
+            return widen(g[v]) - math::exponential(widen(a[v])) * sum[v];
+          });
+    } else {
+      write_line(
+          dx + r * stride, line, width, [&](Index v) __attribute__((always_inline)) {
+            return widen(a[v]) * (widen(g[v]) - sum[v]);
+          });
+    }
+  }
+}
+
+template <class T>
+static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, double* loss,
+                                  T* dlogits, Index rows, Index classes, double smoothing,
+                                  double scale) {
+  using R = Compute<T>;
+  const double uniform = smoothing / static_cast<double>(classes);
+  for (Index r = 0; r < rows; ++r) {
+    const T* row = logits + r * classes;
+    Lanes<R, Larger> most(-__builtin_inff());
+    most.take(
+        classes, [=](Index i) __attribute__((always_inline)) { return widen(row[i]); });
+    const R largest = most.result();
+    Lanes<double, Plus> powers(0.0), logits_less(0.0);
+    in_parts(
+        classes, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
+          R shifted[kAskedPart], power[kAskedPart];
+          for (Index i = 0; i < count; ++i) {
+            shifted[i] = widen(row[first + i]) - largest;
+            power[i] = math::exponential(shifted[i]);
+          }
+          powers.take(
+              count, [&](Index i)
+                         __attribute__((always_inline)) { return static_cast<double>(power[i]); });
+          logits_less.take(
+              count, [&](Index i) __attribute__((always_inline)) {
+                return static_cast<double>(shifted[i]);
+              });
+        });
+    const double sum = powers.result(), sum_of_logits = logits_less.result();
+    const double log_sum = __builtin_log(sum);
+    const double of_label = static_cast<double>(widen(row[labels[r]]) - largest);
+    // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
+    loss[r] = (1.0 - smoothing) * (log_sum - of_label) +
+              uniform * (static_cast<double>(classes) * log_sum - sum_of_logits);
+    if (!dlogits) continue;
+    T* out = dlogits + r * classes;
+    const R factor = static_cast<R>(scale / sum), offset = static_cast<R>(uniform * scale),
+            peak = static_cast<R>((1.0 - smoothing) * scale);
+    const auto gradient = [&](Index c) __attribute__((always_inline)) {
+      return math::exponential(widen(row[c]) - largest) * factor - offset;
+    };
+    for (Index c = 0; c < classes; ++c) out[c] = narrow<T>(gradient(c));
+    out[labels[r]] = narrow<T>(gradient(labels[r]) - peak);
+  }
+}
+
+template <class T>
+static void set(Kernels<T>& table) {
+  table.softmax = softmax<T>;
+  table.softmax_backward = softmax_backward<T>;
+  table.softmax_columns = softmax_columns<T>;
+  table.softmax_backward_columns = softmax_backward_columns<T>;
+  table.softmax_cross_entropy = softmax_cross_entropy<T>;
+}
+
+}  // namespace
+
+STARLING_DEFINE_ADDERS(add_softmax)
+
+}  // namespace starling::cpu::STARLING_ISA

@@ -1,0 +1,256 @@
+#include <limits>
+
+#include "core/operations/norms.h"
+#include "kernels/cuda/device/column_tiles.h"
+#include "kernels/math/activations.h"
+
+// Softmax. Of rows a warp takes one, which it holds in registers from its first pass to its last;
+// of long ones a block, whose passes find the row in a cache. Where softmax goes along another
+// dimension than the last, a thread takes a column.
+namespace starling::cuda {
+namespace {
+
+/// Groups of a row that a thread of a warp holds.
+constexpr int kHeld = 8;
+
+/// Sums and maxima over the kTeam threads that share a row: a warp, or the whole block.
+template <int kTeam, class T, class F>
+__device__ __forceinline__ T team_reduce(T value, F combine) {
+  if constexpr (kTeam == kWarp) {
+    return warp_reduce(value, combine);
+  } else {
+    __shared__ T shared[kTeam / kWarp];
+    return block_reduce<kTeam>(value, shared, combine);
+  }
+}
+
+/// A thread's share of a row of n numbers: groups of kSize, the team's side by side. With kAll it
+/// holds them.
+template <class T, int kSize, int kTeam, bool kAll>
+struct Share {
+  const T* row;
+  Index n;
+  int first;
+  Coming<T, kSize> held[kAll ? kHeld : 1];
+
+  __device__ __forceinline__ Share(const T* from, Index size)
+      : row(from), n(size), first(static_cast<int>(threadIdx.x) % kTeam * kSize) {
+    if constexpr (kAll) {
+#pragma unroll
+      for (int u = 0; u < kHeld; ++u)
+        if (first + u * kTeam * kSize < n)
+          held[u] = ask_for<kSize>(row + first + u * kTeam * kSize);
+    }
+  }
+  /// Calls f(where in the row, the group's number u, group) for each.
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+    if constexpr (kAll) {
+#pragma unroll
+      for (int u = 0; u < kHeld; ++u) {
+        const Index c = first + u * kTeam * kSize;
+        if (c < n) f(c, u, held[u].group());
+      }
+    } else {
+#pragma unroll 2
+      for (Index c = first; c < n; c += kTeam * kSize) f(c, 0, load_group<T, kSize>(row + c));
+    }
+  }
+  /// The other tensor's group where each() has called with c and u.
+  __device__ __forceinline__ Group<T, kSize> group(Index c, int u) const {
+    if constexpr (kAll) {
+      return held[u].group();
+    } else {
+      return load_group<T, kSize>(row + c);
+    }
+  }
+};
+
+/// Calls f(row) for the rows of this team.
+template <int kTeam, class F>
+__device__ __forceinline__ void for_team_rows(Index rows, F f) {
+  constexpr int kTeams = kThreads / kTeam;
+#pragma unroll 1
+  for (Index r = Index{blockIdx.x} * kTeams + static_cast<int>(threadIdx.x) / kTeam; r < rows;
+       r += Index{gridDim.x} * kTeams)
+    f(r);
+}
+
+template <class T, int kSize, int kTeam, bool kAll>
+__global__ void __launch_bounds__(kThreads, 1)
+    softmax_rows(const T* x, T* y, Index rows, Index n, bool logarithm) {
+  using C = Compute<T>;
+  for_team_rows<kTeam>(rows, [&](Index r) {
+    const Share<T, kSize, kTeam, kAll> own(x + r * n, n);
+    C largest = -std::numeric_limits<C>::infinity(), sum = C(0);
+    own.each([&](Index, int, const Group<T, kSize>& g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) largest = Larger{}(widen(g.v[j]), largest);
+    });
+    largest = team_reduce<kTeam>(largest, Larger{});
+    own.each([&](Index, int, const Group<T, kSize>& g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum += math::exponential(widen(g.v[j]) - largest);
+    });
+    sum = team_reduce<kTeam>(sum, Plus{});
+    const C part = logarithm ? math::logarithm(sum) : C(1) / sum;
+    own.each([&](Index c, int, Group<T, kSize> g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C shifted = widen(g.v[j]) - largest;
+        g.v[j] = narrow<T>(logarithm ? shifted - part : math::exponential(shifted) * part);
+      }
+      store_group<T, kSize>(y + r * n + c, g);
+    });
+  });
+}
+
+/// What a number adds to its row's sum, and its gradient once that is known.
+template <class C>
+STARLING_HD C softmax_term(bool logarithm, C y, C dy) {
+  return logarithm ? dy : y * dy;
+}
+template <class C>
+STARLING_HD C softmax_gradient(bool logarithm, C y, C dy, C sum) {
+  return logarithm ? dy - math::exponential(y) * sum : y * (dy - sum);
+}
+
+template <class T, int kSize, int kTeam, bool kAll>
+__global__ void __launch_bounds__(kThreads, 1)
+    softmax_gradient_rows(const T* y, const T* dy, T* dx, Index rows, Index n, bool logarithm) {
+  using C = Compute<T>;
+  for_team_rows<kTeam>(rows, [&](Index r) {
+    const Share<T, kSize, kTeam, kAll> own(y + r * n, n), gradient(dy + r * n, n);
+    C sum = C(0);
+    own.each([&](Index c, int u, const Group<T, kSize>& a) {
+      const auto g = gradient.group(c, u);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum += softmax_term(logarithm, widen(a.v[j]), widen(g.v[j]));
+    });
+    sum = team_reduce<kTeam>(sum, Plus{});
+    own.each([&](Index c, int u, const Group<T, kSize>& a) {
+      auto g = gradient.group(c, u);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        g.v[j] = narrow<T>(softmax_gradient(logarithm, widen(a.v[j]), widen(g.v[j]), sum));
+      store_group<T, kSize>(dx + r * n + c, g);
+    });
+  });
+}
+
+/// Calls f(first element) for the columns of this thread.
+template <class F>
+__device__ __forceinline__ void for_columns(Index outer, Index n, Index inner, F f) {
+#pragma unroll 1
+  for (Index i = Index{blockIdx.x} * kThreads + threadIdx.x; i < outer * inner;
+       i += Index{gridDim.x} * kThreads)
+    f(i / inner * n * inner + i % inner);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    softmax_columns(const T* x, T* y, Index outer, Index n, Index inner, bool logarithm) {
+  using C = Compute<T>;
+  for_columns(outer, n, inner, [&](Index at) {
+    C largest = -std::numeric_limits<C>::infinity(), sum = C(0);
+#pragma unroll 4
+    for (Index k = 0; k < n; ++k) largest = Larger{}(widen(x[at + k * inner]), largest);
+#pragma unroll 4
+    for (Index k = 0; k < n; ++k) sum += math::exponential(widen(x[at + k * inner]) - largest);
+    const C part = logarithm ? math::logarithm(sum) : C(1) / sum;
+#pragma unroll 4
+    for (Index k = 0; k < n; ++k) {
+      const C shifted = widen(x[at + k * inner]) - largest;
+      y[at + k * inner] = narrow<T>(logarithm ? shifted - part : math::exponential(shifted) * part);
+    }
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    softmax_gradient_columns(const T* y, const T* dy, T* dx, Index outer, Index n, Index inner,
+                             bool logarithm) {
+  using C = Compute<T>;
+  for_columns(outer, n, inner, [&](Index at) {
+    C sum = C(0);
+#pragma unroll 4
+    for (Index k = 0; k < n; ++k)
+      sum += softmax_term(logarithm, widen(y[at + k * inner]), widen(dy[at + k * inner]));
+#pragma unroll 4
+    for (Index k = 0; k < n; ++k) {
+      const Index i = at + k * inner;
+      dx[i] = narrow<T>(softmax_gradient(logarithm, widen(y[i]), widen(dy[i]), sum));
+    }
+  });
+}
+
+/// Calls run<kSize, kTeam, kAll>(how to launch) for rows, as fits their length.
+template <class T, class Run, class... Pointers>
+void with_teams(CudaBackend& backend, const Along& along, const Run& run, Pointers... pointers) {
+  const auto launch_of = [&](int team) {
+    return Launch{.grid = {blocks_for(along.outer, kThreads / team)},
+                  .block = {kThreads},
+                  .stream = backend.handle()};
+  };
+  with_packs<T>(
+      along.size,
+      [&]<int kSize>() {
+        if (along.size > kHeld * kWarp * kSize)
+          run.template operator()<kSize, kThreads, false>(launch_of(kThreads));
+        else
+          run.template operator()<kSize, kWarp, true>(launch_of(kWarp));
+      },
+      pointers...);
+}
+
+Launch over_columns_of(const Along& along, CudaBackend& backend) {
+  return {.grid = {blocks_for(along.outer * along.inner, kThreads)},
+          .block = {kThreads},
+          .stream = backend.handle()};
+}
+
+}  // namespace
+
+void CudaBackend::issue(const SoftmaxForward& args) {
+  const Along along(args.x.shape(), args.dim);
+  if (args.x.elements() == 0) return;
+  floating(args.x, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* y = args.y.data<T>();
+    if (along.inner > 1) {
+      return launch(softmax_columns<T>, over_columns_of(along, *this), x, y, along.outer,
+                    along.size, along.inner, args.logarithm);
+    }
+    with_teams<T>(
+        *this, along,
+        [&]<int kSize, int kTeam, bool kAll>(const Launch& how) {
+          launch(softmax_rows<T, kSize, kTeam, kAll>, how, x, y, along.outer, along.size,
+                 args.logarithm);
+        },
+        x, y);
+  });
+}
+
+void CudaBackend::issue(const SoftmaxBackward& args) {
+  const Along along(args.y.shape(), args.dim);
+  if (args.y.elements() == 0) return;
+  floating(args.y, [&](auto type) {
+    using T = decltype(type);
+    const T *y = args.y.data<T>(), *dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    if (along.inner > 1) {
+      return launch(softmax_gradient_columns<T>, over_columns_of(along, *this), y, dy, dx,
+                    along.outer, along.size, along.inner, args.logarithm);
+    }
+    with_teams<T>(
+        *this, along,
+        [&]<int kSize, int kTeam, bool kAll>(const Launch& how) {
+          launch(softmax_gradient_rows<T, kSize, kTeam, kAll>, how, y, dy, dx, along.outer,
+                 along.size, args.logarithm);
+        },
+        y, dy, dx);
+  });
+}
+
+}  // namespace starling::cuda
