@@ -14,6 +14,7 @@ void add_embedding(LayerRegistry& registry);
 void add_layer_norm(LayerRegistry& registry);
 void add_layer_scale(LayerRegistry& registry);
 void add_linear(LayerRegistry& registry);
+void add_multi_head_attention(LayerRegistry& registry);
 void add_residual(LayerRegistry& registry);
 void add_sequential(LayerRegistry& registry);
 void add_stateless(LayerRegistry& registry);

@@ -156,6 +156,28 @@ Variable one_hot(const Tensor& index, std::int64_t classes, DType dtype, Pass& p
 /// dimension is a row on the left, a column on the right, and its dimension goes.
 Variable matmul(const Variable& a, const Variable& b, Pass& pass);
 
+/// Which dimension of queries, keys and values counts heads: N×H×T×D, or N×T×H×D.
+enum class HeadsAt : std::uint8_t { kSecond, kThird };
+/// softmax(scale · q·kᵀ + mask) · v, PyTorch's, of q[N,H,T,D] and k, v[N,Hkv,S,D], in memory linear
+/// in T and S. Hkv divides H: heads of k and v are shared by neighbouring ones of q. mask, without
+/// a gradient: none, or numbers of q's dtype that broadcast to [N,H,T,S]. `causal`: query i sees
+/// the keys j <= i. No scale: 1/√D. In training a weight is dropped with probability `dropout`;
+/// that takes one number of pass.dropout_counter. A query that sees no key has zeros, and no
+/// gradient.
+Variable scaled_dot_product_attention(const Variable& q, const Variable& k, const Variable& v,
+                                      const Tensor& mask, bool causal, std::optional<double> scale,
+                                      double dropout, Pass& pass, HeadsAt heads = HeadsAt::kSecond);
+/// The same of one projection [N,T,(H + 2·Hkv)·D], the queries of all heads, then keys, then
+/// values: [N,T,H·D], without a copy.
+Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t kv_heads,
+                          const Tensor& mask, bool causal, std::optional<double> scale,
+                          double dropout, Pass& pass);
+/// Rotary position embedding: pair i of a row's D numbers is turned by position · base^(-2i/D).
+/// Pairs are numbers i and i + D/2, or `interleaved` 2i and 2i + 1. positions: int32, broadcast to
+/// x's dimensions but the last: [T] for N×H×T×D, [T,1] for N×T×H×D.
+Variable rotary(const Variable& x, const Tensor& positions, double base, bool interleaved,
+                Pass& pass);
+
 /// A parameter as an operand: its low-precision copy in bf16 and fp16. Its gradient goes where
 /// a layer's would.
 Variable parameter(Parameter& weight, Pass& pass);

@@ -26,6 +26,7 @@ void register_builtin_layers() {
     builtin::add_layer_norm(registry);
     builtin::add_embedding(registry);
     builtin::add_layer_scale(registry);
+    builtin::add_multi_head_attention(registry);
     builtin::add_stateless(registry);
     builtin::add_residual(registry);
     builtin::add_sequential(registry);

@@ -2,6 +2,7 @@
 
 #include "core/operations/accesses.h"
 #include "core/operations/along.h"
+#include "core/operations/attention.h"
 #include "core/operations/codecs.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/copying.h"

@@ -33,6 +33,9 @@ namespace starling {
   X(LayerNormBackward, layer_norm_backward)         \
   X(SoftmaxForward, softmax_forward)                \
   X(SoftmaxBackward, softmax_backward)              \
+  X(AttentionForward, attention_forward)            \
+  X(AttentionBackward, attention_backward)          \
+  X(Rotary, rotary)                                 \
   X(Pool2dForward, pool2d_forward)                  \
   X(Pool2dBackward, pool2d_backward)                \
   X(Resample, resample)                             \

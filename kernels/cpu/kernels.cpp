@@ -11,6 +11,7 @@ void load_common(Isa isa, Kernels<T>& table) {
   select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise,
                     avx512::add_elementwise)(table);
   select_isa<Adder>(isa, scalar::add_softmax, avx2::add_softmax, avx512::add_softmax)(table);
+  select_isa<Adder>(isa, scalar::add_attention, avx2::add_attention, avx512::add_attention)(table);
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ struct Product {
   Index lines_b() const { return transpose_b ? n : k; }
 };
 
+template <class T>
+struct AttentionCall;
+
 /// Where a step's results go.
 template <class T>
 struct MapResult {
@@ -155,6 +158,13 @@ struct Kernels {
   /// sum = (0, or with `accumulate` sum) + weight · decoded.
   void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;
 
+  // --- Attention (attention_isa.cpp, attention.h).
+  /// Query blocks first … last - 1, counted over samples, heads and blocks. scratch: the call's
+  /// forward_scratch().
+  void (*attention_forward)(const AttentionCall<T>& call, Index first, Index last, R* scratch);
+  /// Heads of keys first … last - 1, counted over samples. scratch: backward_scratch().
+  void (*attention_backward)(const AttentionCall<T>& call, Index first, Index last, R* scratch);
+
   // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
   void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first,
                            Index last);
@@ -235,7 +245,7 @@ void load(Isa isa, Kernels<Float16>& table);
   void name(Kernels<BFloat16>&);      \
   void name(Kernels<Float16>&);
 STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
-                             STARLING_DECLARE_ADDERS(add_softmax) void add_pool(Kernels<float>&);
+                             STARLING_DECLARE_ADDERS(add_softmax) STARLING_DECLARE_ADDERS(add_attention) void add_pool(Kernels<float>&);
                          void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
                          void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
                          void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);

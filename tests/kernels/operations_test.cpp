@@ -196,6 +196,8 @@ TEST_CASE(
   CpuBackend plain(1, cpu::Isa::kScalar);
   for (const Operation& op : operation_table()) {
     if (op.name.starts_with("conv2d")) continue;  // a library's algorithms may spread them
+    // A weight of 0 behind the diagonal may be left out, or multiplied.
+    if (op.name.starts_with("attention") && op.name.find("causal") != std::string::npos) continue;
     CAPTURE(op.name);
     const auto inputs = special_inputs(op, DType::kFloat64);
     std::vector<Numbers> reference;

@@ -190,6 +190,7 @@ Pairs overlaps(Map& args) {
   return result;
 }
 Pairs overlaps(SoftmaxBackward& args) { return {{&args.dy, &args.dx}}; }
+Pairs overlaps(Rotary& args) { return {{&args.x, &args.y}}; }
 Pairs overlaps(Dropout& args) { return {{&args.x, &args.y}}; }
 Pairs overlaps(BatchNormBackward& args) {
   return {{&args.dy, &args.dx},  {&args.x, &args.dx},         {&args.y, &args.dx},

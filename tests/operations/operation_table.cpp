@@ -57,6 +57,36 @@ void add_rows_along(std::vector<Operation>& table) {
   table.push_back(resampled(Resampling::kAverage, {3, 8, 8, 64}, 1, 1));
 }
 
+void add_attention(std::vector<Operation>& table) {
+  using Mask = AttentionRow::Mask;
+  for (const AttentionRow& row : std::vector<AttentionRow>{
+           {.samples = 2, .heads = 2, .kv_heads = 2, .queries = 5, .keys = 7, .depth = 8},
+           {.heads = 4, .kv_heads = 2, .queries = 9, .keys = 9, .depth = 16, .causal = true},
+           {.heads = 2, .queries = 101, .keys = 99, .depth = 20, .causal = true},
+           {.queries = 70, .keys = 130, .depth = 64, .mask = Mask::kScores},
+           {.samples = 2, .heads = 3, .queries = 7, .keys = 12, .depth = 5, .mask = Mask::kKeys},
+           {.heads = 2, .queries = 12, .keys = 6, .depth = 33, .causal = true, .p = 0.3},
+           {.samples = 2, .queries = 6, .keys = 19, .depth = 4, .mask = Mask::kScores, .p = 0.5},
+           {.queries = 3, .keys = 2, .depth = 130},
+           {.queries = 2, .keys = 2, .depth = 1, .p = 1.0},
+           {.queries = 3, .keys = 0, .depth = 4},
+           {.samples = 0, .queries = 3, .keys = 3, .depth = 4},
+       })
+    table.push_back(attention(row));
+  table.push_back(packed_attention({.samples = 2,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .queries = 10,
+                                    .keys = 10,
+                                    .depth = 8,
+                                    .causal = true}));
+  table.push_back(
+      packed_attention({.heads = 2, .kv_heads = 2, .queries = 7, .keys = 7, .depth = 3}));
+  table.push_back(rotary(12, 8, 12, 1, false));
+  table.push_back(rotary(2 * 5 * 3, 6, 5, 3, true));
+  table.push_back(rotary(7, 140, 7, 1, false));
+}
+
 void add_rows_of_norm_steps(std::vector<Operation>& table) {
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(channel_sums(1100, channels));
@@ -332,6 +362,7 @@ std::vector<Operation> operation_table() {
     table.push_back(head_scores(2, length, 3, 8));
     table.push_back(head_values(2, length, 3, 8));
   }
+  add_attention(table);
   for (int terms = 0; terms <= 8; ++terms) table.push_back(sum_with_weights(33, terms));
 #define STARLING_ROW(name, operands, value) table.push_back(map_function(MapFunction::name, 131));
   STARLING_MAP_FUNCTIONS(STARLING_ROW)
@@ -421,6 +452,14 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            subsample_pad({batch, 32, 32, 16}, 2, 32, 8),
            flatten({batch, 32, 32, 16}),
            indexed(1, 32 * batch, 4096, 256),
+           packed_attention({.samples = std::max<Index>(1, batch / 32),
+           .heads = 12,
+           .kv_heads = 12,
+           .queries = 256,
+           .keys = 256,
+           .depth = 64,
+           .causal = true}),
+           rotary(64 * batch, 64, 64, 1, false),
            cross_entropy(16 * batch, 1000, 0.1),
            activation(MapFunction::kRelu, "relu", n),
            activation(MapFunction::kGelu, "gelu", n),

@@ -79,6 +79,21 @@ Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool t
 Operation head_scores(Index batch, Index length, Index count, Index depth);
 Operation head_values(Index batch, Index length, Index count, Index depth);
 
+// attention.cpp
+struct AttentionRow {
+  Index samples = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, depth = 1;
+  bool causal = false;
+  /// Added to the scores: none, numbers of each key of a sample, or of each score, of which one
+  /// query's are all -infinity
+  enum class Mask : std::uint8_t { kNone, kKeys, kScores } mask = Mask::kNone;
+  double p = 0.0;
+};
+Operation attention(const AttentionRow& row);
+/// Queries, keys and values in one tensor, results of all heads side by side.
+Operation packed_attention(const AttentionRow& row);
+/// Rows that lie behind each other repeat a position.
+Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved);
+
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };
 struct NormCase {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "core/backend.h"
+#include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
 #include "core/operations/products.h"
@@ -27,6 +28,8 @@ void plain_matmul(CudaBackend& backend, const Matmul& args);
 /// What a mean over rows of classes is multiplied with where they have weights, in fp64 on the
 /// device; none: 1. Adds to the call's total where it has one.
 Tensor weight_factor(CudaBackend& backend, const TargetLoss& args);
+void plain_attention_forward(CudaBackend& backend, const AttentionForward& args);
+void plain_attention_backward(CudaBackend& backend, const AttentionBackward& args);
 /// The cross entropy whose targets are classes.
 void cross_entropy(CudaBackend& backend, const TargetLoss& args);
 /// totals[i] = the squared norm of x[i], or it is added there; all fp32 or all fp64.
