@@ -245,7 +245,8 @@ void load(Isa isa, Kernels<Float16>& table);
   void name(Kernels<BFloat16>&);      \
   void name(Kernels<Float16>&);
 STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
-                             STARLING_DECLARE_ADDERS(add_softmax) STARLING_DECLARE_ADDERS(add_attention) void add_pool(Kernels<float>&);
+                             STARLING_DECLARE_ADDERS(add_softmax) STARLING_DECLARE_ADDERS(
+                                 add_attention) void add_pool(Kernels<float>&);
                          void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
                          void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
                          void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);

@@ -21,8 +21,8 @@ namespace starling::cuda {
 namespace {
 
 constexpr Index kFew = 16;        ///< numbers for which a line is looked at so many times
-constexpr int kRun = 8;           ///< numbers of a line that a thread adds up
-constexpr Index kMostParts = 64;  ///< of a line whose running sums are made
+constexpr int kSumRun = 8;           ///< numbers of a line that a thread adds up
+constexpr Index kMostTopParts = 64;  ///< of a line whose running sums are made
 constexpr Index kPart = 16384;    ///< numbers of a part, at least
 
 /// Lines of x[outer, n, inner].
@@ -126,7 +126,7 @@ __global__ void take_first(Lines lines, Index k, const std::int32_t* order, cons
 }
 
 /// How running sums are shared: a block takes threads.x neighbouring places of `inner` and
-/// threads.z of `outer`, in each of which threads.y threads take kRun numbers at a time.
+/// threads.z of `outer`, in each of which threads.y threads take kSumRun numbers at a time.
 struct Running {
   Lines lines;
   bool reverse;
@@ -155,11 +155,11 @@ __global__ void __launch_bounds__(kThreads)
     double* const total = totals + (outer * run.lines.inner + c) * run.parts;
     double carry = 0.0;
     for (Index p = 0; y != nullptr && there && p < part; ++p) carry += total[p];
-    for (Index tile = part * run.each; tile < last; tile += Index{height} * kRun) {
-      const Index first = tile + threadIdx.y * kRun;
-      double values[kRun], sum = 0.0;
+    for (Index tile = part * run.each; tile < last; tile += Index{height} * kSumRun) {
+      const Index first = tile + threadIdx.y * kSumRun;
+      double values[kSumRun], sum = 0.0;
 #pragma unroll
-      for (int r = 0; r < kRun; ++r) {
+      for (int r = 0; r < kSumRun; ++r) {
         if (there && first + r < last)
           sum += static_cast<double>(widen(x[run.at(outer, first + r, c)]));
         values[r] = sum;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
       const double before = carry + (threadIdx.y > 0 ? sums[own - step] : 0.0);
       carry += sums[own + (height - 1 - threadIdx.y) * step];
 #pragma unroll
-      for (int r = 0; r < kRun; ++r) {
+      for (int r = 0; r < kSumRun; ++r) {
         if (y != nullptr && there && first + r < last)
           y[run.at(outer, first + r, c)] = narrow<T>(static_cast<Compute<T>>(before + values[r]));
       }
@@ -219,10 +219,10 @@ void CudaBackend::issue(const CumulativeSum& args) {
   const Lines lines(args.x);
   if (args.x.elements() == 0) return;
   const unsigned x = power_for(lines.inner, kWarp),
-                 y = power_for((lines.n + kRun - 1) / kRun, kThreads / x), z = kThreads / (x * y);
+                 y = power_for((lines.n + kSumRun - 1) / kSumRun, kThreads / x), z = kThreads / (x * y);
   Running run{
       lines, args.reverse, 1, lines.n, (lines.inner + x - 1) / x, (lines.outer + z - 1) / z};
-  run.parts = std::clamp<Index>(lines.n / kPart, 1, kMostParts);
+  run.parts = std::clamp<Index>(lines.n / kPart, 1, kMostTopParts);
   run.each = (lines.n + run.parts - 1) / run.parts;
   const Tensor totals = scratch(lines.count() * run.parts, DType::kFloat64);
   const Launch how{{blocks_for(run.parts * run.across * run.down, 1)}, {x, y, z}, handle()};
