@@ -265,6 +265,10 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, double labe
 /// are those of x and of the weight, in fp32 at least.
 Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor& targets,
                               double scale, Pass& pass, std::int64_t rows = 0);
+/// The mean of all numbers times `scale`, as the end of a loss: fp32 where they are in low
+/// precision, with a gradient that has the pass's loss scale. In a graph, which would freeze that
+/// scale, it is Error(kUsage).
+Variable mean_loss(const Variable& x, double scale, Pass& pass);
 struct TargetLossSettings {
   LossKind kind = LossKind::kCrossEntropy;
   double parameter = 0.0;        ///< γ of kFocal, δ of kHuber

@@ -30,6 +30,26 @@ Tensor in_format(const Tensor& x, DType format, Backend& backend) {
   return y;
 }
 
+Variable mean_loss(const Variable& x, double scale, Pass& pass) {
+  if (!is_floating(x.dtype()) || x.shape().elements() == 0)
+    fail(ExitCode::kUsage, "mean_loss", "of {} {}; needed: floating numbers", name_of(x.dtype()),
+         x.shape().text());
+  if (pass.loss_scale != 1.0 && pass.backend.capturing())
+    fail(ExitCode::kUsage, "mean_loss", "a graph would freeze the loss scale");
+  const double share = scale / static_cast<double>(x.shape().elements());
+  const Tensor y(pass.backend, Shape{}, wide_of(x.dtype()));
+  Reduce sum(x.value(), y);
+  sum.factor = share;
+  pass.backend.reduce(sum);
+  auto backward = [in = x.shape(), type = x.dtype(),
+                   factor = share * pass.loss_scale](Gradients& g) {
+    const Tensor dx(g.backend(), in, type);
+    g.backend().map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {g.output()}, dx, {factor}});
+    g.set(0, dx);
+  };
+  return pass.record("mean_loss", y, {x}, {}, std::move(backward));
+}
+
 Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings,
                      double scale, Pass& pass) {
   const Shape& shape = x.shape();

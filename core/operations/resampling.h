@@ -47,11 +47,11 @@ struct ResampleAxis {
       return {first, first, 1.0, 0.0};
     return {first, first + 1, 1.0 - beyond, beyond};
   }
-  struct Pixels {
+  struct PixelRange {
     std::int32_t first = 0, last = -1;
   };
-  /// The pixels of the result that pixel i is a part of.
-  STARLING_HD Pixels made_of(std::int64_t i) const {
+  /// The pixels of the result that pixel i goes into.
+  STARLING_HD PixelRange users_of(std::int64_t i) const {
     // The first p for which `reaches` holds, as it does from there on.
     const auto search = [&](auto reaches) {
       std::int64_t low = 0, high = out;

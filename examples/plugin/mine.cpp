@@ -12,6 +12,7 @@
 #include <starling/topology.h>
 
 #include "gate.h"
+#include "samples.h"
 #include "sign.h"
 #include "slow_average.h"
 #include "slow_store.h"
@@ -93,6 +94,19 @@ extern "C" void starling_register_plugin() {
   layers().add(
       "gate", [](ConfigSection&) { return std::make_unique<mine::Gate>(); },
       "channels of an image scaled by what their means say");
+  layers().add(
+      "attend",
+      [](ConfigSection& config) {
+        return std::make_unique<mine::Attend>(
+            config.integer("heads", 4, Range::closed(1, 1024), "heads side by side"));
+      },
+      "attention of a sequence to itself");
+  layers().add(
+      "changes", [](ConfigSection&) { return std::make_unique<mine::Changes>(); },
+      "steps of a sequence, and what has changed");
+  losses().add(
+      "mine_focal", [](ConfigSection&) { return std::make_unique<mine::Focal>(); },
+      "classes that are known well count less");
   mine::register_softsign();  // a layer with an operation of its own
   topologies().add("halves", make_halves,
                    "pairs between two halves of the ranks, shifted every round; even n");

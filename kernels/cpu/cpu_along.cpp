@@ -14,6 +14,8 @@ namespace {
 
 /// Lines that one thread takes together where they lie side by side.
 constexpr Index kSide = 256;
+/// Numbers that are kept in order while a line is read; more of them are picked from a heap.
+constexpr Index kKept = 64;
 
 /// Whether a comes before b: NaN does before all.
 template <class R>
@@ -21,14 +23,52 @@ bool larger(R a, R b) {
   return a > b || (a != a && b == b);
 }
 
+/// The place of the largest number of a line, of equal ones the first.
+template <class R>
+Index largest_place(const R* line, Index n) {
+  constexpr Index kLanes = 16;
+  R most[kLanes];
+  std::fill_n(most, kLanes, line[0]);
+  bool number = true;
+  Index i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    int numbers = 0;
+    for (Index lane = 0; lane < kLanes; ++lane) {
+      const R value = line[i + lane];
+      most[lane] = value > most[lane] ? value : most[lane];
+      numbers += value == value;
+    }
+    number = number && numbers == kLanes;
+  }
+  R best = most[0];
+  for (const R value : most) best = value > best ? value : best;
+  for (; i < n; ++i) {
+    best = line[i] > best ? line[i] : best;
+    number = number && line[i] == line[i];
+  }
+  const auto is = [&](R value) { return number ? value == best : value != value; };
+  return std::find_if(line, line + n, is) - line;
+}
+
 /// The places of the k largest of a line, from the largest on; the first of equal ones.
 template <class R>
 void largest_of(const R* line, Index n, Index k, std::int32_t* order) {
   if (k == 1) {
-    Index best = 0;
-    for (Index i = 1; i < n; ++i)
-      if (larger(line[i], line[best])) best = i;
-    order[0] = static_cast<std::int32_t>(best);
+    order[0] = static_cast<std::int32_t>(largest_place(line, n));
+    return;
+  }
+  if (k <= kKept) {
+    R kept[kKept];
+    Index count = 0;
+    for (Index i = 0; i < n; ++i) {
+      const R value = line[i];
+      if (count == k && !larger(value, kept[k - 1])) continue;
+      Index j = count < k ? count++ : k - 1;
+      for (; j > 0 && larger(value, kept[j - 1]); --j)
+        kept[j] = kept[j - 1], order[j] = order[j - 1];
+      kept[j] = value;
+      order[j] = static_cast<std::int32_t>(i);
+    }
     return;
   }
   std::iota(order, order + n, 0);
@@ -40,6 +80,14 @@ void largest_of(const R* line, Index n, Index k, std::int32_t* order) {
 /// Running sums of `width` neighbouring lines, whose numbers lie `step` elements apart.
 template <class T>
 void running_sums(const T* x, T* y, Index n, Index step, Index width, double* sums) {
+  if (width == 1) {
+    double sum = 0.0;
+    for (Index i = 0; i < n; ++i) {
+      sum += static_cast<double>(cpu::widen(x[i * step]));
+      y[i * step] = cpu::narrow<T>(static_cast<Compute<T>>(sum));
+    }
+    return;
+  }
   std::fill_n(sums, width, 0.0);
   for (Index i = 0; i < n; ++i, x += step, y += step) {
     for (Index c = 0; c < width; ++c) {

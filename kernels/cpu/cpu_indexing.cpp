@@ -25,6 +25,31 @@ const std::int32_t* checked(const Tensor& index, Index rows) {
   return number;
 }
 
+/// Sums of single numbers: of each of `outer`, so many neighbouring columns at a time.
+constexpr Index kSums = 16384;  ///< that are gathered at once
+
+template <class T, class Y>
+void add_numbers(const IndexedRows& at, const std::int32_t* index, const T* x, Y* y, Index outer,
+                 Index first, Index width, bool accumulate, double* sums) {
+  Y* const to = y + outer * at.rows * at.columns + first;
+  // All columns are one line.
+  const Index lines = width == at.columns ? 1 : at.rows, line = at.rows / lines * width;
+  for (Index r = 0; r < lines; ++r) {
+    for (Index c = 0; c < line; ++c)
+      sums[r * line + c] =
+          accumulate ? static_cast<double>(cpu::widen(to[r * at.columns + c])) : 0.0;
+  }
+  for (Index i = 0; i < at.n; ++i) {
+    const Index from = (outer * at.n + i) * at.columns + first;
+    for (Index c = 0; c < width; ++c)
+      sums[index[from + c] * width + c] += static_cast<double>(cpu::widen(x[from + c]));
+  }
+  for (Index r = 0; r < lines; ++r) {
+    for (Index c = 0; c < line; ++c)
+      to[r * at.columns + c] = cpu::narrow<Y>(static_cast<Compute<Y>>(sums[r * line + c]));
+  }
+}
+
 }  // namespace
 
 void CpuBackend::issue(const Gather& args) {
@@ -45,6 +70,32 @@ void CpuBackend::issue(const Gather& args) {
 void CpuBackend::issue(const ScatterAdd& args) {
   const IndexedRows at(args.y, args.index, args.x);
   const std::int32_t* index = checked(args.index, at.rows);
+  const auto with_types = [&](const auto& add) {
+    floating(args.x, [&](auto type) {
+      if (args.y.dtype() == args.x.dtype())
+        add(type, type);
+      else
+        add(type, Compute<decltype(type)>{});
+    });
+  };
+  if (at.each && at.rows > 0) {
+    const Index most = std::clamp<Index>(kSums / at.rows, 1, std::max<Index>(1, at.columns)),
+                pieces = (at.columns + most - 1) / most;
+    return with_types([&](auto type, auto result) {
+      const auto* x = args.x.data<decltype(type)>();
+      auto* y = args.y.data<decltype(result)>();
+      threads_.parallel_for(at.outer * pieces, cpu::rows_of_work((at.rows + at.n) * most),
+                            [&](Index begin, Index end) {
+                              const cpu::Workspace<double> sums(*allocator_, at.rows * most);
+                              for (Index p = begin; p < end; ++p) {
+                                const Index first = p % pieces * most;
+                                add_numbers(at, index, x, y, p / pieces, first,
+                                            std::min(most, at.columns - first), args.accumulate,
+                                            sums.data());
+                              }
+                            });
+    });
+  }
   const Index n = at.named(), rows = at.all(), width = at.width();
   // ends[row] becomes where the row's positions end in `order`; they begin where those of the row
   // before end.
@@ -75,12 +126,7 @@ void CpuBackend::issue(const ScatterAdd& args) {
       }
     });
   };
-  floating(args.x, [&](auto type) {
-    if (args.y.dtype() == args.x.dtype())
-      add(type, type);
-    else
-      add(type, Compute<decltype(type)>{});
-  });
+  with_types(add);
 }
 
 }  // namespace starling

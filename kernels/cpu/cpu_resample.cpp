@@ -16,7 +16,7 @@ class Axis {
  public:
   Axis(const ResampleAxis& axis, bool transposed) : transposed_(transposed) {
     for (Index p = 0; p < axis.out; ++p) taps_.push_back(axis.taps(p));
-    for (Index i = 0; transposed && i < axis.in; ++i) made_.push_back(axis.made_of(i));
+    for (Index i = 0; transposed && i < axis.in; ++i) made_.push_back(axis.users_of(i));
   }
   /// Calls f(source, weight) for what pixel i is made of.
   template <class F>
@@ -31,7 +31,7 @@ class Axis {
  private:
   bool transposed_;
   std::vector<ResampleTaps> taps_;
-  std::vector<ResampleAxis::Pixels> made_;
+  std::vector<ResampleAxis::PixelRange> made_;
 };
 
 }  // namespace

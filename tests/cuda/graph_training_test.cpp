@@ -67,6 +67,18 @@ TEST_CASE(
   CHECK(compare(with(with(config, {{"accumulate", 3}}), kAccumulating)).graphs == 5);
 }
 
+TEST_CASE("cuda/graph_training: layers that are computed again, and what is made of layers") {
+  const json layers = json::parse(R"([{"type": "conv2d", "out_channels": 4, "kernel_size": 3,
+      "bias": false}, {"type": "checkpoint", "layers": [{"type": "batch_norm"}, {"type": "dropout", "p": 0.3},
+      {"type": "squeeze_excite", "reduction": 2}]},
+    {"type": "multiply", "branches": [[], [{"type": "group_norm", "num_groups": 2}]]},
+    {"type": "upsample", "scale_factor": 2}, {"type": "adaptive_avg_pool2d", "output_size": 2},
+    {"type": "conv_transpose2d", "out_channels": 3, "kernel_size": 2, "stride": 2},
+    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
+  compare(with(graph_config(6),
+               {{"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}}}));
+}
+
 TEST_CASE("cuda/graph_training: clipping, updates after the pass, and all-reduce of one rank") {
   const json config = graph_config(6);
   compare(with(config, {{"clip_norm", 0.05}}));

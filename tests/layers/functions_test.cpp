@@ -428,6 +428,58 @@ TEST_CASE("layers/functions: NaN, infinities and nothing at all") {
   CHECK(f::matmul(none, Variable(noise_tensor(1, {3, 2})), pass).shape() == Shape{0, 2});
 }
 
+TEST_CASE("layers/functions: places of the largest, and rows of classes") {
+  Pass pass{.backend = cpu()};
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const Variable x(tensor_of({1, 3, 3, -inf, nan, 2, nan, inf, -inf, -inf, -inf, -inf}, {3, 4}));
+  const auto integers = [](const Tensor& index) {
+    const auto span = index.span<std::int32_t>();
+    return std::vector<std::int32_t>(span.begin(), span.end());
+  };
+  CHECK(integers(f::argmax(x, 1, false, pass)) == std::vector<std::int32_t>{1, 0, 0});
+  CHECK(f::argmax(x, 0, true, pass).shape() == Shape{1, 4});
+  CHECK(integers(f::argmax(x, 0, true, pass)) == std::vector<std::int32_t>{1, 0, 1, 1});
+  const f::TopValues top = f::topk(x, 3, -1, pass);
+  CHECK(integers(top.index) == std::vector<std::int32_t>{1, 2, 0, 0, 2, 3, 0, 1, 2});
+  CHECK(numbers_of(top.values.value())[5] == inf);
+  CHECK(numbers_of(f::one_hot(labels_of({2, 0}), 3, DType::kFloat64, pass).value()) ==
+        std::vector<double>{0, 0, 1, 1, 0, 0});
+  const std::vector<double> sums = numbers_of(f::cumsum(x, 1, pass).value());
+  CHECK((sums[2] == 7.0 && sums[3] == -inf && std::isnan(sums[7]) && sums[11] == -inf));
+
+  const Variable none(Tensor(cpu(), {0, 2, 2, 4}, DType::kFloat64));
+  const Tensor no_index(cpu(), {0, 2}, DType::kInt32);
+  CHECK(f::cumsum(none, 1, pass).shape() == none.shape());
+  CHECK(f::topk(none, 3, -1, pass).index.shape() == Shape{0, 2, 2, 3});
+  CHECK(f::topk(x, 0, 1, pass).values.shape() == Shape{3, 0});
+  CHECK(f::one_hot(no_index, 3, DType::kFloat64, pass).shape() == Shape{0, 2, 3});
+  CHECK(f::group_norm(none, 2, nullptr, nullptr, 1e-5, pass).shape() == none.shape());
+  CHECK(f::upsample(none, 2.0, Resampling::kBilinear, pass).shape() == Shape{0, 4, 4, 4});
+  CHECK(f::adaptive_avg_pool2d(none, {1, 3}, pass).shape() == Shape{0, 1, 3, 4});
+}
+
+TEST_CASE(
+    "layers/functions: targets that all count for nothing give a loss of 0, and no gradient") {
+  for (const bool product : {false, true}) {
+    Tape tape(cpu());
+    Pass pass{.backend = cpu(), .tape = &tape, .training = true};
+    const Variable x = tape.leaf(noise_tensor(1, {3, 4}));
+    const Tensor targets = labels_of({-100, -100, -100});
+    const Variable loss =
+        product ? f::linear_cross_entropy(x, fixed(2, {5, 4}, x), targets, 1.0, pass, 2)
+                : f::cross_entropy(x, targets, 0.1, 1.0, pass);
+    CHECK(numbers_of(loss.value())[0] == 0.0);
+    tape.backward(loss);
+    CHECK(numbers_of(Tape::gradient(x)) == std::vector<double>(12, 0.0));
+  }
+  Pass pass{.backend = cpu()};
+  const Variable none(Tensor(cpu(), {0, 4}, DType::kFloat64));
+  const Tensor targets(cpu(), {0}, DType::kInt32);
+  CHECK(numbers_of(
+            f::linear_cross_entropy(none, fixed(2, {5, 4}, none), targets, 1.0, pass).value())[0] ==
+        0.0);
+}
+
 TEST_CASE("layers/functions: the layers rms_norm and softmax are what their functions say") {
   const auto model = model_from(
       R"({"type": "sequential", "layers": [{"type": "rms_norm", "eps": 0.5}, {"type": "softmax"}]})",
@@ -469,6 +521,31 @@ TEST_CASE("layers/functions: errors name the function and both shapes") {
   CHECK(contains(error([&] { f::expand(a, {4, 8, 1}, pass); }), "does not become"));
   CHECK(contains(error([&] { f::gather(a, 1, labels_of({1}), pass); }), "the index is 1"));
   CHECK(contains(error([&] { f::index_select(a, 1, labels_of({9}), pass).value(); }), "9"));
+  CHECK(contains(error([&] { f::topk(a, 9, 1, pass); }), "9 of dimension 1 of 4×8×16"));
+  CHECK(contains(error([&] { f::argmax(a, 3, false, pass); }), "has no dimension 3"));
+  CHECK(contains(error([&] { f::one_hot(labels_of({3}), 3, DType::kFloat32, pass); }), "3 rows"));
+  CHECK(error([&] { f::scatter_add(a, 1, labels_of({1}), b, pass); }) ==
+        "[scatter_add] the index is 1 and the source 4×7×16; needed: one shape");
+  CHECK(error([&] { f::scatter_add(a, 0, labels_of({1}), b, pass); }) ==
+        "[scatter_add] x is fp64 4×8×16 and the source fp64 4×7×16; they may differ in dimension 0 "
+        "alone");
+  CHECK(contains(error([&] { f::group_norm(a, 3, nullptr, nullptr, 1e-5, pass); }),
+                 "3 groups of 4×8×16"));
+  CHECK(contains(error([&] { f::upsample(a, 2.0, Resampling::kNearest, pass); }), "4×8×16"));
+  CHECK(contains(error([&] {
+                   f::cross_entropy(a, labels_of({1, 2}), 0.0, 1.0, pass);
+                 }),
+                 "the outputs are 4×8×16, the targets 2 of int32"));
+  CHECK(contains(error([&] {
+                   f::linear_cross_entropy(a, fixed(1, {5, 4}, a), {}, 1.0, pass);
+                 }),
+                 "x is 4×8×16 and the weight"));
+  const Variable image(noise_tensor(1, {1, 2, 2, 3}));
+  CHECK(contains(
+      error([&] {
+        f::conv_transpose2d(image, fixed(1, {4, 1, 1, 2}, image), nullptr, {}, {0, 0}, pass);
+      }),
+      "x is 1×2×2×3 and the weight  is 4×1×1×2"));
 }
 
 }  // namespace starling::testing

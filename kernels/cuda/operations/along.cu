@@ -20,15 +20,16 @@
 namespace starling::cuda {
 namespace {
 
-constexpr Index kFew = 16;        ///< numbers for which a line is looked at so many times
-constexpr int kSumRun = 8;           ///< numbers of a line that a thread adds up
-constexpr Index kMostTopParts = 64;  ///< of a line whose running sums are made
-constexpr Index kPart = 16384;    ///< numbers of a part, at least
+constexpr Index kFew = 16;          ///< numbers for which a line is looked at so many times
+constexpr int kOfThread = 8;        ///< numbers of a line that a thread adds up
+constexpr Index kMostCuts = 64;     ///< of a line whose running sums are made
+constexpr Index kLeastCut = 16384;  ///< numbers of a part, at least
 
-/// Lines of x[outer, n, inner].
-struct Lines {
+/// LinesAlong of x[outer, n, inner].
+struct LinesAlong {
   Index outer, n, inner;
-  explicit Lines(const Tensor& x) : outer(x.shape()[0]), n(x.shape()[1]), inner(x.shape()[2]) {}
+  explicit LinesAlong(const Tensor& x)
+      : outer(x.shape()[0]), n(x.shape()[1]), inner(x.shape()[2]) {}
   STARLING_HD Index count() const { return outer * inner; }
   /// Where number i of a line lies in a tensor that has `size` of them.
   STARLING_HD Index at(Index line, Index i, Index size) const {
@@ -55,7 +56,7 @@ struct Least {
 /// A block takes a line, and finds each number among those that come after the one before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    look_for_largest(Lines lines, Index k, const T* x, T* values, std::int32_t* index) {
+    look_for_largest(LinesAlong lines, Index k, const T* x, T* values, std::int32_t* index) {
   using C = Compute<T>;
   constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
   __shared__ C shared_values[kThreads / kWarp];
@@ -92,7 +93,7 @@ struct ValueKey {
   using Bits =
       std::conditional_t<kValueBits == 16, std::uint16_t,
                          std::conditional_t<kValueBits == 32, std::uint32_t, std::uint64_t>>;
-  Lines lines;
+  LinesAlong lines;
   const T* x;
   int bits;
 
@@ -116,8 +117,8 @@ struct ValueKey {
 
 /// Rows are lines; items are their largest, whose positions lie first of the line's.
 template <class T>
-__global__ void take_first(Lines lines, Index k, const std::int32_t* order, const T* x, T* values,
-                           std::int32_t* index) {
+__global__ void take_first(LinesAlong lines, Index k, const std::int32_t* order, const T* x,
+                           T* values, std::int32_t* index) {
   for_items(lines.count(), k, [&](Index line, Index j) {
     const Index position = order[line * lines.n + j], to = lines.at(line, j, k);
     if (values != nullptr) values[to] = x[position];
@@ -126,9 +127,9 @@ __global__ void take_first(Lines lines, Index k, const std::int32_t* order, cons
 }
 
 /// How running sums are shared: a block takes threads.x neighbouring places of `inner` and
-/// threads.z of `outer`, in each of which threads.y threads take kSumRun numbers at a time.
+/// threads.z of `outer`, in each of which threads.y threads take kOfThread numbers at a time.
 struct Running {
-  Lines lines;
+  LinesAlong lines;
   bool reverse;
   Index parts, each;   ///< of a line, and a part's numbers
   Index across, down;  ///< blocks over inner and outer
@@ -155,11 +156,11 @@ __global__ void __launch_bounds__(kThreads)
     double* const total = totals + (outer * run.lines.inner + c) * run.parts;
     double carry = 0.0;
     for (Index p = 0; y != nullptr && there && p < part; ++p) carry += total[p];
-    for (Index tile = part * run.each; tile < last; tile += Index{height} * kSumRun) {
-      const Index first = tile + threadIdx.y * kSumRun;
-      double values[kSumRun], sum = 0.0;
+    for (Index tile = part * run.each; tile < last; tile += Index{height} * kOfThread) {
+      const Index first = tile + threadIdx.y * kOfThread;
+      double values[kOfThread], sum = 0.0;
 #pragma unroll
-      for (int r = 0; r < kSumRun; ++r) {
+      for (int r = 0; r < kOfThread; ++r) {
         if (there && first + r < last)
           sum += static_cast<double>(widen(x[run.at(outer, first + r, c)]));
         values[r] = sum;
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kThreads)
       const double before = carry + (threadIdx.y > 0 ? sums[own - step] : 0.0);
       carry += sums[own + (height - 1 - threadIdx.y) * step];
 #pragma unroll
-      for (int r = 0; r < kSumRun; ++r) {
+      for (int r = 0; r < kOfThread; ++r) {
         if (y != nullptr && there && first + r < last)
           y[run.at(outer, first + r, c)] = narrow<T>(static_cast<Compute<T>>(before + values[r]));
       }
@@ -194,7 +195,7 @@ unsigned power_for(Index n, unsigned most) {
 }  // namespace
 
 void CudaBackend::issue(const TopK& args) {
-  const Lines lines(args.x);
+  const LinesAlong lines(args.x);
   const Index k = args.k();
   if (k == 0 || lines.count() == 0) return;
   floating(args.x, [&](auto type) {
@@ -216,13 +217,14 @@ void CudaBackend::issue(const TopK& args) {
 }
 
 void CudaBackend::issue(const CumulativeSum& args) {
-  const Lines lines(args.x);
+  const LinesAlong lines(args.x);
   if (args.x.elements() == 0) return;
   const unsigned x = power_for(lines.inner, kWarp),
-                 y = power_for((lines.n + kSumRun - 1) / kSumRun, kThreads / x), z = kThreads / (x * y);
+                 y = power_for((lines.n + kOfThread - 1) / kOfThread, kThreads / x),
+                 z = std::min(64u, kThreads / (x * y));  // at most, of a block
   Running run{
       lines, args.reverse, 1, lines.n, (lines.inner + x - 1) / x, (lines.outer + z - 1) / z};
-  run.parts = std::clamp<Index>(lines.n / kPart, 1, kMostTopParts);
+  run.parts = std::clamp<Index>(lines.n / kLeastCut, 1, kMostCuts);
   run.each = (lines.n + run.parts - 1) / run.parts;
   const Tensor totals = scratch(lines.count() * run.parts, DType::kFloat64);
   const Launch how{{blocks_for(run.parts * run.across * run.down, 1)}, {x, y, z}, handle()};

@@ -13,15 +13,15 @@
 namespace starling::cuda {
 namespace {
 
-using Pixels = ResampleAxis::Pixels;
+using PixelRange = ResampleAxis::PixelRange;
 
 /// Of an axis: what each pixel of the result is made of, and each of the source a part of.
 struct Table {
   const ResampleTaps* taps;
-  const Pixels* made;  ///< null: of no use
+  const PixelRange* made;  ///< null: of no use
 
-  __device__ Pixels sources(int i) const {
-    return made != nullptr ? made[i] : Pixels{taps[i].first, taps[i].last};
+  __device__ PixelRange sources(int i) const {
+    return made != nullptr ? made[i] : PixelRange{taps[i].first, taps[i].last};
   }
   __device__ double weight(int i, int source) const {
     return made != nullptr ? taps[source].of(i) : taps[i].of(source);
@@ -29,11 +29,11 @@ struct Table {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    find_taps(ResampleAxis axis, ResampleTaps* taps, Pixels* made) {
+    find_taps(ResampleAxis axis, ResampleTaps* taps, PixelRange* made) {
   const Index first = Index{blockIdx.x} * kThreads + threadIdx.x,
               step = Index{gridDim.x} * kThreads;
   for (Index p = first; p < axis.out; p += step) taps[p] = axis.taps(p);
-  for (Index i = first; made != nullptr && i < axis.in; i += step) made[i] = axis.made_of(i);
+  for (Index i = first; made != nullptr && i < axis.in; i += step) made[i] = axis.users_of(i);
 }
 
 struct ImageSizes {
@@ -47,7 +47,7 @@ __global__ void resample_pixels(ImageSizes s, Table down, Table across, const T*
   for_items(s.images * s.to[0], s.to[1] * s.packs, [&](Index row, Index item) {
     const Quotient line = divide(row, s.to[0]), pixel = divide(item, s.packs);
     const int p = static_cast<int>(line.rest), q = static_cast<int>(pixel.whole);
-    const Pixels rows = down.sources(p), columns = across.sources(q);
+    const PixelRange rows = down.sources(p), columns = across.sources(q);
     C sum[kCount] = {};
     for (int h = rows.first; h <= rows.last; ++h) {
       const double weight = down.weight(p, h);
@@ -74,11 +74,11 @@ void CudaBackend::issue(const Resample& args) {
   for (int i = 0; i < 2; ++i) {
     const ResampleAxis axis = args.axis(i);
     auto& [taps, made] = memory[i];
-    static_assert(sizeof(ResampleTaps) == 3 * sizeof(double) && sizeof(Pixels) == 8);
+    static_assert(sizeof(ResampleTaps) == 3 * sizeof(double) && sizeof(PixelRange) == 8);
     taps = scratch(3 * axis.out, DType::kFloat64);
     made = args.transposed ? scratch(axis.in, DType::kFloat64) : Tensor();
     auto* const to = reinterpret_cast<ResampleTaps*>(taps.data<double>());
-    auto* const back = made ? reinterpret_cast<Pixels*>(made.data<double>()) : nullptr;
+    auto* const back = made ? reinterpret_cast<PixelRange*>(made.data<double>()) : nullptr;
     const Index places = args.transposed ? std::max(axis.in, axis.out) : axis.out;
     launch(find_taps, {{blocks_for(places, kThreads)}, {kThreads}, handle()}, axis, to, back);
     tables[i] = {to, back};

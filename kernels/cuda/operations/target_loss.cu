@@ -18,24 +18,24 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kMost = 1024;  ///< threads of a block
+constexpr int kWeighing = 1024;  ///< threads of a block
 /// The one that an operation ignores, or one that no label is.
 constexpr Index kNoLabel = std::numeric_limits<Index>::min();
 
 /// The rows' weights: added to *total, or of *factor the rows divided by them. One block.
-__global__ void __launch_bounds__(kMost)
+__global__ void __launch_bounds__(kWeighing)
     weigh_rows(const std::int32_t* labels, Index rows, Index classes, const double* weights,
                Index ignored, double* factor, double* total) {
-  __shared__ double shared[kMost / kWarp];
+  __shared__ double shared[kWeighing / kWarp];
   double sum = 0.0;
 #pragma unroll 4
-  for (Index i = threadIdx.x; i < rows; i += kMost) {
+  for (Index i = threadIdx.x; i < rows; i += kWeighing) {
     const Index label = labels[i];
     const bool valid = label >= 0 && label < classes;
     if (label != ignored && (valid || weights == nullptr))
       sum += weights != nullptr ? weights[label] : 1.0;
   }
-  sum = block_sum<kMost>(sum, shared);
+  sum = block_sum<kWeighing>(sum, shared);
   if (threadIdx.x != 0) return;
   if (total != nullptr) *total += sum;
   *factor = total != nullptr ? 1.0 : sum > 0.0 ? static_cast<double>(rows) / sum : 0.0;
@@ -154,8 +154,8 @@ Tensor weight_factor(CudaBackend& backend, const TargetLoss& args) {
   if (!args.weighted()) return {};
   const Outputs o = outputs_of(args.x);
   Tensor factor = backend.scratch(1, DType::kFloat64);
-  launch(weigh_rows, {{1}, {kMost}, backend.handle()}, args.targets.data<std::int32_t>(), o.rows,
-         o.classes, optional<double>(args.class_weights),
+  launch(weigh_rows, {{1}, {kWeighing}, backend.handle()}, args.targets.data<std::int32_t>(),
+         o.rows, o.classes, optional<double>(args.class_weights),
          args.ignored ? Index{*args.ignored} : kNoLabel, factor.data<double>(),
          optional<double>(args.total));
   return factor;
