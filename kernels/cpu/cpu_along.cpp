@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 
@@ -20,7 +21,7 @@ constexpr Index kKept = 64;
 /// Whether a comes before b: NaN does before all.
 template <class R>
 bool larger(R a, R b) {
-  return a > b || (a != a && b == b);
+  return a > b || (std::isnan(a) && !std::isnan(b));
 }
 
 /// The place of the largest number of a line, of equal ones the first.
@@ -36,7 +37,7 @@ Index largest_place(const R* line, Index n) {
     for (Index lane = 0; lane < kLanes; ++lane) {
       const R value = line[i + lane];
       most[lane] = value > most[lane] ? value : most[lane];
-      numbers += value == value;
+      numbers += std::isnan(value) ? 0 : 1;
     }
     number = number && numbers == kLanes;
   }
@@ -44,9 +45,9 @@ Index largest_place(const R* line, Index n) {
   for (const R value : most) best = value > best ? value : best;
   for (; i < n; ++i) {
     best = line[i] > best ? line[i] : best;
-    number = number && line[i] == line[i];
+    number = number && !std::isnan(line[i]);
   }
-  const auto is = [&](R value) { return number ? value == best : value != value; };
+  const auto is = [&](R value) { return number ? value == best : std::isnan(value); };
   return std::find_if(line, line + n, is) - line;
 }
 

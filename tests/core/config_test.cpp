@@ -223,6 +223,20 @@ TEST_CASE("core/config: objects and lists of objects that are wrong") {
   }
 }
 
+TEST_CASE("core/config: lists of lists of objects") {
+  ConfigSection c = config(R"({"branches": [[], [{"x": 3}, {}]], "wrong": [[{}], {}]})");
+  std::vector<ConfigSection> branches = c.sections("branches", true, "", true);
+  REQUIRE(branches.size() == 2);
+  CHECK(branches[0].sections("", false, "").empty());
+  std::vector<ConfigSection> items = branches[1].sections("", false, "");
+  REQUIRE(items.size() == 2);
+  for (ConfigSection& item : items) item.integer("x", 1, Range::any(), "");
+  CHECK(items[1].path("x") == "branches[1][1].x");
+  CHECK(c.resolved()["branches"] == nlohmann::json::parse(R"([[], [{"x": 3}, {"x": 1}]])"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { c.sections("wrong", true, "", true); }),
+                 "wrong[1]: expected a list, found"));
+}
+
 TEST_CASE("core/config: missing and unknown keys") {
   const auto required = [](ConfigSection& c) {
     c.section("model", "").required_integer("num_classes", Range::at_least(2), "");
