@@ -129,7 +129,7 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
   op.output_roles = {Role::kParameter};
   if (ignored) {
     op.name += ", one ignored, with the total";
-    op.outputs.push_back({});
+    op.outputs.emplace_back();
     op.output_roles.push_back(Role::kExact);
   }
   const TargetLoss settings{.kind = kind,
