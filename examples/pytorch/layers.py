@@ -98,6 +98,77 @@ class Blur(nn.Module):
         return blur(x, **self.args)
 
 
+class RmsNorm(nn.Module):
+    def __init__(self, features, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.eps = eps
+
+    def forward(self, x):
+        return on_last(lambda y: y * (y.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight, x)
+
+
+class LastGroupNorm(nn.GroupNorm):
+    """Of N×T×C too; of N×C×H×W and N×C as it is."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else super().forward(x)
+
+
+def torch_dim(x, dim):
+    """Starling's dimension of a batch: images are N×H×W×C there."""
+    dim = dim + x.dim() if dim < 0 else dim
+    return (0, 2, 3, 1)[dim] if x.dim() == 4 else dim
+
+
+class Softmax(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x):
+        return x.softmax(torch_dim(x, self.dim))
+
+
+class Branches(nn.ModuleList):
+    """The product of the branches' outputs; or they stand one behind the other along `dim`."""
+
+    def __init__(self, branches, dim=None):
+        super().__init__(branches)
+        self.dim = dim
+
+    def forward(self, x):
+        values = [branch(x) for branch in self]
+        return math.prod(values[1:], start=values[0]) if self.dim is None else torch.cat(values, torch_dim(values[0], self.dim))
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self, channels, few):
+        super().__init__()
+        self.fc1 = nn.Conv2d(channels, few, 1)
+        self.fc2 = nn.Conv2d(few, channels, 1)
+
+    def forward(self, x):
+        return x * self.fc2(self.fc1(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, width, heads, kv_heads, causal, dropout, bias):
+        super().__init__()
+        self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads, causal, dropout
+        rows = width // heads * (heads + 2 * kv_heads)
+        self.in_proj_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(rows, width)))
+        self.in_proj_bias = nn.Parameter(torch.zeros(rows)) if bias else None
+        self.out_proj = nn.Linear(width, width, bias)
+
+    def forward(self, x):
+        heads = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
+        q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), 1)
+        k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v, None, self.dropout if self.training else 0.0, self.causal)
+        return self.out_proj(y.transpose(1, 2).flatten(2))
+
+
 class Residual(nn.Module):
     def __init__(self, layers, shortcut):
         super().__init__()
@@ -169,13 +240,70 @@ def sequential(x, place, *, layers):
     return make_sequential(layers, x, f"{place}.layers")
 
 
+def rms_norm(x, place, *, eps=1e-5):
+    return RmsNorm(last(x), eps)
+
+
+def group_norm(x, place, *, num_groups, eps=1e-5, affine=True):
+    return LastGroupNorm(num_groups, last(x), eps, affine)
+
+
+def instance_norm(x, place, *, eps=1e-5, affine=False):
+    return LastGroupNorm(last(x), last(x), eps, affine)
+
+
+def softmax(x, place, *, dim=-1):
+    return Softmax(dim)
+
+
+def conv_transpose2d(x, place, *, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, output_padding=0):
+    return nn.ConvTranspose2d(x.shape[1], out_channels, pair(kernel_size), pair(stride), pair(padding), pair(output_padding), groups, bias,
+                              pair(dilation))
+
+
+def upsample(x, place, *, scale_factor, mode="nearest"):
+    return nn.Upsample(scale_factor=float(scale_factor), mode=mode, align_corners=False if mode == "bilinear" else None)
+
+
+def adaptive_avg_pool2d(x, place, *, output_size):
+    return nn.AdaptiveAvgPool2d(pair(output_size))
+
+
+def squeeze_excite(x, place, *, reduction=16):
+    return SqueezeExcite(x.shape[1], max(1, x.shape[1] // reduction))
+
+
+def multi_head_attention(x, place, *, num_heads, kv_heads=0, causal=False, dropout=0.0, bias=True):
+    return SelfAttention(last(x), num_heads, kv_heads or num_heads, causal, dropout, bias)
+
+
+def make_branches(x, place, branches):
+    return [make_sequential(layers, x, f"{place}.branches[{i}]") for i, layers in enumerate(branches)]
+
+
+def multiply(x, place, *, branches):
+    return Branches(make_branches(x, place, branches))
+
+
+def concat(x, place, *, branches, dim=-1):
+    return Branches(make_branches(x, place, branches), dim)
+
+
+def checkpoint(x, place, *, layers):
+    """What is computed again in Starling is what is computed."""
+    return make_sequential(layers, x, f"{place}.layers")
+
+
 def plain(module):
     return lambda x, place: module()
 
 
 LAYERS = {maker.__name__: maker for maker in (conv2d, linear, batch_norm, layer_norm, embedding, layer_scale, max_pool2d, avg_pool2d,
-                                              blur_pool2d, global_avg_pool, dropout, stochastic_depth, residual, sequential)}
-LAYERS |= {"relu": plain(nn.ReLU), "relu6": plain(nn.ReLU6), "gelu": plain(nn.GELU), "silu": plain(nn.SiLU), "flatten": plain(nn.Flatten)}
+                                              blur_pool2d, global_avg_pool, dropout, stochastic_depth, residual, sequential, rms_norm,
+                                              group_norm, instance_norm, softmax, conv_transpose2d, upsample, adaptive_avg_pool2d,
+                                              squeeze_excite, multi_head_attention, multiply, concat, checkpoint)}
+LAYERS |= {"relu": plain(nn.ReLU), "relu6": plain(nn.ReLU6), "gelu": plain(nn.GELU), "silu": plain(nn.SiLU), "flatten": plain(nn.Flatten),
+           "sigmoid": plain(nn.Sigmoid), "tanh": plain(nn.Tanh), "softplus": plain(nn.Softplus)}
 
 
 def make_sequential(specs, x, place):

@@ -38,6 +38,13 @@ KEYS = {
         {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 16, "kernel_size": 3, "padding": 2, "dilation": 2},
                                         {"type": "batch_norm"}],
          "shortcut": [{"type": "conv2d", "out_channels": 16, "kernel_size": 1}]},
+        {"type": "group_norm", "num_groups": 4}, {"type": "squeeze_excite", "reduction": 4},
+        {"type": "multiply", "branches": [[], [{"type": "conv2d", "out_channels": 1, "kernel_size": 1}, {"type": "sigmoid"}]]},
+        {"type": "concat", "branches": [[], [{"type": "softmax", "dim": -1}], [{"type": "instance_norm", "affine": True}, {"type": "tanh"}]]},
+        {"type": "checkpoint", "layers": [{"type": "conv_transpose2d", "out_channels": 16, "kernel_size": [3, 2], "stride": 2,
+                                           "padding": [1, 0], "output_padding": 1, "groups": 4}, {"type": "softplus"}, {"type": "rms_norm"}]},
+        {"type": "upsample", "scale_factor": 0.6}, {"type": "upsample", "scale_factor": 1.5, "mode": "bilinear"},
+        {"type": "adaptive_avg_pool2d", "output_size": [5, 4]},
         {"type": "relu"}, {"type": "avg_pool2d", "kernel_size": [2, 1], "padding": [1, 0]},
         {"type": "sequential", "layers": [{"type": "global_avg_pool"}, {"type": "layer_scale", "init": 3}, {"type": "gelu"}]},
         {"type": "flatten"}, {"type": "dropout"}, {"type": "linear", "out_features": 3}]},
@@ -58,7 +65,8 @@ def listed(kind):
 
 
 def types(specs):
-    return {t for s in specs for t in ({s["type"]} | types(s.get("layers", [])) | types(s.get("shortcut", [])))}
+    return {t for s in specs for t in ({s["type"]} | types(s.get("layers", [])) | types(s.get("shortcut", []))
+                                       | types(sum(s.get("branches", []), [])))}
 
 
 def make_pictures():
@@ -119,7 +127,7 @@ def refused(model, text):
 torch.manual_seed(1)
 assert sorted(MODELS) == sorted(listed("models")), set(MODELS) ^ set(listed("models"))
 assert sorted(LAYERS) == sorted(listed("layers")), set(LAYERS) ^ set(listed("layers"))
-OF_PICTURES = set(LAYERS) - {"embedding"}  # which takes tokens: tests/parity has it
+OF_PICTURES = set(LAYERS) - {"embedding", "multi_head_attention"}  # which take no pictures: tests/parity, tests/layers have them
 assert types(KEYS["sequential"]["layers"]) == OF_PICTURES, OF_PICTURES - types(KEYS["sequential"]["layers"])
 refused({"type": "resnet20", "width": 2}, "model.width: is not known here of the model resnet20; known: blur_pool")
 refused({"type": "perceiver"}, "model.type: the model perceiver is not known here; known: resnet20")
