@@ -307,7 +307,7 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
       give(sums + r * line, g.depth, none ? R(0) : 1 / total[r], g.out.at(n, h, query + r));
       const R logarithm = math::logarithm(total[r]);
       g.lse[(n * g.heads + h) * g.queries + query + r] =
-          none ? kNone : most[r] * static_cast<R>(kLn2) + logarithm;
+          none ? -kNone : most[r] * static_cast<R>(kLn2) + logarithm;
     }
   }
 }
@@ -345,8 +345,7 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
         R sum = 0;
         for (Index d = 0; d < g.depth; ++d) sum += widen(y[d]) * dy[r * line + d];
         delta[r] = sum;
-        const R from = g.lse[(n * g.heads + h) * g.queries + r];
-        lse[r] = from == kNone ? -kNone : from * static_cast<R>(kLog2E);
+        lse[r] = g.lse[(n * g.heads + h) * g.queries + r] * static_cast<R>(kLog2E);
       }
       for (Index key = 0; key < g.keys; key += kBlock) {
         const Index count = g.keys - key < kBlock ? g.keys - key : kBlock;

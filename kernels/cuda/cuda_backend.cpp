@@ -208,6 +208,14 @@ void CudaBackend::issue(const Conv2dBackwardWeights& args) {
   if (args.dbias) reduce({args.dy, args.dbias, args.accumulate});
 }
 
+void CudaBackend::issue(const AttentionForward& args) {
+  if (!cudnn_ || !cudnn_->attention_forward(args, handle())) plain_attention_forward(*this, args);
+}
+
+void CudaBackend::issue(const AttentionBackward& args) {
+  if (!cudnn_ || !cudnn_->attention_backward(args, handle())) plain_attention_backward(*this, args);
+}
+
 void CudaBackend::issue(const Matmul& args) {
   for (const Matmul& part : batches_of(args)) product(part);
 }

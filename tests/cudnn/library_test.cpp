@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/cuda/libraries/cudnn_finish.h"
@@ -148,6 +149,65 @@ TEST_CASE("cudnn/library: a bias is added by a pass of its own") {
       check_within(2 * rounding(dtype), forward.y, wide.y, "y");
       CHECK(library.graphs->planned.size() == 1);
       CHECK(library.graphs->planned.begin()->second == 1);
+    }
+  }
+}
+
+TEST_CASE("cudnn/library: attention puts every tensor where it belongs, masks and groups too") {
+  const std::int64_t n = 2, heads = 4, kv_heads = 2, places = 10, depth = 8;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const bool masked : {false, true}) {
+      Library library;
+      const Tensor one = filled({n, places, (heads + 2 * kv_heads) * depth}, dtype, 1),
+                   y = empty({n, places, heads * depth}, dtype),
+                   lse(cpu(), {n, heads, places}, DType::kFloat32),
+                   mask = filled({places, places}, dtype, 2);
+      // Query 3 sees nothing.
+      for (std::int64_t j = 0; j < places; ++j) set(mask, 3 * places + j, -INFINITY);
+      const auto part = [&](const Tensor& x, std::int64_t first, std::int64_t count) {
+        return View(x).split(2, depth).slice(2, first, count).transposed(1, 2);
+      };
+      const auto set_inputs = [&](Attention& args, const Tensor& x, const Tensor& given) {
+        args.q = part(x, 0, heads), args.k = part(x, heads, kv_heads);
+        args.v = part(x, heads + kv_heads, kv_heads);
+        args.causal = !masked, args.scale = 0.25;
+        if (masked) args.mask = View(given, {n, heads, places, places}, {0, 0, places, 1}, 0);
+      };
+      AttentionForward forward;
+      set_inputs(forward, one, mask);
+      forward.y = part(y, 0, heads), forward.lse = lse;
+      REQUIRE(library.cudnn->attention_forward(forward, nullptr));
+      AttentionForward wide;
+      const Tensor wide_one = widened(one), wide_y = empty(y.shape(), DType::kFloat32),
+                   wide_lse(cpu(), lse.shape(), DType::kFloat32), wide_mask = widened(mask);
+      set_inputs(wide, wide_one, wide_mask);
+      wide.y = part(wide_y, 0, heads), wide.lse = wide_lse;
+      cpu().attention_forward(wide);
+      check_same(y, wide_y, "y");
+      CHECK(std::isinf(get(lse, 3)) == masked);
+
+      AttentionBackward back, wide_back;
+      const Tensor dy = filled(y.shape(), dtype, 3), d = empty(one.shape(), dtype),
+                   wide_d = empty(one.shape(), DType::kFloat32), wide_dy = widened(dy);
+      set_inputs(back, one, mask), set_inputs(wide_back, wide_one, wide_mask);
+      back.y = forward.y, back.dy = part(dy, 0, heads), back.lse = lse;
+      wide_back.y = wide.y, wide_back.dy = part(wide_dy, 0, heads), wide_back.lse = wide_lse;
+      back.dq = part(d, 0, heads), back.dk = part(d, heads, kv_heads);
+      back.dv = part(d, heads + kv_heads, kv_heads);
+      wide_back.dq = part(wide_d, 0, heads), wide_back.dk = part(wide_d, heads, kv_heads);
+      wide_back.dv = part(wide_d, heads + kv_heads, kv_heads);
+      REQUIRE(library.cudnn->attention_backward(back, nullptr));
+      cpu().attention_backward(wide_back);
+      check_within(2 * rounding(dtype), d, wide_d, "gradients");
+      CHECK(library.graphs->planned.size() == 2);
+
+      // Dropout, other types and masks that repeat are the own kernels'.
+      forward.p = 0.1;
+      CHECK_FALSE(library.cudnn->attention_forward(forward, nullptr));
+      CHECK_FALSE(library.cudnn->attention_forward(wide, nullptr));
+      forward.p = 0.0;
+      forward.mask = View(mask, {n, heads, places, places}, {0, 0, 0, 1}, 0);
+      CHECK_FALSE(library.cudnn->attention_forward(forward, nullptr));
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/forwarding_backend.h"
+#include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 #include "layers/layer.h"
 
@@ -29,6 +30,8 @@ class Listener final : public ForwardingBackend {
   void issue(const Conv2dForward& args) override { note(args); }
   void issue(const Conv2dBackwardData& args) override { note(args); }
   void issue(const Conv2dBackwardWeights& args) override { note(args); }
+  void issue(const AttentionForward& args) override { note(args); }
+  void issue(const AttentionBackward& args) override { note(args); }
 
  private:
   template <class Args>

@@ -8,7 +8,9 @@
 #include <set>
 #include <sstream>
 
+#include "core/backend.h"
 #include "core/error.h"
+#include "core/operations/attention.h"
 #include "kernels/cuda/libraries/cudnn_graphs.h"
 #include "tests/cudnn/model_calls.h"
 
@@ -119,6 +121,62 @@ TEST_CASE(
             "MiB, planned in {:.0f} ms\n",
             device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs,
             static_cast<double>(workspace) / 1048576.0, milliseconds_since(start));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "cudnn/plans: attention has an engine on an H200, an H100 and an A100, in bf16 and fp16, with "
+    "sums in a fixed order") {
+  struct Case {
+    std::int64_t n, heads, kv_heads, queries, keys, depth;
+    bool causal, packed, masked;
+  };
+  // GPT-2, a larger one's context, Llama's groups, ViT's 197 places, a longer memory, masks.
+  const Case cases[] = {{8, 12, 12, 1024, 1024, 64, true, true, false},
+                        {1, 16, 16, 4096, 4096, 128, true, true, false},
+                        {2, 32, 8, 2048, 2048, 128, true, false, false},
+                        {64, 3, 3, 197, 197, 64, false, true, false},
+                        {4, 8, 8, 100, 300, 40, false, false, false},
+                        {4, 8, 8, 256, 256, 64, false, false, true},
+                        {4, 8, 2, 250, 250, 64, true, false, true}};
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const auto meta = make_meta_backend();
+    for (const Device& device : kDevices) {
+      const auto maker = maker_for(device);
+      for (const Case& c : cases) {
+        const std::int64_t all = c.heads + 2 * c.kv_heads;
+        const Tensor one(*meta, {c.n, c.queries, all * c.depth}, dtype),
+            y(*meta, {c.n, c.queries, c.heads * c.depth}, dtype);
+        const auto part = [&](const Tensor& x, std::int64_t first, std::int64_t count) {
+          return View(x).split(2, c.depth).slice(2, first, count).transposed(1, 2);
+        };
+        const auto whole = [&](std::int64_t heads, std::int64_t places) {
+          return View(Tensor(*meta, {c.n, heads, places, c.depth}, dtype));
+        };
+        AttentionBackward back;
+        back.q = c.packed ? part(one, 0, c.heads) : whole(c.heads, c.queries);
+        back.k = c.packed ? part(one, c.heads, c.kv_heads) : whole(c.kv_heads, c.keys);
+        back.v = c.packed ? part(one, c.heads + c.kv_heads, c.kv_heads) : whole(c.kv_heads, c.keys);
+        back.dq = back.q, back.dk = back.k, back.dv = back.v;
+        back.y = back.dy = c.packed ? part(y, 0, c.heads) : whole(c.heads, c.queries);
+        back.causal = c.causal;
+        back.scale = 0.125;
+        if (c.masked)
+          back.mask = View(Tensor(*meta, {c.queries, c.keys}, dtype),
+                           {c.n, c.heads, c.queries, c.keys}, {0, 0, c.keys, 1}, 0);
+        AttentionForward forward;
+        static_cast<Attention&>(forward) = back;
+        forward.y = back.y;
+        std::string why;
+        for (const auto& spec : {cuda::spec_of(forward, why), cuda::spec_of(back, why)}) {
+          REQUIRE_MESSAGE(spec, why);
+          // A driver alone can compile them.
+          const Planned planned = plan(*maker, *spec, {}, 0);
+          CHECK_MESSAGE(planned.candidates > 0, device.name, " ", cuda::text(*spec), " ",
+                        planned.why);
+        }
       }
     }
   }

@@ -54,7 +54,7 @@ void reference(const AttentionRow& row, const Element& x, const Result& y, Numbe
       most = std::max(most, score);
     }
     for (double& score : scores) sum += score = std::exp(score - (most == kNone ? 0.0 : most));
-    lse[at(i)] = sum == 0.0 ? kNone : most + std::log(sum);
+    lse[at(i)] = sum == 0.0 ? -kNone : most + std::log(sum);
     for (Index d = 0; d < row.depth; ++d) y(n, h, t, d) = 0.0;
     for (Index j = 0; j < keys && sum != 0.0; ++j) {
       const Index place = i * row.keys + j;

@@ -22,6 +22,16 @@ namespace {
 
 /// A missing tensor has no address, and no graph takes that.
 Binding bind(GraphTensor as, const Tensor& tensor) { return {as, tensor ? tensor.raw() : nullptr}; }
+/// What both passes of attention read.
+Bindings bind(const Attention& args, const View& y, const Tensor& lse) {
+  Bindings result{{GraphTensor::kQ, args.q.raw()},
+                  {GraphTensor::kK, args.k.raw()},
+                  {GraphTensor::kV, args.v.raw()},
+                  {GraphTensor::kY, y.raw()},
+                  bind(GraphTensor::kStats, lse)};
+  if (args.mask) result.push_back({GraphTensor::kMask, args.mask.raw()});
+  return result;
+}
 
 /// cuDNN's engines were asked for tensors that start on 16 bytes.
 bool aligned(const Bindings& bindings) {
@@ -77,6 +87,28 @@ class CudnnLibrary final : public Cudnn {
     return true;
   }
 
+  bool attention_forward(const AttentionForward& args, StreamHandle stream) override {
+    const Bindings bindings = bind(args, args.y, args.lse);
+    Plan* plan = find(args, bindings);
+    if (!plan) return false;
+    plans_.run(*plan, bindings, stream);
+    // Of queries that see no key cuDNN makes NaN.
+    if (args.mask) clear_unseeing(args, stream);
+    return true;
+  }
+
+  bool attention_backward(const AttentionBackward& args, StreamHandle stream) override {
+    Bindings bindings = bind(args, args.y, args.lse);
+    bindings.insert(bindings.end(), {{GraphTensor::kDy, args.dy.raw()},
+                                     {GraphTensor::kDq, args.dq.raw()},
+                                     {GraphTensor::kDk, args.dk.raw()},
+                                     {GraphTensor::kDv, args.dv.raw()}});
+    Plan* plan = find(args, bindings);
+    if (!plan) return false;
+    plans_.run(*plan, bindings, stream);
+    return true;
+  }
+
   std::string version() const override { return plans_.version(); }
 
  private:
@@ -91,7 +123,7 @@ class CudnnLibrary final : public Cudnn {
     if (!spec) {
       if (refused_.insert(why).second)
         log::write(log::Level::kDebug,
-                   fmt::format("[cudnn] conv2d is not one graph of cuDNN's: {}", why));
+                   fmt::format("[cudnn] an operation is not one graph of cuDNN's: {}", why));
       return nullptr;
     }
     return aligned(bindings) ? plans_.find(*spec) : nullptr;

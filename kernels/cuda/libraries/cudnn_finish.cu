@@ -1,6 +1,9 @@
 #include "kernels/cuda/libraries/cudnn_finish.h"
 
+#include <limits>
+
 #include "core/error.h"
+#include "kernels/cuda/device/block_reduce.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -52,6 +55,28 @@ __global__ void take_gradient_kernel(const T* from, float* to, Index n, bool acc
     to[i] = (accumulate ? to[i] : 0.0f) + widen(from[i]);
 }
 
+/// A warp to a query: it looks for a key that is not masked.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    clear_unseeing_kernel(const T* mask, Index mask_sample, Index mask_head, Index mask_query,
+                          Index heads, Index queries, Index keys, Index rows, bool causal, T* y,
+                          Index sample, Index head, Index place, Index depth, float* lse) {
+  const Index row = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (row >= rows) return;
+  const Index t = row % queries, h = row / queries % heads, n = row / queries / heads,
+              end = causal ? min(keys, t + 1) : keys;
+  const T* own = mask + n * mask_sample + h * mask_head + t * mask_query;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (Index first = 0; first < end; first += kWarp) {
+    const Index j = first + lane;
+    const bool seen = j < end && !(widen(own[j]) == -std::numeric_limits<float>::infinity());
+    if (__any_sync(kFullWarp, seen)) return;
+  }
+  for (Index d = lane; d < depth; d += kWarp)
+    y[n * sample + h * head + t * place + d] = narrow<T>(0.0f);
+  if (lane == 0) lse[row] = std::numeric_limits<float>::infinity();
+}
+
 template <class F>
 void type_of(const Tensor& x, F&& f) {
   switch (x.dtype()) {
@@ -95,6 +120,18 @@ void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, Stream
     launch(take_gradient_kernel<T>,
            {{blocks_for(from.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, source,
            target, from.elements(), accumulate, packable(source, target));
+  });
+}
+
+void clear_unseeing(const AttentionForward& args, StreamHandle stream) {
+  const View &mask = args.mask, &y = args.y;
+  const Index rows = args.lse.elements();
+  type_of(y.tensor(), [&](auto type) {
+    using T = decltype(type);
+    launch(clear_unseeing_kernel<T>, {{blocks_for(rows, kThreads / kWarp)}, {kThreads}, stream},
+           mask.data<T>(), mask.stride(0), mask.stride(1), mask.stride(2), y.shape()[1],
+           y.shape()[2], mask.shape()[3], rows, args.causal, y.data<T>(), y.stride(0), y.stride(1),
+           y.stride(2), y.shape()[3], args.lse.data<float>());
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/operations/attention.h"
 #include "core/tensor.h"
 #include "kernels/cuda/runtime/runtime.h"
 
@@ -11,5 +12,8 @@ void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream);
 
 /// to = from, or to += from; `to` is fp32, `from` fp32 or low precision.
 void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream);
+
+/// Of queries whose keys are all masked: y = 0, lse = +infinity.
+void clear_unseeing(const AttentionForward& args, StreamHandle stream);
 
 }  // namespace starling::cuda

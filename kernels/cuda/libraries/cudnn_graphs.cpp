@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -62,7 +63,8 @@ class OpenGraph final : public fe::graph::Graph {
 /// Builds the frontend's graph for a spec.
 class GraphBuilder {
  public:
-  GraphBuilder(OpenGraph& graph, const GraphSpec& spec) : graph_(graph), spec_(spec) {}
+  GraphBuilder(OpenGraph& graph, const GraphSpec& spec, const PlanRules& rules)
+      : graph_(graph), spec_(spec), rules_(rules) {}
 
   void build() {
     graph_.set_io_data_type(type_of(spec_.dtype))
@@ -72,6 +74,8 @@ class GraphBuilder {
       case GraphKind::kForward: return forward();
       case GraphKind::kBackwardData: return backward_data();
       case GraphKind::kBackwardWeights: return backward_weights();
+      case GraphKind::kAttentionForward: return attention_forward();
+      case GraphKind::kAttentionBackward: return attention_backward();
     }
   }
 
@@ -132,8 +136,55 @@ class GraphBuilder {
            GraphTensor::kDweight, weight());
   }
 
+  /// A tensor of attention, of q's sizes or of k's; `i` counts AttentionGraph::strides.
+  Layout heads(const std::array<std::int64_t, 4>& sizes, std::size_t i) const {
+    const auto [sample, head, place] = spec_.attention.strides[i];
+    return {Sizes(sizes.begin(), sizes.end()), {sample, head, place, 1}};
+  }
+  /// The logarithms of the sums, N×H×T×1.
+  Layout stats() const {
+    const auto [n, h, t, d] = spec_.x;
+    return {{n, h, t, 1}, {h * t, t, 1, 1}};
+  }
+  template <class A>
+  A attention() {
+    const AttentionGraph& graph = spec_.attention;
+    A attributes;
+    attributes.set_attn_scale(graph.scale);
+    if (graph.causal) attributes.set_causal_mask(true);
+    if (graph.mask[2] > 0)
+      attributes.set_bias(
+          input(GraphTensor::kMask, {Sizes(graph.mask.begin(), graph.mask.end()),
+                                     Sizes(graph.mask_stride.begin(), graph.mask_stride.end())}));
+    return attributes;
+  }
+  void attention_forward() {
+    auto attributes = attention<fe::graph::SDPA_attributes>();
+    attributes.set_generate_stats(true);
+    const auto [y, sums] = graph_.sdpa(input(GraphTensor::kQ, heads(spec_.x, 0)),
+                                       input(GraphTensor::kK, heads(spec_.y, 1)),
+                                       input(GraphTensor::kV, heads(spec_.y, 2)), attributes);
+    output(y, GraphTensor::kY, heads(spec_.x, 3));
+    output(sums, GraphTensor::kStats, stats());
+    sums->set_data_type(fe::DataType_t::FLOAT);
+  }
+  void attention_backward() {
+    auto attributes = attention<fe::graph::SDPA_backward_attributes>();
+    attributes.set_deterministic_algorithm(rules_.deterministic);
+    const Attributes sums = input(GraphTensor::kStats, stats());
+    sums->set_data_type(fe::DataType_t::FLOAT);
+    const auto [dq, dk, dv] = graph_.sdpa_backward(
+        input(GraphTensor::kQ, heads(spec_.x, 0)), input(GraphTensor::kK, heads(spec_.y, 1)),
+        input(GraphTensor::kV, heads(spec_.y, 2)), input(GraphTensor::kY, heads(spec_.x, 3)),
+        input(GraphTensor::kDy, heads(spec_.x, 4)), sums, attributes);
+    output(dq, GraphTensor::kDq, heads(spec_.x, 5));
+    output(dk, GraphTensor::kDk, heads(spec_.y, 6));
+    output(dv, GraphTensor::kDv, heads(spec_.y, 7));
+  }
+
   OpenGraph& graph_;
   const GraphSpec& spec_;
+  const PlanRules& rules_;
 };
 
 /// cuDNN's handle on the device of the thread that makes it.
@@ -149,14 +200,22 @@ class Handle {
   cudnnHandle_t handle_ = nullptr;
 };
 
+/// A device that is not here, and its compute capability, times ten, which graphs of attention ask
+/// for.
+struct Described {
+  std::shared_ptr<const fe::DeviceProperties> properties;
+  int capability = 0;
+};
+
 class Plan final : public GraphPlan {
  public:
   /// Plans a graph; without a handle it is for `described` and cannot run.
   Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle,
-       std::shared_ptr<const fe::DeviceProperties> described, std::string& why)
+       const Described& described, std::string& why)
       : spec_(spec), handle_(std::move(handle)) {
-    GraphBuilder(graph_, spec_).build();
-    if (described) graph_.set_device_properties(described);
+    if (!handle_)
+      graph_.set_device_properties(described.properties).set_sm_version(described.capability);
+    GraphBuilder(graph_, spec_, rules).build();
     fe::error_t status = graph_.validate();
     if (status.is_good())
       status =
@@ -253,7 +312,7 @@ class Plan final : public GraphPlan {
 
 class Maker final : public GraphMaker {
  public:
-  Maker(std::shared_ptr<Handle> handle, std::shared_ptr<const fe::DeviceProperties> described)
+  Maker(std::shared_ptr<Handle> handle, Described described)
       : handle_(std::move(handle)), described_(std::move(described)) {}
 
   std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules& rules,
@@ -267,13 +326,13 @@ class Maker final : public GraphMaker {
 
  private:
   std::shared_ptr<Handle> handle_;
-  std::shared_ptr<const fe::DeviceProperties> described_;
+  Described described_;
 };
 
 }  // namespace
 
 std::unique_ptr<GraphMaker> make_device_graphs() {
-  return std::make_unique<Maker>(std::make_shared<Handle>(), nullptr);
+  return std::make_unique<Maker>(std::make_shared<Handle>(), Described());
 }
 
 std::unique_ptr<GraphMaker> make_described_graphs(std::string_view json) {
@@ -282,7 +341,12 @@ std::unique_ptr<GraphMaker> make_described_graphs(std::string_view json) {
   if (status.is_bad())
     fail(ExitCode::kUsage, "cudnn", "the device's description is not understood: {}",
          message_of(status));
-  return std::make_unique<Maker>(nullptr, std::move(properties));
+  // "deviceVer":900
+  constexpr std::string_view kKey = "\"deviceVer\":";
+  int version = 0;
+  if (const std::size_t at = json.find(kKey); at != std::string_view::npos)
+    std::from_chars(json.data() + at + kKey.size(), json.data() + json.size(), version);
+  return std::make_unique<Maker>(nullptr, Described{std::move(properties), version / 10});
 }
 
 }  // namespace starling::cuda

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+
 #include "core/error.h"
 #include "core/operations/convolutions.h"
 
@@ -16,8 +18,7 @@ bool graph_type(DType dtype, std::string& why) {
   return false;
 }
 
-std::array<std::int64_t, 4> image(const Tensor& x) {
-  const Shape& shape = x.shape();
+std::array<std::int64_t, 4> sizes(const Shape& shape) {
   return {shape[0], shape[1], shape[2], shape[3]};
 }
 
@@ -25,7 +26,7 @@ std::array<std::int64_t, 4> image(const Tensor& x) {
 /// them.
 std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tensor& y,
                                      const Window2d& window, DType dtype, std::string& why) {
-  GraphSpec spec{.kind = kind, .dtype = dtype, .x = image(x), .y = image(y)};
+  GraphSpec spec{.kind = kind, .dtype = dtype, .x = sizes(x.shape()), .y = sizes(y.shape())};
   spec.kernel = window.kernel;
   spec.stride = window.stride;
   spec.padding = window.padding;
@@ -36,9 +37,53 @@ std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tens
   return spec;
 }
 
+/// The spec that both passes of attention share, of these tensors.
+std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
+                                   std::initializer_list<const View*> tensors, std::string& why) {
+  const DType dtype = args.q.dtype();
+  GraphSpec spec{
+      .kind = kind, .dtype = dtype, .x = sizes(args.q.shape()), .y = sizes(args.k.shape())};
+  if (args.q.elements() == 0 || args.k.elements() == 0) return why = "it is empty", std::nullopt;
+  if (!is_low_precision(dtype))
+    return why = fmt::format("{} is left to the own kernels", name_of(dtype)), std::nullopt;
+  if (args.p > 0.0) return why = "cuDNN drops other weights", std::nullopt;
+  AttentionGraph& graph = spec.attention;
+  graph.causal = args.causal;
+  graph.scale = static_cast<float>(args.scale);
+  // Engines load 16 bytes at once.
+  bool whole = spec.x[3] % 8 == 0;
+  for (const View* x : tensors) {
+    graph.strides.push_back({x->stride(0), x->stride(1), x->stride(2)});
+    for (int d = 0; d < 3; ++d) whole = whole && x->stride(d) % 8 == 0;
+  }
+  if (args.mask) {
+    for (int d = 0; d < 4; ++d) {
+      const auto i = static_cast<std::size_t>(d);
+      const bool repeats = args.mask.stride(d) == 0;
+      graph.mask[i] = repeats ? 1 : args.mask.shape()[d];
+      graph.mask_stride[i] = args.mask.stride(d);
+    }
+    // No engine repeats a mask for queries or keys.
+    if (graph.mask[2] != spec.x[2] || graph.mask[3] != spec.y[2] || graph.mask_stride[3] != 1)
+      return why = "its mask repeats for queries or keys", std::nullopt;
+  }
+  if (!whole) return why = "its places do not begin at multiples of 16 bytes", std::nullopt;
+  return spec;
+}
+
+/// Of attention, what text() says.
+std::string attention_text(const GraphSpec& spec) {
+  const AttentionGraph& graph = spec.attention;
+  return fmt::format("attention {} {} {} by {}{}{}",
+                     spec.kind == GraphKind::kAttentionForward ? "forward" : "backward",
+                     name_of(spec.dtype), fmt::join(spec.x, "x"), fmt::join(spec.y, "x"),
+                     graph.causal ? " causal" : "", graph.mask[2] > 0 ? " masked" : "");
+}
+
 }  // namespace
 
 std::string text(const GraphSpec& spec) {
+  if (spec.kind >= GraphKind::kAttentionForward) return attention_text(spec);
   constexpr std::string_view kNames[] = {"forward", "backward data", "backward weights"};
   std::string line =
       fmt::format("conv2d {} {} {} -> {} kernel {}", kNames[static_cast<std::size_t>(spec.kind)],
@@ -65,6 +110,16 @@ std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& wh
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why) {
   return convolution(GraphKind::kBackwardWeights, args.x, args.dy, args.window, args.dy.dtype(),
                      why);
+}
+
+std::optional<GraphSpec> spec_of(const AttentionForward& args, std::string& why) {
+  return attention(GraphKind::kAttentionForward, args, {&args.q, &args.k, &args.v, &args.y}, why);
+}
+
+std::optional<GraphSpec> spec_of(const AttentionBackward& args, std::string& why) {
+  return attention(GraphKind::kAttentionBackward, args,
+                   {&args.q, &args.k, &args.v, &args.y, &args.dy, &args.dq, &args.dk, &args.dv},
+                   why);
 }
 
 }  // namespace starling::cuda

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/backend.h"
+#include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/products.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -41,6 +42,8 @@ class Cudnn {
   virtual bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) = 0;
   /// Computes dweight alone; dbias is the backend's.
   virtual bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) = 0;
+  virtual bool attention_forward(const AttentionForward& args, StreamHandle stream) = 0;
+  virtual bool attention_backward(const AttentionBackward& args, StreamHandle stream) = 0;
   virtual std::string version() const = 0;
 };
 /// Opens cuDNN; null on the fake runtime without stand-ins. So does open_blas().

@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     const Index i = part.first + ty * kOwn + r;
     if (tx == 0 && part.column == 0 && i < s.queries) {
       lse[(part.n * s.count + part.h) * s.queries + i] =
-          total[r] == R(0) ? kNone : most[r] + math::logarithm(total[r]);
+          total[r] == R(0) ? -kNone : most[r] + math::logarithm(total[r]);
     }
     total[r] = total[r] == R(0) ? R(0) : R(1) / total[r];
   }
@@ -329,7 +329,7 @@ __device__ inline void weights_and_slopes(
       const R score = s.score(weights[r][c], n, h, i, j),
               factor = s.p > 0.0f ? shared.tile[ty * kOwn + r][tx + c * kSide] : R(1);
       // A query without keys has no weights; what lies behind the diagonal has none.
-      const bool none = !s.sees(i, j) || lse == -std::numeric_limits<R>::infinity();
+      const bool none = !s.sees(i, j) || lse == std::numeric_limits<R>::infinity();
       const R weight = none ? R(0) : math::exponential(score - lse);
       slopes[r][c] = none ? R(0) : weight * (slopes[r][c] * factor - delta) * s.scale;
       weights[r][c] = weight * factor;
@@ -508,9 +508,6 @@ void plain_attention_backward(CudaBackend& backend, const AttentionBackward& arg
     });
   });
 }
-
-void CudaBackend::issue(const AttentionForward& args) { plain_attention_forward(*this, args); }
-void CudaBackend::issue(const AttentionBackward& args) { plain_attention_backward(*this, args); }
 
 void CudaBackend::issue(const Rotary& args) {
   const Index half = args.x.shape().back() / 2, rows = args.x.elements() / (2 * half);

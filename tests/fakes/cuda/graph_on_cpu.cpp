@@ -1,9 +1,13 @@
 #include "tests/fakes/cuda/graph_on_cpu.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
+#include <limits>
 
 #include "core/error.h"
+#include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/products.h"
 
@@ -43,6 +47,17 @@ class GraphOnCpu {
       : spec_(spec), bindings_(bindings), cpu_(cpu) {}
 
   void run() {
+    if (spec_.kind >= GraphKind::kAttentionForward) {
+      spec_.kind == GraphKind::kAttentionForward ? attention_forward() : attention_backward();
+    } else {
+      convolution();
+    }
+    require(used_ == bindings_.size(), "shim", "{}: {} of {} tensors were the graph's", text(spec_),
+            used_, bindings_.size());
+  }
+
+ private:
+  void convolution() {
     const auto& [n, h, w, c] = spec_.x;
     const auto& [m, p, q, o] = spec_.y;
     const Shape x{n, h, w, c}, y{m, p, q, o},
@@ -76,12 +91,83 @@ class GraphOnCpu {
         out(GraphTensor::kDweight, dweight, io);
         break;
       }
+      default: fail(ExitCode::kInternal, "shim", "no convolution: {}", text(spec_));
     }
-    require(used_ == bindings_.size(), "shim", "{}: {} of {} tensors were the graph's", text(spec_),
-            used_, bindings_.size());
   }
 
- private:
+  static Shape shape(const std::array<std::int64_t, 4>& s) { return {s[0], s[1], s[2], s[3]}; }
+  /// Numbers of q's sizes, or k's, as they lie; `i` counts AttentionGraph::strides.
+  View heads(GraphTensor id, const std::array<std::int64_t, 4>& sizes, std::size_t i) {
+    return strided(pointer(id), shape(sizes), spec_.attention.strides[i], 1);
+  }
+  View strided(const void* from, const Shape& sizes, const std::array<std::int64_t, 3>& stride,
+               std::int64_t last) {
+    std::int64_t reach = 1 + (sizes[3] - 1) * last;
+    for (int d = 0; d < 3; ++d) reach += (sizes[d] - 1) * stride[static_cast<std::size_t>(d)];
+    return View(widened(from, {reach}, spec_.dtype, cpu_), sizes,
+                {stride[0], stride[1], stride[2], last}, 0);
+  }
+  /// A result: what a graph writes of memory that others' numbers lie between.
+  void give(const View& from, GraphTensor id, std::size_t i) {
+    auto* to = static_cast<std::byte*>(pointer(id));
+    const Shape& s = from.shape();
+    const auto& stride = spec_.attention.strides[i];
+    for (std::int64_t row = 0; row < s[0] * s[1] * s[2]; ++row) {
+      const std::int64_t t = row % s[2], h = row / s[2] % s[1], n = row / s[2] / s[1];
+      const Tensor line = from.tensor().slice(row * s[3], {s[3]});
+      store(line,
+            to + static_cast<std::size_t>(n * stride[0] + h * stride[1] + t * stride[2]) *
+                     size_of(spec_.dtype),
+            spec_.dtype);
+    }
+  }
+  View result(const std::array<std::int64_t, 4>& sizes) {
+    return Tensor(cpu_, shape(sizes), DType::kFloat32);
+  }
+  Attention attention() {
+    const AttentionGraph& graph = spec_.attention;
+    Attention args;
+    args.q = heads(GraphTensor::kQ, spec_.x, 0);
+    args.k = heads(GraphTensor::kK, spec_.y, 1);
+    args.v = heads(GraphTensor::kV, spec_.y, 2);
+    args.causal = graph.causal;
+    args.scale = static_cast<double>(graph.scale);
+    if (graph.mask[2] > 0) {
+      const auto& stride = graph.mask_stride;
+      args.mask = strided(pointer(GraphTensor::kMask),
+                          {spec_.x[0], spec_.x[1], graph.mask[2], graph.mask[3]},
+                          {stride[0], stride[1], stride[2]}, stride[3]);
+    }
+    return args;
+  }
+  void attention_forward() {
+    AttentionForward args;
+    static_cast<Attention&>(args) = attention();
+    args.y = result(spec_.x);
+    args.lse = Tensor(cpu_, {spec_.x[0], spec_.x[1], spec_.x[2]}, DType::kFloat32);
+    cpu_.attention_forward(args);
+    give(args.y, GraphTensor::kY, 3);
+    // cuDNN has no sum where nothing is seen.
+    for (float& sum : args.lse.span<float>()) {
+      if (sum == std::numeric_limits<float>::infinity())
+        sum = std::numeric_limits<float>::quiet_NaN();
+    }
+    store(args.lse, pointer(GraphTensor::kStats), DType::kFloat32);
+  }
+  void attention_backward() {
+    AttentionBackward args;
+    static_cast<Attention&>(args) = attention();
+    args.y = heads(GraphTensor::kY, spec_.x, 3);
+    args.dy = heads(GraphTensor::kDy, spec_.x, 4);
+    args.lse = widened(pointer(GraphTensor::kStats), {spec_.x[0], spec_.x[1], spec_.x[2]},
+                       DType::kFloat32, cpu_);
+    args.dq = result(spec_.x), args.dk = result(spec_.y), args.dv = result(spec_.y);
+    cpu_.attention_backward(args);
+    give(args.dq, GraphTensor::kDq, 5);
+    give(args.dk, GraphTensor::kDk, 6);
+    give(args.dv, GraphTensor::kDv, 7);
+  }
+
   void* pointer(GraphTensor id) {
     for (const Binding& binding : bindings_) {
       if (binding.tensor == id) return ++used_, binding.data;
