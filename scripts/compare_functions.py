@@ -44,6 +44,8 @@ def cases(torch):
     yield "transpose", [(8192, 4096)], lambda x: x.t().contiguous()
     yield "concat", [(4096, 4096), (4096, 4096)], lambda a, b: torch.cat([a, b], -1)
     yield "pad", [(32, 128, 128, 64)], lambda x: functional.pad(x, (0, 0, 1, 1, 1, 1))
+    heads = [(4, 12, 1024, 64)] * 3
+    yield "attention 4x12x1024x64, causal", heads, lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     for batch, m, k, n in ((96, 256, 64, 256), (12, 1024, 64, 1024), (1, 3072, 384, 1536)):
         shapes = [(batch, m, k), (batch, k, n)] if batch > 1 else [(m, k), (k, n)]
         yield f"matmul {batch} x {m}x{k} . {k}x{n}", shapes, lambda a, b: a @ b

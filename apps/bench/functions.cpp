@@ -125,6 +125,16 @@ std::vector<Case> all_cases(Backend& backend, DType dtype) {
                      .compute = [](const Inputs& x, Pass& p) { return f::matmul(x[0], x[1], p); },
                      .flops = 6.0 * static_cast<double>(batch * m * k * n)});
   };
+  // Two products forward and five back, of half of the scores
+  const Shape heads{4, 12, 1024, 64};
+  cases.push_back({.name = "attention 4x12x1024x64, causal",
+                   .inputs = {heads, heads, heads},
+                   .compute =
+                       [](const Inputs& x, Pass& p) {
+                         return f::scaled_dot_product_attention(x[0], x[1], x[2], {}, true, 0.125,
+                                                                0.0, p);
+                       },
+                   .flops = 7.0 * 2.0 * 0.5 * numbers(heads) * 1024});
   product(96, 256, 64, 256);
   product(12, 1024, 64, 1024);
   product(1, 3072, 384, 1536);
