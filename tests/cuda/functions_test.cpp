@@ -113,12 +113,13 @@ TEST_CASE("cuda/functions: values and gradients are the CPU's, in every precisio
        image},
       {"norms and images of other sizes",
        layers_of(R"({"type": "group_norm", "num_groups": 2}, {"type": "squeeze_excite"},
-         {"type": "conv_transpose2d", "out_channels": 4, "kernel_size": 3, "stride": 2},
+         {"type": "conv_transpose2d", "out_channels": 4, "kernel_size": 3, "stride": 2, "bias": false},
          {"type": "instance_norm"}, {"type": "upsample", "scale_factor": 1.5, "mode": "bilinear"},
          {"type": "adaptive_avg_pool2d", "output_size": [3, 2]})"),
        image},
       {"what is made of layers",
-       layers_of(R"({"type": "checkpoint", "layers": [{"type": "linear", "out_features": 4},
+       layers_of(
+           R"({"type": "checkpoint", "layers": [{"type": "linear", "out_features": 4, "bias": false},
          {"type": "batch_norm"}, {"type": "dropout", "p": 0.3}]}, {"type": "multiply", "branches":
          [[], [{"type": "sigmoid"}]]}, {"type": "concat", "branches": [[], [{"type": "tanh"}]]})"),
        image},
