@@ -43,8 +43,7 @@ Map gated(const std::vector<Tensor>& in, const Tensor& y, const Tensor& product)
 
 }  // namespace
 
-TEST_CASE(
-    "cuda/compiled_map: a compiled expression has the bits of one whose steps are looked up") {
+TEST_CASE("cuda/compiled_map: a compiled expression is one whose steps are looked up") {
   const std::vector<Places> all{
       {"plain, with a tail", {1203}, {{1203}, {1203}, {1203}}},
       {"misaligned", {1203}, {{1203}, {1203}, {1203}}, 1},
@@ -81,8 +80,13 @@ TEST_CASE(
           static_cast<unsigned>((call.threads + cuda::kThreads - 1) / cuda::kThreads),
           call.arguments, gpu().handle(), false));
       gpu().synchronize();
-      CHECK(to_numbers(y) == to_numbers(expected_y));
-      CHECK(to_numbers(product) == to_numbers(expected));
+      // Of two steps a GPU's compiler may make one fused multiply-add.
+      const double most = !on_gpu()                  ? 0.0
+                          : dtype == DType::kFloat64 ? 1e-14
+                          : dtype == DType::kFloat32 ? 1e-6
+                                                     : 8e-3;
+      CHECK(distance(to_numbers(y), to_numbers(expected_y)) <= most);
+      CHECK(distance(to_numbers(product), to_numbers(expected)) <= most);
     }
   }
 }

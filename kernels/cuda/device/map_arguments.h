@@ -3,6 +3,9 @@
 #include "core/operations/map_function.h"
 #include "kernels/cuda/device/device.h"
 
+// What a launch of a compiled expression (libraries/map_source.h) is given. NVRTC compiles this and
+// what else the expression's text includes, with headers of the standard library of our own:
+// nothing but what these have is used there.
 namespace starling::cuda {
 
 inline constexpr int kMapOuter = 5;  ///< dimensions but the last

@@ -106,7 +106,9 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
     fmt::format_to(std::back_inserter(text), format, std::forward<A>(values)...);
     text += '\n';
   };
-  line("#include \"kernels/cuda/device/compiled_map.h\"");
+  for (const char* header : {"kernels/cuda/device/map_arguments.h", "kernels/cuda/device/packs.h",
+                             "kernels/math/map_functions.h"})
+    line("#include \"{}\"", header);
   line("namespace starling::cuda {{");
   line("using T = {};", type_of(map.y.dtype()));
   line("using A = Compute<T>;");
@@ -159,8 +161,8 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
   for (int s = 0; s < map.count; ++s) {
     const MapStep& step = map.steps[static_cast<std::size_t>(s)];
     const int b = operands_of(step.function) == 2 ? step.b : step.a;
-    line("    const A r{} = map_result<MapFunction::{}>({}, {});", s, name_of(step.function),
-         slot(step.a), slot(b));
+    line("    const A r{} = math::map_function(MapFunction::{}, {}, {});", s,
+         name_of(step.function), slot(step.a), slot(b));
   }
   line("    y0[k] = narrow<T>(r{});", map.count - 1);
   outputs = 0;
