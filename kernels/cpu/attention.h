@@ -41,11 +41,11 @@ struct AttentionCall {
   STARLING_HD Index key_rows() const { return blocks(keys) * kAttentionBlock; }
   /// Numbers that a thread needs.
   STARLING_HD Index forward_scratch() const {
-    return 2 * key_rows() * line() + kAttentionBlock * (2 * line() + kAttentionBlock + 8);
+    return 2 * key_rows() * line() + kAttentionBlock * (2 * line() + 2 * kAttentionBlock + 8);
   }
   STARLING_HD Index backward_scratch() const {
     return (3 * query_rows() + 2 * key_rows()) * line() + 2 * query_rows() +
-           kAttentionBlock * (3 * line() + 2 * kAttentionBlock + 8);
+           kAttentionBlock * (4 * line() + 3 * kAttentionBlock + 8);
   }
 
  private:

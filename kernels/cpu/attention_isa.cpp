@@ -5,8 +5,9 @@
 
 // Attention in tiles of scores that stay in the caches (Dao 2023, arXiv 2307.08691): forward,
 // queries of a block by all keys; backward, keys of a block by all queries. Products take
-// tiles of registers, of one factor's numbers times vectors of the other's. Exponentials are powers
-// of 2, whose factor the queries carry. Behind a causal diagonal whole register tiles are left out.
+// tiles of registers, of one factor's numbers times vectors of the other's: of fp32 or fp64, or of
+// pairs of bf16 where the processor multiplies those (AVX512_BF16); then weights are rounded to
+// bf16 for the products that they go into. Behind a causal diagonal register tiles are left out.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
@@ -78,93 +79,207 @@ static inline R number_power_of_2(R x) {
   }
 }
 
-/// c (+)= a·b of k terms, kRows rows and kVectors vectors; a's number (r, i) is a[r·line + i], or
-/// with kTurned a[i·line + r].
-template <class R, int kVectors, bool kTurned>
-static inline __attribute__((always_inline)) void tile(Index k, const R* a, Index line_a,
-                                                       const R* b, Index line_b, R* c, Index line_c,
-                                                       bool add) {
-  using V = VectorOf<R>;
-  V sum[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = add ? load(c + r * line_c + v * kLanes<R>) : V{};
-  }
-#pragma GCC unroll 2
-  for (Index i = 0; i < k; ++i) {
-    V right[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) right[v] = load(b + i * line_b + v * kLanes<R>);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const R left = kTurned ? a[i * line_a + r] : a[r * line_a + i];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += left * right[v];
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) store(c + r * line_c + v * kLanes<R>, sum[r][v]);
-  }
-}
+/// A tile of scores: queries from `query` on by keys from `key` on.
+struct Tile {
+  Index n, h, query, key, queries, keys;
+  Index shift;  ///< key j of the tile goes with query i where j <= i + shift
+  /// Keys that query r goes with.
+  STARLING_HD Index of(Index r) const { return r + shift + 1 < keys ? r + shift + 1 : keys; }
+  STARLING_HD Index width() const { return (keys + 15) / 16 * 16; }
+};
 
 /// Which of a product's terms or results the diagonal leaves: key j goes with query i where j <= i
 /// + shift.
 enum class Leaves { kResults, kTermsBefore, kTermsBehind };
 
-/// c (+)= a·b, of `rows` rows rounded up to register tiles and `columns` to vectors.
-template <class R, bool kTurned>
-static void product(Leaves leaves, Index shift, Index rows, Index columns, Index k, const R* a,
-                    Index line_a, const R* b, Index line_b, R* c, Index line_c, bool add) {
-  const Index vectors = (columns + kLanes<R> - 1) / kLanes<R>,
+/// Factors of products as numbers of R. As left factors they lie in rows of terms, or in columns
+/// (kTurned), as right factors in rows of results.
+template <class T>
+struct Plain {
+  using R = Compute<T>;
+  using Word = R;
+  static constexpr Index kTerms = 1;  ///< in a word
+
+  /// c (+)= a·b of k terms, kRows rows and kVectors vectors; a's number (r, i) is a[r·line + i], or
+  /// with kTurned a[i·line + r].
+  template <int kVectors, bool kTurned>
+  static inline __attribute__((always_inline)) void tile(Index k, const R* a, Index line_a,
+                                                         const R* b, Index line_b, R* c,
+                                                         Index line_c, bool add) {
+    using V = VectorOf<R>;
+    V sum[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = add ? load(c + r * line_c + v * kLanes<R>) : V{};
+    }
+#pragma GCC unroll 2
+    for (Index i = 0; i < k; ++i) {
+      V right[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) right[v] = load(b + i * line_b + v * kLanes<R>);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const R left = kTurned ? a[i * line_a + r] : a[r * line_a + i];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[r][v] += left * right[v];
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) store(c + r * line_c + v * kLanes<R>, sum[r][v]);
+    }
+  }
+  /// Places as lines, with zeros behind them up to `padded` lines.
+  static void take(const T* from, Index step, Index places, Index padded, Index depth, Index line,
+                   R* to) {
+    for (Index t = 0; t < padded; ++t, to += line) {
+      const Index n = t < places ? depth : 0;
+      const T* x = from + t * step;
+      STARLING_LOOP for (Index d = 0; d < n; ++d) to[d] = widen(x[d]);
+      for (Index d = n; d < line; ++d) to[d] = 0;
+    }
+  }
+  /// Lines, and weights, as right and left factors whose terms are places: here they are.
+  static const R* pairs(const R* lines, Index, Index, R*) { return lines; }
+  static const R* round(const R* weights, const Tile&, R*) { return weights; }
+  static const R* round_turned(const R* weights, const Tile&, R*) { return weights; }
+};
+
+#if defined(__AVX512F__)
+#define STARLING_PAIRS __attribute__((target("avx512bf16")))
+
+/// Factors as words of two numbers of bf16 that are terms one after the other.
+struct Pairs {
+  using R = float;
+  using Word = std::uint32_t;
+  static constexpr Index kTerms = 2;
+  static constexpr int kWords = 16;  // of a vector
+
+  template <int kVectors, bool kTurned>
+  STARLING_PAIRS static void tile(Index k, const Word* a, Index line_a, const Word* b, Index line_b,
+                                  float* c, Index line_c, bool add) {
+    __m512 sum[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = add ? _mm512_loadu_ps(c + r * line_c + v * kWords) : _mm512_setzero_ps();
+    }
+#pragma GCC unroll 2
+    for (Index i = 0; i < k; ++i) {
+      __m512i right[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) right[v] = _mm512_loadu_si512(b + i * line_b + v * kWords);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i left =
+            _mm512_set1_epi32(static_cast<int>(kTurned ? a[i * line_a + r] : a[r * line_a + i]));
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)left, (__m512bh)right[v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + r * line_c + v * kWords, sum[r][v]);
+    }
+  }
+  static void take(const BFloat16* from, Index step, Index places, Index padded, Index depth,
+                   Index line, Word* to) {
+    for (Index t = 0; t < padded; ++t, to += line) {
+      auto* numbers = reinterpret_cast<BFloat16*>(to);
+      const Index n = t < places ? depth : 0;
+      for (Index d = 0; d < n; ++d) numbers[d] = from[t * step + d];
+      for (Index d = n; d < 2 * line; ++d) numbers[d].bits = 0;
+    }
+  }
+  /// Number d of places 2i and 2i + 1 at to[i·2·line + d]; an even number of lines is there.
+  static const Word* pairs(const Word* lines, Index places, Index line, Word* to) {
+    for (Index i = 0; i < (places + 1) / 2; ++i) {
+      const auto* a = reinterpret_cast<const BFloat16*>(lines + 2 * i * line);
+      Word* pair = to + 2 * i * line;
+      STARLING_LOOP for (Index d = 0; d < 2 * line; ++d) pair[d] =
+          static_cast<Word>(a[d].bits) | static_cast<Word>(a[2 * line + d].bits) << 16;
+    }
+    return to;
+  }
+  STARLING_PAIRS static inline __attribute__((always_inline)) __m256i narrow16(const float* x) {
+    return (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x));
+  }
+  STARLING_PAIRS static const Word* round(const float* weights, const Tile& t, Word* to) {
+    for (Index r = 0; r < t.queries; ++r) {
+      for (Index j = 0; j < t.width(); j += kWords)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + (r * kBlock + j) / 2),
+                            narrow16(weights + r * kBlock + j));
+    }
+    return to;
+  }
+  /// Of queries 2i and 2i + 1; the weights of one behind the last are zeros.
+  STARLING_PAIRS static const Word* round_turned(const float* weights, const Tile& t, Word* to) {
+    for (Index r = 0; r < t.queries; r += 2) {
+      for (Index j = 0; j < t.width(); j += kWords) {
+        const float* from = weights + r * kBlock + j;
+        typedef Word Words __attribute__((vector_size(64)));
+        const auto low = (Words)_mm512_maskz_cvtepu16_epi32(0xffff, narrow16(from)),
+                   high = (Words)_mm512_maskz_cvtepu16_epi32(0xffff, narrow16(from + kBlock));
+        _mm512_storeu_si512(to + r / 2 * kBlock + j, (__m512i)(low | high << 16));
+      }
+    }
+    return to;
+  }
+};
+#endif
+
+/// c (+)= a·b, of `rows` rows, rounded up to register tiles, `columns`, rounded up to vectors, and
+/// k terms. Lines of factors are words.
+template <class F, bool kTurned>
+static void product(Leaves leaves, Index shift, Index rows, Index columns, Index k,
+                    const typename F::Word* a, Index line_a, const typename F::Word* b,
+                    Index line_b, typename F::R* c, Index line_c, bool add) {
+  constexpr Index kTerms = F::kTerms, kVector = kLanes<typename F::R>;
+  const Index vectors = (columns + kVector - 1) / kVector,
               panels = (vectors + kMostVectors - 1) / kMostVectors;
   for (Index panel = 0, v = 0; panel < panels; ++panel) {
-    const Index width = (vectors - v + panels - panel - 1) / (panels - panel),
-                first = v * kLanes<R>;
+    const Index width = (vectors - v + panels - panel - 1) / (panels - panel), first = v * kVector;
     for (Index r = 0; r < rows; r += kRows) {
       Index begin = 0, end = k;
       if (leaves == Leaves::kResults && first >= r + kRows + shift) continue;
       if (leaves == Leaves::kTermsBefore && end > r + kRows + shift) end = r + kRows + shift;
       if (leaves == Leaves::kTermsBehind && r > shift) begin = r - shift;
       if (begin >= end && add) continue;
-      const R* left = a + (kTurned ? r + begin * line_a : r * line_a + begin);
-      const R* right = b + begin * line_b + first;
-      R* to = c + r * line_c + first;
-      const Index terms = end - begin;
+      begin /= kTerms;
+      const Index n = (end + kTerms - 1) / kTerms - begin;
+      const auto* left = a + (kTurned ? r + begin * line_a : r * line_a + begin);
+      const auto* right = b + begin * line_b + first;
+      auto* to = c + r * line_c + first;
       switch (width) {
-        case 1: tile<R, 1, kTurned>(terms, left, line_a, right, line_b, to, line_c, add); break;
-        case 2: tile<R, 2, kTurned>(terms, left, line_a, right, line_b, to, line_c, add); break;
-        case 3:
-          if constexpr (kMostVectors > 2)
-            tile<R, 3, kTurned>(terms, left, line_a, right, line_b, to, line_c, add);
+        case 1:
+          F::template tile<1, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
           break;
-        default:
-          if constexpr (kMostVectors > 2)
-            tile<R, 4, kTurned>(terms, left, line_a, right, line_b, to, line_c, add);
+        case 2:
+          F::template tile<2, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
+          break;
+#if defined(__AVX512F__)
+        case 3:
+          F::template tile<3, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
+          break;
+        default: F::template tile<4, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
+#endif
       }
     }
     v += width;
   }
 }
 
-/// Places as lines of R, times a factor, with zeros behind them up to `padded` lines.
-template <class T>
-static void take(const T* from, Index step, Index places, Index padded, Index depth, Index line,
-                 Compute<T> factor, Compute<T>* to) {
-  for (Index t = 0; t < padded; ++t, to += line) {
-    const Index n = t < places ? depth : 0;
-    const T* x = from + t * step;
-    STARLING_LOOP for (Index d = 0; d < n; ++d) to[d] = widen(x[d]) * factor;
-    for (Index d = n; d < line; ++d) to[d] = 0;
-  }
-}
-/// Lines of a block turned around: number d of place j at to[d·kBlock + j].
-template <class R>
-static void turn(const R* from, Index line, Index depth, R* to) {
-  for (Index d = 0; d < depth; ++d) {
-    for (Index j = 0; j < kBlock; ++j) to[d * kBlock + j] = from[j * line + d];
+/// Lines of a block turned around: word i of place j at to[i·kBlock + j].
+template <class Word>
+static void turn(const Word* from, Index line, Word* to) {
+  for (Index i = 0; i < line; ++i) {
+    for (Index j = 0; j < kBlock; ++j) to[i * kBlock + j] = from[j * line + i];
   }
 }
 template <class T>
@@ -186,25 +301,16 @@ static void give(const Compute<T>* from, Index depth, Compute<T> factor, T* to) 
 template <class T>
 static void dropout_factors(const AttentionCall<T>& g, Index first, Index n, Compute<T>* to) {
   const auto kept = g.p < 1.0 ? static_cast<Compute<T>>(1.0 / (1.0 - g.p)) : Compute<T>(0);
-  const Index last = first + n;
-  for (Index group = first / 4; group * 4 < last; ++group) {
+  for (Index group = first / 4; group * 4 < first + n; ++group) {
     const math::DropoutMask mask = math::dropout_mask(
         g.key, g.counter, static_cast<std::uint64_t>(group), static_cast<float>(g.p));
     for (Index j = 0; j < 4; ++j) {
       const Index i = group * 4 + j;
-      if (i >= first && i < last) to[i - first] = mask.keep[j] ? kept : Compute<T>(0);
+      if (i >= first && i < first + n) to[i - first] = mask.keep[j] ? kept : Compute<T>(0);
     }
   }
 }
 
-/// A tile of scores: queries from `query` on by keys from `key` on.
-struct Tile {
-  Index n, h, query, key, queries, keys;
-  Index shift;  ///< key j of the tile goes with query i where j <= i + shift
-  /// Keys that query r goes with.
-  STARLING_HD Index of(Index r) const { return r + shift + 1 < keys ? r + shift + 1 : keys; }
-  STARLING_HD Index width() const { return (keys + 15) / 16 * 16; }
-};
 template <class T>
 static inline Tile tile_at(const AttentionCall<T>& g, Index n, Index h, Index query, Index key) {
   const auto rest = [](Index all, Index at) { return all - at < kBlock ? all - at : kBlock; };
@@ -212,39 +318,113 @@ static inline Tile tile_at(const AttentionCall<T>& g, Index n, Index h, Index qu
   return {
       n, h, query, key, rest(g.queries, query), rest(g.keys, key), g.causal ? query - key : kFar};
 }
+/// Scores in powers of 2, with the mask.
 template <class T>
-static inline void add_mask(const AttentionCall<T>& g, const Tile& t, Index r, Compute<T>* row) {
+static inline void add_mask(const AttentionCall<T>& g, const Tile& t, Index r, Compute<T> factor,
+                            Compute<T>* row) {
   const T* mask = g.mask + t.n * g.mask_sample + t.h * g.mask_head + (t.query + r) * g.mask_query +
                   t.key * g.mask_key;
   for (Index j = 0; j < t.of(r); ++j)
-    row[j] += widen(mask[j * g.mask_key]) * static_cast<Compute<T>>(kLog2E);
+    row[j] = row[j] * factor + widen(mask[j * g.mask_key]) * static_cast<Compute<T>>(kLog2E);
 }
 template <class T>
 static inline Index score(const AttentionCall<T>& g, const Tile& t, Index r) {
   return ((t.n * g.heads + t.h) * g.queries + t.query + r) * g.keys + t.key;
 }
-template <class R>
-static inline R sum_of(VectorOf<R> x) {
-  R sum = 0;
-  for (int i = 0; i < kLanes<R>; ++i) sum += x[i];
+/// All lanes of a vector, combined in halves, which the compiler does not find by itself.
+template <class R, class F>
+static inline __attribute__((always_inline)) R fold(VectorOf<R> x, F combine) {
+  R lane[kLanes<R>];
+  store(lane, x);
+#if defined(__AVX2__)
+  if constexpr (sizeof(R) == 4) {
+    __m256 half = _mm256_loadu_ps(lane);
+    if constexpr (kLanes<R> == 16) half = combine(half, _mm256_loadu_ps(lane + 8));
+    __m128 four = combine(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    four = combine(four, _mm_movehl_ps(four, four));
+    return combine(four[0], four[1]);
+  }
+#endif
+  for (int i = 1; i < kLanes<R>; ++i) lane[0] = combine(lane[0], lane[i]);
+  return lane[0];
+}
+
+template <class T>
+static inline Compute<T> dot(const T* a, const T* b, Index n) {
+  constexpr Index kMany = 16;
+  Compute<T> lane[kMany] = {}, sum = 0;
+  Index i = 0;
+  for (; i + kMany <= n; i += kMany)
+    for (Index j = 0; j < kMany; ++j) lane[j] += widen(a[i + j]) * widen(b[i + j]);
+  for (Index j = 0; j < kMany; ++j) sum += lane[j];
+  for (; i < n; ++i) sum += widen(a[i]) * widen(b[i]);
   return sum;
 }
 
-/// Query blocks first … last - 1, counted over samples, heads and blocks.
-template <class T>
-static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<T>* scratch) {
-  using R = Compute<T>;
+/// Memory of a thread, given out piece by piece.
+struct Scratch {
+  float* at;
+  template <class N>
+  N* take(Index n) {
+    auto* result = reinterpret_cast<N*>(at);
+    at += (n * static_cast<Index>(sizeof(N)) + 63) / 64 * 16;
+    return result;
+  }
+};
+
+/// A row of scores as weights, but for the sum that they will be divided by: `most` and `total` of
+/// the row, and what was summed up with the weights of earlier keys, follow a larger score.
+template <class R>
+static inline void soften(R* row, Index of, Index width, R factor, R& most, R& total, R* sums,
+                          Index line) {
   using V = VectorOf<R>;
   constexpr R kNone = -__builtin_huge_val();
-  const Index line = g.line(), blocks = g.query_blocks();
-  R* turned = scratch;
-  R* values = turned + g.key_rows() * line;
-  R* q = values + g.key_rows() * line;
-  R* sums = q + kBlock * line;
-  R* scores = sums + kBlock * line;
-  R* most = scores + kBlock * kBlock;
-  R* total = most + kBlock;
-  R* factors = total + kBlock;
+  constexpr int kVector = kLanes<R>;
+  V largest = V{} + kNone;
+  for (Index j = 0; j < width; j += kVector) {
+    V x = load(row + j) * factor;
+    for (int i = 0; j + kVector > of && i < kVector; ++i)
+      if (j + i >= of) x[i] = kNone;
+    store(row + j, x);
+    largest = x > largest ? x : largest;
+  }
+  const auto larger = [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; };
+  const R now = larger(fold<R>(largest, larger), most);
+  const R base = now == kNone ? R(0) : now;
+  if (now != most) {
+    const R faded = number_power_of_2(most - base);
+    total *= faded;
+    for (Index d = 0; d < line; ++d) sums[d] *= faded;
+    most = now;
+  }
+  V sum{};
+  for (Index j = 0; j < width; j += kLanes<R>) {
+    const V e = power_of_2(load(row + j) - base);
+    sum += e;
+    store(row + j, e);
+  }
+  total += fold<R>(
+      sum, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+}
+
+/// Query blocks first … last - 1, counted over samples, heads and blocks.
+template <class F, class T>
+static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<T>* memory) {
+  using R = Compute<T>;
+  using Word = typename F::Word;
+  constexpr R kNone = -__builtin_huge_val();
+  const Index line = g.line(), words = line / F::kTerms, blocks = g.query_blocks();
+  const R factor = g.scale * static_cast<R>(kLog2E);
+  Scratch scratch{reinterpret_cast<float*>(memory)};
+  Word* turned = scratch.take<Word>(g.key_rows() * words);
+  Word* values = scratch.take<Word>(g.key_rows() * words);
+  Word* q = scratch.take<Word>(kBlock * words);
+  Word* rounded = scratch.take<Word>(kBlock * kBlock / F::kTerms);
+  R* scores = scratch.take<R>(kBlock * kBlock);
+  R* sums = scratch.take<R>(kBlock * line);
+  R* most = scratch.take<R>(kBlock);
+  R* total = scratch.take<R>(kBlock);
+  R* factors = scratch.take<R>(kBlock);
   Index packed = -1;  // which keys and values lie there
   for (Index task = first; task < last; ++task) {
     const Index n = task / blocks / g.heads, h = task / blocks % g.heads,
@@ -253,52 +433,36 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
       packed = n * g.kv_heads + kv;
       for (Index key = 0; key < g.keys; key += kBlock) {
         const Index count = g.keys - key < kBlock ? g.keys - key : kBlock;
-        take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, line, R(1), sums);
-        turn(sums, line, g.depth, turned + key * line);
-        take(g.v.at(n, kv, key), g.v.place, count, count, g.depth, line, R(1), values + key * line);
+        Word *own = values + key * words, *block = reinterpret_cast<Word*>(sums);
+        F::take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, words, block);
+        turn(block, words, turned + key * words);
+        F::take(g.v.at(n, kv, key), g.v.place, count, kBlock, g.depth, words,
+                F::kTerms == 1 ? own : block);
+        F::pairs(F::kTerms == 1 ? own : block, kBlock, words, own);
       }
     }
     Tile t = tile_at(g, n, h, query, 0);
-    take(g.q.at(n, h, query), g.q.place, t.queries, (t.queries + kRows - 1) / kRows * kRows,
-         g.depth, line, g.scale * static_cast<R>(kLog2E), q);
+    F::take(g.q.at(n, h, query), g.q.place, t.queries, (t.queries + kRows - 1) / kRows * kRows,
+            g.depth, words, q);
     for (Index r = 0; r < kBlock; ++r) most[r] = kNone, total[r] = 0;
     for (Index i = 0; i < kBlock * line; ++i) sums[i] = 0;
     for (Index key = 0; key < g.keys && (!g.causal || key < query + t.queries); key += kBlock) {
       t = tile_at(g, n, h, query, key);
-      product<R, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, q, line,
-                        turned + key * line, kBlock, scores, kBlock, false);
+      product<F, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, q, words,
+                        turned + key * words, kBlock, scores, kBlock, false);
       for (Index r = 0; r < t.queries; ++r) {
         R* row = scores + r * kBlock;
-        if (g.mask) add_mask(g, t, r, row);
-        for (Index j = t.of(r); j < t.width(); ++j) row[j] = kNone;
-        V largest = load(row);
-        for (Index j = kLanes<R>; j < t.width(); j += kLanes<R>) {
-          const V x = load(row + j);
-          largest = x > largest ? x : largest;
-        }
-        R now = most[r];
-        for (int i = 0; i < kLanes<R>; ++i) now = largest[i] > now ? largest[i] : now;
-        const R base = now == kNone ? R(0) : now;
-        if (now != most[r]) {
-          const R faded = number_power_of_2(most[r] - base);
-          total[r] *= faded;
-          for (Index d = 0; d < line; ++d) sums[r * line + d] *= faded;
-          most[r] = now;
-        }
-        V sum{};
-        for (Index j = 0; j < t.width(); j += kLanes<R>) {
-          const V e = power_of_2(load(row + j) - base);
-          sum += e;
-          store(row + j, e);
-        }
-        total[r] += sum_of<R>(sum);
+        if (g.mask) add_mask(g, t, r, factor, row);
+        soften(row, t.of(r), t.width(), g.mask ? R(1) : factor, most[r], total[r], sums + r * line,
+               line);
         if (g.p > 0.0) {
           dropout_factors(g, score(g, t, r), t.keys, factors);
           for (Index j = 0; j < t.keys; ++j) row[j] *= factors[j];
         }
       }
-      product<R, false>(Leaves::kTermsBefore, t.shift, t.queries, line, t.keys, scores, kBlock,
-                        values + key * line, line, sums, line, true);
+      product<F, false>(Leaves::kTermsBefore, t.shift, t.queries, line, t.keys,
+                        F::round(scores, t, rounded), kBlock / F::kTerms, values + key * words,
+                        line, sums, line, true);
     }
     for (Index r = 0; r < t.queries; ++r) {
       const bool none = total[r] == 0;  // it sees no key
@@ -313,71 +477,79 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
 }
 
 /// All heads of keys and values first … last - 1, counted over samples.
-template <class T>
-static void backward(const AttentionCall<T>& g, Index first, Index last, Compute<T>* scratch) {
+template <class F, class T>
+static void backward(const AttentionCall<T>& g, Index first, Index last, Compute<T>* memory) {
   using R = Compute<T>;
   using V = VectorOf<R>;
+  using Word = typename F::Word;
   constexpr R kNone = -__builtin_huge_val();
-  const Index line = g.line(), group = g.heads / g.kv_heads, rows = g.query_rows();
-  R* q = scratch;
-  R* dy = q + rows * line;
-  R* dq = dy + rows * line;
-  R* dk = dq + rows * line;
-  R* dv = dk + g.key_rows() * line;
-  R* lse = dv + g.key_rows() * line;
-  R* delta = lse + rows;
-  R* keys = delta + rows;
-  R* turned_keys = keys + kBlock * line;
-  R* turned_values = turned_keys + kBlock * line;
-  R* scores = turned_values + kBlock * line;
-  R* slopes = scores + kBlock * kBlock;
-  R* factors = slopes + kBlock * kBlock;
+  const Index line = g.line(), words = line / F::kTerms, group = g.heads / g.kv_heads,
+              rows = g.query_rows();
+  const R factor = g.scale * static_cast<R>(kLog2E);
+  Scratch scratch{reinterpret_cast<float*>(memory)};
+  Word* q = scratch.take<Word>(rows * words);
+  Word* dy = scratch.take<Word>(rows * words);
+  // Places in pairs are there beside them as lines.
+  Word* q_memory = F::kTerms == 1 ? q : scratch.take<Word>(rows * words);
+  Word* dy_memory = F::kTerms == 1 ? dy : scratch.take<Word>(rows * words);
+  R* dq = scratch.take<R>(rows * line);
+  R* dk = scratch.take<R>(g.key_rows() * line);
+  R* dv = scratch.take<R>(g.key_rows() * line);
+  R* lse = scratch.take<R>(rows);
+  R* delta = scratch.take<R>(rows);
+  Word* keys = scratch.take<Word>(kBlock * words);
+  Word* keys_memory = scratch.take<Word>(kBlock * words);
+  Word* turned_keys = scratch.take<Word>(kBlock * words);
+  Word* turned_values = scratch.take<Word>(kBlock * words);
+  Word* rounded = scratch.take<Word>(kBlock * kBlock / F::kTerms);
+  R* scores = scratch.take<R>(kBlock * kBlock);
+  R* slopes = scratch.take<R>(kBlock * kBlock);
+  R* factors = scratch.take<R>(kBlock + 16);
   for (Index task = first; task < last; ++task) {
     const Index n = task / g.kv_heads, kv = task % g.kv_heads;
     for (Index i = 0; i < g.key_rows() * line; ++i) dk[i] = dv[i] = 0;
     for (Index h = kv * group; h < (kv + 1) * group; ++h) {
-      take(g.q.at(n, h), g.q.place, g.queries, rows, g.depth, line,
-           g.scale * static_cast<R>(kLog2E), q);
-      take(g.dy.at(n, h), g.dy.place, g.queries, rows, g.depth, line, R(1), dy);
+      F::take(g.q.at(n, h), g.q.place, g.queries, rows, g.depth, words, q);
+      F::take(g.dy.at(n, h), g.dy.place, g.queries, rows, g.depth, words, dy);
+      const Word* q_places = F::pairs(q, rows, words, q_memory);
+      const Word* dy_places = F::pairs(dy, rows, words, dy_memory);
       for (Index i = 0; i < rows * line; ++i) dq[i] = 0;
       for (Index r = 0; r < g.queries; ++r) {
-        const T* y = g.y.at(n, h, r);
-        R sum = 0;
-        for (Index d = 0; d < g.depth; ++d) sum += widen(y[d]) * dy[r * line + d];
-        delta[r] = sum;
+        delta[r] = dot(g.y.at(n, h, r), g.dy.at(n, h, r), g.depth);
         lse[r] = g.lse[(n * g.heads + h) * g.queries + r] * static_cast<R>(kLog2E);
       }
       for (Index key = 0; key < g.keys; key += kBlock) {
         const Index count = g.keys - key < kBlock ? g.keys - key : kBlock;
-        take(g.v.at(n, kv, key), g.v.place, count, kBlock, g.depth, line, R(1), keys);
-        turn(keys, line, g.depth, turned_values);
-        take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, line, R(1), keys);
-        turn(keys, line, g.depth, turned_keys);
+        F::take(g.v.at(n, kv, key), g.v.place, count, kBlock, g.depth, words, keys);
+        turn(keys, words, turned_values);
+        F::take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, words, keys);
+        turn(keys, words, turned_keys);
+        const Word* key_places = F::pairs(keys, kBlock, words, keys_memory);
         for (Index query = g.causal ? key : 0; query < g.queries; query += kBlock) {
           const Tile t = tile_at(g, n, h, query, key);
-          const R* own_q = q + query * line;
-          const R* own_dy = dy + query * line;
-          product<R, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, own_q, line,
+          const Index at = query * words;
+          product<F, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, q + at, words,
                             turned_keys, kBlock, scores, kBlock, false);
-          product<R, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, own_dy, line,
-                            turned_values, kBlock, slopes, kBlock, false);
+          product<F, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, dy + at,
+                            words, turned_values, kBlock, slopes, kBlock, false);
           for (Index r = 0; r < t.queries; ++r) {
             R* row = scores + r * kBlock;
             R* slope = slopes + r * kBlock;
             const Index of = t.of(r);
-            if (g.mask) add_mask(g, t, r, row);
             const R base = lse[query + r], mean = delta[query + r];
             if (base == -kNone) {  // it sees no key
               for (Index j = 0; j < t.width(); ++j) row[j] = slope[j] = 0;
               continue;
             }
+            if (g.mask) add_mask(g, t, r, factor, row);
+            const R by = g.mask ? R(1) : factor;
             if (g.p > 0.0) dropout_factors(g, score(g, t, r), t.keys, factors);
             for (Index j = 0; j < of; j += kLanes<R>) {
-              V e = power_of_2(load(row + j) - base), d = load(slope + j);
+              V e = power_of_2(load(row + j) * by - base), d = load(slope + j);
               if (g.p > 0.0) {
-                const V factor = load(factors + j);
-                store(slope + j, e * (d * factor - mean));
-                e *= factor;
+                const V kept = load(factors + j);
+                store(slope + j, e * (d * kept - mean));
+                e *= kept;
               } else {
                 store(slope + j, e * (d - mean));
               }
@@ -385,18 +557,24 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
             }
             for (Index j = of; j < t.width(); ++j) row[j] = slope[j] = 0;
           }
-          product<R, true>(Leaves::kTermsBehind, t.shift, t.keys, line, t.queries, scores, kBlock,
-                           own_dy, line, dv + key * line, line, true);
-          product<R, true>(Leaves::kTermsBehind, t.shift, t.keys, line, t.queries, slopes, kBlock,
-                           own_q, line, dk + key * line, line, true);
-          product<R, false>(Leaves::kTermsBefore, t.shift, t.queries, line, t.keys, slopes, kBlock,
-                            keys, line, dq + query * line, line, true);
+          if (t.queries % 2 != 0)
+            for (Index j = 0; j < t.width(); ++j)
+              scores[t.queries * kBlock + j] = slopes[t.queries * kBlock + j] = 0;
+          product<F, true>(Leaves::kTermsBehind, t.shift, t.keys, line, t.queries,
+                           F::round_turned(scores, t, rounded), kBlock, dy_places + at, line,
+                           dv + key * line, line, true);
+          product<F, true>(Leaves::kTermsBehind, t.shift, t.keys, line, t.queries,
+                           F::round_turned(slopes, t, rounded), kBlock, q_places + at, line,
+                           dk + key * line, line, true);
+          product<F, false>(Leaves::kTermsBefore, t.shift, t.queries, line, t.keys,
+                            F::round(slopes, t, rounded), kBlock / F::kTerms, key_places, line,
+                            dq + query * line, line, true);
         }
       }
       for (Index r = 0; r < g.queries; ++r) give(dq + r * line, g.depth, g.scale, g.dq.at(n, h, r));
     }
     for (Index r = 0; r < g.keys; ++r) {
-      give(dk + r * line, g.depth, static_cast<R>(kLn2), g.dk.at(n, kv, r));
+      give(dk + r * line, g.depth, g.scale, g.dk.at(n, kv, r));
       give(dv + r * line, g.depth, R(1), g.dv.at(n, kv, r));
     }
   }
@@ -404,8 +582,15 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
 
 template <class T>
 static void set(Kernels<T>& table) {
-  table.attention_forward = forward<T>;
-  table.attention_backward = backward<T>;
+  table.attention_forward = forward<Plain<T>, T>;
+  table.attention_backward = backward<Plain<T>, T>;
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (!__builtin_cpu_supports("avx512bf16")) return;
+    table.attention_forward = forward<Pairs, T>;
+    table.attention_backward = backward<Pairs, T>;
+  }
+#endif
 }
 
 }  // namespace
