@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// The functions of a Map. Nothing here but constants: the files that are compiled for each
-// instruction set include it.
+// The functions of maps and reductions. Nothing here but constants: the files that are compiled for
+// each instruction set include it.
 namespace starling {
 
 /// The functions that a step may be: X(name, operands, value). The value is of a and b, numbers of
@@ -74,6 +74,9 @@ constexpr int operands_of(MapFunction function) {
 #undef STARLING_MAP_OPERANDS
   return kOperands[static_cast<int>(function)];
 }
+
+/// What a Reduce makes of its numbers.
+enum class Reduction : std::uint8_t { kSum, kLargest, kLeast };
 
 /// One step of a program. Its operands are slots: tensors first, then numbers, then the results of
 /// the steps before it.

@@ -7,8 +7,6 @@
 // An expression of broadcast operands, added up.
 namespace starling {
 
-enum class Reduction : std::uint8_t { kSum, kLargest, kLeast };
-
 /// y = factor · the sum of the expression's numbers over the dimensions along which y has one place
 /// or none, or the largest or least of them, NaN where one is: y broadcasts to the expression's
 /// places, and its gradients' shapes are those of what was broadcast. Without steps the expression

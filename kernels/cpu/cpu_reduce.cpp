@@ -21,6 +21,8 @@ constexpr Index kPiece = 4096;
 /// Terms go in chains, of which a GPU takes all at the same time; up to 32 are added one after
 /// another.
 constexpr Index kChains = 32;
+/// Columns that are taken at a time; and rows of a block, where there are many columns.
+constexpr Index kTile = 1024, kManyColumns = 4096, kMostRows = 256;
 
 /// How a Reduce is cut.
 struct Cut {
@@ -29,7 +31,7 @@ struct Cut {
   Index length;
   bool columns;  ///< the last dimension stays
   bool images;   ///< the first dimension stays: a batch, whose places do not mix
-  Index width, block_rows, pieces, blocks;
+  Index width, block_rows, pieces, blocks, tiles;
 
   explicit Cut(const Reduce& args)
       : layout(layout_of(args, args.places(), args.y)),
@@ -40,9 +42,12 @@ struct Cut {
         images(columns && args.y.shape().rank() == args.in[0].shape().rank() &&
                args.y.shape()[0] == args.in[0].shape()[0]),
         width(columns ? length : 1),
-        block_rows(columns ? cpu::block_rows(length) : 1),
+        block_rows(!columns                ? 1
+                   : length < kManyColumns ? cpu::block_rows(length)
+                                           : kMostRows),
         pieces(columns ? 1 : (length + kPiece - 1) / kPiece),
-        blocks((rows.count() + block_rows - 1) / block_rows * pieces) {}
+        blocks((rows.count() + block_rows - 1) / block_rows * pieces),
+        tiles(columns ? (length + kTile - 1) / kTile : 1) {}
   Cut(const Cut&) = delete;
   std::size_t last() const { return static_cast<std::size_t>(layout.rank - 1); }
   Index stride(std::size_t k) const { return layout.stride[k][last()]; }
@@ -68,22 +73,24 @@ class Share {
         cut_(cut),
         kernels_(kernels),
         operands_(args, cut.layout, allocator),
-        room_(allocator, cpu::MapOperands<A>::kRoom),
-        scratch_(allocator, cut.columns ? cpu::fold_width(cut.length) + 4 * kPiece : 0) {}
+        room_(allocator, cpu::MapOperands<A>::kRoom) {}
 
-  /// Does units `first` … `last` - 1, each a block of an output row's.
+  /// Does units `first` … `last` - 1, each a block of an output row's, or a tile of its columns.
   void work(Index first, Index last, double* sums) {
     for (Index u = first, n; u < last; u += n) {
-      const Index o = u / cut_.blocks, b = u % cut_.blocks;
-      double* to = sums + u * cut_.width;
+      const Index tile = u % cut_.tiles, b = u / cut_.tiles % cut_.blocks,
+                  o = u / cut_.tiles / cut_.blocks;
+      double* to = sums + (o * cut_.blocks + b) * cut_.width + tile * kTile;
       n = 1;
       if (cut_.columns) {
-        std::fill_n(to, cut_.width, nothing(args_.by));
-        add_rows(cut_.kept.at(o), b * cut_.block_rows, to);
-      } else if (cut_.blocks == 1 && 2 * cut_.length <= kRoom) {
-        n = std::min({kRoom / cut_.length, last - u, cut_.kept.run(o)});
-        const A* values = evaluate({cut_.kept.at(o), cut_.kept.step(), n, cut_.length});
-        for (Index r = 0; r < n; ++r) to[r] = total(values + r * cut_.length, cut_.length);
+        const Index columns = std::min(kTile, cut_.length - tile * kTile);
+        std::fill_n(to, columns, nothing(args_.by));
+        add_rows(cut_.kept.at(o), b * cut_.block_rows, tile * kTile, columns, to);
+      } else if (cut_.blocks == 1 && (alone() || 2 * cut_.length <= kRoom)) {
+        n = std::min(last - u, cut_.kept.run(o));
+        if (!alone()) n = std::min(n, kRoom / cut_.length);
+        const cpu::MapBlock block{cut_.kept.at(o), cut_.kept.step(), n, cut_.length};
+        if (!own_lines(block, to)) fold_lines(evaluate(block), n, cut_.length, to);
       } else {
         const Index begin = b % cut_.pieces * kPiece;
         *to = line(cut_.rows.at(b / cut_.pieces, cut_.kept.at(o)), begin,
@@ -111,20 +118,43 @@ class Share {
     }
     return room_.data();
   }
-  double total(const A* values, Index n) const {
-    if (args_.by == Reduction::kSum) return std::get<cpu::Kernels<A>>(kernels_).sum(values, n);
-    A result = values[0];
-    for (Index i = 1; i < n; ++i) result = better(args_.by, result, values[i]);
-    return static_cast<double>(result);
+  void fold_lines(const A* values, Index lines, Index n, double* to) const {
+    std::get<cpu::Kernels<A>>(kernels_).fold_lines(args_.by, values, n, lines, n, to);
+  }
+
+  /// A tensor by itself, of this arithmetic, whose last dimension is dense: it is read where it
+  /// lies.
+  bool alone() const {
+    const DType own = args_.in[0].dtype();
+    return args_.count == 0 && cut_.stride(0) == 1 &&
+           (std::is_same_v<A, double> ? DType::kFloat64 : DType::kFloat32) ==
+               (is_low_precision(own) ? DType::kFloat32 : own);
+  }
+  /// Calls f(kernels, its numbers from an element on), if it is alone.
+  template <class F>
+  bool with_own(Index from, const F& f) const {
+    if (!alone()) return false;
+    dispatch_floating(args_.in[0].dtype(), [&](auto type) {
+      using T = decltype(type);
+      if constexpr (std::is_same_v<Compute<T>, A>)
+        f(std::get<cpu::Kernels<T>>(kernels_), args_.in[0].data<T>() + from);
+    });
+    return true;
+  }
+  bool own_lines(const cpu::MapBlock& block, double* to) const {
+    return with_own(block.first[0], [&](const auto& kernels, const auto* x) {
+      kernels.fold_lines(args_.by, x, block.step[0], block.rows, block.length, to);
+    });
   }
 
   double line(cpu::MapOffsets first, Index begin, Index n) {
     for (std::size_t k = 0; k < first.size(); ++k) first[k] += begin * cut_.stride(k);
     if (double result = 0.0; squares(first, n, result)) return result;
-    double result = nothing(args_.by);
+    double result = nothing(args_.by), part = 0.0;
+    if (own_lines({first, {}, 1, n}, &result)) return result;
     for (Index at = 0; at < n; at += kRoom) {
       const Index count = std::min(kRoom, n - at);
-      const double part = total(evaluate({first, {}, 1, count}), count);
+      fold_lines(evaluate({first, {}, 1, count}), 1, count, &part);
       result = args_.by == Reduction::kSum ? result + part : better(args_.by, result, part);
       for (std::size_t k = 0; k < first.size(); ++k) first[k] += count * cut_.stride(k);
     }
@@ -140,91 +170,37 @@ class Share {
     return true;
   }
 
-  void add_rows(const cpu::MapOffsets& kept, Index begin, double* to) {
+  /// Columns `column` … of rows begin … of a block.
+  void add_rows(const cpu::MapOffsets& kept, Index begin, Index column, Index columns, double* to) {
     const Index end = std::min(begin + cut_.block_rows, cut_.rows.count());
+    const Index together = std::max<Index>(1, kRoom / columns);
     for (Index q = begin, n; q < end; q += n) {
       n = std::min(end - q, cut_.rows.run(q));
-      const cpu::MapBlock block{cut_.rows.at(q, kept), cut_.rows.step(), n, cut_.length};
-      if (adds_images(block, to) || sums_as_it_lies(block, to)) continue;
-      const Index together = std::max<Index>(1, kRoom / cut_.length);
-      for (Index r = 0; r < n; r += together) {
-        for (Index column = 0; column < cut_.length; column += kRoom)
-          add(piece_of(block, r, std::min(together, n - r), column), to + column);
+      cpu::MapBlock block{cut_.rows.at(q, kept), cut_.rows.step(), n, columns};
+      for (std::size_t k = 0; k < block.first.size(); ++k)
+        block.first[k] += column * cut_.stride(k);
+      const bool own = with_own(block.first[0], [&](const auto& kernels, const auto* x) {
+        // A batch's rows are taken four by four, however short they are: one image has the bits
+        // that it has among others.
+        const bool joins = !cut_.images || !std::is_same_v<decltype(x), const A*>;
+        kernels.fold_columns(args_.by, x, n == 1 ? columns : block.step[0], n, columns, joins, to);
+      });
+      for (Index r = 0; r < n && !own; r += together) {
+        cpu::MapBlock piece = block;
+        piece.rows = std::min(together, n - r);
+        for (std::size_t k = 0; k < piece.first.size(); ++k) piece.first[k] += r * piece.step[k];
+        const A* values = evaluate(piece);
+        std::get<cpu::Kernels<A>>(kernels_).fold_columns(args_.by, values, columns, piece.rows,
+                                                         columns, true, to);
       }
     }
-  }
-  cpu::MapBlock piece_of(cpu::MapBlock block, Index row, Index rows, Index column) const {
-    for (std::size_t k = 0; k < block.first.size(); ++k)
-      block.first[k] += row * block.step[k] + column * cut_.stride(k);
-    block.rows = rows;
-    block.length = std::min(kRoom, cut_.length - column);
-    return block;
-  }
-  void add(const cpu::MapBlock& block, double* to) {
-    const A* values = evaluate(block);
-    if (args_.by == Reduction::kSum) {
-      return std::get<cpu::Kernels<A>>(kernels_).column_sums(values, block.rows, block.length,
-                                                             scratch_.data(), to);
-    }
-    for (Index i = 0; i < block.rows * block.length; ++i) {
-      double& best = to[i % block.length];
-      best = better(args_.by, best, static_cast<double>(values[i]));
-    }
-  }
-  /// Whether a tensor alone is added up, whose rows follow each other.
-  bool lies_dense(const cpu::MapBlock& block) const {
-    return args_.count == 0 && args_.by == Reduction::kSum && cut_.stride(0) == 1 &&
-           (block.rows == 1 || block.step[0] == block.length);
-  }
-  /// A batch's rows are added four by four, however short they are: one image has the bits that it
-  /// has among others.
-  bool adds_images(const cpu::MapBlock& block, double* to) {
-    if (!cut_.images || !lies_dense(block) || args_.in[0].dtype() != DTypeOf<A>::value)
-      return false;
-    const A* row = args_.in[0].data<A>() + block.first[0];
-    constexpr auto kAdd = MapFunction::kAdd;
-    constexpr MapStep kFour[] = {{kAdd, 0, 1},
-                                 {kAdd, 2, 3},
-                                 {kAdd, kMapResults, kMapResults + 1},
-                                 {kAdd, kMapResults + 2, 4}},
-                      kOne[] = {{kAdd, 0, 4}};
-    const Index length = block.length;
-    A* sum = scratch_.data();
-    std::fill_n(sum, length, A(0));
-    std::array<const A*, kMapTensors> in{};
-    const std::array<const A*, kMapTensors> wide{};
-    in[4] = sum;
-    for (Index r = 0, n; r < block.rows; r += n) {
-      n = block.rows - r < 4 ? 1 : 4;
-      for (Index i = 0; i < n; ++i) in[static_cast<std::size_t>(i)] = row + (r + i) * length;
-      const cpu::MapResult<A> result{sum, kMapResults + static_cast<int>(n) - 1};
-      std::get<cpu::Kernels<A>>(kernels_).map(n == 4 ? kFour : kOne, static_cast<int>(n), in.data(),
-                                              wide.data(), nullptr, &result, 1, length);
-    }
-    for (Index c = 0; c < length; ++c) to[c] += static_cast<double>(sum[c]);
-    return true;
-  }
-  /// A tensor's own rows are added up in as long runs as they come.
-  bool sums_as_it_lies(const cpu::MapBlock& block, double* to) {
-    const Tensor& x = args_.in[0];
-    if (!lies_dense(block)) return false;
-    bool done = false;
-    dispatch_floating(x.dtype(), [&](auto type) {
-      using T = decltype(type);
-      if constexpr (std::is_same_v<Compute<T>, A>) {
-        std::get<cpu::Kernels<T>>(kernels_).column_sums(x.data<T>() + block.first[0], block.rows,
-                                                        block.length, scratch_.data(), to);
-        done = true;
-      }
-    });
-    return done;
   }
 
   const Reduce& args_;
   const Cut& cut_;
   const cpu::AllKernels& kernels_;
   cpu::MapOperands<A> operands_;
-  cpu::Workspace<A> room_, scratch_;
+  cpu::Workspace<A> room_;
 };
 
 /// Puts the blocks' results at sums[b · width] together: those of rows one after another, those of
@@ -249,10 +225,11 @@ void CpuBackend::issue(const Reduce& args) {
   if (args.y.elements() == 0) return;
   threads_.enter();
   const Cut cut(args);
-  const Index units = cut.kept.count() * cut.blocks;
-  const cpu::Workspace<double> sums(*allocator_, std::max<Index>(units * cut.width, 1));
-  const Index each = cut.columns ? std::min(cut.block_rows, cut.rows.count()) * cut.length
-                                 : std::min(kPiece, cut.length);
+  const Index results = cut.kept.count() * cut.blocks, units = results * cut.tiles;
+  const cpu::Workspace<double> sums(*allocator_, std::max<Index>(results * cut.width, 1));
+  const Index each = cut.columns
+                         ? std::min(cut.block_rows, cut.rows.count()) * std::min(cut.length, kTile)
+                         : std::min(kPiece, cut.length);
   const auto work = [&](auto arithmetic) {
     threads_.parallel_for(units, cpu::rows_of_work(each), [&](Index begin, Index end) {
       Share<decltype(arithmetic)>(args, cut, kernels_, *allocator_).work(begin, end, sums.data());
@@ -265,13 +242,19 @@ void CpuBackend::issue(const Reduce& args) {
   dispatch_floating(args.y.dtype(), [&](auto type) {
     using T = decltype(type);
     T* y = args.y.data<T>();
+    using R = Compute<T>;
     const Index each_row = cut.blocks * cut.width;
     threads_.parallel_for(
         args.y.elements(), cpu::rows_of_work(cut.blocks), [&](Index begin, Index end) {
+          if (cut.blocks == 1 && !args.accumulate) {
+            const auto factor = static_cast<R>(args.factor);
+            for (Index i = begin; i < end; ++i)
+              y[i] = cpu::narrow<T>(static_cast<R>(sums.data()[i]) * factor);
+            return;
+          }
           for (Index i = begin; i < end; ++i) {
             const double* own = sums.data() + i / cut.width * each_row + i % cut.width;
             const double result = combined(args.by, cut, own);
-            using R = Compute<T>;
             y[i] = cpu::narrow<T>(
                 args.accumulate
                     ? static_cast<R>(static_cast<double>(cpu::widen(y[i])) + result * args.factor)

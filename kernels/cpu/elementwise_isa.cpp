@@ -1,6 +1,6 @@
 #include "core/operations/map_function.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/pack_isa.h"
+#include "kernels/cpu/rows_isa.h"
 #include "kernels/math/activations.h"
 #include "kernels/math/dropout.h"
 
@@ -43,7 +43,8 @@ static void map_step(MapFunction function, const T* pa, const T* pb, T* o, Index
   }
 }
 
-/// Steps leave their results in the first cache, but for those that are outputs.
+/// Steps leave their results in the first cache, but for those that are outputs; meanwhile the next
+/// numbers are asked for. Large outputs go past the caches.
 template <class T>
 static void map(const MapStep* steps, int count, const T* const* in, const Compute<T>* const* wide,
                 const Compute<T>* constants, const MapResult<T>* results, int outputs, Index n) {
@@ -63,8 +64,15 @@ static void map(const MapStep* steps, int count, const T* const* in, const Compu
     for (Index i = 0; i < (n < kPiece ? n : kPiece); ++i) room[k][i] = constants[k];
     slot[k] = room[k];
   }
+  bool streamed[kMapOutputs];
+  for (int r = 0; r < outputs; ++r) {
+    // One that lies over an input is in a cache.
+    streamed[r] = streams(results[r].y, n, kPiece);
+    for (int k = 0; k < kMapTensors; ++k) streamed[r] = streamed[r] && in[k] != results[r].y;
+  }
   for (Index begin = 0; begin < n; begin += kPiece) {
-    const Index size = n - begin < kPiece ? n - begin : kPiece;
+    const Index size = n - begin < kPiece ? n - begin : kPiece,
+                ahead = begin + 2 * kPiece <= n ? kPiece : 0;
     for (int k = 0; k < kMapTensors; ++k) {
       if (!(used >> k & 1)) continue;
       if (wide[k]) {
@@ -80,21 +88,35 @@ static void map(const MapStep* steps, int count, const T* const* in, const Compu
       }
     }
     for (int s = 0; s < count; ++s) {
+      for (int k = s; k < kMapTensors; k += count)
+        if (in[k]) ask_for(in[k] + begin + ahead, ahead);
       R* to = room[kMapResults + s];
       if constexpr (kDirect) {
         for (int r = 0; r < outputs; ++r)
-          if (results[r].slot == kMapResults + s) to = results[r].y + begin;
+          if (results[r].slot == kMapResults + s && !streamed[r]) to = results[r].y + begin;
       }
       const R* a = slot[steps[s].a];
       map_step(steps[s].function, a, operands_of(steps[s].function) > 1 ? slot[steps[s].b] : a, to,
                size);
       slot[kMapResults + s] = to;
     }
-    if constexpr (!kDirect) {
-      for (int r = 0; r < outputs; ++r)
-        pack(results[r].y + begin, room[results[r].slot], size, false);
+    for (int r = 0; r < outputs; ++r) {
+      T* to = results[r].y + begin;
+      const bool whole = size * static_cast<Index>(sizeof(T)) % 64 == 0;
+      if constexpr (!kDirect) {
+        pack(to, room[results[r].slot], size, streamed[r] && whole);
+      } else if (streamed[r]) {
+        const R* from = room[results[r].slot];
+        if (whole) {
+          stream(to, from, size);
+        } else {
+          for (Index i = 0; i < size; ++i) to[i] = from[i];
+        }
+      }
     }
   }
+  for (int r = 0; r < outputs; ++r)
+    if (streamed[r]) return end_stream();
 }
 
 template <class T>

@@ -8,6 +8,8 @@ template <class T>
 void load_common(Isa isa, Kernels<T>& table) {
   using Adder = void (*)(Kernels<T>&);
   select_isa<Adder>(isa, scalar::add_norm, avx2::add_norm, avx512::add_norm)(table);
+  select_isa<Adder>(isa, scalar::add_reduce, avx2::add_reduce, avx512::add_reduce)(table);
+  select_isa<Adder>(isa, scalar::add_copy, avx2::add_copy, avx512::add_copy)(table);
   select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise,
                     avx512::add_elementwise)(table);
   select_isa<Adder>(isa, scalar::add_softmax, avx2::add_softmax, avx512::add_softmax)(table);

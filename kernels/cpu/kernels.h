@@ -106,9 +106,6 @@ struct Kernels {
   void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows,
                         Index channels, const R* mean, const R* scale, const R* shift,
                         const math::RectifierOf<R>& rectifier, const R* a, const R* b, const R* c);
-  /// sum[channel] += Σ over a block of rows. scratch: width.
-  void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
-  double (*sum)(const T* x, Index n);
   /// gamma, beta, mean and inv_std: optional. Not centered, the mean counts as 0.
   void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std,
                              Index rows, Index channels, bool centered, double eps);
@@ -117,6 +114,14 @@ struct Kernels {
   void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean,
                               const R* inv_std, T* dx, Index rows, Index channels, R* scratch,
                               double* sums);
+
+  // --- Reductions (reduce_isa.cpp) of lines of numbers that are `line` apart.
+  /// to[i] = line i's n numbers.
+  void (*fold_lines)(Reduction by, const T* x, Index line, Index lines, Index n, double* to);
+  /// to[c] takes column c of the lines, too. `joins`: lines that follow each other may be taken as
+  /// longer ones.
+  void (*fold_columns)(Reduction by, const T* x, Index line, Index lines, Index columns, bool joins,
+                       double* to);
 
   // --- Elementwise (elementwise_isa.cpp), on n elements.
   /// The `count` steps of a Map (core/operations/map.h). Of slot k < kMapTensors, in[k] or, in R,
@@ -140,6 +145,15 @@ struct Kernels {
   /// Conversions between the 16-bit types and fp32, to nearest even; null for the others.
   void (*widen)(const T* x, R* y, Index n) = nullptr;
   void (*narrow)(const R* x, T* y, Index n) = nullptr;
+
+  // --- Copies (copy_isa.cpp) of numbers of T's size, as they are. `large`: past the caches, where
+  // that can be.
+  /// y[c · line_y + r] = x[r · line_x + c].
+  void (*transpose)(const T* x, Index line_x, T* y, Index line_y, Index rows, Index columns,
+                    bool large);
+  /// Lines of n numbers.
+  void (*copy_lines)(const T* x, Index line_x, T* y, Index line_y, Index lines, Index n,
+                     bool large);
 
   // --- Numbers in fewer bytes (codec_isa.cpp), fp32 and fp64 only. A block's head is what
   // kernels/math/codec.h has it to be.
@@ -244,13 +258,15 @@ void load(Isa isa, Kernels<Float16>& table);
   void name(Kernels<double>&);        \
   void name(Kernels<BFloat16>&);      \
   void name(Kernels<Float16>&);
-STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
-                             STARLING_DECLARE_ADDERS(add_softmax) STARLING_DECLARE_ADDERS(
-                                 add_attention) void add_pool(Kernels<float>&);
-                         void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
-                         void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
-                         void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
-                         void add_conv16(Kernels<float>&);)
+STARLING_DECLARE_PER_ISA(
+    STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_copy)
+        STARLING_DECLARE_ADDERS(add_reduce) STARLING_DECLARE_ADDERS(add_elementwise)
+            STARLING_DECLARE_ADDERS(add_softmax)
+                STARLING_DECLARE_ADDERS(add_attention) void add_pool(Kernels<float>&);
+    void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
+    void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
+    void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
+    void add_conv16(Kernels<float>&);)
 #undef STARLING_DECLARE_ADDERS
 #define STARLING_DEFINE_ADDERS(name)                  \
   void name(Kernels<float>& table) { set(table); }    \

@@ -319,38 +319,6 @@ static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* 
 }
 
 template <class T>
-static void column_sums(const T* x, Index rows, Index channels, Compute<T>* scratch, double* sum) {
-  const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
-  Compute<T>* __restrict s = scratch;
-  for (Index v = 0; v < width; ++v) s[v] = Compute<T>(0);
-  Index r = 0;
-  for (; r + 4 <= lines; r += 4) {
-    const T* __restrict row = x + r * width;
-    STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      s[v] += (widen(row[v]) + widen(row[width + v])) +
-              (widen(row[2 * width + v]) + widen(row[3 * width + v]));
-    }
-  }
-  for (; r < lines; ++r) {
-    STARLING_LOOP for (Index v = 0; v < width; ++v) s[v] += widen(x[r * width + v]);
-  }
-  const Index done = lines * width, rest = rows * channels - done;
-  STARLING_LOOP for (Index v = 0; v < rest; ++v) s[v] += widen(x[done + v]);
-  add_folded(s, fold, channels, sum);
-}
-
-template <class T>
-static double sum(const T* x, Index n) {
-  const T* none = nullptr;
-  return row_sum<Compute<T>>(
-      n, none, [=](Index first, Index) __attribute__((always_inline)) {
-        return [from = x + first](Index i) __attribute__((always_inline)) {
-          return widen(from[i]);
-        };
-      });
-}
-
-template <class T>
 static void layer_norm_forward(const T* x, const Compute<T>* gamma, const Compute<T>* beta, T* y,
                                Compute<T>* mean, Compute<T>* inv_std, Index rows, Index n,
                                bool centered, double eps) {
@@ -512,8 +480,6 @@ static void set(Kernels<T>& table) {
   table.affine = affine<T>;
   table.masked_sums = masked_sums<T>;
   table.masked_affine = masked_affine<T>;
-  table.column_sums = column_sums<T>;
-  table.sum = sum<T>;
   table.layer_norm_forward = layer_norm_forward<T>;
   table.layer_norm_backward = layer_norm_backward<T>;
 }

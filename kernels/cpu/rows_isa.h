@@ -25,7 +25,7 @@ struct Lanes {
     for (; i + kCount <= n; i += kCount) {
       STARLING_LOOP for (Index j = 0; j < kCount; ++j) lane[j] = Fold::of(lane[j], f(i + j));
     }
-    for (Index j = 0; i < n; ++i, ++j) lane[j] = Fold::of(lane[j], f(i));
+    for (Index j = 0, rest = n - i; j < rest; ++j) lane[j] = Fold::of(lane[j], f(i + j));
   }
   [[gnu::always_inline]] R result() {
     for (Index half = kCount / 2; half > 0; half /= 2) {
