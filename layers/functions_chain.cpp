@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -32,10 +33,16 @@ struct Program {
     Slot dy;
     GradientSlots slots;
   };
-  Backward backward(const Tensor& dy, const std::array<bool, kMapTensors>& wanted) const {
+  /// With a factor they are as many times as large, and steps' results: dy may be repeated.
+  Backward backward(const Tensor& dy, const std::array<bool, kMapTensors>& wanted,
+                    std::optional<double> factor = {}) const {
     Backward result{builder, 0, {}};
     result.dy = result.builder.tensor(dy);
     if (result.builder.fits()) result.slots = differentiate(result.builder, result.dy, wanted);
+    for (auto& slot : result.slots) {
+      if (factor && slot)
+        slot = result.builder.step(MapFunction::kMultiply, *slot, result.builder.number(*factor));
+    }
     return result;
   }
   /// Of the leaves that want a gradient. A comparison's operands want one in vain.
@@ -49,11 +56,19 @@ struct Program {
     return result;
   }
   /// There is room for it, and for its gradients.
-  bool fits() const {
+  bool fits(std::optional<double> factor = {}) const {
     if (!builder.fits()) return false;
     std::array<bool, kMapTensors> all{};
     std::fill_n(all.begin(), leaves.size(), true);
-    return backward({}, all).builder.fits();
+    return backward({}, all, factor).builder.fits();
+  }
+  /// The leaves as a tape takes them: those that have no gradient want none.
+  std::vector<Variable> inputs() const {
+    std::vector<Variable> result = leaves;
+    const std::array<bool, kMapTensors> wanted = differentiable();
+    for (std::size_t k = 0; k < result.size(); ++k)
+      if (!wanted[k]) result[k] = Variable(result[k].value());
+    return result;
   }
   /// All of another program; the slot of its result.
   Slot join(const Program& other) {
@@ -73,12 +88,12 @@ struct Program {
 };
 
 /// Where the gradient of a chain's result goes: into all operands of its shape in one pass, and by
-/// a sum each into those that were repeated.
-void go_back(Gradients& g, const Program& program, const Shape& shape) {
-  const Tensor dy = std::move(g.take_terms().front());
+/// a sum each into those that were repeated. `factor`: Program::backward().
+void go_back(Gradients& g, const Program& program, const Shape& shape, const Tensor& dy,
+             std::optional<double> factor = {}) {
   std::array<bool, kMapTensors> wanted{};
   for (std::size_t k = 0; k < program.leaves.size(); ++k) wanted[k] = g.wants(static_cast<int>(k));
-  const auto [builder, dy_slot, slots] = program.backward(dy, wanted);
+  const auto [builder, dy_slot, slots] = program.backward(dy, wanted, factor);
 
   struct Result {
     Slot slot;
@@ -97,9 +112,9 @@ void go_back(Gradients& g, const Program& program, const Shape& shape) {
       sum.keep(result);
       gradient = Tensor(g.backend(), leaf.shape(), leaf.dtype());
       Reduce reduce(dy, gradient);
-      if (own != dy_slot) static_cast<Expression&>(reduce) = sum.expression();
+      if (own != dy_slot || factor) static_cast<Expression&>(reduce) = sum.expression();
       g.backend().reduce(reduce);
-    } else if (own == dy_slot) {
+    } else if (own == dy_slot && !factor) {
       gradient = dy;
     } else {
       const auto known = std::find_if(whole.begin(), whole.end(),
@@ -152,13 +167,11 @@ class Chain final : public LazyValue {
     backend_.map(map);
     if (!tape_) return Variable(map.y);
     const Tape::Scope scope(tape_, layer_);
-    std::vector<Variable> inputs = program.leaves;
-    const std::array<bool, kMapTensors> differentiable = program.differentiable();
-    for (std::size_t k = 0; k < inputs.size(); ++k)
-      if (!differentiable[k]) inputs[k] = Variable(inputs[k].value());
+    const std::vector<Variable> inputs = program.inputs();
     return tape_->record(name_, map.y, inputs, {},
                          [program = std::move(program), shape = shape()](Gradients& g) {
-                           go_back(g, program, shape);
+                           const Tensor dy = std::move(g.take_terms().front());
+                           go_back(g, program, shape, dy);
                          });
   }
 
@@ -192,6 +205,22 @@ Shape broadcast(std::string_view name, const Shape& a, const Shape& b) {
     result[more + d] = there;
   }
   return result;
+}
+
+std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, const Shape& kept,
+                                     const Shape& result, double factor, Pass& pass) {
+  const Chain* const chain = chain_of(x, x.shape());
+  // One that somebody else holds is computed by itself: it may be read.
+  if (!chain || x.lazy().use_count() > 1 || !chain->program().fits(factor)) return std::nullopt;
+  const Program& program = chain->program();
+  Reduce sum({}, {}, Tensor(pass.backend, kept, x.dtype()));
+  static_cast<Expression&>(sum) = program.builder.expression();
+  sum.factor = factor;
+  pass.backend.reduce(sum);
+  return pass.record(name, sum.y.reshaped(result), program.inputs(), {},
+                     [program, shape = x.shape(), kept, factor](Gradients& g) {
+                       go_back(g, program, shape, g.output().reshaped(kept), factor);
+                     });
 }
 
 Variable pointwise(std::string_view name, MapFunction function, const Operand& a, const Operand& b,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,15 @@ inline Variable pointwise(std::string_view name, MapFunction function, const Var
                           Pass& pass) {
   return pointwise(name, function, x, x, pass);
 }
+
+/// The sum over dimensions of a chain that nothing has computed yet, times `factor`, as one pass
+/// over what it is made of, and one back; none where x is none, or where there is no room. `kept`
+/// is the result's shape with 1 for dimensions that go.
+std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, const Shape& kept,
+                                     const Shape& result, double factor, Pass& pass);
+
+/// The numbers repeated to a shape that x broadcasts to.
+Tensor repeated(const Tensor& x, const Shape& shape, Backend& backend);
 
 /// A gradient term, or new memory of its shape where somebody else holds it too: for operations
 /// that may write in place.

@@ -90,9 +90,11 @@ Variable sum_times(std::string_view name, const Variable& x, const Dims& dims, b
                    bool mean, Pass& pass) {
   const Reduced to = reduced(name, x, dims, keepdim);
   const double factor = mean ? 1.0 / static_cast<double>(to.count) : 1.0;
+  if (auto fused = sum_of_chain(name, x, to.kept, to.shape, factor, pass)) return *fused;
   const Tensor y = reduce(pass.backend, Reduction::kSum, {}, {x.value()},
                           Tensor(pass.backend, to.kept, x.dtype()), factor);
   auto backward = [in = x.shape(), kept = to.kept, factor](Gradients& g) {
+    if (factor == 1.0) return g.set(0, repeated(g.output().reshaped(kept), in, g.backend()));
     g.set(0, map(g.backend(), {{F::kMultiply, 0, kNumber}}, {g.output().reshaped(kept)}, in,
                  {factor}));
   };

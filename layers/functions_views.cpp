@@ -7,6 +7,7 @@
 #include "core/operations/indexing.h"
 #include "layers/functions.h"
 #include "layers/functions_along.h"
+#include "layers/functions_chain.h"
 
 // Functions that move numbers: what a tensor's dimensions are, and which of its places are taken.
 namespace starling::functions {
@@ -125,24 +126,29 @@ Variable squeeze(const Variable& x, int dim, Pass& pass) {
   return x.shape()[d] == 1 ? reshape(x, without(x.shape(), d), pass) : x;
 }
 
-Variable expand(const Variable& x, const Shape& shape, Pass& pass) {
-  if (broadcast("expand", x.shape(), shape) != shape)
-    fail(ExitCode::kUsage, "expand", "{} does not become {}", x.shape().text(), shape.text());
-  if (x.shape() == shape) return x;
-  const Tensor y(pass.backend, shape, x.dtype());
+Tensor repeated(const Tensor& x, const Shape& shape, Backend& backend) {
+  Tensor y(backend, shape, x.dtype());
   StridedCopy copy = copy_of(y, y);
-  copy.x = x.value();
+  copy.x = x;
   const std::vector<std::int64_t> strides = strides_of(x.shape());
   for (int d = 0; d < shape.rank(); ++d) {
     const int own = d - (shape.rank() - x.shape().rank());
     copy.dimensions[at(d)].stride = own < 0 || x.shape()[own] == 1 ? 0 : strides[at(own)];
   }
-  pass.backend.strided_copy(copy);
-  return pass.record("expand", y, {x}, {}, [in = x.shape()](Gradients& g) {
-    const Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().reduce({g.output(), dx});
-    g.set(0, dx);
-  });
+  backend.strided_copy(copy);
+  return y;
+}
+
+Variable expand(const Variable& x, const Shape& shape, Pass& pass) {
+  if (broadcast("expand", x.shape(), shape) != shape)
+    fail(ExitCode::kUsage, "expand", "{} does not become {}", x.shape().text(), shape.text());
+  if (x.shape() == shape) return x;
+  return pass.record("expand", repeated(x.value(), shape, pass.backend), {x}, {},
+                     [in = x.shape()](Gradients& g) {
+                       const Tensor dx(g.backend(), in, g.output().dtype());
+                       g.backend().reduce({g.output(), dx});
+                       g.set(0, dx);
+                     });
 }
 
 Variable slice(const Variable& x, int dim, std::int64_t begin, std::int64_t end, Pass& pass) {

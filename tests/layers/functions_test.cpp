@@ -353,13 +353,15 @@ TEST_CASE("layers/functions: a chain is one pass forward and one backward") {
   (void)gated.value();
   CHECK(backend.maps == 1);
   const Variable shifted = f::tanh(f::add(gated, row, pass), pass);
+  CHECK(backend.reductions == 0);
+  // What is added up goes with the sum.
   const Variable total = f::sum(shifted, {}, false, pass);
-  CHECK(backend.maps == 2);
-  const int reductions = backend.reductions;
+  CHECK(backend.maps == 1);
+  CHECK(backend.reductions == 1);
   tape.backward(total);
-  // The sum's, that of tanh and +, and one for the two of the gate; the row's is a sum.
-  CHECK(backend.maps == 5);
-  CHECK(backend.reductions == reductions + 1);
+  // One for the sum's chain, and one for the two of the gate; the row's is a sum.
+  CHECK(backend.maps == 3);
+  CHECK(backend.reductions == 2);
 
   // What was used already is not computed anew, and what is too long is cut.
   backend.maps = 0;
@@ -368,6 +370,41 @@ TEST_CASE("layers/functions: a chain is one pass forward and one backward") {
   (void)longer.value();
   CHECK(backend.maps > 2);
   CHECK(backend.maps < 20);
+}
+
+TEST_CASE("layers/functions: a mean of squared differences is one pass forward and one backward") {
+  Counting backend(cpu());
+  for (const f::Dims& dims : {f::Dims{}, f::Dims{0}, f::Dims{-1}}) {
+    CAPTURE(dims.size());
+    Tape tape(backend);
+    Pass pass{.backend = backend, .tape = &tape, .training = true};
+    const Variable x = tape.leaf(noise_tensor(1, {5, 7})), y = tape.leaf(noise_tensor(2, {5, 7})),
+                   weight(noise_tensor(3, dims.empty() ? Shape{} : Shape{dims[0] == 0 ? 7 : 5}));
+    const auto total = [&](const Variable& mean) {
+      return f::sum(f::multiply(mean, weight, pass), {}, false, pass);
+    };
+    backend.maps = backend.reductions = 0;
+    const Variable mean = f::mean(f::square(f::subtract(x, y, pass), pass), dims, false, pass);
+    CHECK(backend.maps == 0);
+    CHECK(backend.reductions == 1);
+    tape.backward(total(mean));
+    // One for the weight, and one for both gradients.
+    CHECK(backend.maps == 2);
+    const std::vector<double> dx = numbers_of(Tape::gradient(x)),
+                              dy = numbers_of(Tape::gradient(y)), found = numbers_of(mean.value());
+
+    // The same where somebody reads what is squared.
+    Tape other(backend);
+    Pass apart{.backend = backend, .tape = &other, .training = true};
+    const Variable a = other.leaf(x.value()), b = other.leaf(y.value()),
+                   squares = f::square(f::subtract(a, b, apart), apart);
+    (void)squares.value();
+    const Variable plain = f::mean(squares, dims, false, apart);
+    other.backward(f::sum(f::multiply(plain, weight, apart), {}, false, apart));
+    CHECK(relative_error(found, numbers_of(plain.value())) < 1e-14);
+    CHECK(relative_error(dx, numbers_of(Tape::gradient(a))) < 1e-14);
+    CHECK(relative_error(dy, numbers_of(Tape::gradient(b))) < 1e-14);
+  }
 }
 
 TEST_CASE("layers/functions: what a chain shares is added up, and what has no gradient gets none") {
