@@ -62,6 +62,8 @@ function(starling_plugin_target name)
   endif()
   add_library(${name} MODULE ${sources} ${STARLING_PLUGIN_STAMP})
   target_link_libraries(${name} PRIVATE starling::starling_trainer)
+  # without errno, roots are vectors
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>)
   set_target_properties(${name} PROPERTIES PREFIX lib POSITION_INDEPENDENT_CODE ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     # without a build type the compiler would not optimise

@@ -1,5 +1,7 @@
 #pragma once
 
-// Functions with gradients, `starling::functions`, of which layers, losses and tasks are written.
+// Functions with gradients, `starling::functions`, of which layers, losses and tasks are written;
+// and pointwise functions of one's own.
 
 #include "layers/functions.h"
+#include "layers/pointwise_function.h"

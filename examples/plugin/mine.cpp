@@ -17,6 +17,7 @@
 #include "slow_average.h"
 #include "slow_store.h"
 #include "softsign.h"
+#include "squareplus.h"
 #include "throttled.h"
 
 namespace {
@@ -107,6 +108,7 @@ extern "C" void starling_register_plugin() {
   losses().add(
       "mine_focal", [](ConfigSection&) { return std::make_unique<mine::Focal>(); },
       "classes that are known well count less");
+  add_pointwise_layer<mine::Squareplus>();
   mine::register_softsign();  // a layer with an operation of its own
   topologies().add("halves", make_halves,
                    "pairs between two halves of the ranks, shifted every round; even n");

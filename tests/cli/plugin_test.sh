@@ -11,6 +11,7 @@ for file in ('softsign.h', 'softsign.cpp', 'sign.h'):
     assert '\`\`\`cpp\n' + open('$root/examples/plugin/' + file).read() + '\`\`\`\n' in doc, file
 functions = open('$root/docs/functions.md').read()
 assert open('$root/examples/plugin/gate.h').read().split('namespace mine {\n\n')[1].split('}  // namespace mine')[0].strip() in functions
+assert open('$root/examples/plugin/squareplus.h').read().split('namespace mine {\n\n')[1].split('}  // namespace mine')[0].strip() in doc
 assert open('$root/examples/plugin/sign.cu').read().split('\n', 1)[1] in doc"
 check "install" 0 "starlingConfig\.cmake" "$cmake" --install "$build" --prefix "$work/prefix"
 verify "what authors write includes public headers alone" python3 - "$root" <<'END'

@@ -9,6 +9,7 @@
 #include "core/custom_operation.h"
 #include "core/error.h"
 #include "examples/plugin/softsign.cpp"
+#include "examples/plugin/squareplus.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 
@@ -78,6 +79,7 @@ void register_once() {
   static const bool done = [] {
     register_builtin_layers();
     mine::register_softsign();
+    add_pointwise_layer<mine::Squareplus>();
     layers().add(
         "author",
         [](ConfigSection& section) {
@@ -128,6 +130,29 @@ TEST_CASE(
   for (std::size_t i = 0; i < in.size(); ++i)
     CHECK(out[i] == doctest::Approx(in[i] / (1.0 + std::abs(in[i]))).epsilon(1e-14));
   CHECK_NOTHROW(trace(*model));
+}
+
+TEST_CASE("layers/author: a pointwise function of one struct has its numbers and its gradient") {
+  const auto model = model_with(R"({"type": "squareplus"})");
+  check_gradients(*model, 3);
+  CHECK_NOTHROW(trace(*model));
+  Pass pass{.backend = cpu(), .training = false};
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(dtype));
+    const Tensor x = functions::in_format(noise_tensor(3, Shape{2, 41}), dtype, cpu());
+    const auto y = functions::pointwise_function<mine::Squareplus>(Variable(x), pass);
+    const double places = dtype == DType::kBFloat16 ? 1e-2 : dtype == DType::kFloat16 ? 1e-3 : 1e-6;
+    const auto in = numbers_of(functions::in_format(x, DType::kFloat64, cpu())),
+               out = numbers_of(functions::in_format(y.value(), DType::kFloat64, cpu()));
+    for (std::size_t i = 0; i < in.size(); ++i)
+      CHECK(out[i] == doctest::Approx((in[i] + std::sqrt(in[i] * in[i] + 4)) / 2).epsilon(places));
+  }
+  CHECK(contains(error_of(ExitCode::kUsage,
+                          [&] {
+                            functions::pointwise_function<mine::Squareplus>(
+                                Variable(Tensor(cpu(), Shape{2}, DType::kInt32)), pass);
+                          }),
+                 "[squareplus] the input is int32; needed: a floating dtype"));
 }
 
 TEST_CASE(
