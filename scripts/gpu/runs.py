@@ -235,8 +235,9 @@ def row(options, title, check, *arguments):
 
 
 def has_nccl(options, what):
-    """Whether this build can; a row says where it cannot."""
-    if "NCCL" in subprocess.run([options.train, "--version"], capture_output=True, text=True, check=False).stdout:
+    """Whether the plug-in of this build can; a row says where it cannot."""
+    plugin = pathlib.Path(options.train).parent.parent / "lib" / "libstarling_cuda.so"
+    if plugin.exists() and b"libnccl.so" in plugin.read_bytes():
         return True
     note(options, f"{what} over NCCL", None, "this build has no NCCL")
     return False

@@ -35,7 +35,6 @@ json::json_pointer place_of(const std::string& heading) {
   std::string path = heading.substr(heading.find('`') + 1);
   path = "/" + path.substr(0, path.find('`'));
   if (path.ends_with(".type")) path.resize(path.size() - 5);
-  if (heading.starts_with("# Layers")) path = "/model/layers/0";
   if (heading.starts_with("# Augmentations")) path = "/data/augment";
   for (char& c : path) c = c == '.' ? '/' : c;
   return json::json_pointer(path);
@@ -72,12 +71,16 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
       config = value;
     } else {
       if (heading.starts_with("# Layers")) {
-        config["model"] = {
-            {"type", "sequential"},
-            {"layers",
-             {nullptr, {{"type", "flatten"}}, {{"type", "linear"}, {"out_features", 10}}}}};
+        json layers = json::array();
+        if (name == "multi_head_attention")  // takes places×width
+          layers = {{{"type", "flatten"}},
+                    {{"type", "embedding"}, {"num_embeddings", 256}, {"embedding_dim", 8}}};
+        layers.insert(layers.end(),
+                      {value, {{"type", "flatten"}}, {{"type", "linear"}, {"out_features", 10}}});
+        config["model"] = {{"type", "sequential"}, {"layers", layers}};
+      } else {
+        config[place_of(heading)] = value;
       }
-      config[place_of(heading)] = value;
     }
     if (config["data"]["type"] == "csv") config["data"].update({{"path", table}, {"target", "b"}});
     ++read;

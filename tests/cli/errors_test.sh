@@ -20,7 +20,8 @@ for n in 1 3; do # mpirun would add a dozen lines to a rank that ends by itself
 done
 check "of another program" 2 "unknown topology" ranks 1 "$build/bin/starling-topo" show none -n 4
 verify "as well" one_line
-check "an argument on two ranks" 2 "modles" ranks 2 "$train" --list modles
+# mpirun answers 1 for a rank that ends while it still starts the others.
+check "an argument on two ranks" "1|2" "modles" ranks 2 "$train" --list modles
 verify "is told once" bash -c '[ "$(grep -c modles .stderr)" = 1 ]'
 check "ranks that MPI does not bring together" 2 "^\[mpi\] 2 processes were started \(SLURM_STEP_NUM_TASKS\).*srun --mpi=pmix" env SLURM_STEP_NUM_TASKS=2 "$train" small.json --output apart
 check "of another MPI" 2 "^\[mpi\] 3 processes were started \(PMI_SIZE\).*Open MPI's mpirun" env PMI_SIZE=3 PMI_RANK=0 "$train" small.json --output apart
