@@ -18,6 +18,7 @@
 #include "layers/functions.h"
 #include "layers/layer.h"
 #include "tests/cuda/support.h"
+#include "tests/layers/halves.h"
 #include "tests/operations/operation_table.h"
 
 namespace starling::tests {
@@ -128,7 +129,10 @@ TEST_CASE("cuda/functions: values and gradients are the CPU's, in every precisio
        image},
       {"squeeze and excite", [] { return std::make_unique<mine::Gate>(); }, image},
       {"attention", [] { return std::make_unique<mine::Attend>(2); }, {5, 8}},
-      {"changes", [] { return std::make_unique<mine::Changes>(); }, {5, 8}}};
+      {"changes", [] { return std::make_unique<mine::Changes>(); }, {5, 8}},
+      {"a gate of two values",
+       [] { return std::make_unique<Halves>(std::make_unique<mine::LetIn>()); },
+       {16}}};
   for (const Case& item : cases) {
     CAPTURE(item.name);
     for (const DType dtype :
@@ -148,6 +152,30 @@ TEST_CASE("cuda/functions: values and gradients are the CPU's, in every precisio
         CHECK(distance(found[i], expected[i]) < allowed(tolerance));
       }
     }
+  }
+}
+
+TEST_CASE("cuda/functions: a loss that is made of functions") {
+  const auto cpu = open_backend(DeviceType::kCpu, 1);
+  const std::unique_ptr<const Loss> focal = std::make_unique<mine::Focal>();
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(dtype));
+    const auto run = [&](Backend& backend) {
+      Tape tape(backend);
+      Pass pass{.backend = backend, .tape = &tape, .training = true, .loss_scale = 8.0};
+      const Variable x = tape.leaf(to_tensor(backend, random_numbers(48, 4), {6, 8}, dtype));
+      const Variable loss = focal->value(x, index_on(backend, {1, 4, 7, 0, 4, 2}, {6}), 0.5, pass);
+      std::vector<Numbers> result{to_numbers(loss.value())};
+      tape.backward(loss);
+      result.push_back(to_numbers(Tape::gradient(x)));
+      return result;
+    };
+    const double tolerance = is_low_precision(dtype)    ? 2e-2
+                             : dtype == DType::kFloat32 ? 1e-5
+                                                        : 1e-13;
+    const std::vector<Numbers> expected = run(*cpu), found = run(gpu());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      CHECK(distance(found[i], expected[i]) < allowed(tolerance));
   }
 }
 

@@ -8,33 +8,10 @@
 #include <vector>
 
 #include "examples/plugin/gate.h"
+#include "tests/layers/halves.h"
 #include "tests/layers/support.h"
 
 namespace starling::testing {
-namespace {
-
-/// A layer of two values that takes them as the halves of one.
-class Halves final : public Layer {
- public:
-  explicit Halves(std::unique_ptr<Layer> child) : pending_(std::move(child)) {}
-
- private:
-  Shape build(const Shape& input) override {
-    const Shape half{input[0] / 2};
-    const std::vector<Shape> halves{half, half};
-    child_ = &add_child("", std::move(pending_), Shapes(halves));
-    return child_->output_shape();
-  }
-  Variable compute(const Variable& x, Pass& pass) override {
-    const std::int64_t half = x.shape()[1] / 2;
-    return child_->forward(Values(functions::split(x, {half, half}, 1, pass)), pass);
-  }
-  std::unique_ptr<Layer> pending_;
-  Layer* child_ = nullptr;
-};
-
-}  // namespace
-
 TEST_CASE("layers/samples: layers of functions have their gradients") {
   const auto check = [](std::unique_ptr<Layer> layer, const Shape& input) {
     Model model(std::move(layer), input);
@@ -43,7 +20,7 @@ TEST_CASE("layers/samples: layers of functions have their gradients") {
   check(std::make_unique<mine::Gate>(), {3, 2, 8});
   check(std::make_unique<mine::Attend>(2), {5, 6});
   check(std::make_unique<mine::Changes>(), {4, 3});
-  check(std::make_unique<Halves>(std::make_unique<mine::LetIn>()), {8});
+  check(std::make_unique<tests::Halves>(std::make_unique<mine::LetIn>()), {8});
   CHECK(contains(error_of(ExitCode::kUsage,
                           [&] {
                             check(std::make_unique<mine::Attend>(4), {5, 6});
