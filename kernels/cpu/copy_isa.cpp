@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 
@@ -21,20 +23,23 @@ struct Tile {
   static constexpr int kSide = static_cast<int>(kVector / static_cast<Index>(sizeof(W)));
   typedef W Vector __attribute__((vector_size(kVector)));
 
+  /// Of two rows that are kHalf apart: the first halves of runs of 2·kHalf words, or the second.
+  template <int kHalf, int kSecond, int... kWord>
+  [[gnu::always_inline]] static Vector mixed(const Vector& a, const Vector& b,
+                                             std::integer_sequence<int, kWord...>) {
+    return __builtin_shufflevector(
+        a, b, (kWord & kHalf ? kSide + kWord - (1 - kSecond) * kHalf : kWord + kSecond * kHalf)...);
+  }
   /// Exchanges rows and columns: halves of kHalf words among rows that are kHalf apart, and so on.
   template <int kHalf>
   [[gnu::always_inline]] static void transpose(Vector (&v)[kSide]) {
-    Vector low{}, high{};
-    for (int k = 0; k < kSide; ++k) {
-      low[k] = static_cast<W>(k & kHalf ? kSide + k - kHalf : k);
-      high[k] = static_cast<W>(k & kHalf ? kSide + k : k + kHalf);
-    }
+    constexpr std::make_integer_sequence<int, kSide> kWords;
 #pragma GCC unroll 16
     for (int i = 0; i < kSide; ++i) {
       if (i & kHalf) continue;
       const Vector a = v[i], b = v[i + kHalf];
-      v[i] = __builtin_shuffle(a, b, low);
-      v[i + kHalf] = __builtin_shuffle(a, b, high);
+      v[i] = mixed<kHalf, 0>(a, b, kWords);
+      v[i + kHalf] = mixed<kHalf, 1>(a, b, kWords);
     }
     if constexpr (kHalf > 1) transpose<kHalf / 2>(v);
   }

@@ -23,7 +23,7 @@ template <class Fold>
 struct OrNan {
   template <class R>
   STARLING_HD static R of(R a, R b) {
-    return b != b ? b : Fold::of(a, b);
+    return __builtin_isnan(b) ? b : Fold::of(a, b);
   }
 };
 
@@ -73,7 +73,7 @@ static void fold_lines(Reduction by, const T* x, Index line, Index lines, Index 
                 if constexpr (!kSums<Fold>) {
                   if (i + 1 < lines) ask_for(from + line, count);
                   const R sum = fold_line<Plus>(from, count, R(0));
-                  if (sum != sum) part = fold_line<OrNan<Fold>>(from, count, nothing);
+                  if (__builtin_isnan(sum)) part = fold_line<OrNan<Fold>>(from, count, nothing);
                   result = OrNan<Fold>::of(result, static_cast<double>(part));
                 } else {
                   result += static_cast<double>(part);
@@ -136,7 +136,7 @@ static void fold_columns(Reduction by, const T* x, Index line, Index lines, Inde
           take(Fold{}, nothing, !kSums<Fold>);
           if constexpr (!kSums<Fold>) {
             const R sum = fold_line<Plus>(sums, n, R(0));
-            if (sum != sum) take(OrNan<Fold>{}, nothing, false);
+            if (__builtin_isnan(sum)) take(OrNan<Fold>{}, nothing, false);
           }
           using Last = typename NanOf<Fold>::Type;
           for (Index v = 0; v < n; v += columns) {
