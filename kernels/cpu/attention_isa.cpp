@@ -31,6 +31,7 @@ struct Lanes<float> {
   typedef float V __attribute__((vector_size(kBytes)));
   typedef float U __attribute__((vector_size(kBytes), aligned(4), may_alias));
   typedef std::int32_t I __attribute__((vector_size(kBytes)));
+  typedef std::uint32_t Bits __attribute__((vector_size(kBytes)));
 };
 template <>
 struct Lanes<double> {
@@ -63,7 +64,7 @@ static inline __attribute__((always_inline)) Lanes<float>::V power_of_2(Lanes<fl
   p = p * r + 2.4022650695910072e-1f;
   p = p * r + 6.9314718055994531e-1f;
   p = p * r + 1.0f;
-  const I power = ((I)shifted + 127) << 23;
+  const Lanes<float>::Bits power = ((Lanes<float>::Bits)shifted + 127u) << 23;
   return (V)(~low & (I)(p * (V)power));
 }
 static inline Lanes<double>::V power_of_2(Lanes<double>::V x) {
