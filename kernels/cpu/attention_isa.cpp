@@ -56,7 +56,6 @@ static inline __attribute__((always_inline)) void store(R* to, VectorOf<R> x) {
 static inline __attribute__((always_inline)) Lanes<float>::V power_of_2(Lanes<float>::V x) {
   using V = Lanes<float>::V;
   using I = Lanes<float>::I;
-  const I low = x < -126.0f;
   const V shifted = x + 12582912.0f, r = x - (shifted - 12582912.0f);
   V p = 1.5403530393381609e-4f * r + 1.3333558146428443e-3f;
   p = p * r + 9.6181291076284772e-3f;
@@ -65,7 +64,7 @@ static inline __attribute__((always_inline)) Lanes<float>::V power_of_2(Lanes<fl
   p = p * r + 6.9314718055994531e-1f;
   p = p * r + 1.0f;
   const Lanes<float>::Bits power = ((Lanes<float>::Bits)shifted + 127u) << 23;
-  return (V)(~low & (I)(p * (V)power));
+  return (V)(~(I)(x < -126.0f) & (I)(p * (V)power));
 }
 static inline Lanes<double>::V power_of_2(Lanes<double>::V x) {
   for (int i = 0; i < kLanes<double>; ++i) x[i] = __builtin_exp2(x[i]);
