@@ -19,5 +19,16 @@ STARLING_HD DropoutMask dropout_mask(std::uint64_t key, std::uint64_t counter, s
   return {{uniform_float(bits.v[0]) >= p, uniform_float(bits.v[1]) >= p,
            uniform_float(bits.v[2]) >= p, uniform_float(bits.v[3]) >= p}};
 }
+/// Whether it keeps element `place`.
+STARLING_HD bool dropout_keeps(std::uint64_t key, std::uint64_t counter, std::int64_t place,
+                               float p) {
+  const DropoutMask mask = dropout_mask(key, counter, static_cast<std::uint64_t>(place >> 2), p);
+  // No index that is found at run time: on a GPU registers have none.
+  const int lane = static_cast<int>(place & 3);
+  return lane == 0   ? mask.keep[0]
+         : lane == 1 ? mask.keep[1]
+         : lane == 2 ? mask.keep[2]
+                     : mask.keep[3];
+}
 
 }  // namespace starling::math

@@ -22,11 +22,11 @@ struct Larger {
   }
 };
 
-/// `value` of all 32 lanes, combined; the same bits on every lane.
-template <class T, class F>
+/// `value` of kLanes neighbouring lanes, of a warp's 32, combined; the same bits on each of them.
+template <int kLanes = kWarp, class T, class F>
 __device__ inline T warp_reduce(T value, F combine) {
 #pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+  for (int distance = kLanes / 2; distance > 0; distance /= 2)
     value = combine(value, __shfl_xor_sync(kFullWarp, value, distance));
   return value;
 }
@@ -48,6 +48,16 @@ __device__ inline T block_reduce(T value, T* shared, F combine) {
 #pragma unroll
   for (int warp = 1; warp < kThreads / kWarp; ++warp) result = combine(result, shared[warp]);
   return result;
+}
+/// The same over the kTeam threads that share a row: a warp, or the whole block.
+template <int kTeam, class T, class F>
+__device__ __forceinline__ T team_reduce(T value, F combine) {
+  if constexpr (kTeam == kWarp) {
+    return warp_reduce(value, combine);
+  } else {
+    __shared__ T shared[kTeam / kWarp];
+    return block_reduce<kTeam>(value, shared, combine);
+  }
 }
 template <int kThreads, class T>
 __device__ inline T block_sum(T value, T* shared) {

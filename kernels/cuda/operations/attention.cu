@@ -68,13 +68,7 @@ struct Scores {
   /// 0, or the factor of what a dropout keeps.
   __device__ R factor(Index n, Index h, Index i, Index j) const {
     const Index place = ((n * count + h) * queries + i) * keys + j;
-    const math::DropoutMask mask =
-        math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(place >> 2), p);
-    const int lane = static_cast<int>(place & 3);
-    const bool keep = lane == 0   ? mask.keep[0]
-                      : lane == 1 ? mask.keep[1]
-                      : lane == 2 ? mask.keep[2]
-                                  : mask.keep[3];
+    const bool keep = math::dropout_keeps(key, counter.get(), place, p);
     return keep ? kept : R(0);
   }
 };
@@ -190,15 +184,6 @@ __device__ inline void for_own(F f) {
     f(ty * kMine<R> + k / kMine<R>, tx + k % kMine<R> * kSide);
 }
 
-/// Over the kSide threads that share places.
-template <class R, class F>
-__device__ inline R side_reduce(R value, F combine) {
-#pragma unroll
-  for (int distance = kSide / 2; distance > 0; distance /= 2)
-    value = combine(value, __shfl_xor_sync(kFullWarp, value, distance));
-  return value;
-}
-
 /// The part of the work that a block has: a tile of places of one head, and numbers from `column`
 /// on.
 struct Part {
@@ -244,7 +229,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
         score = s.score(score, part.n, part.h, i, key + tx + c * kSide);
         largest = score > largest ? score : largest;
       }
-      largest = side_reduce(largest, [](R a, R b) { return a > b ? a : b; });
+      largest = warp_reduce<kSide>(largest, [](R a, R b) { return a > b ? a : b; });
       const R now = largest > most[r] ? largest : most[r], base = now == kNone ? R(0) : now,
               faded = math::exponential(most[r] - base);
       most[r] = now;
@@ -255,7 +240,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
         sum += weight;
         shared.tile[ty * kOwn + r][tx + c * kSide] = weight;
       }
-      total[r] = total[r] * faded + side_reduce(sum, Plus{});
+      total[r] = total[r] * faded + warp_reduce<kSide>(sum, Plus{});
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk)
         sums.v[chunk][r][0] *= faded, sums.v[chunk][r][1] *= faded;

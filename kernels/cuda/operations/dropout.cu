@@ -49,13 +49,7 @@ struct DropRuns {
   Index run;
 
   STARLING_HD T factor(Index number) const {
-    const math::DropoutMask mask =
-        math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(number >> 2), p);
-    const int place = static_cast<int>(number & 3);
-    const bool keep = place == 0   ? mask.keep[0]
-                      : place == 1 ? mask.keep[1]
-                      : place == 2 ? mask.keep[2]
-                                   : mask.keep[3];
+    const bool keep = math::dropout_keeps(key, counter.get(), number, p);
     return keep ? scale : T(0);
   }
   template <int N>

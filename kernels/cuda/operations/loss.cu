@@ -21,20 +21,6 @@ namespace {
 
 constexpr Index kLongRow = 2048;  ///< classes from which a whole block takes a row
 
-/// Sums and maxima over the kTeam threads that share a row: a warp, or the whole block.
-template <int kTeam>
-struct Team {
-  template <class T, class F>
-  __device__ static T reduce(T value, F combine) {
-    if constexpr (kTeam == kWarp) {
-      return warp_reduce(value, combine);
-    } else {
-      __shared__ T shared[kTeam / kWarp];
-      return block_reduce<kTeam>(value, shared, combine);
-    }
-  }
-};
-
 template <class C>
 struct RowSums {
   C largest;
@@ -50,14 +36,14 @@ __device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member
     const C logit = widen(row[c]);
     result.largest = logit > result.largest ? logit : result.largest;
   }
-  result.largest = Team<kTeam>::reduce(result.largest, Larger{});
+  result.largest = team_reduce<kTeam>(result.largest, Larger{});
   for (Index c = member; c < classes; c += kTeam) {
     const C shifted = widen(row[c]) - result.largest;
     result.sum += static_cast<double>(math::exponential(shifted));
     result.sum_of_logits += static_cast<double>(shifted);
   }
-  result.sum = Team<kTeam>::reduce(result.sum, Plus{});
-  result.sum_of_logits = Team<kTeam>::reduce(result.sum_of_logits, Plus{});
+  result.sum = team_reduce<kTeam>(result.sum, Plus{});
+  result.sum_of_logits = team_reduce<kTeam>(result.sum_of_logits, Plus{});
   return result;
 }
 
@@ -146,7 +132,7 @@ __global__ void __launch_bounds__(kThreads)
       const C logit = widen(row[c]);
       count += c != label && (!(logit <= own) || (logit == own && c < label)) ? 1 : 0;
     }
-    count = Team<kTeam>::reduce(count, Plus{});
+    count = team_reduce<kTeam>(count, Plus{});
     if (member != 0) continue;
     losses[r] = log(sums.sum) - static_cast<double>(own - sums.largest);
     before[r] = valid ? count : std::numeric_limits<std::int32_t>::max();

@@ -13,17 +13,6 @@ namespace {
 /// Groups of a row that a thread of a warp holds.
 constexpr int kHeld = 8;
 
-/// Sums and maxima over the kTeam threads that share a row: a warp, or the whole block.
-template <int kTeam, class T, class F>
-__device__ __forceinline__ T team_reduce(T value, F combine) {
-  if constexpr (kTeam == kWarp) {
-    return warp_reduce(value, combine);
-  } else {
-    __shared__ T shared[kTeam / kWarp];
-    return block_reduce<kTeam>(value, shared, combine);
-  }
-}
-
 /// A thread's share of a row of n numbers: groups of kSize, the team's side by side. With kAll it
 /// holds them.
 template <class T, int kSize, int kTeam, bool kAll>
