@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/inference/hugging_face.h"
 #include "apps/trainer/output/arguments.h"
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/shards/example_tree.h"
@@ -203,11 +204,22 @@ int run_prepare(int argc, char** argv) {
   example->add_option("--seed", tree.seed, "of what is random")->capture_default_str();
   example->add_option("--threads", options.threads, "that draw (default: all cores)")
       ->check(CLI::Range(1, 1024));
+
+  std::string run, destination;
+  CLI::App* exported = app.add_subcommand(
+      "export", "writes a model of text as Hugging Face's transformers load it, to DEST");
+  exported->add_option("RUN", run, "a run's folder, or its model.safetensors")->required();
+  exported->add_option("DEST", destination, "folder that is empty or new")->required();
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   // A file over the size limit is a write error with a message, not a death
   std::signal(SIGXFSZ, SIG_IGN);
   at_stop_signal(AtStopSignal::kNote);  // whole shards stay
+  if (*exported) {
+    export_to_hugging_face(run, destination);
+    answer(fmt::format("{} has config.json and model.safetensors\n", destination));
+    return 0;
+  }
   if (*check) return run_check(folder, options.threads);
   tree.threads = options.threads;
   if (*example) return run_example(tree);

@@ -48,19 +48,6 @@ std::unique_ptr<Backend> backend_of(const InferenceOptions& options) {
   return open_backend(options.device == "cuda" ? DeviceType::kCuda : DeviceType::kCpu, threads);
 }
 
-std::string model_path(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return path;
-  const std::string file = (fs::path(path) / "model.safetensors").string();
-  if (!fs::exists(file, error)) {
-    fail(ExitCode::kUsage, "model file",
-         "{} has no model.safetensors, which a run writes at its end; needed: a finished run's "
-         "folder, or a file",
-         path);
-  }
-  return file;
-}
-
 /// The model that a file describes, without memory.
 std::unique_ptr<Model> described_model(const ModelDescription& description,
                                        const std::string& source) {

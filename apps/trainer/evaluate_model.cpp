@@ -153,19 +153,6 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig&
 
 }  // namespace
 
-std::string evaluated_file(const std::string& given) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(given, error)) return given;
-  const std::string file = given + "/model.safetensors";
-  if (!std::filesystem::is_regular_file(file, error)) {
-    fail(ExitCode::kUsage, "arguments",
-         "--evaluate {}: the folder has no model.safetensors; needed: a run that has ended, or a "
-         "model file",
-         given);
-  }
-  return file;
-}
-
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
   const ConfusionTable table(result);
   std::size_t width = 5;
@@ -228,7 +215,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
              "{} {}: samples of this data set have no classes to confuse; leave it out", option,
              path);
     }
-    const std::string file = evaluated_file(options.evaluate);
+    const std::string file = model_path(options.evaluate);
     config.model->allocate(backend, config.device.dtype, config.device.compute);
     const SafetensorsFile saved = read_safetensors(file);
     load_model_tensors(saved, file, "", *config.model);

@@ -11,9 +11,6 @@
 
 namespace starling {
 
-/// The model file that --evaluate names: a file, or the `model.safetensors` of a run's folder.
-/// Error(kUsage) where there is none.
-std::string evaluated_file(const std::string& given);
 /// A class's name and number of test samples, and how many of them were recognised, a line each.
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names);
 /// The confusion counts as comma-separated values: rows are the true classes, columns the predicted

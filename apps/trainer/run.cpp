@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "apps/inference/description.h"
+#include "apps/inference/hugging_face.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/plugins.h"
 #include "apps/inference/version.h"
@@ -63,7 +64,7 @@ bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
 /// Source that a config's errors name: the config, or the model file that has it.
 std::string source_of(const TrainOptions& options) {
-  return options.config.empty() ? evaluated_file(options.evaluate) : options.config;
+  return options.config.empty() ? model_path(options.evaluate) : options.config;
 }
 
 nlohmann::json read_config(const TrainOptions& options) {
@@ -140,7 +141,7 @@ void warn_of_known_tests(const TrainConfig& config) {
 void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.info.tensors;
   if (!options.evaluate.empty()) {
-    const std::string file = evaluated_file(options.evaluate);
+    const std::string file = model_path(options.evaluate);
     const SafetensorsFile model =
         read_safetensors(file, nullptr, [](const std::string&) { return true; });
     if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
@@ -227,8 +228,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (!config.output.trace.empty()) check_trace_file(config.output.trace);
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (!config.state.init.file.empty() && options.resume.empty())
+    if (!config.state.init.file.empty() && options.resume.empty()) {
+      check_hugging_face_config(config.state.init.file, config.resolved.at("model"));
       check_initial_file(config.state.init, *config.model);
+    }
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {

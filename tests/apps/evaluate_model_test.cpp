@@ -99,12 +99,6 @@ TEST_CASE(
       R"({"model": {"type": "mine"}, "data": {"type": "synthetic"}, "plugins": ["./libmine.so"]})";
   CHECK(test::contains(
       text(), R"(m.safetensors was trained with the plug-ins ["./libmine.so"]; give its config)"));
-  const test::Folder folder;
-  CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { evaluated_file(folder.path()); }),
-                       "has no model.safetensors"));
-  folder.write("model.safetensors", "x");
-  CHECK(evaluated_file(folder.path()) == folder.path() + "/model.safetensors");
-  CHECK(evaluated_file("other.safetensors") == "other.safetensors");
 }
 
 }  // namespace starling

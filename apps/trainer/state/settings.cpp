@@ -1,5 +1,7 @@
 #include "apps/trainer/state/settings.h"
 
+#include "apps/inference/model_file.h"
+
 namespace starling {
 
 std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
@@ -15,7 +17,9 @@ InitialFile read_initial_file(ConfigSection& root) {
       root.section("init", "initial values from a file; a text is its file", "file");
   settings.file = init.text(
       "file", "",
-      "a .safetensors file with the model's names, such as another run's model.safetensors");
+      "a .safetensors file with the model's names, such as another run's model.safetensors, or a "
+      "folder that has one, such as Hugging Face's: its config.json must say the same of the "
+      "model");
   settings.skip = init.texts("skip", {},
                              "names of tensors that keep their own initialisation: [\"fc.*\"]; "
                              "* is any text, ? a character");
@@ -23,6 +27,7 @@ InitialFile read_initial_file(ConfigSection& root) {
   init.finish();
   if (settings.file.empty() && !settings.skip.empty())
     init.error("file", "is missing beside skip; needed: a .safetensors file");
+  settings.file = model_path(settings.file);
   if (settings.skip.empty()) root.resolve("init", settings.file);
   return settings;
 }
