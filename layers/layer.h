@@ -165,6 +165,8 @@ ModelRegistry& models();
 void register_builtin_layers();
 void register_builtin_models();
 
+class LanguageModel;
+
 /// A model with its tensors collected: parameters get indices, all names are unique.
 class Model {
  public:
@@ -181,6 +183,8 @@ class Model {
   const Shape& output_shape() const { return root_->output_shape(); }
   /// See Layer::for_each.
   void for_each(const std::function<void(Layer&)>& visit) { root_->for_each(visit); }
+  /// The model as one of text (layers/language_model.h); null where it is none.
+  LanguageModel* language_model();
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;

@@ -12,13 +12,11 @@ Shape Linear::build(const Shape& input) {
   if (input.rank() < 1) bad_shape(input, "at least one dimension");
   const auto fan_in = static_cast<double>(input.back());
   const Init uniform = Init::uniform(1.0 / std::sqrt(fan_in));
-  Init init = uniform;
-  if (init_ == WeightInit::kKaimingNormal) init = Init::normal(std::sqrt(2.0 / fan_in));
-  if (init_ == WeightInit::kSmallNormal) init = Init::normal(0.01);
-  if (init_ == WeightInit::kNormal002) init = Init::normal(0.02);
-  weight_ = &add_parameter("weight", {out_features_, input.back()}, init);
-  if (has_bias_)
-    bias_ = &add_parameter("bias", {out_features_}, zero_bias_ ? Init::constant(0.0) : uniform);
+  Given given{.weight = uniform, .bias = zero_bias_ ? Init::constant(0.0) : uniform};
+  if (init_ == WeightInit::kKaimingNormal) given.weight = Init::normal(std::sqrt(2.0 / fan_in));
+  if (given_) given = *given_;
+  weight_ = &add_parameter("weight", {out_features_, input.back()}, given.weight, given.layout);
+  if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, given.bias);
   Shape output = input;
   output[output.rank() - 1] = out_features_;
   return output;

@@ -1,21 +1,33 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "layers/layer.h"
 
 namespace starling {
 
 /// x · weightᵀ + bias: {…, I} → {…, O}, every row by itself. Tensors: weight (O×I), bias (O), drawn
-/// from U(±1/sqrt(I)), PyTorch's default; kSmallNormal draws weights from N(0, 0.01²), kNormal002
-/// from N(0, 0.02²).
+/// from U(±1/sqrt(I)), PyTorch's default.
 class Linear : public Layer {
  public:
-  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal, kSmallNormal, kNormal002 };
+  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal };
   explicit Linear(std::int64_t out_features, bool bias = true,
                   WeightInit init = WeightInit::kDefault, bool zero_bias = false)
       : out_features_(out_features), has_bias_(bias), init_(init), zero_bias_(zero_bias) {}
+  /// With other initial values, or another layout of the weight's file.
+  struct Given {
+    Init weight;
+    bool has_bias = true;
+    Init bias = Init::constant(0.0);
+    TensorLayout layout = TensorLayout::kPlain;
+  };
+  Linear(std::int64_t out_features, const Given& given)
+      : out_features_(out_features), has_bias_(given.has_bias), given_(given) {}
 
   /// Does forward(), then ReLU, in one operation.
   Variable forward_relu(const Variable& x, Pass& pass);
+  Parameter& weight() { return *weight_; }
 
  protected:
   Shape build(const Shape& input) override;
@@ -24,8 +36,9 @@ class Linear : public Layer {
  private:
   std::int64_t out_features_;
   bool has_bias_;
-  WeightInit init_;
-  bool zero_bias_;
+  WeightInit init_ = WeightInit::kDefault;
+  bool zero_bias_ = false;
+  std::optional<Given> given_;
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
 };

@@ -28,7 +28,7 @@ std::unique_ptr<Conv2d> convnext_convolution(std::int64_t channels, std::int64_t
                                                 .zero_bias = true});
 }
 std::unique_ptr<Linear> convnext_linear(std::int64_t features) {
-  return std::make_unique<Linear>(features, true, Linear::WeightInit::kNormal002, true);
+  return std::make_unique<Linear>(features, Linear::Given{Init::normal(0.02)});
 }
 
 /// x + scale · (7×7 convolution of every channel alone → norm → 4 times the channels → GELU →

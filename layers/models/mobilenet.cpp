@@ -88,7 +88,7 @@ std::unique_ptr<Layer> mobilenet_v2(double width, double dropout, std::int64_t c
   }
   features->add(mobile_unit(scaled_width(1280, std::max(1.0, width)), 1, 1));
   classifier->add(std::make_unique<DropoutLayer>(dropout));
-  classifier->add(std::make_unique<Linear>(classes, true, Linear::WeightInit::kSmallNormal, true));
+  classifier->add(std::make_unique<Linear>(classes, Linear::Given{Init::normal(0.01)}));
   model->add("features", std::move(features));
   model->add(std::make_unique<GlobalAvgPool>());
   model->add("classifier", std::move(classifier));

@@ -33,7 +33,7 @@ class SeventhsPool : public Layer {
 };
 
 std::unique_ptr<Linear> vgg_linear(std::int64_t features) {
-  return std::make_unique<Linear>(features, true, Linear::WeightInit::kSmallNormal, true);
+  return std::make_unique<Linear>(features, Linear::Given{Init::normal(0.01)});
 }
 
 std::unique_ptr<Sequential> vgg_features(bool batch_norm) {

@@ -1,0 +1,95 @@
+#include "layers/language_model.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/backend.h"
+#include "core/error.h"
+#include "core/operations/copying.h"
+#include "layers/functions.h"
+#include "layers/linear.h"
+
+namespace starling {
+
+KeyValueCache::Heads KeyValueCache::append(const Layer& layer, const View& keys,
+                                           const View& values) {
+  std::array<Tensor, 2>& memory = memory_[&layer];
+  std::array<View, 2> all{keys, values};
+  const Shape& in = keys.shape();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const View& some = all[i];
+    Tensor& to = memory[i];
+    const Shape whole{in[0], in[1], context_, in[3]};
+    if (!to || to.shape() != whole || to.dtype() != some.dtype())
+      to = Tensor(some.tensor().backend(), whole, some.dtype());
+    // Their places in `to`; the others stay.
+    StridedCopy copy{.x = some.tensor(), .y = to, .rank = 4, .first = some.first(), .others = {}};
+    for (int d = 0; d < 4; ++d)
+      copy.dimensions[static_cast<std::size_t>(d)] =
+          StridedCopy::Dimension::whole(whole[d], some.stride(d));
+    copy.dimensions[2].begin = tokens_;
+    copy.dimensions[2].count = in[2];
+    to.backend().strided_copy(copy);
+    all[i] = View(to).slice(2, 0, tokens_ + in[2]);
+  }
+  return {all[0], all[1]};
+}
+
+Shape LanguageModel::build(const Shape& input) {
+  if (input.rank() != 1) bad_shape(input, "a sequence of tokens {T}");
+  check_length(input, 0);
+  body_ = &add_child(body_name_, std::move(pending_), input);
+  if (settings_.tie) {
+    head_ = body_->parameters().front();
+  } else {
+    const Linear::Given given{.weight = Init::normal(settings_.head_deviation), .has_bias = false};
+    head_ = &add_child("lm_head", std::make_unique<Linear>(settings_.vocab, given),
+                       body_->output_shape())
+                 .weight();
+  }
+  return input.with_last(settings_.vocab);
+}
+
+void LanguageModel::check_length(const Shape& tokens, std::int64_t before) const {
+  if (before + tokens.back() <= settings_.context) return;
+  bad_shape(tokens, fmt::format("a sequence of at most {} tokens, the context,{}",
+                                settings_.context - before,
+                                before > 0 ? fmt::format(" behind {} before it", before) : ""));
+}
+
+Variable LanguageModel::hidden(const Variable& tokens, Pass& pass) {
+  check_length(tokens.shape(), 0);
+  return body_->forward(tokens, pass);
+}
+
+Variable LanguageModel::hidden(const Variable& tokens, KeyValueCache& cache, Pass& pass) {
+  require(!pass.tape, "language model", "a cache of keys and values has no gradients");
+  check_length(tokens.shape(), cache.tokens_);
+  cache.context_ = settings_.context;
+  Pass with = pass;
+  with.extensions.push_back(&cache);
+  Variable result = body_->forward(tokens, with);
+  cache.tokens_ += tokens.shape().back();
+  return result;
+}
+
+Variable LanguageModel::compute(const Variable& tokens, Pass& pass) {
+  return functions::linear(hidden(tokens, pass), *head_, nullptr, pass);
+}
+
+LanguageModel* Model::language_model() { return dynamic_cast<LanguageModel*>(root_.get()); }
+
+double LanguageModel::flop_per_token() {
+  double parameters = static_cast<double>(head_->shape.elements());
+  body_->for_each([&](Layer& layer) {
+    if (auto* const linear = dynamic_cast<Linear*>(&layer))
+      parameters += static_cast<double>(linear->weight().shape.elements());
+  });
+  // Of T tokens each looks at (T + 1)/2 in the mean, in two products of as many pairs of numbers.
+  const double pairs =
+      static_cast<double>(settings_.attention) * static_cast<double>(input_shape()[0] + 1) / 2;
+  return 6 * parameters + 12 * pairs;
+}
+
+}  // namespace starling

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/view.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Keys and values of the tokens so far, of all layers with attention: what the next tokens look
+/// at. Of one model; memory comes with a layer's first tokens and stays. Tokens are read without a
+/// tape.
+class KeyValueCache : public PassExtension {
+ public:
+  /// Tokens so far.
+  std::int64_t tokens() const { return tokens_; }
+  /// The next tokens are the first ones again.
+  void clear() { tokens_ = 0; }
+
+  struct Heads {
+    View keys, values;
+  };
+  /// For layers: appends the keys and values of a layer's new tokens, N×Hkv×T×D, and gives those of
+  /// all, N×Hkv×(tokens + T)×D. The pass's other layers append theirs at the same place.
+  Heads append(const Layer& layer, const View& keys, const View& values);
+
+ private:
+  friend class LanguageModel;
+  std::int64_t tokens_ = 0, context_ = 0;
+  std::map<const Layer*, std::array<Tensor, 2>> memory_;  ///< N×Hkv×context×D
+};
+
+/// A causal model of text: tokens, int32 {T}, to logits {T, vocab} of the token that follows each.
+/// It is a body, {T} to hidden states {T, width} after the last norm, and a head: a matrix, by
+/// which logits are its product with hidden states. Tied, it is the body's table of tokens.
+///
+/// Sequences may be shorter than they were set up for, and as long as the context:
+///
+///     const Variable h = model.hidden(tokens, pass);  // [N,T,width]
+///     const Variable loss = functions::linear_cross_entropy(h, model.head(), targets, 1, pass);
+///
+/// What comes next, of which only the new tokens are computed:
+///
+///     KeyValueCache cache;
+///     Variable h = model.hidden(prompt, cache, pass);  // [1,T,width]
+///     h = model.hidden(token, cache, pass);            // [1,1,width], and so on
+class LanguageModel : public Layer {
+ public:
+  struct Settings {
+    std::int64_t vocab = 0, context = 0;
+    std::int64_t attention = 0;  ///< the width of queries, of all layers together
+    bool tie = false;
+    double head_deviation = 0.02;  ///< of the initial values of a head of its own, lm_head.weight
+  };
+  /// `body`: a layer whose first parameter is the table of tokens [vocab, width]; its tensors are
+  /// named `name`.….
+  LanguageModel(const Settings& settings, std::string name, std::unique_ptr<Layer> body)
+      : settings_(settings), body_name_(std::move(name)), pending_(std::move(body)) {}
+
+  /// [N,T,width] after the last norm. Error(kUsage) where T is more than the context.
+  Variable hidden(const Variable& tokens, Pass& pass);
+  /// Of tokens behind those in the cache, which takes them in. Error(kUsage) where they are
+  /// together more than the context, or the pass has a tape.
+  Variable hidden(const Variable& tokens, KeyValueCache& cache, Pass& pass);
+  /// [vocab, width]
+  Parameter& head() { return *head_; }
+  std::int64_t vocab() const { return settings_.vocab; }
+  /// The most tokens of a sequence.
+  std::int64_t context() const { return settings_.context; }
+  /// Floating point operations of a token's products, forward and backward, in sequences of the
+  /// length that the model was set up for: 6 for each parameter of a product, and attention's own,
+  /// 12 for each number of a query and key that it looks at.
+  double flop_per_token();
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& tokens, Pass& pass) override;
+
+ private:
+  void check_length(const Shape& tokens, std::int64_t before) const;
+
+  Settings settings_;
+  std::string body_name_;
+  std::unique_ptr<Layer> pending_;  // until build()
+  Layer* body_ = nullptr;
+  Parameter* head_ = nullptr;
+};
+
+}  // namespace starling
