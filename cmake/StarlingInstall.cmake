@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 include(StarlingPlugin)
 
 set(starling_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/starling)
-set(starling_libraries starling_core starling_kernels starling_layers starling_topology starling_comm starling_pictures starling_inference starling_trainer)
+set(starling_libraries starling_core starling_kernels starling_layers starling_topology starling_comm starling_pictures starling_text starling_inference starling_trainer)
 
 install(TARGETS ${starling_libraries} EXPORT starlingTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -16,6 +16,7 @@ constexpr const char* kClasses = "starling.classes";
 constexpr const char* kNormalize = "starling.normalize";
 constexpr const char* kInput = "starling.input";
 constexpr const char* kColumns = "starling.columns";
+constexpr const char* kTokenizer = "starling.tokenizer";
 
 /// One metadata text as JSON, whose faults name file and key.
 class Metadatum {
@@ -88,6 +89,7 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
     input["interpolation"] = description.interpolation;
   }
   file.metadata[kInput] = input.dump();
+  if (!description.tokenizer.empty()) file.metadata[kTokenizer] = description.tokenizer;
   if (const auto& table = description.table) {
     file.metadata[kColumns] = json{
         {"names", table->names},
@@ -122,6 +124,8 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
   }
   result.image = Shape(std::span<const std::int64_t>(sizes));
   if (file.metadata.count(kColumns) != 0) result.table = columns_of(file, source, result.image);
+  if (const auto it = file.metadata.find(kTokenizer); it != file.metadata.end())
+    result.tokenizer = it->second;
   result.pictures = file.metadata.count(kNormalize) != 0;
   if (!result.pictures) return result;
   const Metadatum normalize(file, source, kNormalize);

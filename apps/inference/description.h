@@ -13,7 +13,8 @@
 namespace starling {
 
 /// What a model file says of itself, so that the file alone is enough to use the model: the
-/// metadata starling.config, .classes, .normalize, .columns and .input of `model.safetensors`.
+/// metadata starling.config, .classes, .normalize, .columns, .tokenizer and .input of
+/// `model.safetensors`.
 struct ModelDescription {
   std::string config;                ///< the resolved config of the run, JSON
   std::vector<std::string> classes;  ///< names by index; empty: not known
@@ -24,6 +25,8 @@ struct ModelDescription {
   std::int64_t resize = 0;
   std::string interpolation = "bilinear";
   std::optional<TableColumns> table = {};  ///< where inputs are rows of a table
+  /// Where inputs are tokens of text: Tokenizer::text(); empty: what they mean is not known
+  std::string tokenizer = {};
 };
 
 inline constexpr const char* kConfigMetadata = "starling.config";

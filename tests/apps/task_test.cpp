@@ -411,7 +411,8 @@ TEST_CASE(
    public:
     explicit Bad(bool throws) : throws_(throws) {}
     DatasetInfo info() const override {
-      return {.tensors = {{"tokens", Shape{2}, DType::kInt32, 9}},
+      return {.tensors = {{"tokens", Shape{2}, DType::kInt32, 9},
+                          {"targets", Shape{}, DType::kInt32, 9}},
               .task = "none",
               .train_samples = 4,
               .test_samples = 4};
@@ -421,6 +422,7 @@ TEST_CASE(
       if (throws_ && index == 1) throw std::runtime_error("torn");
       reinterpret_cast<std::int32_t*>(out[0])[0] = 0;
       reinterpret_cast<std::int32_t*>(out[0])[1] = index == 2 ? 9 : 8;
+      reinterpret_cast<std::int32_t*>(out[1])[0] = -100;  // a target that counts for nothing
     }
 
    private:

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "layers/functions.h"
 
 namespace starling {
 namespace {
@@ -21,6 +22,7 @@ void check_class_numbers(const TensorInfo& tensor, Dataset::Split split, std::in
     std::int32_t value = 0;
     std::memcpy(&value, values + static_cast<std::size_t>(i) * sizeof value, sizeof value);
     if (value >= 0 && value < tensor.classes) continue;
+    if (value == functions::kIgnoreIndex && tensor.name == "targets") continue;
     fail(ExitCode::kUsage, "data", "{} has {} {}, the classes are 0 to {}",
          sample_text(split, sample), tensor.name, value, tensor.classes - 1);
   }

@@ -31,14 +31,15 @@ class BuiltinDataset : public ImageDataset {
   std::int64_t limit_ = 0, test_limit_ = 0;  ///< 0: all
 };
 
-/// The files that hold data sets, here and in shards/: each has a function register_NAME, which
-/// register_builtin_datasets() calls.
+/// The files that hold data sets, here, in shards/ and in tokens/: each has a function
+/// register_NAME, which register_builtin_datasets() calls.
 #define STARLING_DATASET_FILES(X) \
   X(synthetic)                    \
   X(cifar)                        \
   X(csv)                          \
   X(mnist)                        \
   X(image_folder)                 \
+  X(text)                         \
   X(shards)
 #define STARLING_DECLARE_DATASETS(name) void register_##name(DatasetRegistry& registry);
 STARLING_DATASET_FILES(STARLING_DECLARE_DATASETS)

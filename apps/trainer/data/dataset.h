@@ -27,7 +27,8 @@ struct TensorInfo {
   std::string name;  ///< "image", "label", …: what tasks ask for
   Shape shape;       ///< of one sample; Shape{} is a single number
   DType dtype = DType::kFloat32;
-  /// int32: values are from 0 to classes - 1, which is checked; 0: any value
+  /// int32: values are from 0 to classes - 1, or -100 in "targets" (nothing is to be predicted
+  /// there), which is checked; 0: any value
   std::int64_t classes = 0;
   /// How the pixels of a uint8 {H, W, C} become numbers: batches hold them in the run's format,
   /// cropped, flipped and normalised.
@@ -60,6 +61,9 @@ struct DatasetInfo {
   /// Once it is open: checksums that tell its samples from as many others, each under what it is of
   /// ("names of pictures in train/"). All ranks, and a run that is resumed, must have the same.
   std::map<std::string, std::uint32_t> checksums = {};
+  /// Once it is open: how many bytes of text the targets of all test samples stand for; 0: not
+  /// known
+  double test_bytes = 0.0;
   std::optional<TestShare> test_share = {};  ///< once it is open, where tests are drawn
   /// Once it is open: lines on what it has and what it leaves out, for the user
   std::string contents = {};

@@ -1,0 +1,213 @@
+#include "apps/trainer/tokens/token_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class T>
+std::int64_t read_tokens(const std::uint8_t* from, std::int64_t count, std::int64_t vocab,
+                         std::int32_t* out) {
+  std::int64_t wrong = -1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    T token = 0;
+    std::memcpy(&token, from + static_cast<std::size_t>(i) * sizeof token, sizeof token);
+    if (wrong < 0 && token >= vocab) wrong = i;
+    out[i] = static_cast<std::int32_t>(token);
+  }
+  return wrong;
+}
+
+/// The headers of llm.c's files: 256 numbers of 32 bits, of which the third is how many tokens
+/// follow.
+struct LlmcHeader {
+  std::uint32_t magic, version;
+  int width;
+};
+constexpr std::array kLlmcHeaders = {LlmcHeader{20240520, 1, 2}, LlmcHeader{20240801, 7, 4}};
+constexpr std::size_t kLlmcHeaderBytes = 1024;
+
+std::uint32_t word(std::span<const std::uint8_t> bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes.data() + at * sizeof value, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::string> text_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    std::vector<std::string> found;
+    fs::recursive_directory_iterator it(path, error);
+    for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
+      std::error_code ignored;
+      if (it->path().filename().string().starts_with(".")) {
+        it.disable_recursion_pending();
+      } else if (it->is_regular_file(ignored)) {
+        found.push_back(it->path().string());
+      }
+    }
+    if (error)
+      fail(ExitCode::kUsage, "data", "{} cannot be read: {}", shown(path), error.message());
+    if (found.empty())
+      fail(ExitCode::kUsage, "data", "{} has no files; needed: a text", shown(path));
+    std::sort(found.begin(), found.end());
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  if (files.empty()) fail(ExitCode::kUsage, "data", "no files are given; needed: a text");
+  return files;
+}
+
+std::uint32_t TokenSpan::operator[](std::int64_t at) const {
+  std::uint32_t token = 0;
+  std::memcpy(&token, data + at * width, static_cast<std::size_t>(width));
+  return token;
+}
+
+std::int64_t TokenSpan::read(std::int64_t begin, std::int64_t count, std::int64_t vocab,
+                             std::int32_t* out) const {
+  const std::uint8_t* const from = data + begin * width;
+  if (width == 1) return read_tokens<std::uint8_t>(from, count, vocab, out);
+  if (width == 2) return read_tokens<std::uint16_t>(from, count, vocab, out);
+  return read_tokens<std::uint32_t>(from, count, vocab, out);
+}
+
+std::string TokenMeta::text() const {
+  return nlohmann::ordered_json{{"vocab", vocab},
+                                {"tokenizer", tokenizer},
+                                {"dtype", width == 2 ? "uint16" : "uint32"},
+                                {"train_tokens", train_tokens},
+                                {"val_tokens", val_tokens},
+                                {"checksums", checksums}}
+             .dump(2) +
+         "\n";
+}
+
+TokenMeta TokenMeta::parse(std::string_view text, const std::string& source) {
+  const nlohmann::json json = parse_json(text, source);
+  TokenMeta meta;
+  const auto wrong = [&](const char* key, const char* needed) {
+    fail(ExitCode::kUsage, "data", {.file = source, .key = key}, "{}; needed: {}",
+         json.is_object() && json.contains(key) ? "is " + shown(json[key].dump()) : "is missing",
+         needed);
+  };
+  if (!json.is_object()) wrong("vocab", "an object with this key");
+  const auto number = [&](const char* key, std::int64_t least, std::int64_t most,
+                          const char* needed) {
+    const nlohmann::json value = json.value(key, nlohmann::json());
+    if (!value.is_number_unsigned() || value < least || value > most) wrong(key, needed);
+    return value.get<std::int64_t>();
+  };
+  const auto name = [&](const char* key, const char* needed) {
+    const nlohmann::json value = json.value(key, nlohmann::json());
+    if (!value.is_string()) wrong(key, needed);
+    return value.get<std::string>();
+  };
+  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  meta.vocab = number("vocab", 1, std::int64_t{1} << 31, "how many tokens there are");
+  meta.train_tokens = number("train_tokens", 0, kMost, "how many tokens train.bin has");
+  meta.val_tokens = number("val_tokens", 0, kMost, "how many tokens val.bin has");
+  const std::string dtype = name("dtype", "uint16 or uint32");
+  if (dtype != "uint16" && dtype != "uint32") wrong("dtype", "uint16 or uint32");
+  meta.width = dtype == "uint16" ? 2 : 4;
+  meta.tokenizer = name("tokenizer", "bytes, or the name of a file beside this one");
+  if (meta.tokenizer.empty() || meta.tokenizer.find('/') != std::string::npos)
+    wrong("tokenizer", "bytes, or the name of a file beside this one");
+  const nlohmann::json checksums = json.value("checksums", nlohmann::json());
+  if (!checksums.is_object()) wrong("checksums", "an object with a text for each file");
+  for (const auto& [file, checksum] : checksums.items()) {
+    if (!checksum.is_string()) wrong("checksums", "an object with a text for each file");
+    meta.checksums[file] = checksum.get<std::string>();
+  }
+  return meta;
+}
+
+std::optional<TokenMeta> TokenMeta::find(const std::string& folder) {
+  const std::string path = folder + "/meta.json";
+  if (!file_exists(path)) return std::nullopt;
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  if (bytes.size() > 1 << 20)
+    fail(ExitCode::kUsage, "data", {.file = path}, "has {} bytes; needed: at most 1 MiB",
+         bytes.size());
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+}
+
+TokenFile::TokenFile(const std::string& path, std::int64_t vocab, int width)
+    : map_(path, MappedFile::Pages::kNamed) {
+  std::span<const std::uint8_t> bytes = map_.bytes();
+  const auto refuse = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    fail(ExitCode::kUsage, "data", {.file = path}, format, std::forward<Args>(args)...);
+  };
+  if (bytes.empty()) refuse("is empty; needed: tokens");
+  map_.bring(0, std::min(bytes.size(), kLlmcHeaderBytes));
+  std::optional<std::uint32_t> count;
+  for (const LlmcHeader& header : kLlmcHeaders) {
+    if (bytes.size() < 3 * sizeof(std::uint32_t) || word(bytes, 0) != header.magic) continue;
+    if (word(bytes, 1) != header.version)
+      refuse("has the header of llm.c's files (magic {}) with version {}; needed: version {}",
+             header.magic, word(bytes, 1), header.version);
+    if (bytes.size() < kLlmcHeaderBytes)
+      refuse("ends after {} bytes, within llm.c's header of {}; fetch the file again", bytes.size(),
+             kLlmcHeaderBytes);
+    if (width != 0 && width != header.width)
+      refuse("has llm.c's header of tokens of {} bytes, meta.json says {}; delete meta.json",
+             header.width, width);
+    count = word(bytes, 2);
+    width = header.width;
+    bytes = bytes.subspan(kLlmcHeaderBytes);
+    break;
+  }
+  if (width == 0) width = vocab > 65536 ? 4 : 2;
+  if (bytes.size() % static_cast<std::size_t>(width) != 0)
+    refuse(
+        "has {} bytes of tokens, which is no multiple of {}, the bytes of a uint{}; is it cut "
+        "short?",
+        bytes.size(), width, 8 * width);
+  tokens_ = {bytes.data(), width,
+             static_cast<std::int64_t>(bytes.size() / static_cast<std::size_t>(width))};
+  if (count && tokens_.count != *count)
+    refuse("its header says {} tokens, {} follow; fetch the file again", *count, tokens_.count);
+}
+
+void TokenFile::check(std::int64_t vocab, std::int64_t most) const {
+  std::vector<std::int32_t> read(1 << 16);
+  most = std::min(most, tokens_.count);
+  const auto room = static_cast<std::int64_t>(read.size());
+  for (std::int64_t at = 0; at < most; at += room) {
+    const std::int64_t count = std::min(room, most - at);
+    map_.bring(static_cast<std::size_t>(tokens_.data - map_.bytes().data() + at * tokens_.width),
+               static_cast<std::size_t>(count * tokens_.width));
+    const std::int64_t wrong = tokens_.read(at, count, vocab, read.data());
+    if (wrong >= 0) refuse_token(map_.path(), at + wrong, tokens_[at + wrong], vocab);
+  }
+}
+
+void refuse_token(const std::string& path, std::int64_t place, std::uint32_t token,
+                  std::int64_t vocab) {
+  fail(ExitCode::kUsage, "data", {.file = path},
+       "token number {} is {}, data.vocab has 0 to {}; give the vocabulary that it was made with",
+       place, token, vocab - 1);
+}
+
+}  // namespace starling

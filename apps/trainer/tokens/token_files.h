@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/trainer/data/files.h"
+
+namespace starling {
+
+/// The files that paths stand for: what lies in folders, at any depth, by name; names that begin
+/// with a dot are left out. Error(kUsage) where there is none.
+std::vector<std::string> text_files(const std::vector<std::string>& paths);
+
+/// Tokens one after another: little-endian numbers of 1, 2 or 4 bytes.
+struct TokenSpan {
+  const std::uint8_t* data = nullptr;
+  int width = 1;
+  std::int64_t count = 0;
+  std::uint32_t operator[](std::int64_t at) const;
+  /// Writes `count` tokens from `begin` on; the place of the first that is not below `vocab`, or
+  /// -1.
+  std::int64_t read(std::int64_t begin, std::int64_t count, std::int64_t vocab,
+                    std::int32_t* out) const;
+};
+
+/// `meta.json` beside the token files that starling-prepare has written.
+struct TokenMeta {
+  std::int64_t vocab = 0;
+  std::string tokenizer;  ///< "bytes", or the name of a file beside it
+  int width = 2;          ///< `dtype`: bytes of a token
+  std::int64_t train_tokens = 0, val_tokens = 0;
+  std::map<std::string, std::string> checksums;  ///< by file, of core/checksum.h
+
+  std::string text() const;
+  static TokenMeta parse(std::string_view text, const std::string& source);
+  /// FOLDER/meta.json; nothing where there is none.
+  static std::optional<TokenMeta> find(const std::string& folder);
+};
+
+/// A file of tokens, mapped: numbers alone, as nanoGPT's, or llm.c's with a header. Error(kUsage)
+/// names the file and what is wrong.
+class TokenFile {
+ public:
+  /// `width`: bytes of a token where no header says it; 0: 2, or 4 for a `vocab` above 65,536.
+  TokenFile(const std::string& path, std::int64_t vocab, int width = 0);
+  const MappedFile& map() const { return map_; }
+  const TokenSpan& tokens() const { return tokens_; }
+  /// Reads the first tokens, up to `most`, and refuses the file where one is not below `vocab`.
+  void check(std::int64_t vocab, std::int64_t most) const;
+
+ private:
+  MappedFile map_;
+  TokenSpan tokens_;
+};
+
+[[noreturn]] void refuse_token(const std::string& path, std::int64_t place, std::uint32_t token,
+                               std::int64_t vocab);
+
+}  // namespace starling

@@ -1,0 +1,232 @@
+// Windows of texts and of token files: what samples hold, and what is refused.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/inference/description.h"
+#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/tokens/token_files.h"
+#include "core/config.h"
+#include "tests/apps/data_test_support.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
+
+namespace starling {
+namespace {
+
+using test::contains;
+using test::error_of;
+using Numbers = std::vector<std::int32_t>;
+using nlohmann::json;
+
+struct Files {
+  test::Folder folder;
+  std::string at(const std::string& name) const { return folder.path() + "/" + name; }
+  std::string text(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories(std::filesystem::path(at(name)).parent_path());
+    std::ofstream(at(name), std::ios::binary) << content;
+    return at(name);
+  }
+  template <class T>
+  void tokens(const std::string& name, const std::vector<T>& tokens,
+              std::vector<std::uint32_t> header = {}) const {
+    std::ofstream out(at(name), std::ios::binary);
+    if (!header.empty()) header.resize(256);
+    out.write(reinterpret_cast<const char*>(header.data()),
+              static_cast<std::streamsize>(4 * header.size()));
+    out.write(reinterpret_cast<const char*>(tokens.data()),
+              static_cast<std::streamsize>(sizeof(T) * tokens.size()));
+  }
+};
+
+std::unique_ptr<Dataset> made(const std::string& type, const json& keys) {
+  register_builtin_datasets();
+  ConfigSection section(keys, "test.json");
+  auto dataset = datasets().make(type, "data.type", section, 1);
+  section.finish();
+  return dataset;
+}
+std::unique_ptr<Dataset> opened(const std::string& type, const json& keys) {
+  auto dataset = made(type, keys);
+  dataset->open();
+  return dataset;
+}
+std::string refusal(const std::string& type, const json& keys) {
+  return error_of(ExitCode::kUsage, [&] { opened(type, keys); });
+}
+
+/// A sample's tokens, and its targets behind them.
+Numbers sample(const Dataset& dataset, Dataset::Split split, std::int64_t index) {
+  const auto length = static_cast<std::size_t>(dataset.info().tensors[0].shape[0]);
+  Numbers numbers(2 * length);
+  std::byte* out[] = {reinterpret_cast<std::byte*>(numbers.data()),
+                      reinterpret_cast<std::byte*>(numbers.data() + length)};
+  dataset.read(split, index, out);
+  return numbers;
+}
+
+constexpr auto kTrain = Dataset::Split::kTrain, kTest = Dataset::Split::kTest;
+
+TEST_CASE("apps/tokens: windows of bytes go over the borders of files") {
+  const Files files;
+  files.text("b/second.txt", "fgh");
+  files.text("b/first.txt", "cde");
+  files.text("b/deeper/x.txt", "");
+  files.text("a.txt", "ab");
+  const json keys{{"path", {files.at("a.txt"), files.at("b")}},
+                  {"sequence_length", 2},
+                  {"val_fraction", 0.375}};
+  CHECK(contains(refusal("text", keys), "deeper/x.txt: data.path: is empty; needed: a text"));
+  std::filesystem::remove_all(files.at("b/deeper"));
+  files.text("b/.hidden", "no");
+  const auto dataset = opened("text", keys);
+  const DatasetInfo info = dataset->info();
+  CHECK(info.task == "language_model");
+  CHECK(info.tensors[0] == TensorInfo{"tokens", Shape{2}, DType::kInt32, 256});
+  CHECK(info.tensors[1] == TensorInfo{"targets", Shape{2}, DType::kInt32, 256});
+  CHECK(info.train_samples == 2);
+  CHECK(info.test_samples == 1);
+  CHECK(info.test_bytes == 2.0);
+  CHECK(sample(*dataset, kTrain, 0) == Numbers{'a', 'b', 'b', 'c'});
+  CHECK(sample(*dataset, kTrain, 1) == Numbers{'c', 'd', 'd', 'e'});
+  CHECK(sample(*dataset, kTest, 0) == Numbers{'f', 'g', 'g', 'h'});
+  CHECK(dataset->name(kTrain, 1) == files.at("b/first.txt") + ": tokens 0 to 1");
+  ModelDescription description;
+  info.collate().describe(info, description);
+  CHECK(description.tokenizer == "bytes");
+  // another text of as many bytes
+  const auto sums = info.checksums;
+  files.text("a.txt", "aB");
+  CHECK(opened("text", keys)->info().checksums != sums);
+}
+
+TEST_CASE("apps/tokens: a number of tokens gives (N - 1) / T samples") {
+  const Files files;
+  for (const int count : {5, 8, 9, 10, 12, 13}) {
+    const json keys{{"path", files.text("t", std::string(static_cast<std::size_t>(count), 'x'))},
+                    {"sequence_length", 4},
+                    {"val_fraction", 0.0}};
+    const DatasetInfo info = opened("text", keys)->info();
+    CHECK(info.train_samples == (count - 1) / 4);
+    CHECK(info.test_samples == 0);
+  }
+  // nanoGPT's division: the first int(n * 0.9) are for training
+  const json keys{{"path", files.text("t", std::string(1115394, 'x'))}, {"sequence_length", 1}};
+  const DatasetInfo info = opened("text", keys)->info();
+  CHECK(info.train_samples == 1003854 - 1);
+  CHECK(info.test_samples == 111540 - 1);
+}
+
+TEST_CASE("apps/tokens: files of tokens, plain and with llm.c's header") {
+  const Files files;
+  files.tokens<std::uint16_t>("train.bin", {0, 1, 2, 3, 40000, 5, 6});
+  files.tokens<std::uint16_t>("val.bin", {7, 8, 9});
+  json keys{{"path", files.folder.path()}, {"sequence_length", 2}, {"vocab", 50257}};
+  auto dataset = opened("tokens", keys);
+  CHECK(dataset->info().train_samples == 3);
+  CHECK(dataset->info().test_samples == 1);
+  CHECK(dataset->info().test_bytes == 0.0);
+  CHECK(sample(*dataset, kTrain, 1) == Numbers{2, 3, 3, 40000});
+  CHECK(sample(*dataset, kTest, 0) == Numbers{7, 8, 8, 9});
+  ModelDescription description;
+  dataset->info().collate().describe(dataset->info(), description);
+  CHECK(description.tokenizer.empty());
+
+  files.tokens<std::uint16_t>("train.bin", {0, 1, 2, 3, 40000}, {20240520, 1, 5});
+  CHECK(sample(*opened("tokens", keys), kTrain, 1) == Numbers{2, 3, 3, 40000});
+  files.tokens<std::uint32_t>("train.bin", {0, 1, 2, 3, 100000}, {20240801, 7, 5});
+  keys["vocab"] = 128256;
+  files.tokens<std::uint32_t>("val.bin", {7, 8, 9});  // 4 bytes, by the vocabulary
+  dataset = opened("tokens", keys);
+  CHECK(sample(*dataset, kTrain, 1) == Numbers{2, 3, 3, 100000});
+  CHECK(sample(*dataset, kTest, 0) == Numbers{7, 8, 8, 9});
+}
+
+TEST_CASE("apps/tokens: what files of tokens are refused for") {
+  const Files files;
+  json keys{{"path", files.folder.path()}, {"sequence_length", 2}, {"vocab", 100}};
+  const auto says = [&](const std::string& part) {
+    return contains(refusal("tokens", keys), part);
+  };
+  CHECK(says("cannot open"));
+  files.text("train.bin", "");
+  CHECK(says("train.bin: is empty; needed: tokens"));
+  files.text("train.bin", "abc");
+  CHECK(says("train.bin: has 3 bytes of tokens, which is no multiple of 2"));
+  files.tokens<std::uint16_t>("train.bin", {1, 2});
+  CHECK(says("data.sequence_length: is 2, for which training must have 3 tokens or more"));
+  files.tokens<std::uint16_t>("train.bin", {1, 2, 3, 100, 5});
+  CHECK(says("train.bin: token number 3 is 100, data.vocab has 0 to 99"));
+  files.tokens<std::uint16_t>("train.bin", {1, 2, 3}, {20240520, 2, 3});
+  CHECK(says("train.bin: has the header of llm.c's files (magic 20240520) with version 2; needed"));
+  files.tokens<std::uint16_t>("train.bin", {1, 2, 3}, {20240520, 1, 4});
+  CHECK(says("train.bin: its header says 4 tokens, 3 follow"));
+  files.tokens<std::uint32_t>("train.bin", {20240520, 1, 3});
+  CHECK(says("train.bin: ends after 12 bytes, within llm.c's header"));
+  files.tokens<std::uint16_t>("train.bin", {1, 2, 3});
+  files.tokens<std::uint16_t>("val.bin", {1});
+  CHECK(says("for which tests must have 3 tokens or more, and 1 is there"));
+  files.tokens<std::uint16_t>("val.bin", {1, 2, 3});
+  CHECK(opened("tokens", keys)->info().train_samples == 1);
+  keys.erase("vocab");
+  CHECK(says("vocab: is needed, as there is no"));
+
+  TokenMeta meta{.vocab = 256, .tokenizer = "bytes", .train_tokens = 3, .val_tokens = 3};
+  files.text("meta.json", meta.text());
+  auto dataset = opened("tokens", keys);
+  CHECK(dataset->info().tensors[0].classes == 256);
+  CHECK(dataset->info().test_bytes == 2.0);
+  keys["vocab"] = 255;
+  CHECK(says("vocab: is 255, bytes has 256 tokens; allowed: as many or more"));
+  keys["vocab"] = 300;  // models may have more than are used
+  CHECK(opened("tokens", keys)->info().tensors[1].classes == 300);
+  meta.vocab = 512;
+  files.text("meta.json", meta.text());
+  CHECK(says("meta.json: vocab: is 512, bytes has 256 tokens"));
+  meta.vocab = 256;
+  meta.val_tokens = 4;
+  files.text("meta.json", meta.text());
+  CHECK(says("val.bin: has 3 tokens, "));
+  std::filesystem::remove(files.at("val.bin"));
+  CHECK(says("val.bin: is missing"));
+  files.text("meta.json", R"({"vocab": 256, "train_tokens": 3, "val_tokens": 3, "dtype": "int8"})");
+  CHECK(says("meta.json: dtype: is \"int8\"; needed: uint16 or uint32"));
+  files.text("meta.json", "[]");
+  CHECK(says("meta.json: vocab: is missing"));
+}
+
+TEST_CASE("apps/tokens: a token beyond those that are looked at first is told when it is read") {
+  const Files files;
+  std::vector<std::uint16_t> tokens((1 << 25) + 8);
+  tokens[tokens.size() - 5] = 300;
+  files.tokens("train.bin", tokens);
+  const auto dataset =
+      opened("tokens", {{"path", files.folder.path()}, {"sequence_length", 4}, {"vocab", 256}});
+  const std::int64_t last = dataset->info().train_samples - 1;
+  sample(*dataset, kTrain, last - 1);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { sample(*dataset, kTrain, last); }),
+                 "train.bin: token number 33554435 is 300, data.vocab has 0 to 255"));
+}
+
+TEST_CASE("apps/tokens: what texts are refused for") {
+  const Files files;
+  json keys{{"sequence_length", 4}};
+  const auto says = [&](const std::string& part) { return contains(refusal("text", keys), part); };
+  CHECK(says("path: is required and missing"));
+  keys["path"] = 3;
+  CHECK(says("path: has 3; needed: the name of a file or folder"));
+  keys["path"] = files.at("none.txt");
+  CHECK(says("none.txt: No such file"));
+  keys["path"] = files.folder.path();
+  CHECK(says("has no files; needed: a text"));
+  files.text("t.txt", "abcdefghijklmnop");
+  CHECK(says("for which tests must have 5 tokens or more, and 2 are there"));
+}
+
+}  // namespace
+}  // namespace starling
