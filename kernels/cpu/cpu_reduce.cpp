@@ -203,20 +203,25 @@ class Share {
   cpu::Workspace<A> room_;
 };
 
-/// Puts the blocks' results at sums[b · width] together: those of rows one after another, those of
-/// pieces in chains.
-double combined(Reduction by, const Cut& cut, const double* sums) {
-  const Index chains = cut.columns ? 1 : std::min(kChains, cut.blocks);
-  double result = nothing(by);
-  for (Index chain = 0; chain < chains; ++chain) {
-    double part = nothing(by);
-    for (Index b = chain; b < cut.blocks; b += chains) {
-      const double term = sums[b * cut.width];
-      part = by == Reduction::kSum ? part + term : better(by, part, term);
+/// Puts the blocks' results together, those of rows one after another, those of pieces in chains:
+/// of `count` neighbours, whose first block's are at `sums`.
+constexpr Index kNeighbours = 64;
+void combine(Reduction by, const Cut& cut, const double* sums, Index count, double* results) {
+  const auto add = [&](double* into, const double* terms) {
+    if (by == Reduction::kSum) {
+      for (Index k = 0; k < count; ++k) into[k] += terms[k];
+    } else {
+      for (Index k = 0; k < count; ++k) into[k] = better(by, into[k], terms[k]);
     }
-    result = by == Reduction::kSum ? result + part : better(by, result, part);
+  };
+  const Index chains = cut.columns ? 1 : std::min(kChains, cut.blocks);
+  std::fill_n(results, count, nothing(by));
+  std::array<double, kNeighbours> part;
+  for (Index chain = 0; chain < chains; ++chain) {
+    std::fill_n(part.data(), count, nothing(by));
+    for (Index b = chain; b < cut.blocks; b += chains) add(part.data(), sums + b * cut.width);
+    add(results, part.data());
   }
-  return result;
 }
 
 }  // namespace
@@ -252,13 +257,19 @@ void CpuBackend::issue(const Reduce& args) {
               y[i] = cpu::narrow<T>(static_cast<R>(sums.data()[i]) * factor);
             return;
           }
-          for (Index i = begin; i < end; ++i) {
-            const double* own = sums.data() + i / cut.width * each_row + i % cut.width;
-            const double result = combined(args.by, cut, own);
-            y[i] = cpu::narrow<T>(
-                args.accumulate
-                    ? static_cast<R>(static_cast<double>(cpu::widen(y[i])) + result * args.factor)
-                    : static_cast<R>(result) * static_cast<R>(args.factor));
+          std::array<double, kNeighbours> results;
+          for (Index i = begin; i < end;) {
+            const Index place = i % cut.width,
+                        count = std::min({kNeighbours, end - i, cut.width - place});
+            combine(args.by, cut, sums.data() + i / cut.width * each_row + place, count,
+                    results.data());
+            for (Index k = 0; k < count; ++k, ++i) {
+              const double result = results[static_cast<std::size_t>(k)];
+              y[i] = cpu::narrow<T>(
+                  args.accumulate
+                      ? static_cast<R>(static_cast<double>(cpu::widen(y[i])) + result * args.factor)
+                      : static_cast<R>(result) * static_cast<R>(args.factor));
+            }
           }
         });
   });
