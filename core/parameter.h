@@ -13,6 +13,7 @@ enum class TensorLayout : std::uint8_t {
   kPlain,       ///< the same
   kConvWeight,  ///< O×kH×kW×I in memory, O×I×kH×kW outside
   kImageScale,  ///< C in memory, C×1×1 outside: one number for each channel of an image
+  kTransposed,  ///< O×I in memory, I×O outside: Hugging Face's Conv1D
 };
 
 /// A distribution that initial values are drawn from.

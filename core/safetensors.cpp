@@ -449,10 +449,13 @@ void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::
   for (std::int64_t o = 0; o < outer; ++o) {
     const std::byte* source = from + static_cast<std::size_t>(o * a * b) * kSize;
     std::byte* target = to + static_cast<std::size_t>(o * a * b) * kSize;
-    for (std::int64_t i = 0; i < a; ++i) {
-      for (std::int64_t j = 0; j < b; ++j) {
-        std::memcpy(target + static_cast<std::size_t>(j * a + i) * kSize,
-                    source + static_cast<std::size_t>(i * b + j) * kSize, kSize);
+    constexpr std::int64_t kTile = 16;  // lines of the cache that are written in turn
+    for (std::int64_t first = 0; first < b; first += kTile) {
+      for (std::int64_t i = 0; i < a; ++i) {
+        for (std::int64_t j = first; j < std::min(b, first + kTile); ++j) {
+          std::memcpy(target + static_cast<std::size_t>(j * a + i) * kSize,
+                      source + static_cast<std::size_t>(i * b + j) * kSize, kSize);
+        }
       }
     }
   }
@@ -469,9 +472,18 @@ void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::
   }
 }
 
-void check_rank(const Shape& shape) {
-  require(shape.rank() == 4, "safetensors", "a convolution's weight has 4 dimensions, found {}",
-          shape.text());
+/// Matrices, each of which lies with rows for columns in a file: none, where the layout is a plain
+/// copy.
+struct Swapped {
+  std::int64_t count = 0, rows = 0, columns = 0;
+};
+Swapped swapped(const Shape& memory, TensorLayout layout) {
+  if (layout != TensorLayout::kConvWeight && layout != TensorLayout::kTransposed) return {};
+  const int rank = layout == TensorLayout::kConvWeight ? 4 : 2;
+  require(memory.rank() == rank, "safetensors", "a {} has {} dimensions, found {}",
+          rank == 4 ? "convolution's weight" : "matrix", rank, memory.text());
+  if (rank == 2) return {1, memory[0], memory[1]};
+  return {memory[0], memory[1] * memory[2], memory[3]};
 }
 
 void copy_plain(const std::byte* from, const Shape& shape, std::size_t size, std::byte* to) {
@@ -488,26 +500,23 @@ Shape file_shape(const Shape& memory_shape, TensorLayout layout) {
             "a scale of channels is {}, not one number a channel", memory_shape.text());
     return {memory_shape[0], 1, 1};
   }
-  check_rank(memory_shape);
+  (void)swapped(memory_shape, layout);
+  if (layout == TensorLayout::kTransposed) return {memory_shape[1], memory_shape[0]};
   return {memory_shape[0], memory_shape[3], memory_shape[1], memory_shape[2]};
 }
 
 void to_file_layout(const std::byte* memory, const Shape& memory_shape, TensorLayout layout,
                     std::size_t element_size, std::byte* file) {
-  if (layout != TensorLayout::kConvWeight)
-    return copy_plain(memory, memory_shape, element_size, file);
-  check_rank(memory_shape);
-  swap_inner(memory, memory_shape[0], memory_shape[1] * memory_shape[2], memory_shape[3],
-             element_size, file);
+  const Swapped part = swapped(memory_shape, layout);
+  if (part.count == 0) return copy_plain(memory, memory_shape, element_size, file);
+  swap_inner(memory, part.count, part.rows, part.columns, element_size, file);
 }
 
 void to_memory_layout(const std::byte* file, const Shape& memory_shape, TensorLayout layout,
                       std::size_t element_size, std::byte* memory) {
-  if (layout != TensorLayout::kConvWeight)
-    return copy_plain(file, memory_shape, element_size, memory);
-  check_rank(memory_shape);
-  swap_inner(file, memory_shape[0], memory_shape[3], memory_shape[1] * memory_shape[2],
-             element_size, memory);
+  const Swapped part = swapped(memory_shape, layout);
+  if (part.count == 0) return copy_plain(file, memory_shape, element_size, memory);
+  swap_inner(file, part.count, part.columns, part.rows, element_size, memory);
 }
 
 }  // namespace starling

@@ -61,8 +61,8 @@ inline constexpr const char* kChecksums = "starling.checksums";
 /// Writes text atomically in the same way.
 void write_file_atomically(const std::string& path, const void* data, std::size_t bytes);
 
-/// Converts between memory and file layouts: O×kH×kW×I ↔ O×I×kH×kW for kConvWeight, a plain copy
-/// otherwise (C ↔ C×1×1 for kImageScale).
+/// Converts between memory and file layouts: O×kH×kW×I ↔ O×I×kH×kW for kConvWeight, O×I ↔ I×O
+/// for kTransposed, a plain copy otherwise (C ↔ C×1×1 for kImageScale).
 Shape file_shape(const Shape& memory_shape, TensorLayout layout);
 void to_file_layout(const std::byte* memory, const Shape& memory_shape, TensorLayout layout,
                     std::size_t element_size, std::byte* file);

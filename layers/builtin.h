@@ -21,11 +21,14 @@ void add_stateless(LayerRegistry& registry);
 
 void add_airbench(ModelRegistry& registry);
 void add_convnext(ModelRegistry& registry);
+void add_gpt2(ModelRegistry& registry);
+void add_llama(ModelRegistry& registry);
 void add_mlp(ModelRegistry& registry);
 void add_mobilenet(ModelRegistry& registry);
 void add_sequential_model(ModelRegistry& registry);
 void add_resnet(ModelRegistry& registry);
 void add_vgg(ModelRegistry& registry);
+void add_vit(ModelRegistry& registry);
 void add_wide_resnet(ModelRegistry& registry);
 
 }  // namespace starling::builtin

@@ -29,6 +29,8 @@ Shape Conv2d::build(const Shape& input) {
     init = Init::normal(std::sqrt(2.0 / fan_in));
   if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut)
     init = Init::normal(std::sqrt(2.0 / fan_out));
+  if (options_.init == Conv2dOptions::WeightInit::kNormalFanIn)
+    init = Init::normal(std::sqrt(1.0 / fan_in));
   if (options_.init == Conv2dOptions::WeightInit::kNormal002) init = Init::normal(0.02);
   weight_ = &add_parameter(
       "weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,

@@ -12,11 +12,12 @@ struct Conv2dOptions {
   Window2d window;
   bool bias = true;
   /// Distribution that weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5))
-  /// is U(±1/sqrt(fan_in)), biases too. kNormal002: N(0, 0.02²).
+  /// is U(±1/sqrt(fan_in)), biases too. kNormalFanIn: N(0, 1/fan_in); kNormal002: N(0, 0.02²).
   enum class WeightInit : std::uint8_t {
     kDefault,
     kKaimingNormalFanIn,
     kKaimingNormalFanOut,
+    kNormalFanIn,
     kNormal002
   } init = WeightInit::kDefault;
   bool zero_bias = false;  ///< biases begin at 0 instead

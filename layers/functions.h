@@ -177,6 +177,9 @@ Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t 
 /// x's dimensions but the last: [T] for N×H×T×D, [T,1] for N×T×H×D.
 Variable rotary(const Variable& x, const Tensor& positions, double base, bool interleaved,
                 Pass& pass);
+/// The same with positions first, first + 1, … along a dimension of x but the last.
+Variable rotary(const Variable& x, int dim, std::int64_t first, double base, bool interleaved,
+                Pass& pass);
 
 /// A parameter as an operand: its low-precision copy in bf16 and fp16. Its gradient goes where
 /// a layer's would.

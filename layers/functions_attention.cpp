@@ -14,6 +14,7 @@
 #include "core/operations/attention.h"
 #include "core/operations/checker.h"
 #include "layers/functions.h"
+#include "layers/key_value_cache.h"
 
 // Attention over views: heads are read and written where they lie.
 namespace starling::functions {
@@ -48,6 +49,40 @@ View mask_view(std::string_view name, const Tensor& mask, const Shape& scores, D
   return View(mask, scores, {stride[0], stride[1], stride[2], stride[3]}, 0);
 }
 
+double usual_scale(const Shape& queries) {
+  return 1.0 / std::sqrt(static_cast<double>(queries[3]));
+}
+
+/// Attention of new tokens to those in the cache, which takes them in, and to each other.
+Variable attend_behind(std::string_view name, KeyValueCache& cache, const Heads& heads,
+                       const Shape& out, const std::function<View(const Tensor&)>& merge,
+                       const Settings& how, bool causal, Pass& pass) {
+  const View& q = heads[0];
+  const Shape &queries = q.shape(), &keys = heads[1].shape();
+  if (!causal || pass.tape || queries[2] != keys[2])
+    fail(ExitCode::kUsage, name,
+         "{} queries and {} keys behind others; needed: causal attention of tokens to themselves "
+         "and those before, without a mask or a tape",
+         queries.text(), keys.text());
+  const KeyValueCache::Heads all = cache.append(heads[1], heads[2]);
+  const Tensor y(pass.backend, out, q.dtype());
+  const std::int64_t before = cache.tokens(), count = queries[2];
+  // A query behind others sees all keys that there are, and has no need of a mask.
+  const std::int64_t at_once = before == 0 ? count : 1;
+  for (std::int64_t i = 0; i < count; i += at_once) {
+    AttentionForward args;
+    args.q = q.slice(2, i, at_once);
+    args.k = all.keys.slice(2, 0, before + i + at_once);
+    args.v = all.values.slice(2, 0, before + i + at_once);
+    args.causal = before == 0;
+    args.scale = how.scale.value_or(usual_scale(queries));
+    args.y = merge(y).slice(2, i, at_once);
+    args.lse = Tensor(pass.backend, {queries[0], queries[1], at_once}, wide_of(q.dtype()));
+    pass.backend.attention_forward(args);
+  }
+  return Variable(y);
+}
+
 /// Attention of what `split` finds in the inputs, as a tensor of shape `out`; `merge` views its
 /// heads.
 Variable attend(std::string_view name, const std::vector<Variable>& inputs, const Split& split,
@@ -62,11 +97,13 @@ Variable attend(std::string_view name, const std::vector<Variable>& inputs, cons
   const DType dtype = tensors.front().dtype();
   const auto [q, k, v] = split(tensors);
   const Shape &queries = q.shape(), &keys = k.shape();
+  if (auto* const cache = pass.find<KeyValueCache>())
+    return attend_behind(name, *cache, {q, k, v}, out, merge, how, !mask && how.causal, pass);
   AttentionForward args;
   args.q = q, args.k = k, args.v = v;
   args.mask = mask_view(name, mask, {queries[0], queries[1], queries[2], keys[2]}, dtype);
   args.causal = how.causal;
-  args.scale = how.scale.value_or(1.0 / std::sqrt(static_cast<double>(queries[3])));
+  args.scale = how.scale.value_or(usual_scale(queries));
   if (pass.training && how.dropout > 0.0) {
     args.p = how.dropout;
     args.key = pass.dropout_key;
@@ -156,6 +193,26 @@ Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t 
       {causal, scale, dropout}, pass);
 }
 
+namespace {
+
+/// `turn`: all but x and y.
+Variable turned(const Variable& x, Rotary turn, Pass& pass) {
+  const Tensor y(pass.backend, x.shape(), x.dtype());
+  Rotary args = turn;
+  args.x = x.value(), args.y = y;
+  pass.backend.rotary(args);
+  return pass.record("rotary", y, {x}, {}, [turn](Gradients& g) {
+    Rotary back = turn;
+    back.x = g.output();
+    back.y = Tensor(g.backend(), back.x.shape(), back.x.dtype());
+    back.inverse = true;
+    g.backend().rotary(back);
+    g.set(0, back.y);
+  });
+}
+
+}  // namespace
+
 Variable rotary(const Variable& x, const Tensor& positions, double base, bool interleaved,
                 Pass& pass) {
   const Shape &in = x.shape(), &at = positions.shape();
@@ -184,24 +241,22 @@ Variable rotary(const Variable& x, const Tensor& positions, double base, bool in
          "positions {} do not go with the rows of {}; needed: neighbouring dimensions of them, and "
          "1 for others",
          at.text(), in.text());
-  const Tensor y(pass.backend, in, x.dtype());
-  pass.backend.rotary({.x = x.value(),
-                       .positions = positions,
-                       .y = y,
-                       .base = base,
-                       .repeat = repeat,
-                       .interleaved = interleaved});
-  return pass.record("rotary", y, {x}, {}, [=, in = in](Gradients& g) {
-    const Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().rotary({.x = g.output(),
-                        .positions = positions,
-                        .y = dx,
-                        .base = base,
-                        .repeat = repeat,
-                        .interleaved = interleaved,
-                        .inverse = true});
-    g.set(0, dx);
-  });
+  Rotary turn{.positions = positions, .base = base, .repeat = repeat, .interleaved = interleaved};
+  return turned(x, std::move(turn), pass);
+}
+
+Variable rotary(const Variable& x, int dim, std::int64_t first, double base, bool interleaved,
+                Pass& pass) {
+  const Shape& in = x.shape();
+  const int d = dimension("rotary", in, dim), last = in.rank() - 1;
+  if (!is_floating(x.dtype()) || d == last || in.back() % 2 != 0)
+    fail(ExitCode::kUsage, "rotary",
+         "x is {} {}, with positions along dimension {}; needed: floating rows of pairs, and "
+         "positions along another dimension than theirs",
+         name_of(x.dtype()), in.text(), d);
+  Rotary turn{.first = first, .count = in[d], .base = base, .interleaved = interleaved};
+  for (int behind = d + 1; behind < last; ++behind) turn.repeat *= in[behind];
+  return turned(x, std::move(turn), pass);
 }
 
 }  // namespace starling::functions

@@ -4,37 +4,11 @@
 
 #include <utility>
 
-#include "core/backend.h"
 #include "core/error.h"
-#include "core/operations/copying.h"
 #include "layers/functions.h"
 #include "layers/linear.h"
 
 namespace starling {
-
-KeyValueCache::Heads KeyValueCache::append(const Layer& layer, const View& keys,
-                                           const View& values) {
-  std::array<Tensor, 2>& memory = memory_[&layer];
-  std::array<View, 2> all{keys, values};
-  const Shape& in = keys.shape();
-  for (std::size_t i = 0; i < 2; ++i) {
-    const View& some = all[i];
-    Tensor& to = memory[i];
-    const Shape whole{in[0], in[1], context_, in[3]};
-    if (!to || to.shape() != whole || to.dtype() != some.dtype())
-      to = Tensor(some.tensor().backend(), whole, some.dtype());
-    // Their places in `to`; the others stay.
-    StridedCopy copy{.x = some.tensor(), .y = to, .rank = 4, .first = some.first(), .others = {}};
-    for (int d = 0; d < 4; ++d)
-      copy.dimensions[static_cast<std::size_t>(d)] =
-          StridedCopy::Dimension::whole(whole[d], some.stride(d));
-    copy.dimensions[2].begin = tokens_;
-    copy.dimensions[2].count = in[2];
-    to.backend().strided_copy(copy);
-    all[i] = View(to).slice(2, 0, tokens_ + in[2]);
-  }
-  return {all[0], all[1]};
-}
 
 Shape LanguageModel::build(const Shape& input) {
   if (input.rank() != 1) bad_shape(input, "a sequence of tokens {T}");
@@ -65,12 +39,12 @@ Variable LanguageModel::hidden(const Variable& tokens, Pass& pass) {
 
 Variable LanguageModel::hidden(const Variable& tokens, KeyValueCache& cache, Pass& pass) {
   require(!pass.tape, "language model", "a cache of keys and values has no gradients");
-  check_length(tokens.shape(), cache.tokens_);
-  cache.context_ = settings_.context;
+  check_length(tokens.shape(), cache.tokens());
   Pass with = pass;
   with.extensions.push_back(&cache);
+  cache.advance(0);  // whatever became of the last pass
   Variable result = body_->forward(tokens, with);
-  cache.tokens_ += tokens.shape().back();
+  cache.advance(tokens.shape().back());
   return result;
 }
 

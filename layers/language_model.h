@@ -1,39 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "core/view.h"
+#include "layers/key_value_cache.h"
 #include "layers/layer.h"
 
 namespace starling {
-
-/// Keys and values of the tokens so far, of all layers with attention: what the next tokens look
-/// at. Of one model; memory comes with a layer's first tokens and stays. Tokens are read without a
-/// tape.
-class KeyValueCache : public PassExtension {
- public:
-  /// Tokens so far.
-  std::int64_t tokens() const { return tokens_; }
-  /// The next tokens are the first ones again.
-  void clear() { tokens_ = 0; }
-
-  struct Heads {
-    View keys, values;
-  };
-  /// For layers: appends the keys and values of a layer's new tokens, N×Hkv×T×D, and gives those of
-  /// all, N×Hkv×(tokens + T)×D. The pass's other layers append theirs at the same place.
-  Heads append(const Layer& layer, const View& keys, const View& values);
-
- private:
-  friend class LanguageModel;
-  std::int64_t tokens_ = 0, context_ = 0;
-  std::map<const Layer*, std::array<Tensor, 2>> memory_;  ///< N×Hkv×context×D
-};
 
 /// A causal model of text: tokens, int32 {T}, to logits {T, vocab} of the token that follows each.
 /// It is a body, {T} to hidden states {T, width} after the last norm, and a head: a matrix, by

@@ -1,3 +1,5 @@
+#include "layers/multi_head_attention.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,55 +9,31 @@
 
 #include "layers/builtin.h"
 #include "layers/functions.h"
-#include "layers/layer.h"
 #include "layers/linear.h"
 #include "layers/window.h"
 
 namespace starling {
 
-namespace {
+Shape MultiHeadAttention::build(const Shape& input) {
+  if (input.rank() != 2 || input[1] % heads_ != 0)
+    bad_shape(input, fmt::format("places×width, the width a multiple of {} heads,", heads_));
+  const std::int64_t width = input[1], rows = width / heads_ * (heads_ + 2 * kv_heads_);
+  // Xavier's, of the matrix as a whole
+  const double limit = std::sqrt(6.0 / static_cast<double>(rows + width));
+  in_weight_ = &add_parameter("in_proj_weight", {rows, width}, Init::uniform(limit));
+  if (has_bias_) in_bias_ = &add_parameter("in_proj_bias", {rows}, Init::constant(0.0));
+  out_ = &add_child("out_proj",
+                    std::make_unique<Linear>(width, has_bias_, Linear::WeightInit::kDefault, true),
+                    input);
+  return input;
+}
 
-/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762): {T, E} → {T, E}. Tensors are
-/// torch.nn.MultiheadAttention's, with its initial values: in_proj_weight ((H + 2·Hkv)·E/H × E) and
-/// in_proj_bias, the rows of all queries, then those of keys, then of values; out_proj.weight,
-/// out_proj.bias. With fewer heads of keys and values than of queries they have fewer rows.
-class MultiHeadAttention : public Layer {
- public:
-  MultiHeadAttention(std::int64_t heads, std::int64_t kv_heads, bool causal, double dropout,
-                     bool bias)
-      : heads_(heads), kv_heads_(kv_heads), causal_(causal), dropout_(dropout), has_bias_(bias) {}
-
- protected:
-  Shape build(const Shape& input) override {
-    if (input.rank() != 2 || input[1] % heads_ != 0)
-      bad_shape(input, fmt::format("places×width, the width a multiple of {} heads,", heads_));
-    const std::int64_t width = input[1], rows = width / heads_ * (heads_ + 2 * kv_heads_);
-    // Xavier's, of the matrix as a whole
-    const double limit = std::sqrt(6.0 / static_cast<double>(rows + width));
-    in_weight_ = &add_parameter("in_proj_weight", {rows, width}, Init::uniform(limit));
-    if (has_bias_) in_bias_ = &add_parameter("in_proj_bias", {rows}, Init::constant(0.0));
-    out_ = &add_child(
-        "out_proj", std::make_unique<Linear>(width, has_bias_, Linear::WeightInit::kDefault, true),
-        input);
-    return input;
-  }
-  Variable compute(const Variable& x, Pass& pass) override {
-    const Variable qkv = functions::linear(x, *in_weight_, in_bias_, pass);
-    return out_->forward(functions::packed_attention(qkv, heads_, kv_heads_, {}, causal_,
-                                                     std::nullopt, dropout_, pass),
-                         pass);
-  }
-
- private:
-  std::int64_t heads_, kv_heads_;
-  bool causal_;
-  double dropout_;
-  bool has_bias_;
-  Parameter *in_weight_ = nullptr, *in_bias_ = nullptr;
-  Linear* out_ = nullptr;
-};
-
-}  // namespace
+Variable MultiHeadAttention::compute(const Variable& x, Pass& pass) {
+  const Variable qkv = functions::linear(x, *in_weight_, in_bias_, pass);
+  return out_->forward(functions::packed_attention(qkv, heads_, kv_heads_, {}, causal_,
+                                                   std::nullopt, dropout_, pass),
+                       pass);
+}
 
 void builtin::add_multi_head_attention(LayerRegistry& registry) {
   registry.add(

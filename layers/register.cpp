@@ -46,6 +46,9 @@ void register_builtin_models() {
     builtin::add_mobilenet(registry);
     builtin::add_convnext(registry);
     builtin::add_airbench(registry);
+    builtin::add_vit(registry);
+    builtin::add_gpt2(registry);
+    builtin::add_llama(registry);
   });
 }
 

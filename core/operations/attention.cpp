@@ -109,13 +109,13 @@ void check(const Rotary& args) {
   const auto x = call.matrix(args.x, "x");
   call.has(args.y, "y", x.elements(), args.x.dtype());
   call.that(x.columns % 2 == 0, "rows of {} numbers are no pairs", x.columns);
-  call.there(args.positions, "positions");
-  call.that(args.positions.dtype() == DType::kInt32, "positions are {}; needed: int32",
-            name_of(args.positions.dtype()));
-  const std::int64_t count = args.positions.elements() * args.repeat;
+  call.that(!args.positions || args.positions.dtype() == DType::kInt32,
+            "positions are {}; needed: int32",
+            args.positions ? name_of(args.positions.dtype()) : "none");
+  const std::int64_t count = args.places() * args.repeat;
   call.that(args.repeat > 0 && (count > 0 ? x.rows % count == 0 : x.rows == 0),
-            "{} positions, {} times each, are no part of {} rows", args.positions.elements(),
-            args.repeat, x.rows);
+            "{} positions, {} times each, are no part of {} rows", args.places(), args.repeat,
+            x.rows);
 }
 
 }  // namespace starling

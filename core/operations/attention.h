@@ -44,12 +44,16 @@ struct AttentionBackward : Attention {
 /// Rotary position embedding (Su et al. 2021, arXiv 2104.09864). Pair i of the D numbers of a row,
 /// which are numbers i and i + D/2, or `interleaved` 2i and 2i + 1, is turned by position ·
 /// base^(-2i/D); with `inverse` back, which is the gradient. Angles are computed in fp64. x and y
-/// are [R,D]; row r has position r / repeat modulo their number, an int32. y may be x.
+/// are [R,D]; row r has position r / repeat modulo their number, an int32; without positions these
+/// are first, first + 1, …, `count` of them. y may be x.
 struct Rotary {
   Tensor x, positions, y;
+  std::int64_t first = 0, count = 0;
   double base = 10000.0;
   std::int64_t repeat = 1;
   bool interleaved = false, inverse = false;
+  /// How many positions there are.
+  std::int64_t places() const { return positions ? positions.elements() : count; }
   Accesses accesses() const { return Accesses().read({x, positions}).write({y}); }
 };
 

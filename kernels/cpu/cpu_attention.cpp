@@ -79,14 +79,15 @@ void CpuBackend::issue(const Rotary& args) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index width = args.x.shape().back(), half = width / 2, rows = args.x.elements() / width,
-                count = args.positions.elements();
-    const auto* positions = args.positions.data<std::int32_t>();
+                count = args.places();
+    const auto* positions = args.positions ? args.positions.data<std::int32_t>() : nullptr;
     // The turn of each pair at each position, for all rows that have it.
     const cpu::Workspace<R> turns(*allocator_, 2 * count * half);
     threads_.parallel_for(count, cpu::rows_of_work(16 * width), [&](Index begin, Index end) {
       for (Index i = begin * half; i < end * half; ++i) {
+        const Index position = positions ? positions[i / half] : args.first + i / half;
         const math::Turn<R> turn = math::rotary_turn<R>(
-            positions[i / half], math::rotary_frequency(args.base, i % half, width), args.inverse);
+            position, math::rotary_frequency(args.base, i % half, width), args.inverse);
         turns.data()[2 * i] = turn.cos, turns.data()[2 * i + 1] = turn.sin;
       }
     });

@@ -18,7 +18,7 @@ STARLING_HD double rotary_frequency(double base, std::int64_t i, std::int64_t wi
   return power(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
 }
 template <class R>
-STARLING_HD Turn<R> rotary_turn(std::int32_t position, double frequency, bool inverse) {
+STARLING_HD Turn<R> rotary_turn(std::int64_t position, double frequency, bool inverse) {
   const double angle = static_cast<double>(position) * frequency;
   return {static_cast<R>(cosine(angle)), static_cast<R>(sine(inverse ? -angle : angle))};
 }

@@ -7,22 +7,18 @@
 
 #include "core/config.h"
 #include "core/safetensors.h"
-#include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
+#include "tests/parity/numbers.h"
 
 // Models against PyTorch, in fp64: outputs, loss, every gradient and the running statistics.
 // golden/make_models.py writes the files.
 using namespace starling;
+using namespace starling::testing;
 
 namespace {
 
 constexpr double kTolerance = 1e-9;  // relative to the largest number of a tensor, or to its norm
-
-Backend& cpu() {
-  static const std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
-  return *backend;
-}
 
 struct Golden {
   SafetensorsFile file;
@@ -76,16 +72,7 @@ struct Golden {
   }
 };
 
-/// Numbers in the file's order into a tensor, and back. Images are laid out as convolution weights
-/// are: channels last in memory.
-void load(const std::vector<double>& numbers, const Tensor& to, TensorLayout layout) {
-  REQUIRE(static_cast<std::int64_t>(numbers.size()) == to.elements());
-  std::vector<double> memory(numbers.size());
-  to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), to.shape(), layout,
-                   sizeof(double), reinterpret_cast<std::byte*>(memory.data()));
-  cpu().copy_from_host(memory.data(), to);
-}
-
+/// A tensor's numbers in the file's order.
 std::vector<double> stored(const Tensor& from, TensorLayout layout = TensorLayout::kPlain) {
   REQUIRE(from.dtype() == DType::kFloat64);
   std::vector<double> memory(static_cast<std::size_t>(from.elements())), result(memory.size());
@@ -147,18 +134,6 @@ void compare(Golden& golden, const Tensor& input, const Check& check) {
   Pass pass{cpu()};
   check_equal("output_eval", stored(golden.model->forward(Variable(input), pass).value()),
               golden.numbers("output_eval"));
-}
-
-/// Numbers in [0, 1) as the script's hashed() makes them.
-std::vector<double> hashed(std::uint64_t seed, std::size_t count) {
-  std::vector<double> result(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint64_t z = (seed << 32) + i + 0x9E3779B97F4A7C15ull;  // splitmix64
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    result[i] = static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-  }
-  return result;
 }
 
 /// The script's fill_hashed(): tensor k of the parameters, then of the buffers.

@@ -432,16 +432,18 @@ constexpr int kRotaryRows = kThreads / kWarp;
 /// A thread has pair threadIdx.x + k·32 of every row of its own: its frequency is found once.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    rotary_kernel(const T* x, T* y, const std::int32_t* positions, Index count, Index repeat,
-                  Index rows, Index half, bool interleaved, bool inverse, double base) {
+    rotary_kernel(const T* x, T* y, const std::int32_t* positions, Index begin, Index count,
+                  Index repeat, Index rows, Index half, bool interleaved, bool inverse,
+                  double base) {
   using R = Compute<T>;
   for (Index i = threadIdx.x; i < half; i += kWarp) {
     const double frequency = math::rotary_frequency(base, i, 2 * half);
     const Index first = interleaved ? 2 * i : i, apart = interleaved ? 1 : half;
     for (Index row = Index{blockIdx.x} * kRotaryRows + threadIdx.y; row < rows;
          row += Index{gridDim.x} * kRotaryRows) {
-      const math::Turn<R> turn =
-          math::rotary_turn<R>(positions[row / repeat % count], frequency, inverse);
+      const Index place = row / repeat % count;
+      const math::Turn<R> turn = math::rotary_turn<R>(
+          positions ? Index{positions[place]} : begin + place, frequency, inverse);
       const Index at = row * 2 * half + first;
       const R a = widen(x[at]), b = widen(x[at + apart]);
       y[at] = narrow<T>(a * turn.cos - b * turn.sin);
@@ -503,9 +505,9 @@ void CudaBackend::issue(const Rotary& args) {
            {.grid = {blocks_for(rows, kRotaryRows, 1, 4096)},
             .block = {kWarp, kRotaryRows},
             .stream = handle()},
-           args.x.data<T>(), args.y.data<T>(), args.positions.data<std::int32_t>(),
-           args.positions.elements(), args.repeat, rows, half, args.interleaved, args.inverse,
-           args.base);
+           args.x.data<T>(), args.y.data<T>(),
+           args.positions ? args.positions.data<std::int32_t>() : nullptr, args.first,
+           args.places(), args.repeat, rows, half, args.interleaved, args.inverse, args.base);
   });
 }
 

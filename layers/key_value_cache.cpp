@@ -1,0 +1,47 @@
+#include "layers/key_value_cache.h"
+
+#include <algorithm>
+
+#include "core/backend.h"
+#include "core/operations/copying.h"
+
+namespace starling {
+
+namespace {
+
+/// x, N×Hkv×T×D, at the places of `to` from `first` on.
+void put(const View& x, const Tensor& to, std::int64_t first) {
+  StridedCopy copy{.x = x.tensor(), .y = to, .rank = 4, .first = x.first(), .others = {}};
+  for (int d = 0; d < 4; ++d)
+    copy.dimensions[static_cast<std::size_t>(d)] =
+        StridedCopy::Dimension::whole(to.shape()[d], x.stride(d));
+  copy.dimensions[2].begin = first;
+  copy.dimensions[2].count = x.shape()[2];
+  to.backend().strided_copy(copy);
+}
+
+}  // namespace
+
+KeyValueCache::Heads KeyValueCache::append(const View& keys, const View& values) {
+  if (calls_ == memory_.size()) memory_.emplace_back();
+  std::array<Tensor, 2>& memory = memory_[calls_++];
+  std::array<View, 2> all{keys, values};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const View some = all[i];
+    Tensor& to = memory[i];
+    Shape whole = some.shape();
+    const std::int64_t count = tokens_ + whole[2], places = to ? to.shape()[2] : 0;
+    if (tokens_ == 0 || count > places) {
+      // Twice as many places as there were, so that each number is moved once in the mean.
+      const Tensor old = to;
+      whole[2] = std::max<std::int64_t>({count, std::min(2 * places, places + 4096), 64});
+      to = Tensor(some.tensor().backend(), whole, some.dtype());
+      if (tokens_ > 0) put(View(old).slice(2, 0, tokens_), to, 0);
+    }
+    put(some, to, tokens_);
+    all[i] = View(to).slice(2, 0, count);
+  }
+  return {all[0], all[1]};
+}
+
+}  // namespace starling

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "layers/layer.h"
+#include "layers/window.h"
+
+// Keys that Transformers have in common.
+namespace starling {
+
+/// Of the initial values of tables and matrices.
+inline constexpr double kTransformerDeviation = 0.02;
+
+inline std::int64_t read_vocab(ConfigSection& section, const ModelOutputs& site,
+                               std::int64_t usual) {
+  return section.integer("vocab", section.describing() ? usual : site.num_classes, kSizeRange,
+                         "tokens that there are; default: as many as the data has");
+}
+
+/// Error(kUsage) where heads do not divide the width.
+inline void check_heads(const ConfigSection& section, std::int64_t heads, std::int64_t width) {
+  if (width % heads != 0) section.error("heads", "{} does not divide the width {}", heads, width);
+}
+
+}  // namespace starling

@@ -1,0 +1,151 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/operations/map.h"
+#include "core/safetensors.h"
+#include "layers/functions.h"
+#include "layers/language_model.h"
+#include "layers/layer.h"
+#include "tests/parity/numbers.h"
+
+// Steps of SGD of small Transformers against Hugging Face's and torchvision's classes, whose losses
+// golden/make_transformers.py wrote.
+using namespace starling;
+using namespace starling::testing;
+
+namespace {
+
+nlohmann::json golden() { return nlohmann::json::parse(std::ifstream("golden/transformers.json")); }
+
+std::unique_ptr<Model> model_of(const nlohmann::json& config, const Shape& input) {
+  register_builtin_models();
+  ConfigSection section(config, "model");
+  return make_model(section, input, 5);
+}
+
+Tensor of_int32(const std::vector<std::int32_t>& numbers, const Shape& shape) {
+  const Tensor tensor(cpu(), shape, DType::kInt32);
+  cpu().copy_from_host(numbers.data(), tensor);
+  return tensor;
+}
+
+/// The losses of a case, in `compute`'s arithmetic.
+std::vector<double> losses_of(const nlohmann::json& given, double rate, DType compute) {
+  const std::int64_t samples = given["samples"], length = given["length"];
+  const nlohmann::json& config = given["model"];
+  const std::int64_t side = length == 0 ? config["image_size"].get<std::int64_t>() : 0;
+  const auto model = model_of(config, length == 0 ? Shape{side, side, 3} : Shape{length});
+  const DType wide = compute == DType::kFloat64 ? compute : DType::kFloat32;
+  model->allocate(cpu(), wide, compute);
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors;
+  for (const Parameter* parameter : model->parameters()) {
+    std::vector<double> u = hashed(static_cast<std::uint64_t>(1 + parameter->index),
+                                   static_cast<std::size_t>(parameter->shape.elements()));
+    const Shape shape = file_shape(parameter->shape, parameter->layout);
+    const bool scale = shape.rank() == 1 && parameter->name.ends_with("weight");
+    for (double& number : u)
+      number = scale ? 0.5 + number : (shape.rank() > 1 ? 0.4 : 0.2) * (number - 0.5);
+    load(u, parameter->value, parameter->layout);
+    tensors.emplace_back(parameter->name,
+                         std::vector<std::int64_t>(shape.sizes().begin(), shape.sizes().end()));
+  }
+  CHECK(nlohmann::json(tensors) == given["tensors"]);
+  std::vector<double> losses;
+  Tape tape(cpu());
+  for (std::uint64_t step = 0; step < given["losses"].size(); ++step) {
+    model->refresh_low();
+    Pass pass{cpu(), &tape, true};
+    Variable loss;
+    if (LanguageModel* const text = model->language_model()) {
+      const auto u = hashed(500 + step % 3, static_cast<std::size_t>(samples * (length + 1)));
+      std::vector<std::int32_t> tokens, targets;
+      for (std::size_t i = 0; i < u.size(); ++i) {
+        const auto token = static_cast<std::int32_t>(u[i] * static_cast<double>(text->vocab()));
+        const std::size_t place = i % static_cast<std::size_t>(length + 1);
+        if (place > 0) targets.push_back(token);
+        if (place < static_cast<std::size_t>(length)) tokens.push_back(token);
+      }
+      const Shape shape{samples, length};
+      const Variable x(of_int32(tokens, shape));
+      const Tensor y = of_int32(targets, shape);
+      // Both ways to the loss, in turn.
+      loss = step % 2 == 0 ? functions::linear_cross_entropy(text->hidden(x, pass), text->head(), y,
+                                                             1.0, pass, 4)
+                           : functions::cross_entropy(model->forward(x, pass), y, 0.0, 1.0, pass);
+    } else {
+      std::vector<double> u =
+          hashed(500 + step % 3, static_cast<std::size_t>(samples * 3 * side * side));
+      for (double& number : u) number = 2 * number - 1;
+      const Tensor images(cpu(), {samples, side, side, 3}, compute);
+      load(u, images, TensorLayout::kConvWeight);
+      std::vector<std::int32_t> labels;
+      for (std::int32_t i = 0; i < samples; ++i) labels.push_back(i % 5);
+      loss = functions::cross_entropy(model->forward(Variable(images), pass),
+                                      of_int32(labels, {samples}), 0.0, 1.0, pass);
+    }
+    double number = 0.0;
+    cpu().copy_to_host(functions::in_format(loss.value(), DType::kFloat64, cpu()), &number);
+    losses.push_back(number);
+    tape.backward(loss);
+    for (const Parameter* parameter : model->parameters()) {
+      const Tensor& p = parameter->value;
+      cpu().map({{{MapFunction::kMultiply, 1, kMapNumbers}, {MapFunction::kAdd, 0, kMapResults}},
+                 {p, parameter->grad},
+                 p,
+                 {-rate}});
+    }
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("parity/transformers: losses of ten steps are PyTorch's") {
+  const nlohmann::json all = golden();
+  for (const auto& [name, given] : all["cases"].items()) {
+    CAPTURE(name);
+    const auto expected = given["losses"].get<std::vector<double>>();
+    const auto distance = [&](DType compute) {
+      const std::vector<double> found = losses_of(given, all["lr"], compute);
+      REQUIRE(found.size() == expected.size());
+      std::vector<double> result;
+      for (std::size_t i = 0; i < found.size(); ++i)
+        result.push_back(std::abs(found[i] - expected[i]) / std::max(1.0, expected[i]));
+      return result;
+    };
+    for (const double each : distance(DType::kFloat64)) CHECK(each <= 1e-9);
+    for (const double each : distance(DType::kFloat32)) CHECK(each <= 2e-5);
+    const std::vector<double> low = distance(DType::kBFloat16);
+    double sum = 0.0;
+    for (const double each : low) {
+      CHECK(each <= 0.05);
+      sum += each;
+    }
+    CHECK(sum <= 0.02 * static_cast<double>(low.size()));
+  }
+}
+
+TEST_CASE("parity/transformers: models of usual sizes have as many parameters") {
+  const nlohmann::json counts = golden()["parameter_counts"];
+  for (const auto& [name, count] : counts.items()) {
+    CAPTURE(name);
+    nlohmann::json config{{"type", name}};
+    if (name == "gpt2") config["vocab"] = 50257;
+    if (name == "llama") {
+      config = {{"type", name},  {"layers", 16},   {"heads", 32},     {"kv_heads", 8},
+                {"width", 2048}, {"hidden", 8192}, {"vocab", 128256}, {"tie", true}};
+    }
+    const Shape input = name.starts_with("vit") ? Shape{224, 224, 3} : Shape{64};
+    CHECK(model_of(config, input)->parameter_count() == count);
+  }
+}
