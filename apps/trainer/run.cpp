@@ -157,6 +157,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   require(config.data.info.tensors == declared, "data",
           "a data set changed its tensors or classes when it was opened");
+  config.task->know_sizes(config.data.info);
   tell_classes(config);
   if (!options.evaluate.empty()) return;
   check_data_size(config, source_of(options), site);

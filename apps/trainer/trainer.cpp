@@ -75,6 +75,9 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
                                       static_cast<double>(length_.first_steps_per_epoch())});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
+  if (config.task->ignores())
+    counted_ = std::make_shared<const std::vector<std::int32_t>>(
+        targets_that_count(*config.data.dataset, transport.world()));
   size_loader(0);
   evaluation_loader_ = std::make_unique<EvaluationLoader>(
       *config.data.dataset, config.length.batch_size, transport.rank(), transport.size(), backend,
@@ -125,6 +128,17 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
                          : spare_threads(config_.device, transport_.world(), backend_.device());
   settings.rank = transport_.rank();
   settings.ranks = transport_.size();
+  if (counted_) {
+    settings.counted = counted_;
+    settings.accumulate = config_.length.accumulate;
+    settings.over_ranks = [this](std::int64_t epoch, std::int64_t batch) {
+      const std::int64_t step = std::max(length_.step_of_epoch(static_cast<double>(epoch)),
+                                         length_.stretches().back().step) +
+                                batch / config_.length.accumulate;
+      const Part of = part(part_of(step));
+      return step - of.first < of.algorithm.equality.means_before;
+    };
+  }
   if (continues && length_.stretches().size() > 1) {
     settings.continued_epoch = length_.continued_epoch();
     settings.rest_batches = length_.rest_batches();

@@ -79,6 +79,7 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
       backend_(trainer.backend()),
       transport_(trainer.transport()),
       folder_(std::move(folder)),
+      token_rates_(config_, backend_, transport_.size()),
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
       checkpoints_(
@@ -288,10 +289,9 @@ void TrainingRun::emit_metrics() {
                                static_cast<double>(config_.length.batch_size *
                                                    config_.length.accumulate * transport_.size()) /
                                std::max(seconds, 1e-9);
+  token_rates_.add_to(posted_);
   if (writer_) writer_->write(posted_);
-  if (progress_)
-    progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr,
-                      *posted_.samples_per_second, config_.data.info.collate().unit());
+  if (progress_) progress_->update(posted_, config_.data.info.collate().unit());
 }
 
 bool TrainingRun::test(bool last) {
@@ -549,6 +549,7 @@ void TrainingRun::write_summary() {
         {"topology", config_.sync.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };
+    token_rates_.add_to(summary);
     if (!config_.sync.auto_figures.is_null()) summary["auto"] = config_.sync.auto_figures;
     if (images_of(config_.data.info).pictures) {
       const std::set<std::string> different = different_of(bad);

@@ -8,6 +8,7 @@
 #include "apps/trainer/async_sum.h"
 #include "apps/trainer/output/metrics.h"
 #include "apps/trainer/output/progress.h"
+#include "apps/trainer/report/token_rates.h"
 #include "apps/trainer/state/checkpoint_writer.h"
 #include "apps/trainer/state/early_stopping.h"
 #include "apps/trainer/trainer.h"
@@ -76,6 +77,7 @@ class TrainingRun {
   Backend& backend_;
   Transport& transport_;
   std::string folder_;
+  TokenRates token_rates_;
   bool owes_test_ = false;  ///< of the step that has been done
   std::optional<EarlyStopping> early_;
 

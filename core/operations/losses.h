@@ -48,9 +48,10 @@ struct ConfusionCounts {
 
 /// Adds into totals (fp64 [4], on the device): sum of the plain losses, samples whose label's logit
 /// is the largest (first index on ties), samples whose label is among the 5 largest, samples
-/// counted.
+/// counted. Rows whose label is `ignored` are none.
 struct ClassificationMetrics {
   Tensor logits, labels, totals;
+  std::optional<std::int32_t> ignored = {};
   Accesses accesses() const { return Accesses().read({logits, labels}).change({totals}); }
 };
 

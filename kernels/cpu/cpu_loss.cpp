@@ -88,28 +88,38 @@ void CpuBackend::cross_entropy(const TargetLoss& args) {
 
 void CpuBackend::issue(const ClassificationMetrics& args) {
   const auto [rows, classes] = cpu::matrix_of(args.logits);
-  const std::int32_t* labels = cpu::checked_labels(args.labels, rows, classes);
+  const std::int32_t* labels = cpu::checked_labels(args.labels, rows, classes, args.ignored);
   double* totals = args.totals.data<double>();
   floating(args.logits, [&, n = rows, c = classes](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
     const cpu::Workspace<double> losses(*allocator_, n);
-    kernels<T>().softmax_cross_entropy(logits, labels, losses.data(), nullptr, n, c, 0.0, 1.0);
-    for (Index r = 0; r < n; ++r) {
-      const T* row = logits + r * c;
-      const auto own = cpu::widen(row[labels[r]]);
-      // How many classes come before the label's: larger logits, and equal ones of a lower index.
-      // NaN comes before everything.
-      Index before = 0;
-      for (Index i = 0; i < c; ++i) {
-        const auto other = cpu::widen(row[i]);
-        before += i != labels[r] && (!(other <= own) || (other == own && i < labels[r]));
+    const cpu::Workspace<Index> before(*allocator_, n);
+    const auto counted = [&](Index begin, Index end) {
+      kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin,
+                                         nullptr, end - begin, c, 0.0, 1.0);
+      for (Index r = begin; r < end; ++r) {
+        const T* row = logits + r * c;
+        const auto own = cpu::widen(row[labels[r]]);
+        // How many classes come before the label's: larger logits, and equal ones of a lower index.
+        // NaN comes before everything.
+        Index& first = before.data()[r] = 0;
+        for (Index i = 0; i < c; ++i) {
+          const auto other = cpu::widen(row[i]);
+          first += i != labels[r] && (!(other <= own) || (other == own && i < labels[r]));
+        }
       }
+    };
+    threads_.parallel_for(n, 16, [&](Index begin, Index end) {
+      by_run(labels, args.ignored, begin, end, counted, [](Index, Index) {});
+    });
+    for (Index r = 0; r < n; ++r) {
+      if (labels[r] == args.ignored) continue;
       totals[0] += losses.data()[r];
-      totals[1] += before < 1 ? 1.0 : 0.0;
-      totals[2] += before < 5 ? 1.0 : 0.0;
+      totals[1] += before.data()[r] < 1 ? 1.0 : 0.0;
+      totals[2] += before.data()[r] < 5 ? 1.0 : 0.0;
+      totals[3] += 1.0;
     }
-    totals[3] += static_cast<double>(n);
   });
 }
 

@@ -54,6 +54,14 @@ int status_after(const std::vector<int>& signals, int pause_ms = 900,
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+MetricsLine line_of(std::int64_t step, double epoch, double loss, double lr, double rate) {
+  MetricsLine line{.step = step, .epoch = epoch};
+  line.loss = loss;
+  line.lr = lr;
+  line.samples_per_second = rate;
+  return line;
+}
+
 }  // namespace
 
 TEST_CASE("apps/progress: durations") {
@@ -70,7 +78,7 @@ TEST_CASE("apps/progress: plain lines, the first and the last, where stdout is n
   const std::string text = printed_by([] {
     Progress progress(1000, 0, false);
     for (int step = 1; step <= 1000; ++step)
-      progress.update(step, step / 100.0, 2.5, 0.1, 1234.0, "img");
+      progress.update(line_of(step, step / 100.0, 2.5, 0.1, 1234.0), "img");
     progress.message("test accuracy 91.2%");
     progress.finish();
   });
@@ -80,14 +88,21 @@ TEST_CASE("apps/progress: plain lines, the first and the last, where stdout is n
   CHECK(contains(text, "step 1000/1000 100%  epoch 10.00"));
   CHECK(!contains(text, "\r"));
   CHECK(!contains(text, "\x1b"));
+  const std::string of_text = printed_by([] {
+    MetricsLine line = line_of(1, 0.01, 2.5, 0.1, 10.0);
+    line.tokens_per_second = 2560.0;
+    line.model_flop_utilization = 0.4125;
+    Progress(10, 0, false).update(line, "samples");
+  });
+  CHECK(contains(of_text, "lr 0.1  2560 tokens/s  MFU 41.2%"));
 }
 
 TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
   const std::string text = printed_by([] {
     Progress progress(8, 4, true);
-    progress.update(6, 1.5, 0.25, 0.01, 10.0, "img");
+    progress.update(line_of(6, 1.5, 0.25, 0.01, 10.0), "img");
     progress.message("checkpoint");
-    progress.update(8, 2.0, 0.125, 0.01, 10.0, "img");
+    progress.update(line_of(8, 2.0, 0.125, 0.01, 10.0), "img");
     progress.finish();
   });
   CHECK(contains(text, "\r[######...] step 6/8 75%"));

@@ -266,11 +266,12 @@ Operation confusion(Index rows, Index classes) {
   return op;
 }
 
-Operation metrics(Index rows, Index classes) {
+Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored) {
   constexpr double kBefore = 2.0;  // they are added to
   Operation op;
   op.loose = {0};
-  op.name = fmt::format("classification_metrics {}x{}", rows, classes);
+  op.name =
+      fmt::format("classification_metrics {}x{}{}", rows, classes, ignored ? ", one ignored" : "");
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};
   op.bounds = {0, classes};
@@ -282,13 +283,15 @@ Operation metrics(Index rows, Index classes) {
   };
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[0], kBefore);
-    b.classification_metrics({.logits = in[0], .labels = in[1], .totals = out[0]});
+    b.classification_metrics(
+        {.logits = in[0], .labels = in[1], .totals = out[0], .ignored = ignored});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     std::fill(out[0].begin(), out[0].end(), kBefore);
     for (Index r = 0; r < rows; ++r) {
       const double* row = in[0].data() + r * classes;
       const auto label = static_cast<Index>(in[1][at(r)]);
+      if (label == ignored) continue;
       double sum = 0;
       // classes that come before the label's in order of size, NaN and the first of equal ones
       // first

@@ -115,6 +115,7 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
            confusion(300, 11),
            metrics(17, 10),
            metrics(40, 300),
+           metrics(40, 7, 3),
            metrics(9, 3),
            metrics(3, 1),
            metrics(2, 2500),

@@ -176,7 +176,7 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
                            double smoothing = 0.0, bool weighted = false);
 Operation confusion(Index rows, Index classes);
-Operation metrics(Index rows, Index classes);
+Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored = {});
 Operation squared_distance(Index n, bool of_two);
 /// Two tensors at once, one of them `n` long.
 Operation squared_norms(Index n);

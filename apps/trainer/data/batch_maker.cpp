@@ -40,7 +40,10 @@ RowMaker::RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, B
       workers_(settings.threads),
       read_(std::move(read)),
       made_(std::move(made)),
+      loss_share_(settings.loss_share),
       places_(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(read_.size())) {
+  if (loss_share_)
+    made_.push_back({.name = kLossShare, .shape = Shape{}, .dtype = DType::kFloat64});
 }
 
 BatchMaker::Slot RowMaker::make_slot() {
@@ -68,6 +71,9 @@ void RowMaker::fill(Slot& slot, std::span<const std::int64_t> samples, const Ima
         "data", [&] { return sample_text(split_, samples[i]); }, [&] { read_one(i, worker); });
   });
   end(slot, samples, change);
+  for (std::size_t i = 0; loss_share_ && i < samples.size(); ++i)
+    std::memcpy(memory(slot, made_.size() - 1) + i * sizeof slot.share, &slot.share,
+                sizeof slot.share);
   slot.batch.samples = static_cast<std::int64_t>(samples.size());
 }
 

@@ -49,6 +49,9 @@ class CachedDataset final : public Dataset {
   std::string name(Split split, std::int64_t index) const override {
     return inner_->name(split, index);
   }
+  std::int64_t counted_targets(std::int64_t index) const override {
+    return inner_->counted_targets(index);
+  }
   double complexity(Split split, std::int64_t index) const override {
     return inner_->complexity(split, index);
   }

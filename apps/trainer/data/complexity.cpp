@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -48,32 +50,31 @@ std::vector<float> declared_complexities(const Dataset& dataset, World& world) {
   return cost;
 }
 
-std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
-  using Clock = std::chrono::steady_clock;
-  const DatasetInfo info = dataset.info();
-  std::vector<std::vector<std::byte>> memory;
-  std::vector<std::byte*> places;
-  for (const TensorInfo& tensor : info.tensors) {
-    places.push_back(
-        memory
-            .emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype))
-            .data());
-  }
-  const auto begin = Clock::now();
-  std::vector<double> milliseconds(static_cast<std::size_t>(info.train_samples), 0.0);
+/// of(sample) of each training sample: rank i of n asks for samples i, i+n, …, and all get all.
+std::vector<double> of_all_samples(const Dataset& dataset, World& world,
+                                   const std::function<double(std::int64_t sample)>& of) {
+  const std::int64_t samples = dataset.info().train_samples;
+  std::vector<double> numbers(static_cast<std::size_t>(samples), 0.0);
   together(world, [&] {
-    for (std::int64_t sample = world.rank(); sample < info.train_samples; sample += world.size()) {
-      const auto before = Clock::now();
-      dataset.read(Dataset::Split::kTrain, sample, places);
-      milliseconds[static_cast<std::size_t>(sample)] =
-          std::chrono::duration<double, std::milli>(Clock::now() - before).count();
-    }
+    for (std::int64_t sample = world.rank(); sample < samples; sample += world.size())
+      numbers[static_cast<std::size_t>(sample)] = of(sample);
   });
   if (world.size() > 1) {  // each number is one rank's, and zero elsewhere
-    for (std::size_t first = 0; first < milliseconds.size(); first += kSumPiece) {
-      world.sum(milliseconds.data() + first, std::min(kSumPiece, milliseconds.size() - first));
-    }
+    for (std::size_t first = 0; first < numbers.size(); first += kSumPiece)
+      world.sum(numbers.data() + first, std::min(kSumPiece, numbers.size() - first));
   }
+  return numbers;
+}
+
+std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
+  using Clock = std::chrono::steady_clock;
+  const SampleMemory memory(dataset.info());
+  const auto begin = Clock::now();
+  std::vector<double> milliseconds = of_all_samples(dataset, world, [&](std::int64_t sample) {
+    const auto before = Clock::now();
+    dataset.read(Dataset::Split::kTrain, sample, memory.places);
+    return std::chrono::duration<double, std::milli>(Clock::now() - before).count();
+  });
   const std::vector<float> cost(milliseconds.begin(), milliseconds.end());
   std::sort(milliseconds.begin(), milliseconds.end());
   log::info(
@@ -85,6 +86,13 @@ std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
 }
 
 }  // namespace
+
+std::vector<std::int32_t> targets_that_count(const Dataset& dataset, World& world) {
+  const std::vector<double> counts = of_all_samples(dataset, world, [&](std::int64_t sample) {
+    return static_cast<double>(dataset.counted_targets(sample));
+  });
+  return {counts.begin(), counts.end()};
+}
 
 std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source,
                                          World& world) {

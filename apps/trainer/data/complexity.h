@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "apps/trainer/data/dataset.h"
@@ -17,5 +18,9 @@ namespace starling {
 ///              measurements differ, so whoever wants the same order again keeps them.
 std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source,
                                          World& world);
+
+/// Dataset::counted_targets() of each training sample, each asked for by one rank. Collective, with
+/// the data set open.
+std::vector<std::int32_t> targets_that_count(const Dataset& dataset, World& world);
 
 }  // namespace starling

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "layers/functions.h"
 
 namespace starling {
 
@@ -13,6 +14,11 @@ const TensorInfo* DatasetInfo::find(std::string_view name) const {
   const auto it = std::find_if(tensors.begin(), tensors.end(),
                                [&](const TensorInfo& tensor) { return tensor.name == name; });
   return it == tensors.end() ? nullptr : &*it;
+}
+
+bool DatasetInfo::ignores() const {
+  const TensorInfo* targets = find("targets");
+  return targets && targets->dtype == DType::kInt32 && targets->classes > 0 && !all_count;
 }
 
 std::vector<std::string> DatasetInfo::names_of_classes(std::int64_t count) const {
@@ -39,6 +45,13 @@ std::string DatasetInfo::sample_text() const {
   return text;
 }
 
+SampleMemory::SampleMemory(const DatasetInfo& info) {
+  for (const TensorInfo& tensor : info.tensors) {
+    memory_.emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+    places.push_back(memory_.back().data());
+  }
+}
+
 FirstSamples first_samples(const Dataset& dataset, std::int64_t count) {
   const DatasetInfo info = dataset.info();
   const TensorInfo* image = info.find("image");
@@ -46,15 +59,10 @@ FirstSamples first_samples(const Dataset& dataset, std::int64_t count) {
   FirstSamples result{.shape = image->shape, .numbers = {}};
   const auto size = static_cast<std::size_t>(image->shape.elements()),
              channels = static_cast<std::size_t>(image->shape.back());
-  std::vector<std::vector<std::byte>> sample;
-  std::vector<std::byte*> out;
-  for (const TensorInfo& tensor : info.tensors) {
-    sample.emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
-    out.push_back(sample.back().data());
-  }
-  const std::byte* pixels = out[static_cast<std::size_t>(image - info.tensors.data())];
+  const SampleMemory sample(info);
+  const std::byte* pixels = sample.places[static_cast<std::size_t>(image - info.tensors.data())];
   for (std::int64_t i = 0; i < std::min(count, info.train_samples); ++i) {
-    dataset.read(Dataset::Split::kTrain, i, out);
+    dataset.read(Dataset::Split::kTrain, i, sample.places);
     for (std::size_t k = 0; k < size; ++k) {
       const std::size_t c = k % channels;
       result.numbers.push_back(math::normalized_pixel<double>(
@@ -84,6 +92,17 @@ std::int64_t Dataset::label(Split, std::int64_t) const {
        "data.sampler class_balanced and loss.class_weights balanced go; leave these out");
 }
 
+std::int64_t Dataset::counted_targets(std::int64_t index) const {
+  const DatasetInfo own = info();
+  const SampleMemory sample(own);
+  read(Split::kTrain, index, sample.places);
+  const TensorInfo* targets = own.find("targets");
+  const std::int64_t count = targets->shape.elements();
+  const auto* values = reinterpret_cast<const std::int32_t*>(
+      sample.places[static_cast<std::size_t>(targets - own.tensors.data())]);
+  return count - std::count(values, values + count, functions::kIgnoreIndex);
+}
+
 double Dataset::complexity(Split, std::int64_t) const {
   fail(ExitCode::kUsage, "data",
        "samples of this data set say no cost; \"data.sampler.complexity\" must be measured");
@@ -94,10 +113,15 @@ DatasetRegistry& datasets() {
   return registry;
 }
 
-const Tensor& Batch::operator[](std::string_view name) const {
+const Tensor* Batch::find(std::string_view name) const {
   for (const Named& named : tensors) {
-    if (named.name == name) return named.tensor;
+    if (named.name == name) return &named.tensor;
   }
+  return nullptr;
+}
+
+const Tensor& Batch::operator[](std::string_view name) const {
+  if (const Tensor* found = find(name)) return *found;
   std::string known;
   for (const Named& named : tensors) known += (known.empty() ? "" : ", ") + named.name;
   fail(ExitCode::kUsage, "data", "a batch of this data set has no tensor '{}'; it has: {}", name,

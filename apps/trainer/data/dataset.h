@@ -55,6 +55,9 @@ struct DatasetInfo {
   std::string task;                 ///< what `task.type` is where the config does not say
   std::int64_t classes = 0;         ///< of Dataset::label(); 0: samples have none
   std::int64_t train_samples = 0, test_samples = 0;
+  /// No value of the tensor "targets" is kIgnoreIndex, which counts for nothing: then nobody has to
+  /// count them before training (Dataset::counted_targets())
+  bool all_count = false;
   /// What Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
   std::string complexity = {};
   std::vector<std::string> class_names = {};  ///< of the classes, in their order; empty: not known
@@ -71,6 +74,8 @@ struct DatasetInfo {
   std::shared_ptr<const Collate> collated_by = {};
 
   const TensorInfo* find(std::string_view name) const;
+  /// Whether targets may count for nothing.
+  bool ignores() const;
   /// `collated_by`, or else that of images where tensors have pixels, and of rows elsewhere.
   const Collate& collate() const;
   /// A name for each of so many classes: its number where the data set gives none.
@@ -124,6 +129,9 @@ class Dataset {
   /// The class that data.partition, class weights and the sampler `class_balanced` go by.
   /// Error(kUsage) where samples have none.
   virtual std::int64_t label(Split split, std::int64_t index) const;
+  /// How many targets of a training sample count: asked once for each, after open(), where
+  /// info().ignores(). As it is it reads the sample.
+  virtual std::int64_t counted_targets(std::int64_t index) const;
   /// What a user finds a sample by, such as a picture's path below data.path: its number where the
   /// data set has nothing better.
   virtual std::string name(Split split, std::int64_t index) const {
@@ -147,6 +155,16 @@ using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::
 DatasetRegistry& datasets();
 void register_builtin_datasets();
 
+/// Memory for one sample, as Dataset::read() takes it.
+class SampleMemory {
+ public:
+  explicit SampleMemory(const DatasetInfo& info);
+  std::vector<std::byte*> places;  ///< one for each tensor
+
+ private:
+  std::vector<std::vector<std::byte>> memory_;
+};
+
 /// The first training images, up to `count`, normalised, not augmented and in whatever order the
 /// data set has them: for Model::initialise(). None where samples have no images.
 FirstSamples first_samples(const Dataset& dataset, std::int64_t count);
@@ -166,7 +184,12 @@ struct Batch {
   DType format = DType::kFloat32;  ///< of activations: what a model takes floating numbers in
 
   const Tensor& operator[](std::string_view name) const;
+  const Tensor* find(std::string_view name) const;
 };
+/// A number for each sample that batches have beside the data set's tensors where it ignores
+/// targets: fp64, the same for all of a micro-batch. Its loss, a mean over the targets that count,
+/// is multiplied by it.
+inline constexpr const char* kLossShare = "loss share";
 /// Memory for one, uninitialised.
 Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples,
                   DType format);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -76,6 +77,7 @@ struct Loader::State {
              .steps = steps_of(loader_settings.augment, images_of(set.info()).pictures.has_value()),
              .mix = !mixing_key(loader_settings.augment).empty(),
              .soft_target = loader_settings.soft_target,
+             .loss_share = loader_settings.counted != nullptr,
              .dtype = dtype,
              .side = loader_settings.side,
              .fixed_place = loader_settings.fixed_place,
@@ -83,8 +85,7 @@ struct Loader::State {
             device)),
         tracer(Tracer::current()) {
     if (settings.dirichlet_alpha > 0.0) {
-      auto shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
-      share = std::move(shares[static_cast<std::size_t>(settings.rank)]);
+      parts = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
     }
     for (std::size_t i = 0; i < kSlots; ++i) {
       slots[i] = maker->make_slot();
@@ -125,17 +126,30 @@ struct Loader::State {
   /// Of the loader's thread, as `draws` is.
   std::vector<std::int64_t> order_of(std::int64_t epoch) {
     EpochInputs inputs = inputs_of(samples, settings, epoch);
-    inputs.share = share;
+    const bool parted = !parts.empty();
+    const auto part_of = [&](int rank) {
+      return parted ? std::span<const std::int64_t>(parts[static_cast<std::size_t>(rank)])
+                    : std::span<const std::int64_t>();
+    };
+    inputs.share = part_of(settings.rank);
     const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
     std::vector<std::int64_t> left;
     // Shares of ranks are dealt anew, so nothing of them is taken.
-    if (epoch == settings.continued_epoch && !settings.taken.empty() && share.empty() &&
+    if (epoch == settings.continued_epoch && !settings.taken.empty() && !parted &&
         sampler->takes_rest()) {
       left = left_of_epoch(*sampler, inputs, settings.taken);
       inputs.left = left;
     }
     const std::int64_t needed = batches_in(epoch) * settings.batch_size;
     std::vector<std::int64_t> order = dealt(*sampler, inputs, needed);
+    if (settings.counted) {
+      share_losses(epoch, order, [&](int rank) {
+        EpochInputs of_other = inputs;
+        of_other.rank = rank;
+        of_other.share = part_of(rank);
+        return dealt(*sampler, of_other, needed);
+      });
+    }
     draws.clear();
     if (sampler->repeats()) {  // places in the whole epoch, which no two ranks share
       const std::int64_t gone =
@@ -145,12 +159,44 @@ struct Loader::State {
       return order;
     }
     // One other rank an epoch, each in turn: a sampler may give all ranks the same.
-    if (settings.ranks > 1 && share.empty()) {
+    if (settings.ranks > 1 && !parted) {
       const auto apart = static_cast<int>(1 + epoch % (settings.ranks - 1));
       inputs.rank = (settings.rank + apart) % settings.ranks;
       check_apart(order, dealt(*sampler, inputs, needed), inputs, settings.rank, needed);
     }
     return order;
+  }
+
+  /// Makes loss_shares for the rank's order of an epoch's samples; others(rank) is another's.
+  void share_losses(std::int64_t epoch, const std::vector<std::int64_t>& order,
+                    const std::function<std::vector<std::int64_t>(int rank)>& others) {
+    const auto in_batches = [&](const std::vector<std::int64_t>& of) {
+      std::vector<double> counts;  // of each whole micro-batch
+      for (std::size_t k = 0; k < of.size(); ++k) {
+        if (k % static_cast<std::size_t>(settings.batch_size) == 0) counts.push_back(0.0);
+        counts.back() += (*settings.counted)[static_cast<std::size_t>(of[k])];
+      }
+      counts.resize(static_cast<std::size_t>(batches_in(epoch)));
+      return counts;
+    };
+    loss_shares = in_batches(order);
+    const auto group = static_cast<std::size_t>(settings.accumulate);
+    std::vector<double> own((loss_shares.size() + group - 1) / group), all(own.size());
+    std::vector<char> over_ranks(own.size());
+    bool any = false;
+    for (std::size_t u = 0; settings.over_ranks && settings.ranks > 1 && u < own.size(); ++u)
+      any |= over_ranks[u] = settings.over_ranks(epoch, static_cast<std::int64_t>(u * group));
+    const auto add = [&](const std::vector<double>& counts, std::vector<double>& to) {
+      for (std::size_t b = 0; b < counts.size(); ++b) to[b / group] += counts[b];
+    };
+    add(loss_shares, own);
+    for (int rank = 0; any && rank < settings.ranks; ++rank)
+      add(rank == settings.rank ? loss_shares : in_batches(others(rank)), all);
+    for (std::size_t b = 0; b < loss_shares.size(); ++b) {
+      const std::size_t u = b / group;
+      const double total = over_ranks[u] ? all[u] / settings.ranks : own[u];
+      loss_shares[b] = total > 0.0 ? loss_shares[b] / total : 0.0;
+    }
   }
 
   /// Drops what was prepared and prepares from `position` on. What the thread is at right now
@@ -213,6 +259,8 @@ struct Loader::State {
         if (!draws.empty())
           change.set_draws(std::span(draws).subspan(
               static_cast<std::size_t>(position.batch * settings.batch_size), own.size()));
+        if (!loss_shares.empty())
+          slots[index].share = loss_shares[static_cast<std::size_t>(position.batch)];
         maker->fill(slots[index], own, change);
       } catch (...) {
         caught = std::current_exception();
@@ -238,12 +286,13 @@ struct Loader::State {
   const LoaderSettings settings;
   const std::int64_t samples;
   const std::int64_t batches = samples / settings.ranks / settings.batch_size;
-  std::vector<std::int64_t> share;  ///< dirichlet: this rank's samples
+  std::vector<std::vector<std::int64_t>> parts;  ///< dirichlet: each rank's samples
   std::unique_ptr<BatchMaker> maker;
   Tracer* tracer;
   std::array<BatchMaker::Slot, kSlots> slots;
   /// What stands for the epoch's samples in what is drawn; empty: they do themselves
   std::vector<std::int64_t> draws;
+  std::vector<double> loss_shares;  ///< kLossShare of the epoch's micro-batches, or empty
 
   std::mutex mutex;  ///< guards what follows; a slot belongs to whoever took its index
   std::condition_variable changed;

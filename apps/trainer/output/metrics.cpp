@@ -79,6 +79,8 @@ void MetricsWriter::write(const MetricsLine& line) {
   // the second is what it was called
   for (const char* key : {"samples_per_second", "images_per_second"})
     put(key, line.samples_per_second, key);
+  put("tokens_per_second", line.tokens_per_second, "tokens_per_second");
+  put("model_flop_utilization", line.model_flop_utilization, "model_flop_utilization");
   put("step_ms", line.step_ms, "step_ms");
   put("wait_ms", line.wait_ms, "wait_ms");
   put("data_wait_ms", line.data_wait_ms, "data_wait_ms");

@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point begin) {
 
 /// The line, whose fields stand two blanks apart, without as many of them as it takes.
 std::string shortened(std::string line, std::size_t width) {
-  for (const char* least : {"  lr ", "  epoch ", "/s", " left"}) {
+  for (const char* least : {"  lr ", "  epoch ", "  MFU ", "/s", " left"}) {
     const std::size_t at = line.find(least);
     if (line.size() <= width || at == std::string::npos) continue;
     const std::size_t begin = line.rfind("  ", at), end = line.find("  ", at + 1);
@@ -76,10 +76,15 @@ Progress::~Progress() {
   if (state_->on_screen) say("\n");
 }
 
-void Progress::update(std::int64_t step, double epoch, double loss, double lr, double rate,
-                      std::string_view unit) {
-  update(step, fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} {}/s", epoch, loss, lr,
-                           rate, unit));
+void Progress::update(const MetricsLine& line, std::string_view unit) {
+  const bool tokens = line.tokens_per_second.has_value();
+  update(line.step,
+         fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} {}/s{}", line.epoch, *line.loss,
+                     *line.lr, tokens ? *line.tokens_per_second : *line.samples_per_second,
+                     tokens ? "tokens" : unit,
+                     line.model_flop_utilization
+                         ? fmt::format("  MFU {:.1f}%", 100.0 * *line.model_flop_utilization)
+                         : ""));
 }
 
 void Progress::update(std::int64_t done, std::string_view details) {

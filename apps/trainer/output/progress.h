@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "apps/trainer/output/metrics.h"
+
 namespace starling {
 
 /// Progress on stdout, rank 0's of training: one line rewritten in place on a terminal, with bar,
@@ -17,9 +19,8 @@ class Progress {
   ~Progress();
   /// Shows that so many are done; `details` stand before the time left.
   void update(std::int64_t done, std::string_view details);
-  /// `unit`: what so many of a second are.
-  void update(std::int64_t step, double epoch, double loss, double lr, double rate,
-              std::string_view unit);
+  /// Shows a line of training; `unit`: what its samples are called.
+  void update(const MetricsLine& line, std::string_view unit);
   /// A line of its own (an evaluation's result, a checkpoint) above the progress line.
   void message(const std::string& line);
   void finish();

@@ -11,10 +11,9 @@ namespace starling {
 namespace {
 
 /// The fastest of some runs, after one that warms up.
-double least_seconds(Backend& backend, const std::function<void()>& work) {
-  constexpr int kRuns = 5;
+double least_seconds(Backend& backend, const std::function<void()>& work, int runs = 5) {
   double least = 0.0;
-  for (int run = 0; run <= kRuns; ++run) {
+  for (int run = 0; run <= runs; ++run) {
     backend.synchronize();
     const auto begin = std::chrono::steady_clock::now();
     work();
@@ -24,6 +23,12 @@ double least_seconds(Backend& backend, const std::function<void()>& work) {
     if (run > 0) least = run == 1 ? seconds : std::min(least, seconds);
   }
   return std::max(least, 1e-9);
+}
+
+Tensor filled(Backend& backend, const Shape& shape, DType dtype) {
+  Tensor tensor(backend, shape, dtype);
+  backend.fill(tensor, 0.5);
+  return tensor;
 }
 
 /// Whether `word` stands between blanks, commas or the ends.
@@ -55,28 +60,32 @@ std::optional<Ceilings> known_ceilings(std::string_view device) {
   return std::nullopt;
 }
 
+double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls, int runs) {
+  const Tensor a = filled(backend, {side, side}, compute),
+               b = filled(backend, {side, side}, compute),
+               c = filled(backend, {side, side}, compute);
+  return least_seconds(
+      backend,
+      [&] {
+        for (int i = 0; i < calls; ++i) backend.matmul({.a = a, .b = b, .c = c});
+      },
+      runs);
+}
+
 Ceilings measured_ceilings(Backend& backend, DType compute, std::int64_t copy_bytes,
                            std::int64_t side) {
-  const auto filled = [&](const Shape& shape, DType dtype) {
-    Tensor tensor(backend, shape, dtype);
-    backend.fill(tensor, 0.5);
-    return tensor;
-  };
   constexpr int kCalls = 4;
   Ceilings result{.device = "measured"};
   {
     const Shape half{copy_bytes / 2 / static_cast<std::int64_t>(sizeof(float))};
-    const Tensor from = filled(half, DType::kFloat32), to = filled(half, DType::kFloat32);
+    const Tensor from = filled(backend, half, DType::kFloat32),
+                 to = filled(backend, half, DType::kFloat32);
     const double seconds = least_seconds(backend, [&] {
       for (int i = 0; i < kCalls; ++i) backend.copy(from, to);
     });
     result.bytes_per_second = kCalls * 2.0 * static_cast<double>(from.bytes()) / seconds;
   }
-  const Tensor a = filled({side, side}, compute), b = filled({side, side}, compute),
-               c = filled({side, side}, compute);
-  const double seconds = least_seconds(backend, [&] {
-    for (int i = 0; i < kCalls; ++i) backend.matmul({.a = a, .b = b, .c = c});
-  });
+  const double seconds = product_seconds(backend, compute, side, kCalls);
   const auto n = static_cast<double>(side);
   result.low_flops = result.fp32_flops = result.tf32_flops = result.fp64_flops =
       kCalls * 2.0 * n * n * n / seconds;

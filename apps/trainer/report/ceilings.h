@@ -30,6 +30,9 @@ inline constexpr Ceilings kCeilings[] = {
 /// the same chip (PCIe, NVL) and parts of a GPU (MIG) are slower: they have none.
 std::optional<Ceilings> known_ceilings(std::string_view device);
 
+/// Seconds that so many products of square matrices take: the fastest of some runs.
+double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls, int runs = 5);
+
 /// Ceilings measured now: what a copy of so many bytes and a product of square matrices reach on
 /// this device; the product stands for all types of numbers.
 Ceilings measured_ceilings(Backend& backend, DType compute,

@@ -10,6 +10,7 @@
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/data/picture_pool.h"
 #include "apps/trainer/report/floor.h"
+#include "apps/trainer/report/token_rates.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
@@ -96,11 +97,11 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
 }
 
 /// Text of what a floor is made of, in one line.
-std::string floor_text(const Floor& floor, double images) {
+std::string floor_text(const Floor& floor, double count, const char* unit) {
   return fmt::format(
-      "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of "
-      "traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
-      1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images,
+      "  operations as they are issued: {:.2f} ms a step, {:.0f} {}s/s a rank; {:.3g} MB of "
+      "traffic for each ({:.2f} ms a step), arithmetic {:.2f} ms: bound by {}\n",
+      1e3 * floor.seconds, count / floor.seconds, unit, 1e-6 * floor.bytes / count,
       1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds,
       floor.memory_bound() ? "memory" : "arithmetic");
 }
@@ -155,12 +156,15 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
                            : 0.0;
   for (OperationWork& operation : count_step_update(config, elements, received, device))
     work.push_back(std::move(operation));
-  const auto images = static_cast<double>(config.length.batch_size * config.length.accumulate);
+  const std::int64_t tokens = config.task->targets_of_sample();
+  const auto count = static_cast<double>(config.length.batch_size * config.length.accumulate *
+                                         std::max<std::int64_t>(tokens, 1));
   out +=
       fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n",
                   device.device, 1e-12 * device.bytes_per_second, 1e-12 * flops,
                   name_of(config.device.compute));
-  return out + floor_text(floor_of(work, flops, device.bytes_per_second), images);
+  return out + floor_text(floor_of(work, flops, device.bytes_per_second), count,
+                          tokens > 0 ? "token" : "image");
 }
 
 }  // namespace
@@ -252,6 +256,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   }
   out += memory_text(memory_need(config, site, trace));
   out += cache_text(config, site);
+  out += token_text(config, site, elements);
   if (config.device.type == "cuda") out += device_text(config, site, elements);
   return out;
 }

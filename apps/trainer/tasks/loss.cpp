@@ -19,6 +19,12 @@ class OfTargets final : public Loss {
     return functions::target_loss(outputs, targets, settings, scale, pass);
   }
   bool takes_shares() const override { return true; }
+  bool is_cross_entropy() const override {
+    return settings_.kind == LossKind::kCrossEntropy && settings_.label_smoothing == 0.0 &&
+           weights_.empty();
+  }
+  bool takes_ignored() const override { return is_softmax(settings_.kind); }
+  void ignore() override { settings_.ignore_index = functions::kIgnoreIndex; }
   bool takes_class_weights() const override { return is_softmax(settings_.kind); }
   void set_class_weights(const std::vector<double>& weights) override {
     weights_ = weights;

@@ -21,6 +21,13 @@ class Loss {
   /// Whether the targets of rows of scores may be a share of each class, [rows, classes], as of
   /// images that are mixed.
   virtual bool takes_shares() const { return false; }
+  /// Whether it is the plain cross entropy of scores and classes, so that the product which makes
+  /// scores of hidden states can be part of it.
+  virtual bool is_cross_entropy() const { return false; }
+  /// Whether classes may be functions::kIgnoreIndex: their rows count for nothing once ignore() has
+  /// been called, before the first value().
+  virtual bool takes_ignored() const { return false; }
+  virtual void ignore() {}
   /// Whether classes may have weights (`loss.class_weights`), and these, one for each output:
   /// before the first value().
   virtual bool takes_class_weights() const { return false; }

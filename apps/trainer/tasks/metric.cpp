@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/trainer/tasks/language_model.h"
 #include "core/error.h"
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
@@ -182,6 +183,7 @@ void register_builtin_metrics() {
     metrics().add(
         "loss", [](std::int64_t) { return std::make_unique<MeanLoss>(); },
         "the loss that is trained with");
+    add_language_model_metric(metrics());
     const auto add = [](const char* name, NumberMetric::Kind kind, const char* doc) {
       metrics().add(
           name,

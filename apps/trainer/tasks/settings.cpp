@@ -8,6 +8,7 @@
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/tasks/metric.h"
 #include "core/error.h"
+#include "layers/functions.h"
 
 namespace starling {
 
@@ -41,6 +42,9 @@ LossSettings read_class_weights(ConfigSection& section, const std::string& type,
   if (section.describing() || given.is_null()) return {};
   if (!loss->takes_class_weights())
     section.error(key, "is not for {}; allowed with cross_entropy, focal", type);
+  if (task->ignores())
+    section.error(key,
+                  "is not for targets that may count for nothing, as this task's; leave it out");
   const TensorInfo* targets = data.find(task->target());
   if (!targets || targets->dtype != DType::kInt32)
     section.error(key, "is for classes, and the targets of this task are numbers; leave it out");
@@ -90,6 +94,14 @@ LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model
   if (root.describing()) return read_class_weights(loss, type, data, model, task, nullptr);
   std::unique_ptr<Loss> made = losses().make(type, loss.path("type"), loss);
   const LossSettings settings = read_class_weights(loss, type, data, model, task, made.get());
+  if (task->ignores()) {
+    if (!made->takes_ignored())
+      loss.error("type",
+                 "is {}, which leaves no target out, and some of this data may be {}; allowed: "
+                 "cross_entropy, focal",
+                 type, functions::kIgnoreIndex);
+    made->ignore();
+  }
   task->set_loss(std::move(made));
   loss.finish();
   std::vector<std::unique_ptr<Metric>> chosen;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/trainer/data/image_collate.h"
+#include "apps/trainer/tasks/language_model.h"
 #include "apps/trainer/tasks/metric.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -117,6 +118,12 @@ void Task::share_targets(std::int64_t classes) {
   }
 }
 
+void Task::know_sizes(const DatasetInfo& opened) {
+  data_.train_samples = opened.train_samples;
+  data_.test_samples = opened.test_samples;
+  data_.test_bytes = opened.test_bytes;
+}
+
 void Task::set_metrics(std::vector<std::unique_ptr<Metric>> metrics) {
   metrics_ = std::move(metrics);
 }
@@ -149,6 +156,7 @@ void register_builtin_tasks() {
           return std::make_unique<RegressionTask>(data);
         },
         "rows of a table to numbers");
+    add_language_model_task(tasks());
     return true;
   }();
   static_cast<void>(once);

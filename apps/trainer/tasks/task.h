@@ -20,6 +20,9 @@ class Metric;
 struct TaskOutput {
   Variable outputs;
   Tensor targets;
+  /// Outputs are hidden states, whose product with it, [classes, width], are scores; null: outputs
+  /// are what the model's are
+  Parameter* head = nullptr;
 };
 
 /// A task is what the trainer trains: a batch's named tensors in, loss and metrics out. A task says
@@ -45,6 +48,12 @@ class Task {
   /// The sample's tensor that outputs are compared with; empty: none is. One class number a sample
   /// becomes a share of each class, [outputs], where images are mixed.
   virtual std::string_view target() const { return {}; }
+  /// Whether targets may be functions::kIgnoreIndex and count for nothing. Then the loss is the
+  /// mean over an update's targets that count, however they are cut into micro-batches, and ranks
+  /// where they take one gradient's mean.
+  virtual bool ignores() const { return false; }
+  /// Targets of a sample that rates count, such as tokens; 0: samples are what is counted.
+  virtual std::int64_t targets_of_sample() const { return 0; }
   /// The mean over the batch times `share`.
   virtual Variable loss(const TaskOutput& output, double share, Pass& pass) const;
 
@@ -58,12 +67,14 @@ class Task {
   /// Training's batches hold shares of so many classes.
   void share_targets(std::int64_t classes);
   void set_metrics(std::vector<std::unique_ptr<Metric>> metrics);
+  const DatasetInfo& data() const { return data_; }
+  /// What the data set knows once it is open: how many samples, and of how much text.
+  void know_sizes(const DatasetInfo& opened);
 
  protected:
   /// The declaration of a tensor that the task needs; Error(kUsage) naming task and tensor where
   /// the data has none.
   const TensorInfo& needed(std::string_view task, std::string_view tensor) const;
-  const DatasetInfo& data() const { return data_; }
 
  private:
   DatasetInfo data_;

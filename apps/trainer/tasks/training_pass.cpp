@@ -6,6 +6,7 @@
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
+#include "layers/functions.h"
 #include "layers/norm_statistics.h"
 
 namespace starling {
@@ -40,7 +41,13 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
     if (!output.outputs.has_value() || !output.targets)
       fail(ExitCode::kUsage, "task", "predict() gives no outputs or no targets");
     if (steps.before_loss) steps.before_loss();
-    loss = task.loss(output, steps.share, pass);
+    const Tensor* share = batch.find(kLossShare);
+    loss = task.loss(output, share ? 1.0 : steps.share, pass);
+    if (share)
+      loss = functions::multiply(
+          loss,
+          Variable(functions::in_format(share->slice(0, Shape{}), loss.dtype(), pass.backend)),
+          pass);
   }
   span.reset();
   if (steps.before_backward) steps.before_backward(loss);

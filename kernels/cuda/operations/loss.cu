@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "core/operations/losses.h"
@@ -113,11 +114,12 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Writes losses[row] without smoothing, and how many classes come before the label's: larger
 /// logits, and equal ones of a lower index. NaN comes before everything. Then totals[4] += the
-/// losses, the rows with fewer than one and than five before, the rows.
+/// losses, the rows with fewer than one and than five before, the rows; the `ignored` are none.
 template <int kTeam, class T>
 __global__ void __launch_bounds__(kThreads)
     metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,
-                 double* losses, std::int32_t* before, unsigned* arrivals, double* totals) {
+                 Index ignored, double* losses, std::int32_t* before, unsigned* arrivals,
+                 double* totals) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
   for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows;
@@ -125,6 +127,10 @@ __global__ void __launch_bounds__(kThreads)
     const T* row = logits + r * classes;
     const Index label = labels[r];
     const bool valid = label >= 0 && label < classes;
+    if (label == ignored) {
+      if (member == 0) losses[r] = 0.0;
+      continue;
+    }
     const RowSums<C> sums = sums_of<kTeam>(row, classes, member);
     const C own = valid ? widen(row[label]) : std::numeric_limits<C>::quiet_NaN();
     int count = 0;
@@ -140,18 +146,26 @@ __global__ void __launch_bounds__(kThreads)
   if (!last_block(arrivals, gridDim.x)) return;
   __shared__ double shared[kThreads / kWarp];
   const double loss = sum_of_block(losses, rows, shared);
-  double first = 0.0, fifth = 0.0;
+  double first = 0.0, fifth = 0.0, counted = 0.0;
   for (Index i = threadIdx.x; i < rows; i += kThreads) {
+    if (labels[i] == ignored) continue;
+    counted += 1.0;
     first += before[i] < 1 ? 1.0 : 0.0;
     fifth += before[i] < 5 ? 1.0 : 0.0;
   }
   first = block_sum<kThreads>(first, shared);
   fifth = block_sum<kThreads>(fifth, shared);
+  counted = block_sum<kThreads>(counted, shared);
   if (threadIdx.x != 0) return;
   totals[0] += loss;
   totals[1] += first;
   totals[2] += fifth;
-  totals[3] += static_cast<double>(rows);
+  totals[3] += counted;
+}
+
+/// The label that counts for nothing; one that there is not where none does.
+Index ignored_of(std::optional<std::int32_t> ignored) {
+  return ignored ? Index{*ignored} : std::numeric_limits<Index>::min();
 }
 
 /// Rows and classes of logits[N,C].
@@ -185,7 +199,7 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
     const LossSettings settings{
         l.rows,
         l.classes,
-        args.ignored ? Index{*args.ignored} : std::numeric_limits<Index>::min(),
+        ignored_of(args.ignored),
         args.label_smoothing,
         backend.step_scalar<double>(scale,
                                     [scale](const StepValues& now, const StepValues& then) {
@@ -211,8 +225,8 @@ void CudaBackend::issue(const ClassificationMetrics& args) {
     const Tensor before = scratch(std::max<Index>(l.rows, 1), DType::kInt32);
     with_team(l, [&](auto team, unsigned grid) {
       launch(metrics_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, logits, labels,
-             l.rows, l.classes, losses.data<double>(), before.data<std::int32_t>(), arrivals(),
-             totals);
+             l.rows, l.classes, ignored_of(args.ignored), losses.data<double>(),
+             before.data<std::int32_t>(), arrivals(), totals);
     });
   });
 }

@@ -1,0 +1,152 @@
+#include "apps/trainer/tasks/language_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numbers>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/operations/losses.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/products.h"
+#include "core/text.h"
+#include "core/view.h"
+#include "layers/functions.h"
+#include "layers/language_model.h"
+
+namespace starling {
+namespace {
+
+class LanguageModelTask final : public Task {
+ public:
+  explicit LanguageModelTask(const DatasetInfo& data)
+      : Task(data),
+        tokens_(needed("language_model", "tokens")),
+        targets_(needed("language_model", "targets")) {
+    if (tokens_.shape.rank() == 1 && targets_.shape == tokens_.shape &&
+        tokens_.dtype == DType::kInt32 && targets_.dtype == DType::kInt32 && targets_.classes > 0)
+      return;
+    fail(ExitCode::kUsage, "config",
+         "task.type: language_model needs tokens and targets of int32 {{T}}, the targets of so "
+         "many classes; these are {} of {} and {} of {}, {}",
+         tokens_.shape.text(), name_of(tokens_.dtype), targets_.shape.text(),
+         name_of(targets_.dtype), starling::counted(targets_.classes, "class"));
+  }
+  Shape input() const override { return tokens_.shape; }
+  std::int64_t outputs() const override { return std::max(tokens_.classes, targets_.classes); }
+  void check_model(const Model& model, const ConfigSection& section) const override {
+    const Shape& shape = model.output_shape();
+    if (shape.rank() != 2 || shape[0] != tokens_.shape[0])
+      section.error("type",
+                    "the model gives {}, but a score for each token of the vocabulary is needed at "
+                    "each of {} places: {}",
+                    shape.text(), tokens_.shape[0], Shape{tokens_.shape[0], outputs()}.text());
+    if (shape[1] < outputs())
+      section.error("", "the model has scores for {}, the data has {}; allowed: as many or more",
+                    starling::counted(shape[1], "token"), outputs());
+  }
+  std::string usual_loss() const override { return "cross_entropy"; }
+  std::vector<std::string> usual_metrics() const override { return {"language_model"}; }
+  std::string_view target() const override { return "targets"; }
+  bool ignores() const override { return data().ignores(); }
+  std::int64_t targets_of_sample() const override { return targets_.shape[0]; }
+
+  TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
+    const Variable tokens(batch["tokens"]);
+    LanguageModel* const text = model.language_model();
+    if (!text || !loss() || !loss()->is_cross_entropy())
+      return {model.forward(tokens, pass), batch["targets"]};
+    return {text->hidden(tokens, pass), batch["targets"], &text->head()};
+  }
+  Variable loss(const TaskOutput& output, double share, Pass& pass) const override {
+    if (!output.head) return Task::loss(output, share, pass);
+    return named("loss", "", [&] {
+      return functions::linear_cross_entropy(output.outputs, *output.head, output.targets, share,
+                                             pass);
+    });
+  }
+  using Task::loss;
+
+ private:
+  TensorInfo tokens_, targets_;
+};
+
+class LanguageModelMetric final : public Metric {
+ public:
+  std::int64_t sums() const override { return 5; }
+  std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
+    const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
+    return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";
+  }
+  void add(const Task& task, const TaskOutput& output, const Tensor& totals,
+           Pass& pass) const override {
+    Backend& backend = pass.backend;
+    const Tensor& x = output.outputs.value();
+    const std::int64_t rows = output.targets.elements(), width = x.shape().back();
+    const Tensor outputs = x.reshaped({rows, width}), labels = output.targets.reshaped({rows});
+    const auto count = [&](const Tensor& logits, const Tensor& of) {
+      backend.classification_metrics({.logits = logits,
+                                      .labels = of,
+                                      .totals = totals.slice(0, Shape{4}),
+                                      .ignored = functions::kIgnoreIndex});
+    };
+    if (const DatasetInfo& data = task.data(); data.test_bytes > 0.0) {
+      const Tensor one(backend, Shape{1}, DType::kFloat64);
+      backend.fill(one, 1.0);
+      const double samples =
+          static_cast<double>(x.shape()[0]) / static_cast<double>(data.test_samples);
+      backend.weighted_sum({.in = {one},
+                            .weight = {data.test_bytes * samples},
+                            .terms = 1,
+                            .out = totals.slice(4, Shape{1}),
+                            .accumulate = true});
+    }
+    if (!output.head) return count(outputs, labels);
+    // Never all logits at once
+    constexpr std::int64_t kLogits = std::int64_t{1} << 24;
+    const std::int64_t vocab = output.head->shape[0],
+                       most = std::clamp<std::int64_t>(kLogits / vocab, 1, rows);
+    const Tensor logits(backend, {most, vocab}, x.dtype());
+    for (std::int64_t first = 0; first < rows; first += most) {
+      const std::int64_t some = std::min(most, rows - first);
+      const Tensor of_some = logits.slice(0, {some, vocab});
+      backend.matmul({.a = outputs.slice(first * width, {some, width}),
+                      .b = transposed(output.head->operand()),
+                      .bias = {},
+                      .c = of_some});
+      count(of_some, labels.slice(first, {some}));
+    }
+  }
+  std::vector<MetricValue> values(std::span<const double> sums, double) const override {
+    const double loss = sums[0] / (sums[3] > 0.0 ? sums[3] : std::nan(""));
+    std::vector<MetricValue> values{{"loss", loss}, {"perplexity", std::exp(loss)}};
+    if (sums[4] > 0.0) values.push_back({"bits_per_byte", sums[0] / std::numbers::ln2 / sums[4]});
+    // No share: a test is the better for its loss
+    values.push_back({"token_accuracy", sums[1] / sums[3], false, true});
+    return values;
+  }
+};
+
+}  // namespace
+
+void add_language_model_task(TaskRegistry& registry) {
+  registry.add(
+      "language_model",
+      [](ConfigSection&, const DatasetInfo& data) {
+        return std::make_unique<LanguageModelTask>(data);
+      },
+      "tokens to the token that follows each; the loss is the mean over an update's targets");
+}
+
+void add_language_model_metric(MetricRegistry& registry) {
+  registry.add(
+      "language_model", [](std::int64_t) { return std::make_unique<LanguageModelMetric>(); },
+      "cross entropy and perplexity over all targets, bits per byte of text, share of the tokens "
+      "whose score is the largest");
+}
+
+}  // namespace starling

@@ -1,0 +1,195 @@
+// The task language_model as a user meets it: one loss however its tokens are cut, and what tests
+// measure.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/config/plugins.h"
+#include "layers/functions.h"
+#include "tests/apps/program.h"
+#include "tests/apps/trainer_run.h"
+#include "tests/fakes/transport/fake_transport.h"
+
+namespace starling {
+namespace {
+
+using test::Program;
+
+constexpr std::int64_t kLength = 6, kVocab = 11, kTrain = 50, kTest = 7;
+constexpr double kTestBytes = 100.0;
+
+/// Tokens that follow each other by a rule with exceptions; of some samples few targets count, of
+/// some none.
+class Letters final : public Dataset {
+ public:
+  explicit Letters(ConfigSection& section)
+      : ignores_(section.boolean("ignores", true, "")),
+        says_so_(section.boolean("all_count", false, "")) {}
+  DatasetInfo info() const override {
+    DatasetInfo info{.tensors = {{"tokens", Shape{kLength}, DType::kInt32, kVocab},
+                                 {"targets", Shape{kLength}, DType::kInt32, kVocab}},
+                     .task = "language_model",
+                     .train_samples = kTrain,
+                     .test_samples = kTest};
+    info.all_count = says_so_;
+    info.test_bytes = kTestBytes;
+    return info;
+  }
+  void open() override {}
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
+    auto *tokens = reinterpret_cast<std::int32_t*>(out[0]),
+         *targets = reinterpret_cast<std::int32_t*>(out[1]);
+    const auto draw = [&](std::int64_t i) {
+      const std::int64_t of = index * 8 + i + (split == Split::kTest ? 100000 : 0);
+      return static_cast<std::int32_t>((static_cast<std::uint32_t>(of) * 2654435761u) >> 16);
+    };
+    for (std::int64_t i = 0; i < kLength; ++i) {
+      tokens[i] = draw(i) % kVocab;
+      const bool counts = !ignores_ || (index % 5 != 3 && draw(i + 3) % 7 > index % 6);
+      targets[i] = counts ? (2 * tokens[i] + 1) % kVocab : functions::kIgnoreIndex;
+    }
+  }
+
+ private:
+  bool ignores_, says_so_;
+};
+
+/// A table of tokens, attention, and a linear layer, in fp64.
+std::string text_config(const std::string& keys, const std::string& data = "") {
+  register_builtins();
+  static const bool once = [] {
+    datasets().add("test_letters", [](ConfigSection& section, std::uint64_t) {
+      return std::make_unique<Letters>(section);
+    });
+    return true;
+  }();
+  static_cast<void>(once);
+  return R"({"data": {"type": "test_letters", "shuffle": false)" + data +
+         R"(}, "model": {"type": "sequential", "layers": [
+           {"type": "embedding", "num_embeddings": 11, "embedding_dim": 8},
+           {"type": "multi_head_attention", "num_heads": 2, "causal": true},
+           {"type": "linear", "out_features": 11}]},
+         "optimizer": {"type": "sgd", "lr": 0.5}, "precision": "fp64", "steps": 5, "log_every": 1,
+         "threads": 1, "tensorboard": false)" +
+         keys + "}";
+}
+
+std::vector<double> losses_of(const Program& program, const std::string& run) {
+  std::vector<double> losses;
+  std::istringstream lines(program.read(run + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json entry = nlohmann::json::parse(line);
+    if (entry.contains("loss")) losses.push_back(entry["loss"]);
+  }
+  return losses;
+}
+
+/// Two runs whose losses, models and tests differ by rounding alone.
+void check_equal_runs(const Program& program, const std::string& a, const std::string& b) {
+  const std::vector<double> of_a = losses_of(program, a), of_b = losses_of(program, b);
+  REQUIRE(of_a.size() == of_b.size());
+  for (std::size_t i = 0; i < of_a.size(); ++i) CHECK(std::abs(of_a[i] - of_b[i]) < 1e-12);
+  CHECK(test::farthest_in(read_safetensors(a + "/model.safetensors"),
+                          read_safetensors(b + "/model.safetensors")) < 1e-12);
+  const auto summary = [&](const std::string& run) {
+    return nlohmann::json::parse(program.read(run + "/summary.json"));
+  };
+  for (const char* key : {"test_loss", "test_perplexity", "test_bits_per_byte"})
+    CHECK(summary(a)[key].get<double>() ==
+          doctest::Approx(summary(b)[key].get<double>()).epsilon(1e-12));
+  CHECK(summary(a)["test_token_accuracy"] == summary(b)["test_token_accuracy"]);
+}
+
+TEST_CASE("language_model: an update's loss does not depend on how its tokens are cut") {
+  const Program program;
+  program.write("run.json", text_config(R"(, "sync": {"algorithm": "allreduce"})"));
+  const auto train = [&](const std::string& name, int ranks, int batch, int accumulate,
+                         const std::vector<std::string>& more = {}) {
+    std::vector<std::string> settings{"batch_size=" + std::to_string(batch),
+                                      "accumulate=" + std::to_string(accumulate)};
+    settings.insert(settings.end(), more.begin(), more.end());
+    program.check(name, ranks, 0, "", "run.json --output " + name, settings);
+  };
+  train("whole", 1, 8, 1);
+  train("cut", 1, 2, 4);
+  train("ranks", 2, 2, 2);
+  check_equal_runs(program, "whole", "cut");
+  check_equal_runs(program, "whole", "ranks");
+  // Where each rank has a gradient of its own, its own update is what counts
+  train("gossip", 2, 4, 1, {"sync.algorithm=gossip"});
+  train("cut_gossip", 2, 1, 4, {"sync.algorithm=gossip"});
+  check_equal_runs(program, "gossip", "cut_gossip");
+  // Some steps of the one and then of the other
+  train("switched", 2, 4, 1, {R"(sync.switch=[{"step":2,"algorithm":"gossip"}])"});
+  train("cut_switched", 2, 1, 4, {R"(sync.switch=[{"step":2,"algorithm":"gossip"}])"});
+  check_equal_runs(program, "switched", "cut_switched");
+  CHECK(losses_of(program, "switched")[1] == losses_of(program, "ranks")[1]);
+  // What data says of itself spares the count, and changes no bit
+  train("counted", 2, 4, 1, {"data.ignores=false"});
+  train("not_counted", 2, 4, 1, {"data.ignores=false", "data.all_count=true"});
+  check_equal_runs(program, "counted", "not_counted");
+}
+
+void check_tests(Transport& transport) {
+  test::TrainerRun run(nlohmann::json::parse(text_config(R"(, "batch_size": 4)")), transport);
+  run.config.task->know_sizes(run.config.data.info);
+  run.steps(2);
+  const EvaluationResult result = run.test();
+  // The same by hand
+  double loss = 0.0, right = 0.0, count = 0.0;
+  for (std::int64_t sample = 0; sample < kTest; ++sample) {
+    const Tensor tokens(*run.backend, Shape{1, kLength}, DType::kInt32),
+        targets(*run.backend, Shape{1, kLength}, DType::kInt32);
+    std::byte* const out[] = {tokens.raw(), targets.raw()};
+    run.config.data.dataset->read(Dataset::Split::kTest, sample, out);
+    Pass pass{*run.backend};
+    const Tensor logits = run.config.model->forward(Variable(tokens), pass).value();
+    for (std::int64_t i = 0; i < kLength; ++i) {
+      const std::int32_t target = targets.data<std::int32_t>()[i];
+      if (target == functions::kIgnoreIndex) continue;
+      const double* row = logits.data<double>() + i * kVocab;
+      double sum = 0.0;
+      for (std::int64_t c = 0; c < kVocab; ++c) sum += std::exp(row[c]);
+      loss += std::log(sum) - row[target];
+      right += std::max_element(row, row + kVocab) - row == target ? 1.0 : 0.0;
+      count += 1.0;
+    }
+  }
+  REQUIRE(count > 0.0);
+  CHECK(count < kTest * kLength);
+  CHECK(test::value_of(result, "loss") == doctest::Approx(loss / count).epsilon(1e-12));
+  CHECK(test::value_of(result, "perplexity") ==
+        doctest::Approx(std::exp(loss / count)).epsilon(1e-12));
+  CHECK(test::value_of(result, "bits_per_byte") ==
+        doctest::Approx(loss / std::numbers::ln2 / kTestBytes).epsilon(1e-12));
+  CHECK(test::value_of(result, "token_accuracy") == doctest::Approx(right / count).epsilon(1e-12));
+  CHECK(decisive(result.values).name == "loss");
+}
+
+TEST_CASE("language_model: what tests measure") {
+  FakeWorld(1).run([&](Transport& transport) { check_tests(transport); });
+}
+
+TEST_CASE("language_model: what does not fit is refused by name") {
+  const Program program;
+  program.write("run.json", text_config(R"(, "batch_size": 4)"));
+  program.play(R"table(
+0 1 | what it is | parameters: | run.json --dry-run
+2 1 | weights of classes | loss\.class_weights: is not for targets that may count for nothing | run.json --dry-run | loss={"class_weights":[1,1,1,1,1,1,1,1,1,1,1]}
+2 1 | a loss of numbers | loss\.type: is mse, which leaves no target out.*-100.*cross_entropy, focal | run.json --dry-run | loss.type=mse
+0 1 | smoothing | loss 2 | run.json --output smooth | loss={"label_smoothing":0.1} | steps=1
+2 1 | fewer scores than tokens | the model has scores for 7 tokens, the data has 11; allowed: as many or more | run.json --dry-run | model.layers=[{"type":"embedding","num_embeddings":11,"embedding_dim":8},{"type":"linear","out_features":7}]
+2 1 | scores of whole samples | a score for each token of the vocabulary is needed at each of 6 places: 6×11 | run.json --dry-run | model.layers=[{"type":"flatten"},{"type":"embedding","num_embeddings":11,"embedding_dim":8},{"type":"flatten"},{"type":"linear","out_features":11}]
+2 1 | views of images | evaluate\.tta: is mirror, which is for images | run.json --dry-run | evaluate.tta=mirror
+2 1 | skewed labels | partition\.type: is dirichlet, but the samples of test_letters have no class | run.json --dry-run | data.partition={"type":"dirichlet"}
+)table");
+}
+
+}  // namespace
+}  // namespace starling
