@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/resampling.h"
+#include "core/view.h"
 
 // Functions with gradients: what layers are written with. Each runs its operation on the pass's
 // backend and, where a gradient is wanted, records how to go back. Shapes are those of
@@ -263,8 +265,14 @@ Tensor in_format(const Tensor& x, DType format, Backend& backend);
 constexpr std::int32_t kIgnoreIndex = -100;
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
                        double scale, Pass& pass);
+/// use(first row, logits) for the products x[N,F]·weight[V,F]ᵀ of `rows` rows after the others, so
+/// that all are never there at once; with 0 of as many as have 2²⁴ numbers, on a GPU 2²⁶. Rows of
+/// many logits lie whole words apart: the logits are the first V columns of their tensor, the
+/// others padding (TargetLoss::classes).
+void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
+                    const std::function<void(std::int64_t first, const View& logits)>& use);
 /// cross_entropy(linear(x, weight), targets) without smoothing, of which `rows` rows of logits are
-/// there at once, or with 0 as many as have 2²⁴ numbers. Gradients are made in the same loop: kept
+/// there at once (logits_by_rows()). Gradients are made in the same loop: kept
 /// are those of x and of the weight, in fp32 at least.
 Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor& targets,
                               double scale, Pass& pass, std::int64_t rows = 0);

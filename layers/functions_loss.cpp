@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "core/error.h"
@@ -8,6 +10,7 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/operations/reduce.h"
+#include "core/view.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
@@ -99,9 +102,33 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, double labe
                      scale, pass);
 }
 
+void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
+                    const std::function<void(std::int64_t first, const View& logits)>& use) {
+  const std::int64_t n = x.shape()[0], inputs = x.shape()[1], classes = weight.shape()[0];
+  // Products whose lines do not begin at whole words are slow.
+  constexpr std::int64_t kAligned = 64, kWide = 1024;
+  const std::int64_t line =
+      classes < kWide ? classes : (classes + kAligned - 1) / kAligned * kAligned;
+  // So many that products are at their best, and the sum that the weight's gradient is in is read
+  // and written seldom.
+  const std::int64_t most = std::int64_t{1} << (backend.device() == DeviceType::kCpu ? 24 : 26);
+  if (rows <= 0) rows = most / line;
+  rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
+  const Tensor logits(backend, {rows, line}, x.dtype());
+  for (std::int64_t first = 0; first < n; first += rows) {
+    const std::int64_t count = std::min(rows, n - first);
+    const View some = View(logits.slice(0, {count, line})).slice(1, 0, classes);
+    backend.matmul({.a = x.slice(first * inputs, {count, inputs}),
+                    .b = transposed(weight),
+                    .bias = {},
+                    .c = some});
+    use(first, some);
+  }
+}
+
 namespace {
 
-/// Products of `rows` rows at a time, with the loss and the gradients that are wanted.
+/// The loss and the gradients that are wanted, of some rows after the others.
 struct LossOfRows {
   Tensor loss, factor;  ///< factor: rows that there are for each one that counts, 0 where none does
   Tensor dx, dweight;   ///< empty where not wanted
@@ -116,40 +143,40 @@ LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
   if (wants_x) result.dx = Tensor(backend, x.shape(), x.dtype());
   if (wants_weight) result.dweight = Tensor(backend, weight.shape(), wide);
   if (wants_weight && n == 0) backend.fill(result.dweight, 0.0);
-  const Tensor logits(backend, {rows, classes}, x.dtype()),
-      losses(backend, {(n + rows - 1) / rows}, wide);
+  const Tensor loss(backend, Shape{}, wide), sum(backend, Shape{}, wide);
   Tensor dlogits;
-  if (wants_x || wants_weight) dlogits = Tensor(backend, {rows, classes}, x.dtype());
   args.total = Tensor(backend, Shape{}, DType::kFloat64);
+  args.classes = classes;
+  args.loss = loss;
   backend.fill(args.total, 0.0);
-  for (std::int64_t first = 0; first < n; first += rows) {
-    const std::int64_t count = std::min(rows, n - first);
-    const Tensor some = x.slice(first * inputs, {count, inputs});
-    args.x = logits.slice(0, {count, classes});
+  backend.fill(sum, 0.0);
+  logits_by_rows(backend, x, weight, rows, [&](std::int64_t first, const View& logits) {
+    const std::int64_t count = logits.shape()[0];
+    args.x = logits.tensor();
     args.targets = targets.slice(first, {count});
-    args.loss = losses.slice(first / rows, Shape{});
-    backend.matmul({.a = some, .b = transposed(weight), .bias = {}, .c = args.x});
-    if (dlogits) args.dx = dlogits.slice(0, {count, classes});
+    if (!dlogits && (wants_x || wants_weight)) dlogits = Tensor(backend, args.x.shape(), x.dtype());
+    if (dlogits) args.dx = dlogits.slice(0, args.x.shape());
     backend.target_loss(args);
+    backend.map({F::kAdd, sum, loss, sum});
+    const View gradient = dlogits ? logits.of(args.dx) : View();
     if (wants_x)
-      backend.matmul({.a = args.dx,
+      backend.matmul({.a = gradient,
                       .b = weight,
                       .bias = {},
                       .c = result.dx.slice(first * inputs, {count, inputs})});
     if (wants_weight)
-      backend.matmul({.a = transposed(args.dx),
-                      .b = some,
+      backend.matmul({.a = transposed(gradient),
+                      .b = x.slice(first * inputs, {count, inputs}),
                       .bias = {},
                       .c = result.dweight,
                       .accumulate = first > 0});
-  }
-  const Tensor share(backend, Shape{}, DType::kFloat64), sum(backend, Shape{}, wide);
+  });
+  const Tensor share(backend, Shape{}, DType::kFloat64);
   backend.map({{{F::kDivide, kMapNumbers, 0}, {F::kWhere, kMapResults, 0}},
                {args.total},
                share,
                {static_cast<double>(n)}});
   result.factor = in_format(share, wide, backend);
-  backend.reduce({losses, sum});
   result.loss = scaled(backend, result.factor, sum);
   return result;
 }
@@ -167,10 +194,7 @@ Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor
     fail(ExitCode::kUsage, "linear_cross_entropy",
          "x is {} and the targets {} of {}; needed: an int32 class for each row", in.text(),
          targets.shape().text(), name_of(targets.dtype()));
-  const std::int64_t n = targets.elements(), classes = weight.shape[0];
-  constexpr std::int64_t kLogits = std::int64_t{1} << 24;
-  if (rows <= 0) rows = std::max<std::int64_t>(1, kLogits / classes);
-  rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
+  const std::int64_t n = targets.elements();
   const LossOfRows made =
       loss_of_rows(pass.backend, x.value().reshaped({n, in.back()}), weight.operand(),
                    targets.reshaped({n}), rows,
@@ -182,9 +206,13 @@ Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor
     const Tensor factor = scaled(g.backend(), made.factor, g.output());
     if (g.wants(0)) g.set(0, scaled(g.backend(), factor, made.dx).reshaped(in));
     if (const Gradients::Target target = g.parameter(0)) {
-      Reduce reduce({{MapFunction::kMultiply}}, {made.dweight, factor}, target.tensor);
-      reduce.accumulate = target.accumulate;
-      g.backend().reduce(reduce);
+      using F = MapFunction;
+      const Tensor& sum = target.tensor;
+      if (target.accumulate)
+        g.backend().map(
+            {{{F::kMultiply}, {F::kAdd, kMapResults, 2}}, {made.dweight, factor, sum}, sum});
+      else
+        g.backend().map({F::kMultiply, made.dweight, factor, sum});
     }
   };
   return pass.record("linear_cross_entropy", made.loss, {x}, {&weight}, std::move(backward));

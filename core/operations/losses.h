@@ -20,7 +20,8 @@ namespace starling {
 /// mean where `scale` is 1/N. A target that is `ignored` counts for nothing: its row has a weight
 /// of 0, and of the others each one of 1 where classes have none. With `total` (fp64 scalar, of a
 /// softmax's losses with numbers of classes) the sum of the rows' weights is added to it, and the
-/// results are not divided.
+/// results are not divided. A row of the cross entropy with numbers of classes may have `classes`
+/// numbers and padding behind them, whose numbers mean nothing, in x and dx.
 struct TargetLoss {
   LossKind kind = LossKind::kCrossEntropy;
   Tensor x, targets, loss, dx;
@@ -29,12 +30,17 @@ struct TargetLoss {
   Tensor class_weights = {};
   std::optional<std::int32_t> ignored = {};
   Tensor total = {};
+  std::int64_t classes = 0;  ///< 0: rows have no padding
   /// Rows have weights.
   bool weighted() const {
     return targets.dtype() == DType::kInt32 && (class_weights || ignored || total);
   }
   Accesses accesses() const {
-    return Accesses().read({x, targets, class_weights}).write({loss, dx}).change({total});
+    const bool padded = classes > 0;  // dx's padding stays as it is
+    return Accesses()
+        .read({x, targets, class_weights})
+        .write({loss, padded ? Tensor() : dx})
+        .change({total, padded ? dx : Tensor()});
   }
 };
 
@@ -48,10 +54,11 @@ struct ConfusionCounts {
 
 /// Adds into totals (fp64 [4], on the device): sum of the plain losses, samples whose label's logit
 /// is the largest (first index on ties), samples whose label is among the 5 largest, samples
-/// counted. Rows whose label is `ignored` are none.
+/// counted. Rows whose label is `ignored` are none. `classes`: as of TargetLoss.
 struct ClassificationMetrics {
   Tensor logits, labels, totals;
   std::optional<std::int32_t> ignored = {};
+  std::int64_t classes = 0;
   Accesses accesses() const { return Accesses().read({logits, labels}).change({totals}); }
 };
 

@@ -28,6 +28,19 @@ void by_run(const std::int32_t* labels, std::optional<std::int32_t> ignored, Ind
   }
 }
 
+/// Rows of `line` numbers, of which the first `classes` count.
+struct PaddedRows {
+  Index rows, line, classes;
+  PaddedRows(const Tensor& x, Index given)
+      : rows(cpu::matrix_of(x).rows), line(x.shape().back()), classes(given > 0 ? given : line) {}
+  /// Calls f(row, count) for rows that lie side by side.
+  template <class F>
+  void side_by_side(Index begin, Index end, const F& f) const {
+    const Index step = classes == line ? end - begin : 1;
+    for (Index r = begin; r < end; r += step) f(r, step);
+  }
+};
+
 }  // namespace
 
 namespace cpu {
@@ -60,22 +73,24 @@ double weight_factor(const TargetLoss& args, const std::int32_t* labels, Index r
 }  // namespace cpu
 
 void CpuBackend::cross_entropy(const TargetLoss& args) {
-  const auto [rows, classes] = cpu::matrix_of(args.x);
-  const std::int32_t* labels = cpu::checked_labels(args.targets, rows, classes, args.ignored);
-  const double scale = args.scale * cpu::weight_factor(args, labels, rows);
-  floating(args.x, [&, n = rows, c = classes](auto type) {
+  const PaddedRows x(args.x, args.classes);
+  const std::int32_t* labels = cpu::checked_labels(args.targets, x.rows, x.classes, args.ignored);
+  const double scale = args.scale * cpu::weight_factor(args, labels, x.rows);
+  floating(args.x, [&, n = x.rows, c = x.classes](auto type) {
     using T = decltype(type);
     const T* logits = args.x.data<T>();
     T* dlogits = cpu::optional<T>(args.dx);
     const cpu::Workspace<double> losses(*allocator_, n);
     const auto counted = [&](Index begin, Index end) {
-      kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin,
-                                         dlogits ? dlogits + begin * c : nullptr, end - begin, c,
-                                         args.label_smoothing, scale * args.gradient_scale);
+      x.side_by_side(begin, end, [&](Index r, Index count) {
+        kernels<T>().softmax_cross_entropy(logits + r * x.line, labels + r, losses.data() + r,
+                                           dlogits ? dlogits + r * x.line : nullptr, count, c,
+                                           args.label_smoothing, scale * args.gradient_scale);
+      });
     };
     const auto ignored = [&](Index begin, Index end) {
       std::fill(losses.data() + begin, losses.data() + end, 0.0);
-      if (dlogits) std::fill(dlogits + begin * c, dlogits + end * c, T{});
+      if (dlogits) std::fill(dlogits + begin * x.line, dlogits + end * x.line, T{});
     };
     threads_.parallel_for(n, 16, [&](Index begin, Index end) {
       by_run(labels, args.ignored, begin, end, counted, ignored);
@@ -87,19 +102,21 @@ void CpuBackend::cross_entropy(const TargetLoss& args) {
 }
 
 void CpuBackend::issue(const ClassificationMetrics& args) {
-  const auto [rows, classes] = cpu::matrix_of(args.logits);
-  const std::int32_t* labels = cpu::checked_labels(args.labels, rows, classes, args.ignored);
+  const PaddedRows x(args.logits, args.classes);
+  const std::int32_t* labels = cpu::checked_labels(args.labels, x.rows, x.classes, args.ignored);
   double* totals = args.totals.data<double>();
-  floating(args.logits, [&, n = rows, c = classes](auto type) {
+  floating(args.logits, [&, n = x.rows, c = x.classes](auto type) {
     using T = decltype(type);
     const T* logits = args.logits.data<T>();
     const cpu::Workspace<double> losses(*allocator_, n);
     const cpu::Workspace<Index> before(*allocator_, n);
     const auto counted = [&](Index begin, Index end) {
-      kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin,
-                                         nullptr, end - begin, c, 0.0, 1.0);
+      x.side_by_side(begin, end, [&](Index r, Index count) {
+        kernels<T>().softmax_cross_entropy(logits + r * x.line, labels + r, losses.data() + r,
+                                           nullptr, count, c, 0.0, 1.0);
+      });
       for (Index r = begin; r < end; ++r) {
-        const T* row = logits + r * c;
+        const T* row = logits + r * x.line;
         const auto own = cpu::widen(row[labels[r]]);
         // How many classes come before the label's: larger logits, and equal ones of a lower index.
         // NaN comes before everything.

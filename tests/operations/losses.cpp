@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/operations/copying.h"
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
@@ -12,13 +13,36 @@
 // What comes after the last layer.
 namespace starling::tests {
 
+namespace {
+
+/// Rows with so many numbers more, of which nothing may be used; and the rows of such a tensor.
+Tensor padded(Backend& b, const Tensor& x, Index padding) {
+  if (padding == 0) return x;
+  const Index rows = x.shape()[0], columns = x.shape()[1];
+  const Tensor wide(b, {rows, columns + padding}, x.dtype());
+  StridedCopy copy{.x = x, .y = wide, .rank = 2, .others = std::nan("")};
+  copy.dimensions = {StridedCopy::Dimension::whole(rows, columns),
+                     {columns + padding, 0, columns, 1, 1}};
+  b.strided_copy(copy);
+  return wide;
+}
+void take_rows(Backend& b, const Tensor& wide, const Tensor& x) {
+  if (wide.shape() == x.shape()) return;
+  StridedCopy copy{.x = wide, .y = x, .rank = 2};
+  copy.dimensions = {StridedCopy::Dimension::whole(x.shape()[0], wide.shape()[1]),
+                     StridedCopy::Dimension::whole(x.shape()[1], 1)};
+  b.strided_copy(copy);
+}
+
+}  // namespace
+
 Operation cross_entropy(Index rows, Index classes, double smoothing,
-                        std::optional<std::int32_t> ignored) {
+                        std::optional<std::int32_t> ignored, Index padding) {
   Operation op;
   op.loose = {2};
   if (rows * classes == 1) op.loose.insert(1);  // one target may be a probability, too
-  op.name = fmt::format("cross entropy {}x{}, smoothing {}{}", rows, classes, smoothing,
-                        ignored ? ", one ignored" : "");
+  op.name = fmt::format("cross entropy {}x{}, smoothing {}{}{}", rows, classes, smoothing,
+                        ignored ? ", one ignored" : "", padding > 0 ? ", padded" : "");
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};
   op.bounds = {0, classes};
@@ -26,12 +50,13 @@ Operation cross_entropy(Index rows, Index classes, double smoothing,
   op.output_roles = {Role::kParameter};
   const double scale = 1.0 / static_cast<double>(rows);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.target_loss({.x = in[0],
+    b.target_loss({.x = padded(b, in[0], padding),
                    .targets = in[1],
                    .loss = out[0],
                    .label_smoothing = smoothing,
                    .scale = scale,
-                   .ignored = ignored});
+                   .ignored = ignored,
+                   .classes = padding > 0 ? classes : 0});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     const auto counts = [&](double label) { return !ignored || label != *ignored; };
@@ -51,13 +76,16 @@ Operation cross_entropy(Index rows, Index classes, double smoothing,
   op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
                     const Tensors& d) {
     // The seed is a scalar that the loss is multiplied by.
-    b.target_loss({.x = in[0],
+    const Tensor dx = padded(b, d[0], padding);
+    b.target_loss({.x = padded(b, in[0], padding),
                    .targets = in[1],
-                   .dx = d[0],
+                   .dx = dx,
                    .label_smoothing = smoothing,
                    .scale = scale / 8 * to_numbers(dy)[0],
                    .gradient_scale = 8.0,
-                   .ignored = ignored});
+                   .ignored = ignored,
+                   .classes = padding > 0 ? classes : 0});
+    take_rows(b, dx, d[0]);
   };
   return op;
 }
@@ -266,12 +294,12 @@ Operation confusion(Index rows, Index classes) {
   return op;
 }
 
-Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored) {
+Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored, Index padding) {
   constexpr double kBefore = 2.0;  // they are added to
   Operation op;
   op.loose = {0};
-  op.name =
-      fmt::format("classification_metrics {}x{}{}", rows, classes, ignored ? ", one ignored" : "");
+  op.name = fmt::format("classification_metrics {}x{}{}{}", rows, classes,
+                        ignored ? ", one ignored" : "", padding > 0 ? ", padded" : "");
   op.inputs = {{rows, classes}, {rows}};
   op.input_roles = {Role::kActivation, Role::kIndex};
   op.bounds = {0, classes};
@@ -281,10 +309,13 @@ Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored
     // some are equal
     for (std::size_t i = 0; i < in[0].size(); i += 2) in[0][i] = std::round(4 * in[0][i]);
   };
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[0], kBefore);
-    b.classification_metrics(
-        {.logits = in[0], .labels = in[1], .totals = out[0], .ignored = ignored});
+    b.classification_metrics({.logits = padded(b, in[0], padding),
+                              .labels = in[1],
+                              .totals = out[0],
+                              .ignored = ignored,
+                              .classes = padding > 0 ? classes : 0});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     std::fill(out[0].begin(), out[0].end(), kBefore);

@@ -166,7 +166,7 @@ Operation resampled(Resampling kind, const Image& x, Index height, Index width,
 
 // losses.cpp
 Operation cross_entropy(Index rows, Index classes, double smoothing,
-                        std::optional<std::int32_t> ignored = {});
+                        std::optional<std::int32_t> ignored = {}, Index padding = 0);
 /// Class numbers as targets; `weighted`: classes have weights, the first none; with an `ignored`
 /// one the rows' weights are added up in a second output.
 Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
@@ -176,7 +176,8 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
                            double smoothing = 0.0, bool weighted = false);
 Operation confusion(Index rows, Index classes);
-Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored = {});
+Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored = {},
+                  Index padding = 0);
 Operation squared_distance(Index n, bool of_two);
 /// Two tensors at once, one of them `n` long.
 Operation squared_norms(Index n);

@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
-#include "core/operations/products.h"
 #include "core/text.h"
 #include "core/view.h"
 #include "layers/functions.h"
@@ -88,11 +87,12 @@ class LanguageModelMetric final : public Metric {
     const Tensor& x = output.outputs.value();
     const std::int64_t rows = output.targets.elements(), width = x.shape().back();
     const Tensor outputs = x.reshaped({rows, width}), labels = output.targets.reshaped({rows});
-    const auto count = [&](const Tensor& logits, const Tensor& of) {
-      backend.classification_metrics({.logits = logits,
+    const auto count = [&](const View& logits, const Tensor& of) {
+      backend.classification_metrics({.logits = logits.tensor(),
                                       .labels = of,
                                       .totals = totals.slice(0, Shape{4}),
-                                      .ignored = functions::kIgnoreIndex});
+                                      .ignored = functions::kIgnoreIndex,
+                                      .classes = logits.shape()[1]});
     };
     if (const DatasetInfo& data = task.data(); data.test_bytes > 0.0) {
       const Tensor one(backend, Shape{1}, DType::kFloat64);
@@ -106,20 +106,10 @@ class LanguageModelMetric final : public Metric {
                             .accumulate = true});
     }
     if (!output.head) return count(outputs, labels);
-    // Never all logits at once
-    constexpr std::int64_t kLogits = std::int64_t{1} << 24;
-    const std::int64_t vocab = output.head->shape[0],
-                       most = std::clamp<std::int64_t>(kLogits / vocab, 1, rows);
-    const Tensor logits(backend, {most, vocab}, x.dtype());
-    for (std::int64_t first = 0; first < rows; first += most) {
-      const std::int64_t some = std::min(most, rows - first);
-      const Tensor of_some = logits.slice(0, {some, vocab});
-      backend.matmul({.a = outputs.slice(first * width, {some, width}),
-                      .b = transposed(output.head->operand()),
-                      .bias = {},
-                      .c = of_some});
-      count(of_some, labels.slice(first, {some}));
-    }
+    functions::logits_by_rows(backend, outputs, output.head->operand(), 0,
+                              [&](std::int64_t first, const View& logits) {
+                                count(logits, labels.slice(first, {logits.shape()[0]}));
+                              });
   }
   std::vector<MetricValue> values(std::span<const double> sums, double) const override {
     const double loss = sums[0] / (sums[3] > 0.0 ? sums[3] : std::nan(""));

@@ -113,6 +113,8 @@ class Windows : public Dataset {
     const std::int64_t first = tokens_in_parts();
     parts_.push_back({std::move(name), tokens, file, first});
   }
+  /// For a plan without files.
+  void assume_tokens(std::int64_t count) { info_.train_samples = (count - 1) / length_; }
   std::int64_t tokens_in_parts() const {
     return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
   }
@@ -232,8 +234,11 @@ class Tokens final : public Windows {
                     known);
     section.resolve("vocab", vocab);
     set_vocab(vocab);
+    constexpr std::int64_t kAssumed = 1'000'000'000;
+    if (!Tokens::countable()) assume_tokens(kAssumed);
   }
 
+  bool countable() const override { return file_exists(folder_ + "/train.bin"); }
   void open() override {
     if (is_open()) return;
     const auto add = [&](const char* name, std::int64_t meta_tokens) {

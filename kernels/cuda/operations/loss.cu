@@ -6,6 +6,7 @@
 #include "core/operations/losses.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
+#include "kernels/cuda/device/column_tiles.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/device/step_scalar.h"
@@ -29,20 +30,40 @@ struct RowSums {
   double sum_of_logits;  ///< Σ (logit - largest)
 };
 
-template <int kTeam, class T>
+/// Calls f(class, kSize logits from there on, how many of them there are) for the member's.
+template <int kTeam, int kSize, class T, class F>
+__device__ __forceinline__ void for_logits(const T* row, Index classes, Index member, F f) {
+#pragma unroll 2
+  for (Index c = member * kSize; c < classes; c += kTeam * kSize) {
+    const Index left = classes - c;
+    f(c, load_group<T, kSize>(row + c), left < kSize ? static_cast<int>(left) : kSize);
+  }
+}
+
+template <int kTeam, int kSize, class T>
 __device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member) {
   using C = Compute<T>;
   RowSums<C> result{widen(row[0]), 0.0, 0.0};
-  for (Index c = member; c < classes; c += kTeam) {
-    const C logit = widen(row[c]);
-    result.largest = logit > result.largest ? logit : result.largest;
-  }
+  for_logits<kTeam, kSize>(row, classes, member, [&](Index, const auto& g, int count) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const C logit = widen(g.v[j]);
+      if (j < count && logit > result.largest) result.largest = logit;
+    }
+  });
   result.largest = team_reduce<kTeam>(result.largest, Larger{});
-  for (Index c = member; c < classes; c += kTeam) {
-    const C shifted = widen(row[c]) - result.largest;
-    result.sum += static_cast<double>(math::exponential(shifted));
-    result.sum_of_logits += static_cast<double>(shifted);
-  }
+  for_logits<kTeam, kSize>(row, classes, member, [&](Index, const auto& g, int count) {
+    C sum = C(0), of_logits = C(0);  // of few numbers, which are converted together
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      if (j >= count) continue;
+      const C shifted = widen(g.v[j]) - result.largest;
+      sum += math::exponential(shifted);
+      of_logits += shifted;
+    }
+    result.sum += static_cast<double>(sum);
+    result.sum_of_logits += static_cast<double>(of_logits);
+  });
   result.sum = team_reduce<kTeam>(result.sum, Plus{});
   result.sum_of_logits = team_reduce<kTeam>(result.sum_of_logits, Plus{});
   return result;
@@ -60,7 +81,7 @@ __device__ double sum_of_block(const double* values, Index n, double* shared) {
 __device__ double or_one(const double* number) { return number != nullptr ? *number : 1.0; }
 
 struct LossSettings {
-  Index rows, classes, ignored;
+  Index rows, classes, line, ignored;  ///< line: numbers from one row to the next
   double smoothing;
   StepScalar<double> scale;  ///< of the gradient
   double loss_scale;
@@ -68,9 +89,9 @@ struct LossSettings {
 };
 
 /// Writes losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One
-/// team of kTeam threads to a row.
-template <int kTeam, class T>
-__global__ void __launch_bounds__(kThreads)
+/// team of kTeam threads to a row, each with kSize numbers at a time.
+template <int kTeam, int kSize, class T>
+__global__ void __launch_bounds__(kThreads, 1)
     cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
                        T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
   using C = Compute<T>;
@@ -79,16 +100,16 @@ __global__ void __launch_bounds__(kThreads)
                scale = s.scale.get() * or_one(s.weight_factor);
   for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows;
        r += teams) {
-    const T* row = logits + r * s.classes;
+    const T* row = logits + r * s.line;
     const Index label = labels[r];
     const bool valid = label >= 0 && label < s.classes;
     if (label == s.ignored) {
       if (member == 0) losses[r] = 0.0;
       for (Index c = member; dlogits != nullptr && c < s.classes; c += kTeam)
-        dlogits[r * s.classes + c] = T{};
+        dlogits[r * s.line + c] = T{};
       continue;
     }
-    const RowSums<C> sums = sums_of<kTeam>(row, s.classes, member);
+    const RowSums<C> sums = sums_of<kTeam, kSize>(row, s.classes, member);
     if (member == 0) {
       const double log_sum = log(sums.sum),
                    of_label = valid ? static_cast<double>(widen(row[label]) - sums.largest) : 0.0;
@@ -101,10 +122,14 @@ __global__ void __launch_bounds__(kThreads)
     const C factor = valid ? static_cast<C>(scale / sums.sum) : std::numeric_limits<C>::quiet_NaN();
     const C offset = static_cast<C>(uniform * scale),
             of_label = static_cast<C>((1.0 - s.smoothing) * scale);
-    for (Index c = member; c < s.classes; c += kTeam) {
-      const C gradient = math::exponential(widen(row[c]) - sums.largest) * factor - offset;
-      dlogits[r * s.classes + c] = narrow<T>(c == label ? gradient - of_label : gradient);
-    }
+    for_logits<kTeam, kSize>(row, s.classes, member, [&](Index c, auto g, int) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C gradient = math::exponential(widen(g.v[j]) - sums.largest) * factor - offset;
+        g.v[j] = narrow<T>(c + j == label ? gradient - of_label : gradient);
+      }
+      store_group<T, kSize>(dlogits + r * s.line + c, g);
+    });
   }
   if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
   __shared__ double shared[kThreads / kWarp];
@@ -115,29 +140,34 @@ __global__ void __launch_bounds__(kThreads)
 /// Writes losses[row] without smoothing, and how many classes come before the label's: larger
 /// logits, and equal ones of a lower index. NaN comes before everything. Then totals[4] += the
 /// losses, the rows with fewer than one and than five before, the rows; the `ignored` are none.
-template <int kTeam, class T>
-__global__ void __launch_bounds__(kThreads)
-    metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,
+template <int kTeam, int kSize, class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes, Index line,
                  Index ignored, double* losses, std::int32_t* before, unsigned* arrivals,
                  double* totals) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
   for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows;
        r += teams) {
-    const T* row = logits + r * classes;
+    const T* row = logits + r * line;
     const Index label = labels[r];
     const bool valid = label >= 0 && label < classes;
     if (label == ignored) {
       if (member == 0) losses[r] = 0.0;
       continue;
     }
-    const RowSums<C> sums = sums_of<kTeam>(row, classes, member);
+    const RowSums<C> sums = sums_of<kTeam, kSize>(row, classes, member);
     const C own = valid ? widen(row[label]) : std::numeric_limits<C>::quiet_NaN();
     int count = 0;
-    for (Index c = member; c < classes; c += kTeam) {
-      const C logit = widen(row[c]);
-      count += c != label && (!(logit <= own) || (logit == own && c < label)) ? 1 : 0;
-    }
+    for_logits<kTeam, kSize>(row, classes, member, [&](Index first, const auto& g, int there) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C logit = widen(g.v[j]);
+        const Index c = first + j;
+        const bool before_it = !(logit <= own) || (logit == own && c < label);
+        count += j < there && c != label && before_it ? 1 : 0;
+      }
+    });
     count = team_reduce<kTeam>(count, Plus{});
     if (member != 0) continue;
     losses[r] = log(sums.sum) - static_cast<double>(own - sums.largest);
@@ -168,25 +198,30 @@ Index ignored_of(std::optional<std::int32_t> ignored) {
   return ignored ? Index{*ignored} : std::numeric_limits<Index>::min();
 }
 
-/// Rows and classes of logits[N,C].
+/// Rows and classes of logits, and numbers from one row to the next.
 struct Logits {
-  Index rows = 0, classes = 0;
+  Index rows = 0, classes = 0, line = 0;
 };
-Logits logits_of(const Tensor& x) { return {x.elements() / x.shape().back(), x.shape().back()}; }
-/// Calls run(threads to a row as a constant, the grid).
-template <class Run>
-void with_team(const Logits& l, Run run) {
-  if (l.classes >= kLongRow) {
-    run(std::integral_constant<int, kThreads>{}, blocks_for(l.rows, 1));
-  } else {
-    run(std::integral_constant<int, kWarp>{}, blocks_for(l.rows, kThreads / kWarp));
-  }
+Logits logits_of(const Tensor& x, Index classes) {
+  const Index line = x.shape().back();
+  return {x.elements() / line, classes > 0 ? classes : line, line};
+}
+/// Calls run.operator()<threads to a row, numbers at a time>(the grid).
+template <class T, class Run>
+void with_team(const Logits& l, Run run, const T* logits, const T* dlogits) {
+  if (l.classes < kLongRow)
+    run.template operator()<kWarp, 1>(blocks_for(l.rows, kThreads / kWarp));
+  else
+    with_packs<T>(
+        l.line,
+        [&]<int kSize>() { run.template operator()<kThreads, kSize>(blocks_for(l.rows, 1)); },
+        logits, dlogits);
 }
 
 }  // namespace
 
 void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
-  const Logits l = logits_of(args.x);
+  const Logits l = logits_of(args.x, args.classes);
   const std::int32_t* labels = args.targets.data<std::int32_t>();
   const Tensor factor = weight_factor(backend, args);
   floating(args.x, [&](auto type) {
@@ -199,6 +234,7 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
     const LossSettings settings{
         l.rows,
         l.classes,
+        l.line,
         ignored_of(args.ignored),
         args.label_smoothing,
         backend.step_scalar<double>(scale,
@@ -207,15 +243,16 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
                                     }),
         args.scale,
         optional<double>(factor)};
-    with_team(l, [&](auto team, unsigned grid) {
-      launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, backend.handle()},
-             settings, logits, labels, losses.data<double>(), dlogits, backend.arrivals(), loss);
-    });
+    const auto run = [&]<int kTeam, int kSize>(unsigned grid) {
+      launch(cross_entropy_rows<kTeam, kSize, T>, {{grid}, {kThreads}, backend.handle()}, settings,
+             logits, labels, losses.data<double>(), dlogits, backend.arrivals(), loss);
+    };
+    with_team<T>(l, run, logits, dlogits);
   });
 }
 
 void CudaBackend::issue(const ClassificationMetrics& args) {
-  const Logits l = logits_of(args.logits);
+  const Logits l = logits_of(args.logits, args.classes);
   const std::int32_t* labels = args.labels.data<std::int32_t>();
   double* totals = args.totals.data<double>();
   floating(args.logits, [&](auto type) {
@@ -223,11 +260,12 @@ void CudaBackend::issue(const ClassificationMetrics& args) {
     const T* logits = args.logits.data<T>();
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const Tensor before = scratch(std::max<Index>(l.rows, 1), DType::kInt32);
-    with_team(l, [&](auto team, unsigned grid) {
-      launch(metrics_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, logits, labels,
-             l.rows, l.classes, ignored_of(args.ignored), losses.data<double>(),
+    const auto run = [&]<int kTeam, int kSize>(unsigned grid) {
+      launch(metrics_rows<kTeam, kSize, T>, {{grid}, {kThreads}, handle()}, logits, labels, l.rows,
+             l.classes, l.line, ignored_of(args.ignored), losses.data<double>(),
              before.data<std::int32_t>(), arrivals(), totals);
-    });
+    };
+    with_team<T>(l, run, logits, nullptr);
   });
 }
 
