@@ -52,6 +52,12 @@ Variable LanguageModel::compute(const Variable& tokens, Pass& pass) {
   return functions::linear(hidden(tokens, pass), *head_, nullptr, pass);
 }
 
+FileNames LanguageModel::file_names() const {
+  FileNames names{.optional_prefix = body_name_ + ".", .left_out = settings_.left_out};
+  if (settings_.tie) names.copies.emplace_back("lm_head.weight", head_->name);
+  return names;
+}
+
 LanguageModel* Model::language_model() { return dynamic_cast<LanguageModel*>(root_.get()); }
 
 double LanguageModel::flop_per_token() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "layers/key_value_cache.h"
 #include "layers/layer.h"
@@ -31,6 +32,7 @@ class LanguageModel : public Layer {
     std::int64_t attention = 0;  ///< the width of queries, of all layers together
     bool tie = false;
     double head_deviation = 0.02;  ///< of the initial values of a head of its own, lm_head.weight
+    std::vector<std::string> left_out = {};  ///< see FileNames
   };
   /// `body`: a layer whose first parameter is the table of tokens [vocab, width]; its tensors are
   /// named `name`.….
@@ -51,6 +53,7 @@ class LanguageModel : public Layer {
   /// length that the model was set up for: 6 for each parameter of a product, and attention's own,
   /// 12 for each number of a query and key that it looks at.
   double flop_per_token();
+  FileNames file_names() const override;
 
  protected:
   Shape build(const Shape& input) override;

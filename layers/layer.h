@@ -39,6 +39,16 @@ struct FirstSamples {
   }
 };
 
+/// What files of other programs hold of a model beside its own tensors.
+struct FileNames {
+  std::string optional_prefix;  ///< of the model's names, which a file may lack: "transformer."
+  /// Ends of names of tensors that hold nothing learned.
+  std::vector<std::string> left_out = {};
+  /// A tensor that the model lacks, as it is one of the model's: {"lm_head.weight",
+  /// "transformer.wte.weight"}.
+  std::vector<std::pair<std::string, std::string>> copies = {};
+};
+
 /// The values that a layer takes, and the shapes of one sample of each.
 using Values = std::span<const Variable>;
 using Shapes = std::span<const Shape>;
@@ -85,6 +95,9 @@ class Layer {
 
   /// Calls `visit` for each layer below this one, then for this one.
   void for_each(const std::function<void(Layer&)>& visit);
+
+  /// Of a model: what a file that a run begins from may hold.
+  virtual FileNames file_names() const { return {}; }
 
   /// Own tensors first, then the children's, in order of declaration: PyTorch's order.
   std::vector<Parameter*> parameters();
@@ -183,6 +196,8 @@ class Model {
   const Shape& output_shape() const { return root_->output_shape(); }
   /// See Layer::for_each.
   void for_each(const std::function<void(Layer&)>& visit) { root_->for_each(visit); }
+  /// See Layer::file_names.
+  FileNames file_names() const { return root_->file_names(); }
   /// The model as one of text (layers/language_model.h); null where it is none.
   LanguageModel* language_model();
   const std::vector<Parameter*>& parameters() const { return parameters_; }

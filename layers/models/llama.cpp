@@ -146,7 +146,8 @@ void builtin::add_llama(ModelRegistry& registry) {
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,
                                     .attention = plan.layers * plan.width,
-                                    .tie = tie},
+                                    .tie = tie,
+                                    .left_out = {".rotary_emb.inv_freq"}},
             "model", std::make_unique<Llama>(plan));
       },
       "Llama, with the tensors of Hugging Face's LlamaForCausalLM");

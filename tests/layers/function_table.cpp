@@ -75,7 +75,7 @@ const std::vector<FunctionRow>& function_rows() {
       {kAttention, "`packed_attention(qkv, heads, kv_heads, mask, …)`",
        "the same of one projection N×T×(H + 2·Hkv)·D, as N×T×(H·D): nothing is copied",
        "in the projection", "two products; five"},
-      {kAttention, "`rotary(x, positions, base, interleaved)`",
+      {kAttention, "`rotary(x, positions, base, interleaved)`, `rotary(x, dim, first, …)`",
        "pairs of numbers turned by position · base^(-2i/D): halves, or `interleaved` neighbours",
        "in x", "1; 1"},
 

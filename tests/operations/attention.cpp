@@ -178,29 +178,41 @@ Operation packed_attention(const AttentionRow& row) {
   return op;
 }
 
-Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved) {
+Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved,
+                 std::optional<Index> first) {
   Operation op;
-  op.name = fmt::format("rotary {}x{}, {} positions, {} times each{}", rows, width, positions,
-                        repeat, interleaved ? ", interleaved" : "");
-  op.inputs = {{rows, width}, {positions}};
+  op.name = fmt::format("rotary {}x{}, {} positions{}, {} times each{}", rows, width, positions,
+                        first ? fmt::format(" from {} on", *first) : "", repeat,
+                        interleaved ? ", interleaved" : "");
+  op.inputs = {{rows, width}};
   op.outputs = {{rows, width}};
-  op.input_roles = {Role::kActivation, Role::kIndex};
-  op.bounds = {0, 3000};
+  op.input_roles = {Role::kActivation};
+  if (!first) {
+    op.inputs.push_back({positions});
+    op.input_roles.push_back(Role::kIndex);
+    op.bounds = {0, 3000};
+  }
+  const auto turn = [=](const Tensors& in, const Tensor& x, const Tensor& y) {
+    return Rotary{.x = x,
+                  .positions = first ? Tensor() : in[1],
+                  .y = y,
+                  .first = first.value_or(0),
+                  .count = positions,
+                  .base = 500.0,
+                  .repeat = repeat,
+                  .interleaved = interleaved};
+  };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.rotary({.x = in[0],
-              .positions = in[1],
-              .y = out[0],
-              .base = 500.0,
-              .repeat = repeat,
-              .interleaved = interleaved});
+    b.rotary(turn(in, in[0], out[0]));
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index r = 0; r < rows; ++r) {
       for (Index i = 0; i < width / 2; ++i) {
         const Index a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + width / 2;
-        const double angle = in[1][at(r / repeat % positions)] *
-                             std::pow(500.0,
-                                      -2.0 * static_cast<double>(i) / static_cast<double>(width)),
+        const Index place = r / repeat % positions;
+        const double position = first ? static_cast<double>(*first + place) : in[1][at(place)];
+        const double angle = position * std::pow(500.0, -2.0 * static_cast<double>(i) /
+                                                            static_cast<double>(width)),
                      x = in[0][at(r * width + a)], y = in[0][at(r * width + b)];
         out[0][at(r * width + a)] = x * std::cos(angle) - y * std::sin(angle);
         out[0][at(r * width + b)] = y * std::cos(angle) + x * std::sin(angle);
@@ -209,13 +221,9 @@ Operation rotary(Index rows, Index width, Index positions, Index repeat, bool in
   };
   op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
                     const Tensors& d) {
-    b.rotary({.x = dy,
-              .positions = in[1],
-              .y = d[0],
-              .base = 500.0,
-              .repeat = repeat,
-              .interleaved = interleaved,
-              .inverse = true});
+    Rotary back = turn(in, dy, d[0]);
+    back.inverse = true;
+    b.rotary(back);
   };
   return op;
 }

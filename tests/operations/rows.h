@@ -92,7 +92,9 @@ Operation attention(const AttentionRow& row);
 /// Queries, keys and values in one tensor, results of all heads side by side.
 Operation packed_attention(const AttentionRow& row);
 /// Rows that lie behind each other repeat a position.
-Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved);
+/// `first`: positions count from there on; else they are given.
+Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved,
+                 std::optional<Index> first = {});
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };

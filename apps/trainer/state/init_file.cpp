@@ -73,6 +73,34 @@ void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model)
     log::info("init: {}: the prefix '{}' of all its names is taken off", init.file, taken);
 }
 
+/// Names the file's tensors as the model does, and takes out what holds nothing of its own.
+void take_names(const InitialFile& init, SafetensorsFile& file, Model& model) {
+  const FileNames names = model.file_names();
+  std::set<std::string> own;
+  each_tensor(model,
+              [&](const std::string& name, const Tensor&, TensorLayout) { own.insert(name); });
+  std::map<std::string, FileTensor> renamed;
+  for (auto& [name, tensor] : file.tensors) {
+    const bool left_out =
+        std::any_of(names.left_out.begin(), names.left_out.end(),
+                    [&name = name](const std::string& end) { return name.ends_with(end); });
+    const std::string longer = names.optional_prefix + name;
+    const bool bare = own.count(name) == 0 && own.count(longer) > 0;
+    if (!left_out || own.count(name) > 0) renamed[bare ? longer : name] = std::move(tensor);
+  }
+  file.tensors = std::move(renamed);
+  for (const auto& [copy, original] : names.copies) {
+    const auto found = file.tensors.find(copy), of = file.tensors.find(original);
+    if (own.count(copy) > 0 || found == file.tensors.end() || of == file.tensors.end()) continue;
+    if (found->second.shape != of->second.shape || found->second.bytes != of->second.bytes)
+      fail(ExitCode::kUsage, "model file",
+           "{}: tensor {} differs from {}, and the model has one for both (model.tie is true); set "
+           "model.tie to false",
+           init.file, copy, original);
+    file.tensors.erase(found);
+  }
+}
+
 void check_patterns(const InitialFile& init, std::set<std::string> names, Model& model) {
   each_tensor(model,
               [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
@@ -127,6 +155,7 @@ void load_initial_file(const InitialFile& init, Model& model) {
     return skipped(init, name) || skipped(init, bare);
   });
   take_prefixes(init, file, model);
+  take_names(init, file, model);
   for (const auto& [name, tensor] : file.tensors) names.insert(name);
   check_patterns(init, std::move(names), model);
   for (auto it = file.tensors.begin(); it != file.tensors.end();)
