@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "layers/builtin.h"
@@ -124,7 +126,12 @@ LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   plan.rope_theta = section.number("rope_theta", 10000.0, Range::positive(),
                                    "base of the rotary embedding's angles");
   plan.eps = section.number("eps", 1e-5, Range::positive(), "added to the mean square in norms");
-  if (section.describing()) return plan;
+  if (section.describing()) {
+    for (const auto& [key, value] :
+         {std::pair{"layers", 4}, {"heads", 4}, {"kv_heads", 4}, {"width", 256}, {"hidden", 768}})
+      section.resolve(key, value);
+    return plan;
+  }
   check_heads(section, plan.heads, plan.width);
   if (plan.width / plan.heads % 2 != 0)
     section.error("heads", "{} of width {} have {} numbers each, which are no pairs", plan.heads,

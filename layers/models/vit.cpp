@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -161,6 +162,11 @@ std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site
   plan.dropout =
       section.number("dropout", 0.0, Range::half_open(0, 1),
                      "of tokens with their positions, and behind attention and both products");
+  if (section.describing() && !usual) {
+    for (const auto& [key, value] :
+         {std::pair{"layers", 6}, {"heads", 4}, {"width", 256}, {"mlp", 1024}})
+      section.resolve(key, value);
+  }
   check_heads(section, plan.heads, plan.width);
   if (plan.image_size % plan.patch_size != 0)
     section.error("patch_size", "{} does not divide image_size {}", plan.patch_size,
@@ -182,7 +188,7 @@ void builtin::add_vit(ModelRegistry& registry) {
   const auto plan = [](std::int64_t heads) {
     return VitPlan{.layers = 12, .heads = heads, .width = 64 * heads, .mlp = 256 * heads};
   };
-  add("vit", std::nullopt, "vision transformer of any size, as torchvision builds it");
+  add("vit", std::nullopt, "a vision transformer (ViT) of any size, as torchvision builds it");
   add("vit_ti_16", plan(3), "ViT-Ti/16: width 192");
   add("vit_s_16", plan(6), "ViT-S/16: width 384");
   add("vit_b_16", plan(12), "ViT-B/16, torchvision's: width 768");

@@ -19,6 +19,12 @@ using nlohmann::json;
 const std::map<std::string, const char*> kBeside = {
     {"load_balanced", R"({"data": {"type": "image_folder"}})"},
     {"vgg11", R"({"data": {"image_size": 224}})"},
+    {"vit", R"({"data": {"image_size": 224}})"},
+    {"vit_ti_16", R"({"data": {"image_size": 224}})"},
+    {"vit_s_16", R"({"data": {"image_size": 224}})"},
+    {"vit_b_16", R"({"data": {"image_size": 224}})"},
+    {"gpt2", R"({"data": {"type": "text"}})"},
+    {"llama", R"({"data": {"type": "text"}})"},
     {"choco", R"({"sync": {"topology": {"type": "static-ring"}}})"},
     {"decentlam", R"({"sync": {"topology": {"type": "static-ring"}}})"},
     {"momentum_tracking", R"({"optimizer": {"momentum": 0.9}})"},
@@ -46,6 +52,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
   register_builtins();
   const test::Folder folder;
   const std::string table = folder.write("table.csv", "a,b\n1,2\n2,3\n3,5\n4,7\n5,8\n6,9\n");
+  const std::string words = folder.write("words.txt", std::string(1000, 'a'));
   const json least = json::parse(R"({"data": {"type": "synthetic"}, "model": {"type": "mlp"},
     "batch_size": 1, "steps": 1000, "loss": {"type": "cross_entropy"}, "deterministic": false})");
   std::istringstream text(describe_config());
@@ -83,6 +90,8 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
       }
     }
     if (config["data"]["type"] == "csv") config["data"].update({{"path", table}, {"target", "b"}});
+    if (config["data"]["type"] == "text")
+      config["data"].update({{"path", words}, {"sequence_length", 16}});
     ++read;
     TrainConfig made;
     CHECK_NOTHROW(made = read_train_config(config, "sample", {4, 2}, false));
