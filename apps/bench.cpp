@@ -24,11 +24,14 @@ void add_number(CLI::App* app, const char* name, T& value, const char* doc, T le
 /// Adds what model is trained, and how, to benchmarks of whole steps.
 template <class Settings>
 void add_training(CLI::App* app, Settings& settings) {
-  app->add_option("--model", settings.model, "resnet20 … resnet110, resnet18 … resnet152, mlp")
+  app->add_option("--model", settings.model,
+                  "see starling-train --list models; or the model object of a config")
       ->capture_default_str();
   app->add_option("--stem", settings.stem, "cifar or imagenet, for resnet18 … resnet152");
   add_number<std::int64_t>(app, "--image", settings.image, "image size in pixels", 1, 4096);
   add_number<std::int64_t>(app, "--classes", settings.classes, "outputs", 2, 1 << 20);
+  add_number<std::int64_t>(app, "--tokens", settings.tokens,
+                           "of a sample of a language model; 0: samples are images", 0, 1 << 20);
   app->add_option("--optimizer", settings.optimizer, "see starling-train --list optimizers")
       ->capture_default_str();
   add_number<std::int64_t>(app, "--steps", settings.steps, "steps to take the median of", 1,
@@ -70,7 +73,7 @@ int run_bench(int argc, char** argv) {
     });
   };
 
-  StepBench step_settings{"resnet20", "accum_adamw", "fp32", 128, 32, 10, 20};
+  StepBench step_settings{{"resnet20", "accum_adamw", 32, 10, 20}, "fp32", 128};
   CLI::App* step =
       add("step", "whole training steps of a model on one rank, against its convolutions alone");
   add_training(step, step_settings);
@@ -164,7 +167,7 @@ int run_bench(int argc, char** argv) {
       ->check(CLI::Range(1e-6, 1e6));
   add_number(floor, "--ranks", floor_settings.ranks, "ranks that train together", 1, 1 << 20);
 
-  StepBench gpu_settings{"resnet50", "adamw", "bf16", 256, 224, 1000, 40};
+  StepBench gpu_settings{{"resnet50", "adamw", 224, 1000, 40}, "bf16", 256};
   CLI::App* gpu_step =
       add("gpu-step", "whole training steps of a model on one GPU, against their floor");
   add_training(gpu_step, gpu_settings);
@@ -182,7 +185,7 @@ int run_bench(int argc, char** argv) {
   add_parameters(gpu_update);
   add_repeats(gpu_update, 20);
 
-  SchedulerBench scheduler_settings;
+  SchedulerBench scheduler_settings{{"resnet50", "accum_adamw", 224, 1000, 2000}};
   CLI::App* scheduler = add(
       "scheduler", "host time that the bucket scheduler and the algorithms take for themselves");
   add_training(scheduler, scheduler_settings);

@@ -9,12 +9,19 @@
 // starling-bench's benchmarks, a source file each.
 namespace starling {
 
+/// What a benchmark trains.
+struct ModelBench {
+  std::string model, optimizer;  ///< a type, or the config's object; of the optimizer the type
+  std::int64_t image = 32, classes = 10, steps = 20;
+  std::int64_t tokens = 0;  ///< of a sample of a language model; 0: samples are images
+  std::string stem = {};
+};
+
 /// Whole training steps (forward, backward, fused update) of a model on one rank, with a batch that
 /// lies in memory.
-struct StepBench {
-  std::string model, optimizer, precision;
-  std::int64_t batch, image, classes, steps;
-  std::string stem = {};
+struct StepBench : ModelBench {
+  std::string precision;
+  std::int64_t batch = 0;
   int threads = 1;
   bool json = false;
   // Of a GPU alone; `plain`: without scheduler and gossip, one update of each bucket after the
@@ -74,11 +81,10 @@ struct ExchangeBench {
 int bench_exchange(const ExchangeBench& settings);
 
 /// The host's time in bucket scheduler and algorithms: everything that they call does nothing.
-struct SchedulerBench {
-  std::string model = "resnet50", stem, optimizer = "accum_adamw", topology;
+struct SchedulerBench : ModelBench {
+  std::string topology;
   double bucket_mb = 25.0;
   int ranks = 8;
-  std::int64_t image = 224, classes = 1000, steps = 2000;
   bool json = false;
 };
 

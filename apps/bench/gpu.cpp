@@ -39,10 +39,9 @@ int bench_gpu_step(const StepBench& settings) {
   ProfilingBackend backend(*device);
   const DType compute = expected_compute(settings.precision, "cuda");
   // One of shapes alone, whose work is counted.
-  const std::unique_ptr<Model> model =
-      bench_model(settings.model, settings.stem, settings.image, settings.classes);
-  std::vector<OperationWork> work = count_pass(*bench_task(settings.image, settings.classes),
-                                               *model, {settings.batch, DType::kFloat32, compute});
+  const std::unique_ptr<Model> model = bench_model(settings);
+  std::vector<OperationWork> work =
+      count_pass(*bench_task(settings), *model, {settings.batch, DType::kFloat32, compute});
   BenchTraining training(settings, backend, compute);
   work.push_back(count_update(training.rule(), static_cast<double>(model->parameter_count()), 0.0,
                               DType::kFloat32, compute));

@@ -6,17 +6,32 @@
 
 namespace starling {
 
-std::unique_ptr<Model> bench_model(const std::string& type, const std::string& stem,
-                                   std::int64_t image, std::int64_t classes) {
-  nlohmann::json config{{"type", type}, {"num_classes", classes}};
-  if (!stem.empty()) config["stem"] = stem;
+std::unique_ptr<Model> bench_model(const ModelBench& settings) {
+  const std::string& type = settings.model;
+  nlohmann::json config =
+      type.starts_with('{') ? parse_json(type, "--model") : nlohmann::json{{"type", type}};
+  config["num_classes"] = settings.classes;
+  if (!settings.stem.empty()) config["stem"] = settings.stem;
   if (type == "mlp") config["hidden"] = {512, 512};
   ConfigSection section(config, "bench");
-  return make_model(section, Shape{image, image, 3});
+  if (settings.tokens > 0) return make_model(section, Shape{settings.tokens});
+  return make_model(section, Shape{settings.image, settings.image, 3});
 }
 
-std::unique_ptr<Task> bench_task(std::int64_t image, std::int64_t classes) {
-  return classification_task(Shape{image, image, 3}, classes);
+std::unique_ptr<Task> bench_task(const ModelBench& settings) {
+  if (settings.tokens == 0)
+    return classification_task(Shape{settings.image, settings.image, 3}, settings.classes);
+  register_builtin_tasks();
+  register_builtin_losses();
+  const DatasetInfo data{
+      .tensors = {{"tokens", {settings.tokens}, DType::kInt32, settings.classes},
+                  {"targets", {settings.tokens}, DType::kInt32, settings.classes}},
+      .all_count = true};
+  const nlohmann::json none = nlohmann::json::object();
+  ConfigSection keys(none, "task");
+  auto task = tasks().make("language_model", "task.type", keys, data);
+  task->set_loss(losses().make(task->usual_loss(), "loss.type", keys));
+  return task;
 }
 
 std::unique_ptr<OptimizerRule> bench_rule(const std::string& type) {

@@ -269,13 +269,11 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
 }  // namespace
 
 int bench_scheduler(const SchedulerBench& settings) {
-  const std::unique_ptr<Model> model =
-      bench_model(settings.model, settings.stem, settings.image, settings.classes);
+  const std::unique_ptr<Model> model = bench_model(settings);
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
   const std::unique_ptr<Topology> topology = bench_topology(settings.topology, settings.ranks);
 
-  const ShapeTrace trace =
-      trace_shapes(*bench_task(settings.image, settings.classes), *model, {.batch_size = 2});
+  const ShapeTrace trace = trace_shapes(*bench_task(settings), *model, {.batch_size = 2});
   const BucketPlan plan =
       plan_buckets(trace.ready_order, {}, DType::kFloat32, settings.bucket_mb * 1024 * 1024);
   const std::array<const char*, 2> names{"gossip", "allreduce"};

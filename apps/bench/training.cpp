@@ -23,11 +23,12 @@ Tensor random_images(Backend& backend, const Shape& shape, DType dtype) {
   return low;
 }
 
-Tensor labels_of(Backend& backend, std::int64_t batch, std::int64_t classes) {
-  std::vector<std::int32_t> numbers(static_cast<std::size_t>(batch));
+/// Whole numbers below `classes`, in turn.
+Tensor labels_of(Backend& backend, const Shape& shape, std::int64_t classes) {
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(shape.elements()));
   for (std::size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % classes);
-  Tensor labels(backend, Shape{batch}, DType::kInt32);
+  Tensor labels(backend, shape, DType::kInt32);
   backend.copy_from_host(numbers.data(), labels);
   return labels;
 }
@@ -36,9 +37,9 @@ Tensor labels_of(Backend& backend, std::int64_t batch, std::int64_t classes) {
 
 BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType compute)
     : backend_(backend),
-      model_(bench_model(settings.model, settings.stem, settings.image, settings.classes)),
+      model_(bench_model(settings)),
       rule_(bench_rule(settings.optimizer)),
-      task_(bench_task(settings.image, settings.classes)),
+      task_(bench_task(settings)),
       transport_(make_single_transport()),
       mixer_(transport_->make_mixer(backend)),
       topology_(bench_topology({}, 1)),
@@ -71,11 +72,15 @@ BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType 
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
   if (!plain_)
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
-  batch_ = {
-      {{"image", random_images(backend, model_->input_shape().with_batch(settings.batch), compute)},
-       {"label", labels_of(backend, settings.batch, settings.classes)}},
-      settings.batch,
-      compute};
+  const Shape input = model_->input_shape().with_batch(settings.batch);
+  batch_ = {{}, settings.batch, compute};
+  if (settings.tokens > 0) {
+    const Tensor tokens = labels_of(backend, input, settings.classes);
+    batch_.tensors = {{"tokens", tokens}, {"targets", tokens}};
+  } else {
+    batch_.tensors = {{"image", random_images(backend, input, compute)},
+                      {"label", labels_of(backend, {settings.batch}, settings.classes)}};
+  }
 }
 
 Tensor BenchTraining::step() {
