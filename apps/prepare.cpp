@@ -16,6 +16,7 @@
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/shards/example_tree.h"
 #include "apps/trainer/shards/prepare.h"
+#include "apps/trainer/tokens/prepare.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -30,7 +31,8 @@ constexpr std::int64_t kFaultsNamed = 100;
 /// What a call does beside its work: progress on stdout, bad pictures on stderr, stop signals.
 class Watcher {
  public:
-  explicit Watcher(std::string unit) : unit_(std::move(unit)) {}
+  explicit Watcher(std::string unit) : unit_(std::move(unit)), units_(unit_ + "s") {}
+  Watcher(std::string unit, std::string units) : unit_(std::move(unit)), units_(std::move(units)) {}
   PrepareWatch watch() {
     return {.begins = [this](std::int64_t total, std::int64_t done) { begin(total, done); },
             .goes_on = [this](std::int64_t done) { go_on(done); },
@@ -50,14 +52,14 @@ class Watcher {
     begun_ = std::chrono::steady_clock::now();
     progress_ = std::make_unique<Progress>(total, done, terminal_, unit_);
     if (done > 0)
-      progress_->message(fmt::format("{} of {} {}s are there already", done, total, unit_));
+      progress_->message(fmt::format("{} of {} {} are there already", done, total, units_));
   }
   void go_on(std::int64_t done) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun_;
     progress_->update(
         done,
-        fmt::format("{:.0f} {}s/s",
-                    static_cast<double>(done - first_) / std::max(passed.count(), 1e-9), unit_));
+        fmt::format("{:.0f} {}/s",
+                    static_cast<double>(done - first_) / std::max(passed.count(), 1e-9), units_));
   }
   void name(const Error& error) {
     if (++faults_ > kFaultsNamed) return;
@@ -68,7 +70,7 @@ class Watcher {
     }
   }
 
-  std::string unit_;
+  std::string unit_, units_;
   bool terminal_ = false;
   std::int64_t first_ = 0, faults_ = 0;
   std::chrono::steady_clock::time_point begun_;
@@ -91,7 +93,58 @@ int run_images(const PrepareOptions& options) {
   return 0;
 }
 
+int run_tokens(const TokensOptions& options) {
+  Watcher watcher("MB", "MB");
+  const TokensReport report = prepare_tokens(options, watcher.watch());
+  watcher.finish();
+  if (report.stopped) {
+    answer("stopped by a signal; nothing was written\n");
+    return stop_status();
+  }
+  answer(fmt::format(
+      "{} for training + {} for tests, of a vocabulary of {}, in {}; {:.2f} bytes "
+      "of text a token\n",
+      counted(report.train_tokens, "token"), report.val_tokens, report.vocab, options.destination,
+      static_cast<double>(report.text_bytes) /
+          static_cast<double>(report.train_tokens + report.val_tokens)));
+  return 0;
+}
+
+int run_tokenizer(const TokenizerOptions& options) {
+  Watcher watcher("token");
+  const TokenizerReport report = train_tokenizer(options, watcher.watch());
+  watcher.finish();
+  if (report.stopped) {
+    answer("stopped by a signal; nothing was written\n");
+    return stop_status();
+  }
+  answer(fmt::format(
+      "{} in {}{}\n", counted(report.vocab, "token"), options.out,
+      report.vocab < options.vocab
+          ? fmt::format("; no pair comes twice any more, so there are not {}", options.vocab)
+          : ""));
+  return 0;
+}
+
+int check_token_files(const std::string& folder) {
+  Watcher watcher("MB", "MB");
+  const TokensCheck report = check_tokens(folder, watcher.watch());
+  watcher.finish();
+  if (report.stopped) {
+    answer("stopped by a signal\n");
+    return stop_status();
+  }
+  if (report.faults > 0) {
+    fail(ExitCode::kUsage, "check",
+         "{} in the token files of {}; call starling-prepare tokens again",
+         counted(report.faults, "fault"), folder);
+  }
+  answer(fmt::format("{}, as written\n", counted(report.tokens, "token")));
+  return 0;
+}
+
 int run_check(const std::string& folder, int threads) {
+  if (has_tokens(folder)) return check_token_files(folder);
   Watcher watcher("record");
   const CheckReport report = check_shards(folder, threads, watcher.watch());
   watcher.finish();
@@ -127,8 +180,9 @@ int run_example(const ExampleTree& tree) {
 
 int run_prepare(int argc, char** argv) {
   CLI::App app{
-      "Makes shards of folders of pictures, which training reads faster than files, and checks "
-      "them; draws pictures to try that with.",
+      "Makes shards of folders of pictures, which training reads faster than files, and token "
+      "files "
+      "of texts; checks them; trains tokenizers; draws pictures to try that with.",
       "starling-prepare"};
   app.require_subcommand(1);
   PrepareOptions options;
@@ -176,8 +230,53 @@ int run_prepare(int argc, char** argv) {
   images->add_option("--threads", options.threads, "that decode (default: all cores)")
       ->check(CLI::Range(1, 1024));
 
-  CLI::App* check = app.add_subcommand("check", "compares every record of DEST with its checksum");
-  check->add_option("DEST", folder, "folder of shards")->required();
+  TokensOptions tokens;
+  CLI::App* of_text =
+      app.add_subcommand("tokens", "texts become train.bin, val.bin and meta.json in DEST");
+  of_text
+      ->add_option("FILE", tokens.texts,
+                   "texts, or folders of texts, and last DEST: the folder for the tokens")
+      ->required()
+      ->expected(2, -1)
+      ->option_text("... DEST");
+  of_text
+      ->add_option("--tokenizer", tokens.tokenizer,
+                   "`bytes`, Hugging Face's tokenizer.json, GPT-2's vocab.json with merges.txt "
+                   "beside it, or tiktoken's ranks")
+      ->capture_default_str();
+  of_text
+      ->add_option("--pattern", tokens.pattern,
+                   "how ranks' tokenizer divides texts into words (default: by the file's name)")
+      ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}));
+  of_text
+      ->add_option("--val-fraction", tokens.val_fraction,
+                   "share of the tokens, at the end, that is for tests")
+      ->check(CLI::Range(0.0, 0.999999))
+      ->capture_default_str();
+  of_text->add_option("--threads", options.threads, "that work (default: all cores)")
+      ->check(CLI::Range(1, 1024));
+
+  TokenizerOptions trained;
+  CLI::App* trains =
+      app.add_subcommand("tokenizer", "trains a tokenizer (byte-level BPE) of texts");
+  trains->add_option("FILE", trained.texts, "texts, or folders of texts")
+      ->required()
+      ->option_text("...");
+  trains->add_option("--vocab", trained.vocab, "tokens in all")
+      ->check(CLI::Range(256, 1 << 24))
+      ->capture_default_str();
+  trains->add_option("--out", trained.out, "tokenizer.json for it")->required();
+  trains->add_option("--special", trained.special,
+                     "a token of its own, such as '<|endoftext|>'; may be given again");
+  trains->add_option("--pattern", trained.pattern, "how texts are divided into words")
+      ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}))
+      ->capture_default_str();
+  trains->add_option("--threads", options.threads, "that count (default: all cores)")
+      ->check(CLI::Range(1, 1024));
+
+  CLI::App* check =
+      app.add_subcommand("check", "compares every record or token of DEST with its checksum");
+  check->add_option("DEST", folder, "folder of shards or token files")->required();
   check->add_option("--threads", options.threads, "that read (default: all cores)")
       ->check(CLI::Range(1, 1024));
 
@@ -221,6 +320,16 @@ int run_prepare(int argc, char** argv) {
     return 0;
   }
   if (*check) return run_check(folder, options.threads);
+  if (*of_text) {
+    tokens.destination = tokens.texts.back();
+    tokens.texts.pop_back();
+    tokens.threads = options.threads;
+    return run_tokens(tokens);
+  }
+  if (*trains) {
+    trained.threads = options.threads;
+    return run_tokenizer(trained);
+  }
   tree.threads = options.threads;
   if (*example) return run_example(tree);
   options.interpolation = interpolation_of(filter);

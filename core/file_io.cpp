@@ -17,6 +17,7 @@
 #include <set>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -148,7 +149,7 @@ AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
     std::random_device random;
     for (int tries = 0; fd_ < 0 && (tries == 0 || (errno == EEXIST && tries < 100)); ++tries) {
       temporary_ = fmt::format("{}.{:0{}x}{}", target_, random(), kDigits, kTemporary);
-      fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
   }
   if (fd_ < 0) {
@@ -216,6 +217,21 @@ void AtomicFile::write_now(const char* at, std::size_t bytes) {
     bytes -= static_cast<std::size_t>(count);
     if (bytes > 0 && count % static_cast<ssize_t>(kPage) != 0) leave_direct();
   }
+}
+
+void AtomicFile::move_end(std::uint64_t from, AtomicFile& to) {
+  if (buffer_) flush();
+  leave_direct();
+  std::vector<char> part(kBuffer);
+  for (std::uint64_t at = from;;) {
+    const ssize_t count = ::pread(fd_, part.data(), part.size(), static_cast<off_t>(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(errno);
+    if (count == 0) break;
+    to.write(part.data(), static_cast<std::size_t>(count));
+    at += static_cast<std::uint64_t>(count);
+  }
+  if (::ftruncate(fd_, static_cast<off_t>(from)) != 0) refuse(errno);
 }
 
 void AtomicFile::commit() {

@@ -50,6 +50,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
+  /// Has another file take what was written from a byte on; this one ends there. Of a regular file.
+  void move_end(std::uint64_t from, AtomicFile& to);
   void commit();
 
  private:

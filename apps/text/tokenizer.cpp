@@ -1,9 +1,10 @@
 #include "apps/text/tokenizer.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 
-#include "core/error.h"
-#include "core/text.h"
+#include "apps/text/bpe.h"
 
 namespace starling {
 namespace {
@@ -17,10 +18,24 @@ class Bytes final : public Tokenizer {
   void encode(std::string_view text, std::vector<std::int32_t>& tokens) const override {
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   }
+  void encode(std::string_view text, const Loop&, const Sink& sink) const override {
+    constexpr std::size_t kPart = 1 << 16;
+    std::vector<std::int32_t> tokens;
+    for (std::size_t at = 0; at < text.size(); at += kPart) {
+      tokens.clear();
+      encode(text.substr(at, kPart), tokens);
+      sink(tokens, tokens.size());
+    }
+  }
   std::string_view bytes_of(std::int32_t token) const override {
     return {&all_[static_cast<std::size_t>(token)], 1};
   }
   std::string text() const override { return "bytes"; }
+  std::string huggingface() const override {
+    BpeParts parts;
+    for (const char byte : all_) parts.tokens.emplace_back(1, byte);
+    return huggingface_text(parts);
+  }
 
  private:
   std::array<char, 256> all_{};
@@ -29,16 +44,6 @@ class Bytes final : public Tokenizer {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> Tokenizer::bytes() { return std::make_shared<Bytes>(); }
-
-std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view text,
-                                                  const std::string& source) {
-  if (text == "bytes") return bytes();
-  fail(ExitCode::kUsage, "tokenizer", {.file = source}, "is '{}'; needed: bytes", shown(text));
-}
-
-std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path) {
-  return parse(path, path);
-}
 
 std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;

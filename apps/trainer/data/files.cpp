@@ -59,6 +59,7 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   if (data_) note_mapping(data_, size_, path_);
   // What lies around a named part is not wanted.
   if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
+  if (data_ && pages == Pages::kInOrder) ::madvise(memory, size_, MADV_SEQUENTIAL);
   // To others the system says that all pages are in memory, lest they watch what the owner reads.
   struct stat status {};
   knows_memory_ = (::fstat(file.descriptor(), &status) == 0 && status.st_uid == ::geteuid()) ||

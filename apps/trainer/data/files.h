@@ -14,9 +14,9 @@ namespace starling {
 /// with the file and the system's reason.
 class MappedFile {
  public:
-  /// Which pages of a file are brought into memory: all at once, or what will_read() and bring()
-  /// name.
-  enum class Pages : std::uint8_t { kAll, kNamed };
+  /// Which pages of a file are brought into memory: all at once, what will_read() and bring() name,
+  /// or what is read, and some that follow.
+  enum class Pages : std::uint8_t { kAll, kNamed, kInOrder };
   explicit MappedFile(const std::string& path, Pages pages = Pages::kAll);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

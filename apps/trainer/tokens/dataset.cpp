@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,8 +16,13 @@
 #include "apps/inference/description.h"
 #include "apps/text/tokenizer.h"
 #include "apps/trainer/data/builtin.h"
+#include "apps/trainer/data/workers.h"
+#include "apps/trainer/tokens/texts.h"
 #include "apps/trainer/tokens/token_files.h"
+#include "core/checksum.h"
 #include "core/error.h"
+#include "core/host.h"
+#include "core/log.h"
 #include "core/text.h"
 
 namespace starling {
@@ -217,6 +223,12 @@ class Tokens final : public Windows {
     if (tokenizer.empty() && meta_)
       tokenizer = meta_->tokenizer == "bytes" ? "bytes" : folder_ + "/" + meta_->tokenizer;
     if (!tokenizer.empty()) set_tokenizer(Tokenizer::read(tokenizer));
+    if (meta_ && !meta_->checksums[meta_->tokenizer].empty() && tokenizer.starts_with(folder_)) {
+      const MappedFile file(tokenizer);
+      if (checksum(file.bytes().data(), file.bytes().size()) != meta_->checksums[meta_->tokenizer])
+        fail(ExitCode::kUsage, "data", {.file = tokenizer},
+             "is not what {}/meta.json tells of; call starling-prepare tokens again", folder_);
+    }
     const std::int64_t known = this->tokenizer() ? this->tokenizer()->vocab() : 0;
     if (meta_ && known != meta_->vocab) {
       fail(ExitCode::kUsage, "data", {.file = folder_ + "/meta.json", .key = "vocab"},
@@ -299,17 +311,36 @@ class Text final : public Windows {
   void open() override {
     if (is_open()) return;
     std::uint32_t checksum = 0;
+    const bool bytes = tokenizer()->text() == "bytes";
+    Workers workers(bytes ? 1 : usable_cores());
     for (const std::string& path : text_files(paths_)) {
-      const MappedFile& file =
-          *files_.emplace_back(std::make_unique<MappedFile>(path, MappedFile::Pages::kNamed));
-      if (file.bytes().empty())
-        fail(ExitCode::kUsage, "data", {.file = path, .key = "data.path"},
-             "is empty; needed: a text");
-      checksum = quick_checksum(file, checksum);
-      add_part(path, {file.bytes().data(), 1, static_cast<std::int64_t>(file.bytes().size())},
-               &file);
+      auto file = std::make_unique<TextFile>(
+          path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
+      checksum = quick_checksum(file->map(), checksum);
+      const std::string_view text = file->text();
+      if (bytes) {  // read where they are
+        add_part(path, {file->map().bytes().data(), 1, static_cast<std::int64_t>(text.size())},
+                 &file->map());
+        files_.push_back(std::move(file));
+        continue;
+      }
+      if (const std::string note = file->note_on_encoding(); !note.empty())
+        log::info("warning: {}", note);  // told by one rank
+      std::vector<std::uint8_t>& made = tokens_.emplace_back();
+      const int width = vocab() > 65536 ? 4 : 2;
+      tokenizer()->encode(text, loop_of(workers),
+                          [&](std::span<const std::int32_t> tokens, std::size_t) {
+                            for (const std::int32_t token : tokens) {
+                              for (int byte = 0; byte < width; ++byte)
+                                made.push_back(static_cast<std::uint8_t>(token >> 8 * byte));
+                            }
+                          });
+      add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
     }
     add_checksum("text", checksum);
+    const std::string meaning = tokenizer()->text();
+    add_checksum("tokenizer", checksum_of({reinterpret_cast<const std::uint8_t*>(meaning.data()),
+                                           meaning.size()}));
     const auto tokens = static_cast<double>(tokens_in_parts());
     finish_parts(static_cast<std::int64_t>(tokens * (1.0 - val_fraction_)), paths_.front());
   }
@@ -317,7 +348,8 @@ class Text final : public Windows {
  private:
   std::vector<std::string> paths_;
   double val_fraction_ = 0.0;
-  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<std::unique_ptr<TextFile>> files_;
+  std::deque<std::vector<std::uint8_t>> tokens_;  ///< of each file, where these are made
 };
 
 }  // namespace

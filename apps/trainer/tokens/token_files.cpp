@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -16,8 +15,6 @@
 
 namespace starling {
 namespace {
-
-namespace fs = std::filesystem;
 
 template <class T>
 std::int64_t read_tokens(const std::uint8_t* from, std::int64_t count, std::int64_t vocab,
@@ -48,35 +45,6 @@ std::uint32_t word(std::span<const std::uint8_t> bytes, std::size_t at) {
 }
 
 }  // namespace
-
-std::vector<std::string> text_files(const std::vector<std::string>& paths) {
-  std::vector<std::string> files;
-  for (const std::string& path : paths) {
-    std::error_code error;
-    if (!fs::is_directory(path, error)) {
-      files.push_back(path);
-      continue;
-    }
-    std::vector<std::string> found;
-    fs::recursive_directory_iterator it(path, error);
-    for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
-      std::error_code ignored;
-      if (it->path().filename().string().starts_with(".")) {
-        it.disable_recursion_pending();
-      } else if (it->is_regular_file(ignored)) {
-        found.push_back(it->path().string());
-      }
-    }
-    if (error)
-      fail(ExitCode::kUsage, "data", "{} cannot be read: {}", shown(path), error.message());
-    if (found.empty())
-      fail(ExitCode::kUsage, "data", "{} has no files; needed: a text", shown(path));
-    std::sort(found.begin(), found.end());
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  if (files.empty()) fail(ExitCode::kUsage, "data", "no files are given; needed: a text");
-  return files;
-}
 
 std::uint32_t TokenSpan::operator[](std::int64_t at) const {
   std::uint32_t token = 0;

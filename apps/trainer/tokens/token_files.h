@@ -11,10 +11,6 @@
 
 namespace starling {
 
-/// The files that paths stand for: what lies in folders, at any depth, by name; names that begin
-/// with a dot are left out. Error(kUsage) where there is none.
-std::vector<std::string> text_files(const std::vector<std::string>& paths);
-
 /// Tokens one after another: little-endian numbers of 1, 2 or 4 bytes.
 struct TokenSpan {
   const std::uint8_t* data = nullptr;

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/text/tokenizer.h"
+
+namespace starling {
+
+/// What a tokenizer of byte-level BPE is made of.
+struct BpeParts {
+  /// Two tokens that become one; earlier ones go first.
+  struct Merge {
+    std::int32_t left = 0, right = 0, result = 0;
+  };
+  /// A token that is found in the text itself, before it is divided into words.
+  struct Added {
+    std::int32_t token = 0;
+    std::string content = {};
+    bool left_blanks = false, right_blanks = false;  ///< takes the white space beside it, too
+    bool late = false;  ///< is looked for where the others have not been found
+  };
+  /// A way of dividing texts, or what the one before has given, into words.
+  struct Division {
+    std::string pattern;
+    bool keeps_rest = true;  ///< what matches nothing is a word, too
+  };
+
+  std::vector<std::string> tokens;  ///< the bytes of each; empty: there is no such token
+  std::vector<Merge> merges;
+  /// Ranks of merges are those of their results: tiktoken's way where one can come about in several
+  bool ranked_by_result = false;
+  bool whole_words = false;  ///< a word that is a token needs no merges
+  std::vector<Division> divisions;
+  bool prefix_space = false;  ///< texts that do not begin with a blank get one
+  std::vector<Added> added;
+  std::string huggingface = {};  ///< tokenizer.json that it was read from; empty: to be made
+};
+
+/// Error(kUsage) that names `source` where a byte has no token, or a pattern is not understood.
+std::shared_ptr<const Tokenizer> make_bpe(BpeParts parts, const std::string& source);
+
+/// GPT-2's letters for bytes, with which its files write tokens: as UTF-8.
+const std::string& letter_of_byte(unsigned char byte);
+/// The bytes that such letters stand for; the text itself where it has others.
+std::string bytes_of_letters(std::string_view letters);
+
+/// tokenizer.json of these parts.
+std::string huggingface_text(const BpeParts& parts);
+
+}  // namespace starling

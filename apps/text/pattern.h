@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace starling {
+
+/// The patterns that tokenizers divide texts by: regular expressions over the categories of
+/// Unicode, of what such patterns have: classes of characters, which may be repeated (`?`, `*`,
+/// `+`, `{2,5}`, possessively too), alternatives, `(?:…)` and `(?i:…)`, which may be left out
+/// (`?`), and `(?=…)`, `(?!…)`. The first alternative that matches is taken, as in Perl, PCRE,
+/// Oniguruma and Rust's fancy-regex.
+class Pattern {
+ public:
+  /// Error(kUsage) that names `source` and what the pattern has that these have not.
+  Pattern(std::string_view pattern, const std::string& source);
+
+  /// Where the match at the beginning of `text` ends; 0: there is none. The text is valid UTF-8.
+  /// Error(kUsage) for a pattern that takes more than a time in proportion.
+  std::size_t match(const char* text, const char* end) const;
+
+ private:
+  friend class PatternReader;
+  /// Characters: by kind (unicode::kind_of), and single ones.
+  struct Class {
+    std::uint64_t kinds = 0;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> ranges = {};  ///< first and last
+    bool negative = false;
+    bool has(std::uint32_t code) const;
+    friend bool operator==(const Class&, const Class&) = default;
+  };
+  enum class Step : std::uint8_t { kRun, kChoice, kAhead, kNotAhead, kMatch };
+  struct Node {
+    Step step = Step::kMatch;
+    bool possessive = false;
+    std::uint64_t bit = 0;  ///< kRun: of the class
+    std::uint32_t least = 1, most = 1;
+    int next = 0;
+    std::vector<int> choices = {};  ///< kChoice: where each alternative begins; kAhead: its inside
+  };
+  struct Budget {
+    const char* end;
+    std::uint64_t steps;
+  };
+
+  /// Of which classes the character is, bit by bit.
+  std::uint64_t classes_at(const char* at, std::uint32_t& bytes) const {
+    const auto byte = static_cast<unsigned char>(*at);
+    if (byte < 0x80) {
+      bytes = 1;
+      return ascii_[byte];
+    }
+    return others_at(at, bytes);
+  }
+  std::uint64_t others_at(const char* at, std::uint32_t& bytes) const;
+  const char* run(int node, const char* at, Budget& budget) const;
+
+  std::string source_;
+  std::vector<Class> classes_;
+  std::vector<Node> nodes_;
+  std::vector<int> firsts_;  ///< where the pattern's alternatives begin
+  /// By class bits of the first character: which alternatives may begin with it
+  std::array<std::uint64_t, 128> ascii_{};
+  std::array<std::uint32_t, 128> ascii_firsts_{};
+  std::array<std::uint64_t, 64> by_kind_{};  ///< of classes without ranges beyond ASCII
+  std::uint64_t with_ranges_ = 0;            ///< the other classes
+};
+
+/// OpenAI's patterns, by name: gpt2, cl100k, o200k; empty where there is no such.
+std::string known_pattern(std::string_view name);
+
+}  // namespace starling
