@@ -3,13 +3,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "apps/inference/description.h"
+#include "apps/text/tokenizer.h"
 #include "apps/trainer/data/dataset.h"
+#include "apps/trainer/tokens/prepare.h"
 #include "apps/trainer/tokens/token_files.h"
 #include "core/config.h"
 #include "tests/apps/data_test_support.h"
@@ -81,7 +85,7 @@ TEST_CASE("apps/tokens: windows of bytes go over the borders of files") {
   const json keys{{"path", {files.at("a.txt"), files.at("b")}},
                   {"sequence_length", 2},
                   {"val_fraction", 0.375}};
-  CHECK(contains(refusal("text", keys), "deeper/x.txt: data.path: is empty; needed: a text"));
+  CHECK(contains(refusal("text", keys), "deeper/x.txt: is empty; needed: a text"));
   std::filesystem::remove_all(files.at("b/deeper"));
   files.text("b/.hidden", "no");
   const auto dataset = opened("text", keys);
@@ -226,6 +230,130 @@ TEST_CASE("apps/tokens: what texts are refused for") {
   CHECK(says("has no files; needed: a text"));
   files.text("t.txt", "abcdefghijklmnop");
   CHECK(says("for which tests must have 5 tokens or more, and 2 are there"));
+}
+
+TEST_CASE("apps/tokens: what is prepared is what a text itself gives") {
+  const Files files;
+  const json numbers = read_json_file("golden/tokenizers.json");
+  const std::string tokenizer = files.text("t.json", numbers["tokenizer"].dump());
+  std::string text;
+  for (const json& part : numbers["texts"]) text += part.get<std::string>();
+  files.text("texts/a.txt", text);
+  files.text("texts/b/b.txt",
+             "the\xff"
+             " end" +
+                 text);  // no UTF-8
+  for (const std::string& name : {std::string("bytes"), tokenizer}) {
+    CAPTURE(name);
+    const std::string folder = files.at("made");
+    TokensOptions options{.texts = {files.at("texts")}, .destination = folder, .tokenizer = name};
+    std::vector<std::string> notes;
+    const PrepareWatch watch{.bad = [&](const Error& e) { notes.emplace_back(e.message()); }};
+    const TokensReport report = prepare_tokens(options, watch);
+    REQUIRE(notes.size() == 1);
+    CHECK(contains(notes[0], "b/b.txt: byte 3 is not UTF-8"));
+    std::map<std::string, std::string> alone;
+    for (const char* file : {"train.bin", "val.bin", "meta.json"})
+      alone[file] = test::read_text(folder + "/" + file);
+    options.threads = 3;
+    prepare_tokens(options, {});
+    for (const auto& [file, content] : alone)
+      CHECK(test::read_text(folder + "/" + file) == content);
+    CHECK(check_tokens(folder, {}).faults == 0);
+
+    const json keys{{"path", files.at("texts")}, {"tokenizer", name}, {"sequence_length", 7}};
+    const auto of_text = opened("text", keys);
+    const auto of_tokens = opened("tokens", {{"path", folder}, {"sequence_length", 7}});
+    const DatasetInfo info = of_text->info(), other = of_tokens->info();
+    CHECK(info.train_samples == other.train_samples);
+    CHECK(info.test_samples == other.test_samples);
+    CHECK(info.tensors == other.tensors);
+    CHECK(info.test_bytes == other.test_bytes);
+    CHECK(info.train_samples == (report.train_tokens - 1) / 7);
+    for (std::int64_t i = 0; i < info.train_samples; ++i)
+      REQUIRE(sample(*of_text, kTrain, i) == sample(*of_tokens, kTrain, i));
+    for (std::int64_t i = 0; i < info.test_samples; ++i)
+      REQUIRE(sample(*of_text, kTest, i) == sample(*of_tokens, kTest, i));
+    ModelDescription description, of_other;
+    info.collate().describe(info, description);
+    other.collate().describe(other, of_other);
+    CHECK(description.tokenizer == of_other.tokenizer);
+    CHECK(description.tokenizer == (name == "bytes" ? name : numbers["tokenizer"].dump()));
+  }
+}
+
+TEST_CASE("apps/tokens: many tokens take 4 bytes each") {
+  const Files files;
+  json whole = read_json_file("golden/tokenizers.json")["tokenizer"];
+  whole["added_tokens"][0]["id"] = 70000;
+  TokensOptions options{.texts = {files.text("t.txt", "a<|endoftext|>the end")},
+                        .destination = files.at("made"),
+                        .tokenizer = files.text("t.json", whole.dump()),
+                        .val_fraction = 0.0};
+  CHECK(prepare_tokens(options, {}).vocab == 70001);
+  const auto dataset = opened("tokens", {{"path", files.at("made")}, {"sequence_length", 3}});
+  CHECK(dataset->info().tensors[0].classes == 70001);
+  CHECK(sample(*dataset, kTrain, 0)[1] == 70000);
+  CHECK(check_tokens(files.at("made"), {}).faults == 0);
+}
+
+TEST_CASE("apps/tokens: a damaged, stopped or refused preparation") {
+  const Files files;
+  TokensOptions options{.texts = {files.text("t.txt", std::string(100, 'x'))},
+                        .destination = files.at("made")};
+  const auto entries = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(files.at("made")))
+      names.insert(entry.path().filename());
+    return names;
+  };
+  CHECK(prepare_tokens(options, {.stop = [] { return true; }}).stopped);
+  CHECK(entries().empty());
+  const std::string whole = options.texts[0];
+  options.texts = {whole, files.at("none.txt")};
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepare_tokens(options, {}); }),
+                 "cannot open " + files.at("none.txt")));
+  options.texts = {whole, files.text("u.txt",
+                                     "\xff\xfe"
+                                     "a")};
+  options.tokenizer = files.text("t.json", Tokenizer::bytes()->huggingface());
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepare_tokens(options, {}); }),
+                 "u.txt: is UTF-16 or UTF-32; needed: UTF-8"));
+  CHECK(entries().empty());
+  options.texts = {files.text("one.txt", "x")};
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepare_tokens(options, {}); }),
+                 "the texts have 1 token, of which --val-fraction 0.1 leaves 0 and 1"));
+  options.texts = {whole};
+  prepare_tokens(options, {});
+  CHECK(entries() == std::set<std::string>{"meta.json", "tokenizer.json", "train.bin", "val.bin"});
+  options.val_fraction = 0.0;
+  options.tokenizer = "bytes";
+  prepare_tokens(options, {});  // over it: no tests now
+  CHECK(!entries().contains("val.bin"));
+  options.val_fraction = 0.1;
+  options.tokenizer = files.at("t.json");
+  prepare_tokens(options, {});
+
+  const auto faults = [&](const std::string& part) {
+    std::string told;
+    const TokensCheck report =
+        check_tokens(files.at("made"), {.bad = [&](const Error& error) { told += error.what(); }});
+    return report.faults > 0 && contains(told, part);
+  };
+  CHECK(check_tokens(files.at("made"), {}).tokens == 100);
+  const std::string train = test::read_text(files.at("made/train.bin"));
+  files.text("made/train.bin", "y" + train.substr(1));
+  CHECK(faults("train.bin: its checksum is"));
+  files.text("made/train.bin", train);
+  std::string tokenizer = test::read_text(files.at("t.json"));
+  tokenizer.replace(tokenizer.find("\"!\": 33"), 7, "\"!\":33 ");
+  files.text("made/tokenizer.json", tokenizer);
+  CHECK(faults("tokenizer.json: its checksum is"));
+  CHECK(contains(refusal("tokens", {{"path", files.at("made")}, {"sequence_length", 3}}),
+                 "tokenizer.json: is not what "));
+  std::filesystem::remove(files.at("made/meta.json"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { check_tokens(files.at("made"), {}); }),
+                 "has token files and no meta.json"));
 }
 
 }  // namespace
