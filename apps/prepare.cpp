@@ -263,7 +263,7 @@ int run_prepare(int argc, char** argv) {
       ->required()
       ->option_text("...");
   trains->add_option("--vocab", trained.vocab, "tokens in all")
-      ->check(CLI::Range(256, 1 << 24))
+      ->check(CLI::Range(256, 1 << 20))
       ->capture_default_str();
   trains->add_option("--out", trained.out, "tokenizer.json for it")->required();
   trains->add_option("--special", trained.special,

@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
-constexpr std::int64_t kMostTokens = 1 << 24;
+constexpr std::int64_t kMostTokens = 1 << 20;
 
 template <class... Args>
 [[noreturn]] void refuse(const std::string& source, const std::string& key,
