@@ -1,4 +1,5 @@
-// starling-predict: what a trained model sees in pictures, or in rows of a table.
+// starling-predict: what a trained model sees in pictures, or in rows of a table, and how it goes
+// on with a text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,8 +16,10 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "apps/inference/generation.h"
 #include "apps/inference/inference.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/console.h"
@@ -38,6 +41,8 @@ struct PredictOptions {
   std::int64_t top = 5;
   bool json = false;
   InferenceOptions inference;
+  std::optional<std::string> prompt;
+  GenerateOptions generate;
 };
 
 bool named_as_picture(const fs::path& path) {
@@ -184,8 +189,35 @@ ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
   return result;
 }
 
+/// Goes on with the prompt: the text as it is made, or one JSON object.
+ExitCode generate(InferenceModel& model, const PredictOptions& options) {
+  const std::string& prompt = *options.prompt;
+  if (options.json) {
+    const Generated made = model.generate(prompt, options.generate);
+    const nlohmann::ordered_json line{{"prompt", prompt},
+                                      {"text", made.text},
+                                      {"tokens", made.tokens},
+                                      {"tokens_per_second", made.tokens_per_second}};
+    answer(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return ExitCode::kOk;
+  }
+  bool begun = false;
+  model.generate(prompt, options.generate, [&](std::string_view piece) {
+    if (!std::exchange(begun, true)) answer(prompt);
+    answer(std::string(piece));
+  });
+  answer("\n");
+  return ExitCode::kOk;
+}
+
 ExitCode predict(const PredictOptions& options) {
+  check_options(options.generate);
   const auto model = load_model(options.model, options.inference);
+  if (options.prompt && options.inputs.empty()) return generate(*model, options);
+  if (options.prompt || model->is_language_model())
+    fail(ExitCode::kUsage, "predict", "{} is {}; give {}", options.model,
+         model->is_language_model() ? "a language model" : "no language model",
+         model->is_language_model() ? "--prompt TEXT, and no files" : "files, and no --prompt");
   if (model->columns()) return predict_tables(*model, options);
   const std::vector<std::string> files = files_of(options.inputs);
   const int threads = options.inference.threads > 0 ? options.inference.threads : usable_cores();
@@ -222,20 +254,34 @@ int run_predict(int argc, char** argv) {
   PredictOptions options;
   CLI::App app{
       "Classifies pictures with a trained model: a line a picture, most probable class first. Of a "
-      "model of a table's rows, a line a row of CSV files.",
+      "model of a table's rows, a line a row of CSV files. A language model goes on with a text.",
       "starling-predict"};
   app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
   app.add_option("pictures", options.inputs,
-                 "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows")
-      ->required();
+                 "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows");
   app.add_option("--top", options.top, "how many classes a line names")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   app.add_flag("--json", options.json,
                "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", "
                "\"probability\"}]}; of another task {\"file\", "
-               "\"outputs\"}; of a table's row also \"row\", the names being row 1; bytes of a "
+               "\"outputs\"}; of a text {\"prompt\", \"text\", \"tokens\", "
+               "\"tokens_per_second\"}, the new ones; of a table's row also \"row\", the names "
+               "being row 1; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
+  app.add_option("--prompt", options.prompt, "of a language model: the text that it goes on with");
+  app.add_option("--tokens", options.generate.tokens, "how many tokens it adds")
+      ->capture_default_str();
+  app.add_option("--temperature", options.generate.temperature,
+                 "what logits are divided by; 0: the most probable token is taken each time")
+      ->capture_default_str();
+  app.add_option("--top-k", options.generate.top_k,
+                 "only the k most probable tokens are drawn; 0: all")
+      ->capture_default_str();
+  app.add_option("--top-p", options.generate.top_p,
+                 "only the most probable tokens that have this probability together are drawn")
+      ->capture_default_str();
+  app.add_option("--seed", options.generate.seed, "of the draws")->capture_default_str();
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -245,6 +291,9 @@ int run_predict(int argc, char** argv) {
                  "shared library with a layer or model that is not built in")
       ->allow_extra_args(false);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
+  if (!options.prompt && options.inputs.empty())
+    fail(ExitCode::kUsage, "predict",
+         "nothing is given for the model; needed: pictures, a table, or --prompt TEXT");
   return static_cast<int>(predict(options));
 }
 

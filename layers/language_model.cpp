@@ -58,7 +58,7 @@ FileNames LanguageModel::file_names() const {
   return names;
 }
 
-LanguageModel* Model::language_model() { return dynamic_cast<LanguageModel*>(root_.get()); }
+LanguageModel* Model::language_model() const { return dynamic_cast<LanguageModel*>(root_.get()); }
 
 double LanguageModel::flop_per_token() {
   double parameters = static_cast<double>(head_->shape.elements());

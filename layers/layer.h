@@ -199,7 +199,7 @@ class Model {
   /// See Layer::file_names.
   FileNames file_names() const { return root_->file_names(); }
   /// The model as one of text (layers/language_model.h); null where it is none.
-  LanguageModel* language_model();
+  LanguageModel* language_model() const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,10 +10,12 @@
 #include <utility>
 
 #include "apps/inference/description.h"
+#include "apps/inference/generation.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/plugins.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
+#include "apps/text/tokenizer.h"
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -101,6 +104,15 @@ class LoadedModel final : public InferenceModel {
     description_ = description_of(file, source_);
     model_ = described_model(description_, source_);
     views_ = described_views(description_, source_);
+    if (is_language_model() && !description_.tokenizer.empty()) {
+      tokenizer_ = Tokenizer::parse(description_.tokenizer, source_ + ": starling.tokenizer");
+      if (tokenizer_->vocab() > output().back())
+        fail(
+            ExitCode::kUsage, "model file",
+            "{}: starling.tokenizer has {} tokens, the model {}; needed: the tokenizer that it was "
+            "trained with",
+            source_, tokenizer_->vocab(), output().back());
+    }
     separate_outputs_ = has_separate_outputs(description_, source_);
     // A model may have more outputs than its data had classes (model.num_classes): programs index
     // the names by output.
@@ -131,6 +143,9 @@ class LoadedModel final : public InferenceModel {
   const std::string& config() const override { return description_.config; }
 
   std::vector<float> logits(std::span<const float> batch) override {
+    if (is_language_model())
+      fail(ExitCode::kUsage, "inference", "{}: a language model takes tokens; call generate()",
+           source_);
     const std::int64_t samples = samples_of(batch.size(), "numbers");
     if (samples == 0) return {};
     Tensor numbers(*backend_, input().with_batch(samples), DType::kFloat32);
@@ -205,7 +220,67 @@ class LoadedModel final : public InferenceModel {
          source_, file);
   }
 
+  bool is_language_model() const override { return model_->language_model() != nullptr; }
+
+  Generated generate(std::string_view prompt, const GenerateOptions& options,
+                     const EachPiece& each) override {
+    need_text();
+    if (!tokenizer_)
+      fail(ExitCode::kUsage, "generate",
+           "{}: has no metadata starling.tokenizer, so a text is no tokens for it; give tokens",
+           source_);
+    std::vector<std::int32_t> tokens;
+    tokenizer_->encode(prompt, tokens);
+    return generate(std::span<const std::int32_t>(tokens), options, each);
+  }
+
+  Generated generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
+                     const EachPiece& each) override {
+    need_text();
+    check_options(options);
+    // What a model has beyond its tokenizer's tokens stands for no text
+    const std::int64_t vocab = tokenizer_ ? tokenizer_->vocab() : output().back();
+    if (prompt.empty())
+      fail(ExitCode::kUsage, "generate", {.key = "prompt"},
+           "is empty; needed: a text to go on with, be it a line break");
+    for (const std::int32_t token : prompt) {
+      if (token < 0 || token >= vocab)
+        fail(ExitCode::kUsage, "generate", {.key = "prompt"}, "has token {}; allowed: 0 to {}",
+             token, vocab - 1);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    Generated result;
+    TextContext text(*model_->language_model(), *backend_);
+    std::size_t told = 0;  // bytes of the text
+    const auto tell = [&](std::size_t end) {
+      if (each && end > told) each(std::string_view(result.text).substr(told, end - told));
+      told = std::max(told, end);
+    };
+    std::vector<float> logits = text.after(prompt);
+    for (;;) {
+      const std::int32_t token = choose_token(
+          std::span(logits).first(static_cast<std::size_t>(vocab)), options, text.tokens());
+      result.tokens.push_back(token);
+      if (tokenizer_) result.text += tokenizer_->bytes_of(token);
+      tell(whole_characters(result.text));
+      if (static_cast<std::int64_t>(result.tokens.size()) == options.tokens) break;
+      logits = text.after({&token, 1});
+    }
+    tell(result.text.size());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    result.tokens_per_second =
+        static_cast<double>(options.tokens) / std::max(seconds.count(), 1e-9);
+    return result;
+  }
+
  private:
+  void need_text() const {
+    if (is_language_model()) return;
+    fail(ExitCode::kUsage, "generate",
+         "{}: is no language model (gpt2, llama), so it goes on with no text; its inputs are {}",
+         source_, input().text());
+  }
+
   void need_pictures() const {
     if (description_.pictures) return;
     fail(ExitCode::kUsage, "inference", "{}: its inputs are no images but {} numbers", source_,
@@ -232,6 +307,7 @@ class LoadedModel final : public InferenceModel {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::vector<TestView> views_;
+  std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
   bool separate_outputs_ = false;
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/inference/table.h"
@@ -14,6 +16,10 @@
 //     auto model = starling::load_model("runs/quickstart");  // or a model.safetensors
 //     std::vector<float> logits = model->logits(model->read_picture("cat.jpg"));
 //     std::string name = model->classes()[starling::largest(logits)[0]];
+//
+// A language model goes on with a text:
+//
+//     auto text = starling::load_model("runs/gpt")->generate("Once upon a time", {.tokens = 100});
 
 namespace starling {
 
@@ -24,6 +30,27 @@ struct InferenceOptions {
   /// Shared libraries with layers or models that the file's model needs. Never taken from the file.
   std::vector<std::string> plugins;
 };
+
+/// How a text goes on.
+struct GenerateOptions {
+  std::int64_t tokens = 200;  ///< new ones, 1 or more
+  /// What logits are divided by; 0: the largest logit's token is taken, of equal ones the first
+  double temperature = 1.0;
+  std::int64_t top_k = 0;  ///< only tokens with the k largest logits are drawn; 0: all
+  /// Of those only the most probable that together have at least this probability, in (0, 1]
+  double top_p = 1.0;
+  std::uint64_t seed = 1;  ///< of the draws
+};
+
+/// What a model has made of a prompt: new tokens alone.
+struct Generated {
+  std::string text;  ///< of the tokens; empty where the model says no tokenizer
+  std::vector<std::int32_t> tokens;
+  double tokens_per_second = 0.0;  ///< the prompt's pass included
+};
+
+/// Gets the text as it is made: whole characters, one piece after another.
+using EachPiece = std::function<void(std::string_view piece)>;
 
 /// A model as it was trained, with its parameters: batches in, logits out. One thread at a time
 /// uses it.
@@ -61,6 +88,19 @@ class InferenceModel {
   /// A CSV file's rows, for logits(): columns by name, normalised as in training. Error(kUsage)
   /// names file, row and column.
   virtual TableRows read_table(const std::string& file) const = 0;
+
+  /// Whether it is a language model: {T} tokens in, a logit for each token of a vocabulary behind
+  /// each of them out. It has generate() in place of logits().
+  virtual bool is_language_model() const = 0;
+  /// How the model goes on with a text, by the tokenizer that it was trained with; the same tokens
+  /// on every machine with the same logits. A text longer than the model's context loses its oldest
+  /// half when it is full, and again. Error(kUsage) where the prompt is empty, an option is not
+  /// allowed, or the model is of no text.
+  virtual Generated generate(std::string_view prompt, const GenerateOptions& options = {},
+                             const EachPiece& each = {}) = 0;
+  /// The same with tokens.
+  virtual Generated generate(std::span<const std::int32_t> prompt,
+                             const GenerateOptions& options = {}, const EachPiece& each = {}) = 0;
 };
 
 /// Softmax of one sample's logits.

@@ -33,6 +33,7 @@ const std::map<std::string, const char*> kBeside = {
     {"regression", R"({"data": {"type": "csv"}})"},
     {"mse", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
     {"l1", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
+    {"language_model", R"({"data": {"type": "text"}})"},
     {"huber", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
 };
 

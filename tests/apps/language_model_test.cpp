@@ -21,7 +21,7 @@ namespace {
 
 using test::Program;
 
-constexpr std::int64_t kLength = 6, kVocab = 11, kTrain = 50, kTest = 7;
+constexpr std::int64_t kWindow = 6, kSymbols = 11, kTexts = 50, kTestTexts = 7;
 constexpr double kTestBytes = 100.0;
 
 /// Tokens that follow each other by a rule with exceptions; of some samples few targets count, of
@@ -32,11 +32,11 @@ class Letters final : public Dataset {
       : ignores_(section.boolean("ignores", true, "")),
         says_so_(section.boolean("all_count", false, "")) {}
   DatasetInfo info() const override {
-    DatasetInfo info{.tensors = {{"tokens", Shape{kLength}, DType::kInt32, kVocab},
-                                 {"targets", Shape{kLength}, DType::kInt32, kVocab}},
+    DatasetInfo info{.tensors = {{"tokens", Shape{kWindow}, DType::kInt32, kSymbols},
+                                 {"targets", Shape{kWindow}, DType::kInt32, kSymbols}},
                      .task = "language_model",
-                     .train_samples = kTrain,
-                     .test_samples = kTest};
+                     .train_samples = kTexts,
+                     .test_samples = kTestTexts};
     info.all_count = says_so_;
     info.test_bytes = kTestBytes;
     return info;
@@ -49,10 +49,10 @@ class Letters final : public Dataset {
       const std::int64_t of = index * 8 + i + (split == Split::kTest ? 100000 : 0);
       return static_cast<std::int32_t>((static_cast<std::uint32_t>(of) * 2654435761u) >> 16);
     };
-    for (std::int64_t i = 0; i < kLength; ++i) {
-      tokens[i] = draw(i) % kVocab;
+    for (std::int64_t i = 0; i < kWindow; ++i) {
+      tokens[i] = draw(i) % kSymbols;
       const bool counts = !ignores_ || (index % 5 != 3 && draw(i + 3) % 7 > index % 6);
-      targets[i] = counts ? (2 * tokens[i] + 1) % kVocab : functions::kIgnoreIndex;
+      targets[i] = counts ? (2 * tokens[i] + 1) % kSymbols : functions::kIgnoreIndex;
     }
   }
 
@@ -143,26 +143,26 @@ void check_tests(Transport& transport) {
   const EvaluationResult result = run.test();
   // The same by hand
   double loss = 0.0, right = 0.0, count = 0.0;
-  for (std::int64_t sample = 0; sample < kTest; ++sample) {
-    const Tensor tokens(*run.backend, Shape{1, kLength}, DType::kInt32),
-        targets(*run.backend, Shape{1, kLength}, DType::kInt32);
+  for (std::int64_t sample = 0; sample < kTestTexts; ++sample) {
+    const Tensor tokens(*run.backend, Shape{1, kWindow}, DType::kInt32),
+        targets(*run.backend, Shape{1, kWindow}, DType::kInt32);
     std::byte* const out[] = {tokens.raw(), targets.raw()};
     run.config.data.dataset->read(Dataset::Split::kTest, sample, out);
     Pass pass{*run.backend};
     const Tensor logits = run.config.model->forward(Variable(tokens), pass).value();
-    for (std::int64_t i = 0; i < kLength; ++i) {
+    for (std::int64_t i = 0; i < kWindow; ++i) {
       const std::int32_t target = targets.data<std::int32_t>()[i];
       if (target == functions::kIgnoreIndex) continue;
-      const double* row = logits.data<double>() + i * kVocab;
+      const double* row = logits.data<double>() + i * kSymbols;
       double sum = 0.0;
-      for (std::int64_t c = 0; c < kVocab; ++c) sum += std::exp(row[c]);
+      for (std::int64_t c = 0; c < kSymbols; ++c) sum += std::exp(row[c]);
       loss += std::log(sum) - row[target];
-      right += std::max_element(row, row + kVocab) - row == target ? 1.0 : 0.0;
+      right += std::max_element(row, row + kSymbols) - row == target ? 1.0 : 0.0;
       count += 1.0;
     }
   }
   REQUIRE(count > 0.0);
-  CHECK(count < kTest * kLength);
+  CHECK(count < kTestTexts * kWindow);
   CHECK(test::value_of(result, "loss") == doctest::Approx(loss / count).epsilon(1e-12));
   CHECK(test::value_of(result, "perplexity") ==
         doctest::Approx(std::exp(loss / count)).epsilon(1e-12));

@@ -26,7 +26,7 @@ using test::contains;
 using test::error_of;
 using test::Folder;
 
-constexpr std::int64_t kInputs = 4, kTargets = 2, kTrain = 64, kTest = 10;
+constexpr std::int64_t kInputs = 4, kTargets = 2, kTrainLines = 64, kTestLines = 10;
 
 /// The target is a linear function of the input: what a linear layer can learn without a rest.
 double weight_of(std::int64_t target, std::int64_t input) {
@@ -50,8 +50,8 @@ class Lines final : public Dataset {
   DatasetInfo info() const override {
     return {.tensors = {{"input", Shape{kInputs}}, {"target", Shape{kTargets}}},
             .task = "test_regression",
-            .train_samples = kTrain,
-            .test_samples = kTest};
+            .train_samples = kTrainLines,
+            .test_samples = kTestLines};
   }
   void open() override {}
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
@@ -72,8 +72,8 @@ class Words final : public Dataset {
                         {"label", Shape{}, DType::kInt32, kFamilies}},
             .task = "classification",
             .classes = kFamilies,
-            .train_samples = kTrain,
-            .test_samples = kTest};
+            .train_samples = kTrainLines,
+            .test_samples = kTestLines};
   }
   void open() override {}
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
@@ -195,13 +195,13 @@ TEST_CASE(
     for (std::int64_t i = 0; i < kInputs; ++i)
       CHECK(weight[static_cast<std::size_t>(t * kInputs + i)] ==
             doctest::Approx(weight_of(t, i)).epsilon(1e-3));
-    for (std::int64_t sample = 0; sample < kTest; ++sample) {
+    for (std::int64_t sample = 0; sample < kTestLines; ++sample) {
       double output = bias[static_cast<std::size_t>(t)];
       for (std::int64_t i = 0; i < kInputs; ++i)
         output += weight[static_cast<std::size_t>(t * kInputs + i)] *
                   static_cast<double>(input_of(Dataset::Split::kTest, sample, i));
       const double rest = output - static_cast<double>(target_of(Dataset::Split::kTest, sample, t));
-      loss += rest * rest / static_cast<double>(kTest * kTargets);
+      loss += rest * rest / static_cast<double>(kTestLines * kTargets);
     }
   }
   CHECK(summary["test_loss"].get<double>() / loss == doctest::Approx(1.0).epsilon(1e-6));

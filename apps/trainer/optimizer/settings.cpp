@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
 #include "core/others_keys.h"
 #include "kernels/gpu_update.h"
+#include "layers/language_model.h"
+#include "layers/linear.h"
 
 namespace starling {
 namespace {
@@ -105,6 +109,34 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
   }
 }
 
+/// Adds the group of a language model's tables and its head where the rule makes matrices
+/// orthogonal: they are no matrices that vectors go through, and stay adamw's, as Muon's authors
+/// have it. Groups of the config come before it.
+void add_tables(const ConfigSection& optimizer, const Model& model, OptimizerSettings& settings) {
+  LanguageModel* const text = model.language_model();
+  nlohmann::json keys = optimizer.resolved();
+  if (!text || !keys.value("orthogonal", false)) return;
+  std::set<const Parameter*> products;
+  text->for_each([&](Layer& layer) {
+    if (auto* const linear = dynamic_cast<Linear*>(&layer)) products.insert(&linear->weight());
+  });
+  products.erase(&text->head());
+  std::string names;
+  for (const Parameter* parameter : model.parameters()) {
+    if (!parameter->is_weight() || products.count(parameter) > 0) continue;
+    names += names.empty() ? "^(" : "|";
+    for (const char c : parameter->name) names += (c == '.' ? "\\" : "") + std::string(1, c);
+  }
+  if (names.empty()) return;
+  keys["orthogonal"] = false;
+  for (const char* key : {"type", "lr", "decay", "groups", "freeze"}) keys.erase(key);
+  ConfigSection section(keys, optimizer.path("groups"));
+  ParameterGroup group;
+  group.match = std::regex(names + ")$", std::regex::ECMAScript);
+  group.rule = optimizers().make(settings.type, optimizer.path("type"), section);
+  settings.groups.push_back(std::move(group));
+}
+
 /// Checkpoints tell states apart by their names.
 void check_states(const ConfigSection& optimizer, const OptimizerRule& rule,
                   const std::string& type) {
@@ -168,6 +200,7 @@ void read_optimizer(ConfigSection& root, const Model* model, const std::string& 
   if (!root.describing())
     settings.rule = optimizers().make(type, optimizer.path("type"), optimizer);
   read_groups(optimizer, model, settings);
+  if (model) add_tables(optimizer, *model, settings);
   read_frozen(optimizer, model);
   if (!root.describing()) {
     refuse_others_keys(optimizers(), optimizer, type);

@@ -56,7 +56,10 @@ std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before) {
 /// (i + 1) T.
 class Windows : public Dataset {
  public:
-  Windows() { info_.task = "language_model"; }
+  Windows() {
+    info_.task = "language_model";
+    info_.all_count = true;
+  }
 
   DatasetInfo info() const override { return info_; }
   bool countable() const override { return true; }

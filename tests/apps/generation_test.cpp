@@ -1,0 +1,150 @@
+// How a language model goes on with a text: which token is drawn, and what it sees of a long text.
+#include "apps/inference/generation.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "layers/layer.h"
+#include "tests/support/errors.h"
+
+namespace starling {
+namespace {
+
+using test::contains;
+using test::error_of;
+
+constexpr std::int64_t kContext = 6, kWords = 13;
+
+std::unique_ptr<Model> tiny_gpt2() {
+  register_builtin_layers();
+  register_builtin_models();
+  const nlohmann::json keys{{"type", "gpt2"}, {"layers", 2},         {"heads", 2},
+                            {"width", 8},     {"context", kContext}, {"vocab", kWords}};
+  ConfigSection section(keys, "test");
+  return make_model(section, Shape{kContext}, kWords);
+}
+
+/// What tokens come to without a cache: the last row of the logits of all of them at once.
+std::vector<double> last_logits(Model& model, Backend& backend,
+                                const std::vector<std::int32_t>& tokens) {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const Tensor input(backend, Shape{1, count}, DType::kInt32);
+  backend.copy_from_host(tokens.data(), input);
+  Pass pass{backend};
+  const Tensor logits = model.forward(Variable(input), pass).value();
+  const double* row = logits.data<double>() + (count - 1) * kWords;
+  return {row, row + kWords};
+}
+
+/// The rule of a full context, one token after another.
+void grow(std::vector<std::int32_t>& window, std::int32_t token) {
+  if (window.size() == kContext) window.erase(window.begin(), window.begin() + kContext / 2);
+  window.push_back(token);
+}
+
+void check_close(const std::vector<float>& found, const std::vector<double>& wanted) {
+  REQUIRE(found.size() == wanted.size());
+  for (std::size_t i = 0; i < found.size(); ++i)
+    CHECK(static_cast<double>(found[i]) == doctest::Approx(wanted[i]).epsilon(1e-6));
+}
+
+TEST_CASE("generation: a text that grows is what its window is at once, far beyond the context") {
+  CpuBackend backend(1);
+  const auto model = tiny_gpt2();
+  model->allocate(backend, DType::kFloat64);
+  model->initialise(3);
+  TextContext text(*model->language_model(), backend);
+  std::vector<std::int32_t> window, all{4, 1, 9};
+  for (const std::int32_t token : all) grow(window, token);
+  std::vector<float> logits = text.after(all);
+  for (int step = 0; step < 20; ++step) {
+    CAPTURE(step);
+    const std::vector<double> wanted = last_logits(*model, backend, window);
+    check_close(logits, wanted);
+    const std::int32_t token = choose_token(logits, {.temperature = 0.0}, text.tokens());
+    CHECK(token == std::max_element(wanted.begin(), wanted.end()) - wanted.begin());
+    const auto drawn = static_cast<std::int32_t>((token + step) % kWords);
+    all.push_back(drawn);
+    grow(window, drawn);
+    logits = text.after({&drawn, 1});
+  }
+  // A prompt of as many tokens is as if they had come one by one
+  TextContext at_once(*model->language_model(), backend);
+  check_close(at_once.after(all), last_logits(*model, backend, window));
+  CHECK(at_once.tokens() == static_cast<std::int64_t>(all.size()));
+  model->drop_memory();
+}
+
+TEST_CASE("generation: which tokens are drawn") {
+  const std::vector<float> logits{1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 2.0f};
+  const auto counts = [&](const GenerateOptions& options) {
+    std::map<std::int32_t, double> result;
+    for (std::int64_t position = 0; position < 4000; ++position)
+      result[choose_token(logits, options, position)] += 1.0 / 4000;
+    return result;
+  };
+  CHECK(choose_token(logits, {.temperature = 0.0}, 5) == 1);  // the first of equal ones
+  std::map<std::int32_t, double> all = counts({});
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    CHECK(std::abs(all[static_cast<std::int32_t>(i)] -
+                   std::exp(static_cast<double>(logits[i])) / sum) < 0.025);
+  // Equal ones of the k-th stay, as Hugging Face's warper has it
+  CHECK(counts({.top_k = 1}).size() == 2);
+  CHECK(counts({.top_k = 3}).size() == 4);
+  CHECK(counts({.top_k = 100}).size() == all.size());
+  // 1 and 3 have 0.37 each, 2 and 5 have 0.136 each
+  CHECK(counts({.top_p = 0.3}).size() == 1);
+  CHECK(counts({.top_p = 0.5}).size() == 2);
+  const auto three = counts({.top_p = 0.8});
+  CHECK(three.size() == 3);
+  CHECK(three.count(2) == 1);  // the lower number of equal ones
+  // Of four that top_k leaves the first has a larger share than of all
+  CHECK(counts({.top_k = 2, .top_p = 0.45}).size() == 1);
+  // A high temperature makes all alike
+  for (const auto& [token, share] : counts({.temperature = 100.0}))
+    CHECK(std::abs(share - 1.0 / 6) < 0.025);
+  // By seed and position
+  const auto text_of = [&](std::uint64_t seed) {
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t position = 0; position < 50; ++position)
+      tokens.push_back(choose_token(logits, {.seed = seed}, position));
+    return tokens;
+  };
+  CHECK(text_of(1) == text_of(1));
+  CHECK(text_of(1) != text_of(2));
+  const std::vector<float> wrong{1.0f, std::numeric_limits<float>::quiet_NaN()};
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { choose_token(wrong, {}, 7); }),
+                 "token 7 are no finite numbers"));
+}
+
+TEST_CASE("generation: options that are not allowed, and characters that are not whole") {
+  const auto refused = [](const GenerateOptions& options) {
+    return error_of(ExitCode::kUsage, [&] { check_options(options); });
+  };
+  CHECK(contains(refused({.tokens = 0}), "tokens: is 0; allowed: >= 1"));
+  CHECK(contains(refused({.temperature = -0.5}), "temperature: is -0.5; allowed: >= 0"));
+  CHECK(contains(refused({.temperature = std::nan("")}), "temperature: is nan"));
+  CHECK(contains(refused({.top_k = -1}), "top-k: is -1"));
+  CHECK(contains(refused({.top_p = 0.0}), "top-p: is 0; allowed: above 0"));
+  CHECK(contains(refused({.top_p = 1.5}), "top-p: is 1.5"));
+  const std::string text = "a\xC3\xA4\xE2\x82\xAC\xF0\x9F\x90\xA6";  // a, ä, €, a bird
+  std::vector<std::size_t> whole;
+  for (std::size_t end = 0; end <= text.size(); ++end)
+    whole.push_back(whole_characters(std::string_view(text).substr(0, end)));
+  CHECK(whole == std::vector<std::size_t>{0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10});
+  CHECK(whole_characters("\x80\x80\x80\x80") == 4);
+}
+
+}  // namespace
+}  // namespace starling
