@@ -191,5 +191,57 @@ TEST_CASE("language_model: what does not fit is refused by name") {
 )table");
 }
 
+/// A tiny GPT-2 of bytes.
+void write_gpt2(const Program& program) {
+  std::string words;
+  for (int i = 0; i < 120; ++i) words += "fox " + std::to_string(i * i % 97) + " and dog\n";
+  program.write("words.txt", words);
+  program.write("run.json", R"({"data": {"type": "text", "path": "words.txt",
+      "sequence_length": 16},
+    "model": {"type": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 16},
+    "optimizer": {"type": "adamw", "lr": 0.01}, "batch_size": 2, "steps": 8, "log_every": 1,
+    "threads": 1, "tensorboard": false, "evaluate": {"every_steps": 4}})");
+}
+
+TEST_CASE("language_model: what training has besides goes with it") {
+  const Program program;
+  write_gpt2(program);
+  program.play(R"table(
+0 1 | a plan | FLOP a token: [0-9.e+]+, of products forward and backward | run.json --dry-run
+0 1 | a rate | tokens a second expected, a rank with 1 thread: about [0-9]+, at most [0-9]+ by arithmetic | run.json --dry-run
+0 1 | as it is | tokens/s  MFU [0-9.]+%  | run.json --output straight
+0 1 | interrupted | done | run.json --output half | steps=4
+0 1 | goes on | continuing after step 4 | run.json --output half --resume latest
+same straight half
+0 1 | whole | done | run.json --output whole | batch_size=8 | precision=fp64
+0 1 | in micro-batches | done | run.json --output cut | accumulate=4 | precision=fp64
+0 2 | in bf16, clipped, with averages | test ema_loss | run.json --output many | precision=bf16 | accumulate=2 | clip_norm=1 | ema={"decay":0.9} | optimizer.groups=[{"match":"wpe","lr_scale":0.5}]
+0 2 | whose ranks are compared | done | run.json --output verified | sync={"algorithm":"allreduce","verify":2}
+0 2 | int8 gossip | done | run.json --output int8 | sync.exchange=int8
+0 2 | outer steps | done | run.json --output diloco | sync.algorithm={"type":"diloco","period":2}
+0 2 | then with other ranks | done | run.json --output other | checkpoint.every_steps=4 | steps=4
+0 1 | go on | from step 4 on 1 rank in place of 2 | run.json --output other --resume latest --elastic
+0 1 | muon | done | run.json --output muon | optimizer={"type":"muon","lr":0.01}
+0 1 | which leaves tables alone | done | run.json --output named | optimizer={"type":"muon","lr":0.01,"groups":[{"match":"^transformer.w[tp]e","orthogonal":false}]}
+same muon named
+0 1 | an early end by the loss | done | run.json --output early | early_stopping={"patience":2}
+0 1 | the best by it too | done | run.json --output best | checkpoint={"best":true}
+0 1 | a rate | ^suggested|^the loss does not fall | run.json --lr-find rates.csv
+0 1 | right gradients | gradients agree with central differences | run.json --check-gradients
+0 1 | measured anew | "test_bits_per_byte" | --evaluate straight
+2 1 | longer than the context | a sequence of at most 16 tokens | run.json --dry-run | data.sequence_length=17
+2 1 | fewer tokens than the data has | the model has scores for 100 tokens, the data has 256 | run.json --dry-run | model.vocab=100
+)table");
+  check_equal_runs(program, "whole", "cut");
+  CHECK(nlohmann::json::parse(program.read("best/summary.json"))["best"].contains("test_loss"));
+  const std::string line = program.read("straight/metrics.jsonl");
+  for (const char* key : {"tokens_per_second", "model_flop_utilization", "test_perplexity"})
+    CHECK(line.find(key) != std::string::npos);
+  const auto summary = nlohmann::json::parse(program.read("straight/summary.json"));
+  CHECK(summary["tokens_per_second"].get<double>() ==
+        doctest::Approx(16 * summary["samples_per_second"].get<double>()));
+  CHECK(summary["peak"]["of"].get<std::string>().find("measured here") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace starling

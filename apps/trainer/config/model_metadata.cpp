@@ -46,7 +46,7 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
     const nlohmann::json trained =
         config == file.metadata.end() ? nlohmann::json() : parse_json(config->second, source);
     if (trained.is_object() && trained.contains(fraction) && trained[fraction].is_number() &&
-        trained[fraction] > 0.0) {
+        trained[fraction] > 0.0 && trained["data"].value("type", "") == "image_folder") {
       log::info(
           "warning: {} does not say which pictures its run set aside, as files of this version do: "
           "some that it was trained on may be tested",

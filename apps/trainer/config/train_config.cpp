@@ -163,7 +163,8 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
   config.source = source;
   config.resolved = root.resolved();
   config.written = given;
-  if (check_size) check_data_size(config, source, site);
+  // What opens for a dry run too is checked once it is open
+  if (check_size && !config.data.dataset->countable()) check_data_size(config, source, site);
   return config;
 }
 
