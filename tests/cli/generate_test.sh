@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# How a trained language model goes on with a text, by its file alone. Which token is drawn is
+# tests/apps/generation_test.cpp's.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+predict=$build/bin/starling-predict
+
+for i in $(seq 1 60); do echo "Der Fuchs Nr. $((i * i % 97)) läßt grüßen 🦊"; done >text.txt
+cat >run.json <<'END'
+{"data": {"type": "text", "path": "text.txt", "sequence_length": 32},
+ "model": {"type": "gpt2", "layers": 2, "heads": 2, "width": 32, "context": 32},
+ "batch_size": 4, "steps": 120, "optimizer": {"type": "adamw", "lr": 0.01}, "log_every": 20, "threads": 1, "evaluate": {"every_epochs": 0}}
+END
+check "a language model, on 2 ranks" 0 "test loss .*test perplexity .*test bits_per_byte .*test token_accuracy" ranks 2 "$train" run.json --output run
+check "goes on with a text" 0 "^Der Fuchs" "$predict" run --prompt "Der Fuchs" --tokens 20
+check "as JSON, by its file alone" 0 '^\{"prompt":"Der","text":.*,"tokens":\[[0-9]+,[0-9]+,[0-9]+\],"tokens_per_second":[0-9.]+\}$' \
+  "$predict" run/model.safetensors --prompt Der --tokens 3 --json
+drawn() { "$predict" run --prompt "Der F" --tokens 60 --json "$@" | sed 's/,"tokens_per_second.*//'; }
+verify "the same seed, the same text, beyond the context" [ "$(drawn --seed 3)" = "$(drawn --seed 3)" ]
+verify "another seed, another" [ "$(drawn --seed 3)" != "$(drawn --seed 4)" ]
+verify "no draws" [ "$(drawn --temperature 0)" = "$(drawn --temperature 0 --seed 9)" ]
+verify "the likeliest of one is that" [ "$(drawn --temperature 0)" = "$(drawn --top-k 1)" ]
+verify "and of the least share" [ "$(drawn --temperature 0)" = "$(drawn --top-p 1e-9)" ]
+verify "a prompt beyond the context is its tokens one by one" python3 - "$predict" <<'PYTHON'
+import json, subprocess, sys
+def go(prompt, tokens):
+    out = subprocess.run([sys.argv[1], "run", "--prompt", prompt, "--tokens", str(tokens), "--temperature", "0", "--json"], capture_output=True, check=True).stdout
+    return json.loads(out)
+prompt = "Der Fuchs Nr. 16 läßt grüßen"
+made = bytes(go(prompt, 50)["tokens"])
+count = next(n for n in range(40, 0, -1) if made[:n].decode(errors="ignore").encode() == made[:n])
+assert made == made[:count] + bytes(go(prompt + made[:count].decode(), 50 - count)["tokens"]), made
+PYTHON
+check "too few tokens" 2 "^starling-predict: \[generate\] tokens: is 0; allowed: >= 1" "$predict" run --prompt a --tokens 0
+check "a negative temperature" 2 "temperature: is -1; allowed: >= 0" "$predict" run --prompt a --temperature -1
+check "a negative number of tokens to draw from" 2 "top-k: is -1" "$predict" run --prompt a --top-k -1
+check "no share" 2 "top-p: is 0; allowed: above 0 and at most 1" "$predict" run --prompt a --top-p 0
+check "no text" 2 "prompt" "$predict" run --prompt ""
+check "a picture" 2 "run is a language model; give --prompt TEXT" "$predict" run "$root/tests/golden/pictures/420.jpg"
+finish
