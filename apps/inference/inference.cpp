@@ -251,22 +251,24 @@ class LoadedModel final : public InferenceModel {
     const auto begin = std::chrono::steady_clock::now();
     Generated result;
     TextContext text(*model_->language_model(), *backend_);
-    std::size_t told = 0;  // bytes of the text
+    std::string bytes;  // not told yet
     const auto tell = [&](std::size_t end) {
-      if (each && end > told) each(std::string_view(result.text).substr(told, end - told));
-      told = std::max(told, end);
+      const std::string piece = repaired(std::string_view(bytes).substr(0, end));
+      bytes.erase(0, end);
+      result.text += piece;
+      if (each && !piece.empty()) each(piece);
     };
     std::vector<float> logits = text.after(prompt);
     for (;;) {
       const std::int32_t token = choose_token(
           std::span(logits).first(static_cast<std::size_t>(vocab)), options, text.tokens());
       result.tokens.push_back(token);
-      if (tokenizer_) result.text += tokenizer_->bytes_of(token);
-      tell(whole_characters(result.text));
+      if (tokenizer_) bytes += tokenizer_->bytes_of(token);
+      tell(whole_characters(bytes));
       if (static_cast<std::int64_t>(result.tokens.size()) == options.tokens) break;
       logits = text.after({&token, 1});
     }
-    tell(result.text.size());
+    tell(bytes.size());
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     result.tokens_per_second =
         static_cast<double>(options.tokens) / std::max(seconds.count(), 1e-9);

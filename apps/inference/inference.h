@@ -44,7 +44,9 @@ struct GenerateOptions {
 
 /// What a model has made of a prompt: new tokens alone.
 struct Generated {
-  std::string text;  ///< of the tokens; empty where the model says no tokenizer
+  /// Of the tokens, with U+FFFD in place of what is no UTF-8; empty where the model says no
+  /// tokenizer
+  std::string text;
   std::vector<std::int32_t> tokens;
   double tokens_per_second = 0.0;  ///< the prompt's pass included
 };

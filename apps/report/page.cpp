@@ -380,6 +380,9 @@ std::string report_body(const Runs& runs) {
   html += field_figure(runs, "consensus_distance", "Consensus distance",
                        {.y_label = "consensus distance", .logarithmic = true}, true);
   html += field_figure(runs, "samples_per_second", "Throughput", {.y_label = "samples/s"}, false);
+  html += field_figure(runs, "tokens_per_second", "Tokens", {.y_label = "tokens/s"}, false);
+  html += field_figure(runs, "model_flop_utilization", "Model FLOP utilization",
+                       {.y_label = "share of the peak", .share = true}, false);
   html += utilization_figure(runs);
   for (std::size_t r = 0; r < runs.size(); ++r) html += waits_figure(*runs[r], r);
   html += "</div>\n";

@@ -86,7 +86,8 @@ std::string report_text(const Runs& runs, std::size_t width) {
   const std::size_t room = std::clamp<std::size_t>(width > taken ? width - taken : 0, 10, 60);
   add_field(text, runs, "loss", names, room);
   for (const std::string& field : test_fields(runs)) add_field(text, runs, field, names, room);
-  for (const char* field : {"lr", "consensus_distance", "samples_per_second", "wait_ms"})
+  for (const char* field : {"lr", "consensus_distance", "samples_per_second", "tokens_per_second",
+                            "model_flop_utilization", "wait_ms"})
     add_field(text, runs, field, names, room);
   if (runs.size() < 2) return text;
   const std::vector<Difference> all = differences(runs);

@@ -10,11 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/inference.h"
 #include "apps/trainer/config/plugins.h"
 #include "layers/functions.h"
 #include "tests/apps/program.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 
 namespace starling {
 namespace {
@@ -183,6 +185,7 @@ TEST_CASE("language_model: what does not fit is refused by name") {
 0 1 | what it is | parameters: | run.json --dry-run
 2 1 | weights of classes | loss\.class_weights: is not for targets that may count for nothing | run.json --dry-run | loss={"class_weights":[1,1,1,1,1,1,1,1,1,1,1]}
 2 1 | a loss of numbers | loss\.type: is mse, which leaves no target out.*-100.*cross_entropy, focal | run.json --dry-run | loss.type=mse
+0 1 | one metric | test perplexity [0-9.]+, consensus | run.json --output one | task.metrics=["perplexity"]
 0 1 | smoothing | loss 2 | run.json --output smooth | loss={"label_smoothing":0.1} | steps=1
 2 1 | fewer scores than tokens | the model has scores for 7 tokens, the data has 11; allowed: as many or more | run.json --dry-run | model.layers=[{"type":"embedding","num_embeddings":11,"embedding_dim":8},{"type":"linear","out_features":7}]
 2 1 | scores of whole samples | a score for each token of the vocabulary is needed at each of 6 places: 6×11 | run.json --dry-run | model.layers=[{"type":"flatten"},{"type":"embedding","num_embeddings":11,"embedding_dim":8},{"type":"flatten"},{"type":"linear","out_features":11}]
@@ -241,6 +244,37 @@ same muon named
   CHECK(summary["tokens_per_second"].get<double>() ==
         doctest::Approx(16 * summary["samples_per_second"].get<double>()));
   CHECK(summary["peak"]["of"].get<std::string>().find("measured here") != std::string::npos);
+}
+
+TEST_CASE("language_model: programs have its file go on with a text") {
+  const Program program;
+  write_gpt2(program);
+  program.check("a run", 1, 0, "done", "run.json --output run");
+  const auto model = load_model("run", {.threads = 1});
+  CHECK(model->is_language_model());
+  std::string pieces;
+  const Generated made = model->generate("fox 1", {.tokens = 40, .seed = 5},
+                                         [&](std::string_view piece) { pieces += piece; });
+  CHECK(made.tokens.size() == 40);
+  CHECK(made.text == pieces);
+  CHECK(!pieces.empty());
+  const std::vector<std::int32_t> prompt{'f', 'o', 'x', ' ', '1'};
+  CHECK(model->generate(prompt, {.tokens = 40, .seed = 5}).tokens == made.tokens);
+  const auto refused = [](const auto& f) { return test::error_of(ExitCode::kUsage, f); };
+  const std::vector<std::int32_t> beyond{1, 256};
+  CHECK(test::contains(refused([&] { model->generate(""); }), "prompt: is empty"));
+  CHECK(test::contains(refused([&] { model->generate(beyond); }),
+                       "prompt: has token 256; allowed: 0 to 255"));
+  CHECK(test::contains(refused([&] { model->logits(std::vector<float>(16)); }), "call generate()"));
+  // Without its tokenizer a file has tokens alone
+  SafetensorsFile file = read_safetensors("run/model.safetensors");
+  for (const char* key : {"starling.tokenizer", "starling.checksums"}) file.metadata.erase(key);
+  write_safetensors("bare.safetensors", file);
+  const auto bare = load_model("bare.safetensors", {.threads = 1});
+  const Generated tokens = bare->generate(prompt, {.tokens = 40, .seed = 5});
+  CHECK(tokens.tokens == made.tokens);
+  CHECK(tokens.text.empty());
+  CHECK(test::contains(refused([&] { bare->generate("fox"); }), "no metadata starling.tokenizer"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <numbers>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -76,6 +77,8 @@ class LanguageModelTask final : public Task {
 
 class LanguageModelMetric final : public Metric {
  public:
+  /// `only`: the one value that it gives; empty: all that there are.
+  explicit LanguageModelMetric(std::string only = {}) : only_(std::move(only)) {}
   std::int64_t sums() const override { return 5; }
   std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
     const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
@@ -114,11 +117,17 @@ class LanguageModelMetric final : public Metric {
   std::vector<MetricValue> values(std::span<const double> sums, double) const override {
     const double loss = sums[0] / (sums[3] > 0.0 ? sums[3] : std::nan(""));
     std::vector<MetricValue> values{{"loss", loss}, {"perplexity", std::exp(loss)}};
-    if (sums[4] > 0.0) values.push_back({"bits_per_byte", sums[0] / std::numbers::ln2 / sums[4]});
+    if (sums[4] > 0.0 || only_ == "bits_per_byte")
+      values.push_back({"bits_per_byte", sums[0] / std::numbers::ln2 / sums[4]});
     // No share: a test is the better for its loss
     values.push_back({"token_accuracy", sums[1] / sums[3], false, true});
+    std::erase_if(values,
+                  [&](const MetricValue& value) { return !only_.empty() && value.name != only_; });
     return values;
   }
+
+ private:
+  std::string only_;
 };
 
 }  // namespace
@@ -132,11 +141,17 @@ void add_language_model_task(TaskRegistry& registry) {
       "tokens to the token that follows each; the loss is the mean over an update's targets");
 }
 
-void add_language_model_metric(MetricRegistry& registry) {
-  registry.add(
-      "language_model", [](std::int64_t) { return std::make_unique<LanguageModelMetric>(); },
-      "cross entropy and perplexity over all targets, bits per byte of text, share of the tokens "
-      "whose score is the largest");
+void add_language_model_metrics(MetricRegistry& registry) {
+  const auto add = [&](const char* name, const char* only, const char* doc) {
+    registry.add(
+        name, [only](std::int64_t) { return std::make_unique<LanguageModelMetric>(only); }, doc);
+  };
+  add("language_model", "",
+      "loss over all targets, perplexity, bits_per_byte and token_accuracy, in one pass");
+  add("perplexity", "perplexity", "e to the mean cross entropy over all test targets");
+  add("bits_per_byte", "bits_per_byte",
+      "the targets' cross entropies in bits over the bytes of text that they are");
+  add("token_accuracy", "token_accuracy", "share of the targets whose score is the largest");
 }
 
 }  // namespace starling

@@ -9,7 +9,7 @@ namespace starling {
 /// of them out, against the targets {T}. A target that is functions::kIgnoreIndex counts for
 /// nothing.
 void add_language_model_task(TaskRegistry& registry);
-/// Its metric: loss over all test targets, perplexity, bits_per_byte, token_accuracy.
-void add_language_model_metric(MetricRegistry& registry);
+/// Its metrics: loss over all test targets, perplexity, bits_per_byte, token_accuracy.
+void add_language_model_metrics(MetricRegistry& registry);
 
 }  // namespace starling

@@ -183,7 +183,7 @@ void register_builtin_metrics() {
     metrics().add(
         "loss", [](std::int64_t) { return std::make_unique<MeanLoss>(); },
         "the loss that is trained with");
-    add_language_model_metric(metrics());
+    add_language_model_metrics(metrics());
     const auto add = [](const char* name, NumberMetric::Kind kind, const char* doc) {
       metrics().add(
           name,
