@@ -132,6 +132,13 @@ TEST_CASE("language_model: an update's loss does not depend on how its tokens ar
   train("cut_switched", 2, 1, 4, {R"(sync.switch=[{"step":2,"algorithm":"gossip"}])"});
   check_equal_runs(program, "switched", "cut_switched");
   CHECK(losses_of(program, "switched")[1] == losses_of(program, "ranks")[1]);
+  // Fewer ranks share what others left of an epoch, in updates as large
+  train("straight", 2, 4, 1);
+  train("left", 2, 4, 1, {"steps=2"});
+  program.check("one rank goes on", 1, 0, "on 1 rank in place of 2, batch_size 8 in place of 4",
+                "run.json --output left --resume latest --elastic",
+                {"batch_size=4", "accumulate=1"});
+  check_equal_runs(program, "straight", "left");
   // What data says of itself spares the count, and changes no bit
   train("counted", 2, 4, 1, {"data.ignores=false"});
   train("not_counted", 2, 4, 1, {"data.ignores=false", "data.all_count=true"});
