@@ -226,12 +226,8 @@ def train_alone(setup, model, batch, steps, ranks, optimizer=None):
     return {"wait_ms": 0.0, **{key: max(run[key] for run in runs) for key in ("step_ms", "peak_memory_bytes")}}
 
 
-def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=None, optimizer="sgd", every=0):
-    """PyTorch's DDP or decent-dp over gloo, one process a host of the lab or `ranks` on this
-    machine; every: steps of a window."""
-    for package in ("torch", *(["decent_dp"] if kind == "decent-dp" else [])):
-        if importlib.util.find_spec(package) is None:
-            raise Skipped(f"the Python package {package} is missing (python3 -m pip install torch decent-dp==0.2.3)")
+def torch_ranks(command, ranks, lab=None):
+    """The command for each rank of a PyTorch job over gloo, with torchrun's variables."""
     address, interface = ("10.77.0.1", "eth0") if lab else ("127.0.0.1", "lo")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -242,11 +238,20 @@ def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=
                           LOCAL_RANK="0" if lab else str(rank), LOCAL_WORLD_SIZE="1" if lab else str(ranks))
         if lab:
             env["NETLAB_NAME"] = lab.env["NETLAB_NAME"]
-        command = [sys.executable, HERE / "peers.py", kind, model, batch, steps, every or window(steps), topology, optimizer]
-        if slow_rank:
-            command = [sys.executable, HERE / "slow_rank.py", *slow_rank, *command]
         commands.append(([NETLAB, "exec", rank, *command] if lab else command, env))
-    outputs = run_all(commands, setup, f"{kind}, {model}")
+    return commands
+
+
+def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=None, optimizer="sgd", every=0):
+    """PyTorch's DDP or decent-dp over gloo, one process a host of the lab or `ranks` on this
+    machine; every: steps of a window."""
+    for package in ("torch", *(["decent_dp"] if kind == "decent-dp" else [])):
+        if importlib.util.find_spec(package) is None:
+            raise Skipped(f"the Python package {package} is missing (python3 -m pip install torch decent-dp==0.2.3)")
+    command = [sys.executable, HERE / "peers.py", kind, model, batch, steps, every or window(steps), topology, optimizer]
+    if slow_rank:
+        command = [sys.executable, HERE / "slow_rank.py", *slow_rank, *command]
+    outputs = run_all(torch_ranks(command, ranks, lab), setup, f"{kind}, {model}")
     if outputs is None:
         return {"step_ms": 1.0}
     results = [json.loads(output.strip().splitlines()[-1]) for output in outputs]

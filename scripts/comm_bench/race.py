@@ -1,12 +1,13 @@
 """comm_bench.py race: test accuracy of several algorithms over seconds and over bytes, across
-emulated hosts; a table and a plot."""
+emulated hosts; a table and a plot. Of language models the test loss. --ddp adds PyTorch's
+DistributedDataParallel over gloo, for `gpt2` alone (scripts/gpt_torch.py), and needs torch."""
 
 import argparse
 import json
 import pathlib
 import sys
 
-from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, run_all
+from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, run_all, torch_ranks
 
 # Each as the config's `sync`. The periods are those of a long run, cut to a short one.
 SYNCS = {
@@ -33,10 +34,14 @@ def main(words):
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--every", type=int, default=100, help="steps between two evaluations")
     parser.add_argument("--set", action="append", default=[], help="as starling-train takes it")
+    parser.add_argument("--only", type=lambda text: text.split("; "), default=list(SYNCS), help=f"algorithms, \"; \" between them: {'; '.join(SYNCS)}")
+    parser.add_argument("--ddp", action="store_true")
     arguments = parser.parse_args(words)
     setup = Setup(arguments)
     try:
-        runs = {name: run_one(arguments, setup, name) for name in SYNCS}
+        runs = {name: run_one(arguments, setup, name) for name in arguments.only}
+        if arguments.ddp:
+            runs["PyTorch DDP"] = run_ddp(arguments, setup, folder_of(arguments, arguments.only[0]) / "config.json")
     except (Failed, Skipped) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -46,10 +51,14 @@ def main(words):
     return 0
 
 
+def folder_of(arguments, name):
+    return (arguments.out / name.replace(",", "").replace(" ", "_")).absolute()
+
+
 def run_one(arguments, setup, name):
     """The run's points: lists of seconds in training, megabytes that a rank has sent, and
-    accuracy."""
-    folder = (arguments.out / name.replace(",", "").replace(" ", "_")).absolute()
+    accuracy, or of language models "loss"."""
+    folder = folder_of(arguments, name)
     points = folder / "points.json"
     if points.exists():
         return json.loads(points.read_text())
@@ -64,47 +73,77 @@ def run_one(arguments, setup, name):
         sent = (sum(lab.sent_bytes()) - before) / arguments.hosts
     if setup.dry_run:
         return None
-    result = read_points(folder, sent)
-    points.write_text(json.dumps(result) + "\n")
-    print(f"  {name}: {result['accuracy'][-1]:.2f} % in {result['seconds'][-1]:.0f} s, {result['megabytes'][-1]:.0f} MB a rank", file=sys.stderr, flush=True)
-    return result
+    result = read_points([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()], sent)
+    return keep(points, name, result)
 
 
-def read_points(folder, sent):
+def run_ddp(arguments, setup, config):
+    """`config`: that of a run of the race, with every key."""
+    points = folder_of(arguments, "PyTorch DDP") / "points.json"
+    if points.exists():
+        return json.loads(points.read_text())
+    command = [sys.executable, ROOT / "scripts" / "gpt_torch.py", config, "--ddp", "--test-every", arguments.every]
+    with Lab(setup, arguments.hosts, arguments.rate) as lab:
+        before = sum(lab.sent_bytes())
+        outputs = run_all(torch_ranks(command, arguments.hosts, lab), setup, "PyTorch DDP")
+        sent = (sum(lab.sent_bytes()) - before) / arguments.hosts
+    if setup.dry_run:
+        return None
+    points.parent.mkdir(parents=True, exist_ok=True)
+    return keep(points, "PyTorch DDP", read_points([json.loads(line) for line in outputs[0].splitlines()], sent))
+
+
+def keep(file, name, points):
+    file.write_text(json.dumps(points) + "\n")
+    measure, unit = measured(points)
+    print(f"  {name}: {measure} {points[measure][-1]:.3g}{unit} in {points['seconds'][-1]:.0f} s, {points['megabytes'][-1]:.0f} MB a rank", file=sys.stderr, flush=True)
+    return points
+
+
+def measured(points):
+    return ("accuracy", " %") if "accuracy" in points else ("loss", "")
+
+
+def read_points(lines, sent):
     """Bytes are spread evenly over the steps, as each algorithm here sends the same in each of its
     periods; evaluation's own are among them."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    result = {"seconds": [], "megabytes": [], "accuracy": []}
+    measure, key, scale = ("accuracy", "test_accuracy", 100) if any("test_accuracy" in line for line in lines) else ("loss", "test_loss", 1)
+    result = {"seconds": [], "megabytes": [], measure: []}
     seconds, step, last = 0.0, 0, max(line["step"] for line in lines)
     for line in lines:
         if "step_ms" in line:
             seconds += 1e-3 * line["step_ms"] * (line["step"] - step)
             step = line["step"]
-        if "test_accuracy" in line:
-            result["seconds"].append(seconds)
+        if key in line:
+            result["seconds"].append(line.get("seconds", seconds))
             result["megabytes"].append(1e-6 * sent * line["step"] / last)
-            result["accuracy"].append(100 * line["test_accuracy"])
+            result[measure].append(scale * line[key])
     return result
 
 
-def first_at(points, key, accuracy):
-    """What it took to come to an accuracy, on the line between two tests; None where the run did
-    not."""
-    before = (0.0, 0.0)
-    for value, reached in zip(points[key], points["accuracy"]):
-        if reached >= accuracy:
-            return before[0] + (value - before[0]) * (accuracy - before[1]) / (reached - before[1])
+def first_at(points, key, goal):
+    """What it took to come to an accuracy or a loss, on the line between two tests; None where the
+    run did not."""
+    measure, _ = measured(points)
+    sign, before = (1, (0.0, 0.0)) if measure == "accuracy" else (-1, None)
+    for value, reached in zip(points[key], points[measure]):
+        if sign * reached >= sign * goal:
+            return value if before is None else before[0] + (value - before[0]) * (goal - before[1]) / (reached - before[1])
         before = (value, reached)
     return None
 
 
 def table(arguments, runs):
-    # What all but the worst reach, so that the columns compare most of them.
-    goal = sorted(max(points["accuracy"]) for points in runs.values())[1] - 0.05
-    lines = [f"| | accuracy at the end, % | seconds | MB a rank | seconds to {goal:.1f} % | MB to {goal:.1f} % |", "|---|---|---|---|---|---|"]
+    # What all but the worst reach, so that the columns compare most of them; or what DDP does.
+    measure, unit = measured(next(iter(runs.values())))
+    best = max if measure == "accuracy" else min
+    goal = sorted((best(points[measure]) for points in runs.values()), reverse=measure == "loss")[1] - (0.05 if measure == "accuracy" else -0.005)
+    if "PyTorch DDP" in runs:
+        goal = runs["PyTorch DDP"][measure][-1]
+    lines = [f"| | {measure} at the end{',' if unit else ''}{unit} | seconds | MB a rank | seconds to {goal:.4g}{unit} | MB to {goal:.4g}{unit} |", "|---|---|---|---|---|---|"]
     for name, points in runs.items():
         to = [first_at(points, key, goal) for key in ("seconds", "megabytes")]
-        lines.append(f"| {name} | {points['accuracy'][-1]:.2f} | {points['seconds'][-1]:.0f} | {points['megabytes'][-1]:.0f} | "
+        lines.append(f"| {name} | {points[measure][-1]:.4g} | {points['seconds'][-1]:.0f} | {points['megabytes'][-1]:.0f} | "
                      + " | ".join("-" if value is None else f"{value:.0f}" for value in to) + " |")
     return "\n".join(lines) + f"\n\n{arguments.config.name}, {arguments.hosts} hosts at {arguments.rate} Mbit/s, {arguments.epochs} epochs."
 
@@ -119,11 +158,14 @@ def plot(arguments, runs):
     matplotlib.use("svg")
     import matplotlib.pyplot as plt  # the backend has to be chosen first
 
+    measure, _ = measured(next(iter(runs.values())))
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for name, points in runs.items():
         for one, key in zip(axes, ("seconds", "megabytes")):
-            one.plot(points[key], points["accuracy"], marker="o", markersize=3, linewidth=1, label=name)
-    axes[0].set(xlabel="seconds of training", ylabel="test accuracy of the mean model, %", ylim=(75, None))
+            one.plot(points[key], points[measure], marker="o", markersize=3, linewidth=1, label=name)
+    axes[0].set(xlabel="seconds of training", ylabel="test accuracy of the mean model, %" if measure == "accuracy" else "test loss of the mean model")
+    if measure == "accuracy":
+        axes[0].set_ylim(75, None)
     axes[1].set(xlabel="megabytes that a rank has sent", xscale="log")
     axes[0].legend(fontsize=8)
     for one in axes:

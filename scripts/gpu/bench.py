@@ -1,6 +1,6 @@
 """Measures Starling on a GPU against PyTorch in the same run, and writes the goals' table.
 
-  --only update,resnet50,resnet20,resnet18,scheduler   the default; with --first N the N most
+  --only update,resnet50,resnet20,gpt2,resnet18,scheduler   the default; with --first N the N most
                                                        valuable of ORDER, with --once each once
   --only exchange         what exchanges add to a step: measured where there are several GPUs, else
                           predicted by starling-topo from a step and an update that this call
@@ -15,10 +15,12 @@ time limit, and one that fails leaves a row that says so.
 """
 
 import argparse
+import array
 import functools
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,8 @@ import machine
 import processes
 from pytorch import CASES, PARAMETERS
 
+TEXT_BATCHES = (32, 16)
+LLM_C = 463_000  # tokens a second of its bf16 run of GPT-2 124M on one H100 (llm.c, discussion 481)
 STRETCH_IMAGES = 7_000  # a second, ResNet-50 in fp16 on one H200
 LABELS = {"resnet50": "ResNet-50, batch 256", "resnet18": "CIFAR ResNet-18, batch 512", "resnet20": "CIFAR ResNet-20, batch 128", "mlp": "MLP, batch 8"}
 MLP = {"batch": 8, "image": 8, "classes": 10, "stem": None}
@@ -140,6 +144,45 @@ class Bench:
             command = ["bash", "-c", 'exec "$@" 2>&1', "_", *mpi, self.train, str(path / "config.json"), "--device", "cuda", "--output", str(path / "out")]
             return self.run(command, limit, json_of=figures)
 
+    def text_step(self, limit, batch, mode=""):
+        """GPT-2 of 124 M parameters in bf16 on random tokens, 1,024 a sample: {"step_ms",
+        "tokens_per_second"} or {"error"}. mode: "" is Starling, "eager" and "compile" PyTorch."""
+        sizes = {"layers": 2, "heads": 2, "width": 32, "context": 64, "vocab": 250} if self.rehearsed else {"layers": 12, "heads": 12, "width": 768, "context": 1024, "vocab": 50257}
+        length, steps = sizes["context"], 12 if self.rehearsed else 60
+        if mode and not torch_sees_a_gpu():
+            return {"error": NO_PYTORCH}
+        with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+            path = pathlib.Path(folder)
+            drawn = random.Random(1)
+            for name, count in (("train.bin", steps * batch * length + 1), ("val.bin", 4 * length + 1)):
+                (path / name).write_bytes(array.array("H", (drawn.randrange(sizes["vocab"]) for _ in range(min(count, 1 << 20)))).tobytes())
+            config = {
+                "seed": 1, "model": {"type": "gpt2", **sizes}, "batch_size": batch, "steps": steps, "precision": "bf16", "cuda_graphs": True,
+                "data": {"type": "tokens", "path": folder, "vocab": sizes["vocab"], "sequence_length": length},
+                "optimizer": {"type": "adamw", "lr": 6e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
+                "schedule": {"type": "cosine", "warmup_steps": 4, "warmup_factor": 0.1, "min_lr": 0}, "log_every": 5, "tensorboard": False,
+                "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
+            }  # fmt: skip
+            (path / "config.json").write_text(json.dumps(config))
+
+            def rate(lines):
+                lines = [json.loads(line) for line in lines]
+                if mode:
+                    times = [after["seconds"] - before["seconds"] for before, after in zip(lines, lines[1:])]
+                    seconds = statistics.median(times[len(times) // 2 :])
+                else:
+                    # the first ones warm up and capture
+                    seconds = 1e-3 * statistics.median([line["step_ms"] for line in lines if "step_ms" in line][2:])
+                return {"step_ms": 1e3 * seconds, "tokens_per_second": batch * length / seconds}
+
+            if mode:
+                # 50,304 rows suit PyTorch's products better
+                words = ["--device", "cuda", "--precision", "bf16", "--vocab", str(-(-sizes["vocab"] // 128) * 128), *(["--compile"] if mode == "compile" else [])]
+                command = [sys.executable, "-B", str(processes.ROOT / "scripts" / "gpt_torch.py"), str(path / "config.json"), *words]
+                return self.run(command, limit, processes.outer_libraries(), json_of=lambda output: rate([line for line in output.splitlines() if line.startswith("{")]))
+            command = ["bash", "-c", 'exec "$@" 2>&1', "_", self.train, str(path / "config.json"), "--device", "cuda", "--output", str(path / "out")]
+            return self.run(command, limit, json_of=lambda _: rate((path / "out" / "metrics.jsonl").read_text().splitlines()))
+
     def floors(self):
         """The least time of each goal's step on this device, in ms by the goal's name; empty where
         its ceilings are not known yet."""
@@ -247,6 +290,17 @@ def graphs_rows(b, of):
     return rows
 
 
+def text_rows(b, of):
+    rows, label = [], "GPT-2 124M, bf16, 1,024 tokens a sample"
+    ours = [one for batch in TEXT_BATCHES for one in of(f"starling{batch}")]
+    speed = max((one["tokens_per_second"] for one in ours if "tokens_per_second" in one), default=None)
+    for text, theirs, goal, results in (("llm.c's 463,000 tokens/s on an H100", LLM_C, 1.0, []), ("torch.compile", middle(of("compile"), "tokens_per_second"), 1.0, of("compile")),
+                                        # fmt: skip
+                                        ("PyTorch eager", middle(of("eager"), "tokens_per_second"), None, of("eager"))):
+        rows.append(row(label, f"≥ {text}", f"{number(ratio(speed, theirs))} × ({number(speed, 0)} against {number(theirs, 0)} tokens/s)", ratio(speed, theirs), goal, of=[*ours, *results]))
+    return rows
+
+
 def scheduler_rows(b, of):
     scheduled, plain = middle(of("scheduled"), "step_ms"), middle(of("plain"), "step_ms")
     return [row("ResNet-50, batch 256, bf16: with the gossip scheduler, one rank", "≤ 1.01 × without it",
@@ -331,6 +385,10 @@ def measurements(b):
         ("scheduler", "scheduled"): (60, lambda limit: b.gpu_step(limit, "resnet50", "bf16", steps=40)),
         ("scheduler", "plain"): (60, lambda limit: b.gpu_step(limit, "resnet50", "bf16", "--plain", steps=40)),
     }
+    for batch in TEXT_BATCHES:
+        found["gpt2 bf16", f"starling{batch}"] = (60, functools.partial(b.text_step, batch=batch))
+    for mode, limit in (("eager", 60), ("compile", 150)):
+        found["gpt2 bf16", mode] = (limit, functools.partial(b.text_step, batch=TEXT_BATCHES[0], mode=mode))
     for mode, limit in (("eager", 60), ("graphs", 60), ("reduce-overhead", 120)):
         found["resnet20 bf16", mode] = (limit, lambda limit, mode=mode: b.torch(limit, "step", "resnet20", "bf16", mode, 400))
     for name, precision in (("resnet50", "bf16"), ("resnet50", "fp16"), ("resnet18", "bf16")):
@@ -348,6 +406,7 @@ ROWS = {
     "resnet50 fp16": functools.partial(model_rows, "resnet50", "fp16", {"eager": 1.3, "compile": 1.1}),
     "resnet20 bf16": graphs_rows,
     "resnet18 bf16": functools.partial(model_rows, "resnet18", "bf16", {"compile": 1.3}),
+    "gpt2 bf16": text_rows,
     "scheduler": scheduler_rows,
     "matmul": lambda b, of: [],
 }
@@ -358,15 +417,16 @@ ORDER = [
     ("resnet50 bf16", "compile"), ("resnet20 bf16", "reduce-overhead cudnn_benchmark"), ("resnet50 fp16", "starling eager"),
     ("resnet50 bf16", "cudnn_benchmark"), ("update", "compiled"), ("resnet50 fp16", "cudnn_benchmark compile"), ("resnet20 bf16", "issued"),
     ("update", "starling"), ("resnet50 bf16", "starling"), ("resnet50 fp16", "starling"), ("resnet20 bf16", "starling"),
+    ("gpt2 bf16", "starling32 starling16 compile eager"),
     ("resnet18 bf16", "starling compile cudnn_benchmark"), ("scheduler", "scheduled plain scheduled plain"),
 ]  # fmt: skip
 ORDER = [(subject, part) for subject, parts in ORDER for part in parts.split(" ")]
 
 
 def main():
-    known = ["update", "resnet50", "resnet20", "resnet18", "scheduler", "exchange"]
+    known = ["update", "resnet50", "resnet20", "gpt2", "resnet18", "scheduler", "exchange"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(known[:5]), help=", ".join(known))
+    parser.add_argument("--only", default=",".join(known[:6]), help=", ".join(known))
     parser.add_argument("--first", type=int, help="the first N measurements of them alone")
     parser.add_argument("--once", action="store_true", help="none a second time")
     parser.add_argument("--bench", default=processes.built("starling-bench"))

@@ -15,6 +15,13 @@ check "what is wrong" 2 "batchsize: unknown key" "$root/scripts/train.sh" --set 
 verify "stands last" bash -c 'tail -n 1 "$1" | grep -q "batchsize: unknown key"' _ "$work/.stderr"
 check "a bad number of ranks" 2 "STARLING_RANKS" env STARLING_RANKS=many "$root/scripts/train.sh"
 
+# Any text will do.
+export STARLING_DATA=$work/data
+mkdir -p data/bible && cat "$root"/docs/*.md >data/bible/bible.txt
+check "a text" 0 "Test perplexity: [0-9.]+\. What the model writes:" "$root/scripts/train.sh" text --set steps=4 --set data.test_limit=64 --output "$work/t"
+verify "which it goes on with" grep -q "^And it came to pass.\+" "$work/.stdout"
+verify "and can be taken along" "$build/bin/starling-prepare" export t exported
+
 "$root/scripts/train.sh" "${few[@]}" --set steps=100000 --set log_every=1 --output "$work/b" >b.log 2>&1 &
 pid=$!
 wait_for_lines b 3 || wait_for_lines b 3 # it builds first
