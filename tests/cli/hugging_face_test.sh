@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Exported models of text in Hugging Face's transformers, and back: their test loss, what they write
+# next, and the tokenizer's numbers. Skipped where transformers is not.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+if ! python3 -c "import torch, transformers" 2>/dev/null; then
+  echo "skipped: Python has no torch and transformers here, so no model is opened in them"
+  exit 77
+fi
+prepare=$build/bin/starling-prepare
+cat "$root"/docs/*.md >text.txt
+"$prepare" tokenizer text.txt --vocab 600 --out tokenizer.json >/dev/null
+"$prepare" tokens text.txt data --tokenizer tokenizer.json >/dev/null
+for type in gpt2 llama; do
+  more='{}'
+  if [ $type = llama ]; then more='{"kv_heads": 2, "hidden": 88}'; fi
+  python3 - $type "$more" <<'END' >$type.json
+import json, sys
+model = {"type": sys.argv[1], "layers": 2, "heads": 4, "width": 32, "context": 32, **json.loads(sys.argv[2])}
+print(json.dumps({"model": model, "data": {"type": "tokens", "path": "data", "sequence_length": 32, "test_limit": 16}, "batch_size": 4, "steps": 10, "optimizer": {"type": "adamw", "lr": 1e-2}}))
+END
+  check "$type trains" 0 "" "$train" $type.json --output $type
+  check "$type is exported" 0 "has config.json" "$prepare" export $type $type-exported
+  check "$type in transformers: its loss, its next tokens, its tokenizer" 0 "^the same" python3 "$root/tests/cli/hugging_face_models.py" $type "$build/bin/starling-predict"
+  loss=$(printf %.4f "$(sed -n 's/.*"test_loss": *\([0-9.]*\).*/\1/p' $type/summary.json)")
+  check "$type as transformers saved it begins a run" 0 "test loss $loss" "$train" $type.json --set init=$type-saved --set steps=1 --set optimizer.lr=0 --output $type-again
+done
+finish
