@@ -6,6 +6,7 @@
 
 #include "apps/report/live.h"
 #include "apps/report/page.h"
+#include "apps/report/samples.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/console.h"
 #include "core/error.h"
@@ -44,7 +45,7 @@ int report(int argc, char** argv) {
   } else if (text) {
     answer(report_text(runs, terminal_width()));
   } else {
-    const std::string page = report_page(report_body(runs), false);
+    const std::string page = report_page(report_body(runs) + text_samples(runs), false);
     AtomicFile file(out);
     file.write(page.data(), page.size());
     file.commit();

@@ -108,6 +108,7 @@ std::string shown_number(const Chart& chart, double value) {
 }  // namespace
 
 std::string html_text(const std::string& text) { return escaped(shown(text, 200)); }
+std::string html_lines(const std::string& text) { return escaped(text); }
 
 std::string number_text(double value) {
   if (!std::isfinite(value)) return "–";

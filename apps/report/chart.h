@@ -45,6 +45,8 @@ std::string number_text(double value);
 std::string seconds_text(double seconds);
 /// Text with HTML's own characters written as references.
 std::string html_text(const std::string& text);
+/// The same of all of a long text, with its lines.
+std::string html_lines(const std::string& text);
 
 /// Round numbers that cut [low, high] into `about` parts, at distances of 1, 2 or 5 times a power
 /// of ten.

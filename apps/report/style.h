@@ -25,6 +25,7 @@ th{color:var(--soft);font-weight:600}.runs th,.runs td:last-child{white-space:no
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px}
 figure{margin:0 0 16px;padding:12px;background:var(--card);border:1px solid var(--rule);border-radius:8px;min-width:0}
 .figures figure{margin:0}
+.sample{white-space:pre-wrap;overflow-wrap:anywhere;border-left:3px solid;padding-left:12px}
 figcaption{font-weight:600;margin-bottom:6px;overflow-wrap:anywhere}
 svg{display:block;max-width:100%;height:auto}svg.chart{width:100%}svg.timeline{min-width:640px;width:100%}
 .axes>input{position:absolute;opacity:0}

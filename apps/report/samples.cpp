@@ -1,0 +1,41 @@
+#include "apps/report/samples.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "apps/inference/inference.h"
+#include "apps/report/chart.h"
+#include "core/error.h"
+
+namespace starling {
+
+std::string text_samples(const Runs& runs) {
+  std::string html;
+  for (const auto& run : runs) {
+    const std::string file = run->folder() + "/model.safetensors";
+    std::error_code error;
+    if (text_at(run->config(), "/task/type") != "language_model" ||
+        !std::filesystem::exists(file, error))
+      continue;
+    html += fmt::format("<h3>{}</h3>\n", html_text(run->name));
+    try {
+      const auto model = load_model(file);
+      for (const std::uint64_t seed : {1, 2}) {
+        const Generated made = model->generate(
+            "\n", {.tokens = 100, .temperature = 0.8, .top_k = 50, .seed = seed});
+        html += fmt::format("<p class=\"sample\">{}</p>\n", html_lines(made.text));
+      }
+    } catch (const Error& fault) {  // such as a plug-in's model: the report is of more than this
+      html += fmt::format("<p>{}</p>\n", html_text(fault.what()));
+    }
+  }
+  if (html.empty()) return html;
+  return "<h2 id=\"samples\">What the models write</h2>\n<p>100 tokens, temperature 0.8, of the 50 "
+         "most probable</p>\n" +
+         html;
+}
+
+}  // namespace starling

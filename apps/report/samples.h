@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "apps/report/page.h"
+
+namespace starling {
+
+/// What language models of runs that have ended write, a section of the page; empty where there are
+/// none. It takes a moment, so a page that follows runs has it not.
+std::string text_samples(const Runs& runs);
+
+}  // namespace starling
