@@ -74,7 +74,7 @@ Numbers sample(const Dataset& dataset, Dataset::Split split, std::int64_t index)
   return numbers;
 }
 
-constexpr auto kTrain = Dataset::Split::kTrain, kTest = Dataset::Split::kTest;
+constexpr auto kTraining = Dataset::Split::kTrain, kTests = Dataset::Split::kTest;
 
 TEST_CASE("apps/tokens: windows of bytes go over the borders of files") {
   const Files files;
@@ -96,10 +96,10 @@ TEST_CASE("apps/tokens: windows of bytes go over the borders of files") {
   CHECK(info.train_samples == 2);
   CHECK(info.test_samples == 1);
   CHECK(info.test_bytes == 2.0);
-  CHECK(sample(*dataset, kTrain, 0) == Numbers{'a', 'b', 'b', 'c'});
-  CHECK(sample(*dataset, kTrain, 1) == Numbers{'c', 'd', 'd', 'e'});
-  CHECK(sample(*dataset, kTest, 0) == Numbers{'f', 'g', 'g', 'h'});
-  CHECK(dataset->name(kTrain, 1) == files.at("b/first.txt") + ": tokens 0 to 1");
+  CHECK(sample(*dataset, kTraining, 0) == Numbers{'a', 'b', 'b', 'c'});
+  CHECK(sample(*dataset, kTraining, 1) == Numbers{'c', 'd', 'd', 'e'});
+  CHECK(sample(*dataset, kTests, 0) == Numbers{'f', 'g', 'g', 'h'});
+  CHECK(dataset->name(kTraining, 1) == files.at("b/first.txt") + ": tokens 0 to 1");
   ModelDescription description;
   info.collate().describe(info, description);
   CHECK(description.tokenizer == "bytes");
@@ -135,20 +135,20 @@ TEST_CASE("apps/tokens: files of tokens, plain and with llm.c's header") {
   CHECK(dataset->info().train_samples == 3);
   CHECK(dataset->info().test_samples == 1);
   CHECK(dataset->info().test_bytes == 0.0);
-  CHECK(sample(*dataset, kTrain, 1) == Numbers{2, 3, 3, 40000});
-  CHECK(sample(*dataset, kTest, 0) == Numbers{7, 8, 8, 9});
+  CHECK(sample(*dataset, kTraining, 1) == Numbers{2, 3, 3, 40000});
+  CHECK(sample(*dataset, kTests, 0) == Numbers{7, 8, 8, 9});
   ModelDescription description;
   dataset->info().collate().describe(dataset->info(), description);
   CHECK(description.tokenizer.empty());
 
   files.tokens<std::uint16_t>("train.bin", {0, 1, 2, 3, 40000}, {20240520, 1, 5});
-  CHECK(sample(*opened("tokens", keys), kTrain, 1) == Numbers{2, 3, 3, 40000});
+  CHECK(sample(*opened("tokens", keys), kTraining, 1) == Numbers{2, 3, 3, 40000});
   files.tokens<std::uint32_t>("train.bin", {0, 1, 2, 3, 100000}, {20240801, 7, 5});
   keys["vocab"] = 128256;
   files.tokens<std::uint32_t>("val.bin", {7, 8, 9});  // 4 bytes, by the vocabulary
   dataset = opened("tokens", keys);
-  CHECK(sample(*dataset, kTrain, 1) == Numbers{2, 3, 3, 100000});
-  CHECK(sample(*dataset, kTest, 0) == Numbers{7, 8, 8, 9});
+  CHECK(sample(*dataset, kTraining, 1) == Numbers{2, 3, 3, 100000});
+  CHECK(sample(*dataset, kTests, 0) == Numbers{7, 8, 8, 9});
 }
 
 TEST_CASE("apps/tokens: what files of tokens are refused for") {
@@ -212,8 +212,8 @@ TEST_CASE("apps/tokens: a token beyond those that are looked at first is told wh
   const auto dataset =
       opened("tokens", {{"path", files.folder.path()}, {"sequence_length", 4}, {"vocab", 256}});
   const std::int64_t last = dataset->info().train_samples - 1;
-  sample(*dataset, kTrain, last - 1);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { sample(*dataset, kTrain, last); }),
+  sample(*dataset, kTraining, last - 1);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { sample(*dataset, kTraining, last); }),
                  "train.bin: token number 33554435 is 300, data.vocab has 0 to 255"));
 }
 
@@ -271,9 +271,9 @@ TEST_CASE("apps/tokens: what is prepared is what a text itself gives") {
     CHECK(info.test_bytes == other.test_bytes);
     CHECK(info.train_samples == (report.train_tokens - 1) / 7);
     for (std::int64_t i = 0; i < info.train_samples; ++i)
-      REQUIRE(sample(*of_text, kTrain, i) == sample(*of_tokens, kTrain, i));
+      REQUIRE(sample(*of_text, kTraining, i) == sample(*of_tokens, kTraining, i));
     for (std::int64_t i = 0; i < info.test_samples; ++i)
-      REQUIRE(sample(*of_text, kTest, i) == sample(*of_tokens, kTest, i));
+      REQUIRE(sample(*of_text, kTests, i) == sample(*of_tokens, kTests, i));
     ModelDescription description, of_other;
     info.collate().describe(info, description);
     other.collate().describe(other, of_other);
@@ -293,7 +293,7 @@ TEST_CASE("apps/tokens: many tokens take 4 bytes each") {
   CHECK(prepare_tokens(options, {}).vocab == 70001);
   const auto dataset = opened("tokens", {{"path", files.at("made")}, {"sequence_length", 3}});
   CHECK(dataset->info().tensors[0].classes == 70001);
-  CHECK(sample(*dataset, kTrain, 0)[1] == 70000);
+  CHECK(sample(*dataset, kTraining, 0)[1] == 70000);
   CHECK(check_tokens(files.at("made"), {}).faults == 0);
 }
 

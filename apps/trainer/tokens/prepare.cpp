@@ -24,8 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMegabyte = 1'000'000;
 struct Stopped {};
+
+std::int64_t megabytes(std::int64_t bytes) { return (bytes + 999'999) / 1'000'000; }
 
 /// Opens texts one after another, and tells of them.
 template <class Use>
@@ -94,7 +95,7 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
   if (error)
     fail(ExitCode::kOutput, "prepare", "cannot make the folder {}: {}",
          shown(options.destination, 200), error.message());
-  if (watch.begins) watch.begins(report.text_bytes / kMegabyte, 0);
+  if (watch.begins) watch.begins(megabytes(report.text_bytes), 0);
 
   TokenMeta meta{.vocab = report.vocab, .width = report.vocab > 65536 ? 4 : 2};
   AtomicFile train(path("train.bin"));
@@ -109,7 +110,7 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
                           writer.write(tokens);
                           of_text = std::min(of_text + bytes, text.size());
                           if (watch.goes_on)
-                            watch.goes_on((done + static_cast<std::int64_t>(of_text)) / kMegabyte);
+                            watch.goes_on(megabytes(done + static_cast<std::int64_t>(of_text)));
                           if (watch.stop && watch.stop()) throw Stopped();
                         });
       done += static_cast<std::int64_t>(text.size());
@@ -162,7 +163,7 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
     const auto size = fs::file_size(folder + "/" + name, error);
     if (!error) bytes += static_cast<std::int64_t>(size);
   }
-  if (watch.begins) watch.begins(bytes / kMegabyte, 0);
+  if (watch.begins) watch.begins(megabytes(bytes), 0);
   const auto check = [&](const auto& work) {
     try {
       work();
@@ -195,7 +196,7 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
       report.tokens += count;
       done += static_cast<std::int64_t>(file.map().bytes().size());
     });
-    if (watch.goes_on) watch.goes_on(done / kMegabyte);
+    if (watch.goes_on) watch.goes_on(megabytes(done));
     if ((report.stopped = watch.stop && watch.stop())) break;
   }
   return report;
