@@ -79,7 +79,7 @@ check "a bad picture is named and left out" 0 "^29 pictures of 2 classes .* 1 pi
 verify "on stderr" grep -q "^starling-prepare: \[picture\] pets/train/ant/9.jpg: " .stderr
 check "pixels with a quality" 2 "\-\-raw excludes --quality|--quality excludes --raw" "$prepare" images pets x --raw --size 20 --quality 80
 check "a filter that would resize nothing" 2 "\-\-interpolation requires --size" "$prepare" images pets x --interpolation bicubic
-check "an unknown subcommand" 2 "unknown subcommand 'imags'; did you mean 'images'\?; known: images, check" "$prepare" imags pets x
+check "an unknown subcommand" 2 "unknown subcommand 'imags'; did you mean 'images'\?; known: images, tokens, tokenizer, check" "$prepare" imags pets x
 check "a folder of something else" 2 "is not empty and holds no shards" "$prepare" images many pets
 check "no shards to check" 2 "there is no pets/shards.index; needed: a folder that starling-prepare" "$prepare" check pets
 check "a folder that cannot be made" 5 "the folder pets/val/ant/444.jpg/x cannot be made" "$prepare" images many pets/val/ant/444.jpg/x
