@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/operations/pointwise.h"
@@ -131,11 +130,6 @@ std::size_t whole_characters(std::string_view text) {
     return needed > back ? text.size() - back : text.size();
   }
   return text.size();
-}
-
-std::string repaired(std::string_view text) {
-  using nlohmann::json;
-  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace starling

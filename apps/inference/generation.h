@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,7 +44,5 @@ class TextContext {
 
 /// How many bytes of a text are there without a last character that is not whole yet.
 std::size_t whole_characters(std::string_view text);
-/// The text with U+FFFD in place of what is no UTF-8.
-std::string repaired(std::string_view text);
 
 }  // namespace starling

@@ -16,6 +16,7 @@
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
 #include "apps/text/tokenizer.h"
+#include "apps/text/unicode.h"
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -253,7 +254,7 @@ class LoadedModel final : public InferenceModel {
     TextContext text(*model_->language_model(), *backend_);
     std::string bytes;  // not told yet
     const auto tell = [&](std::size_t end) {
-      const std::string piece = repaired(std::string_view(bytes).substr(0, end));
+      const std::string piece = unicode::repaired(std::string_view(bytes).substr(0, end));
       bytes.erase(0, end);
       result.text += piece;
       if (each && !piece.empty()) each(piece);

@@ -33,7 +33,9 @@ const std::map<std::string, const char*> kBeside = {
     {"regression", R"({"data": {"type": "csv"}})"},
     {"mse", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
     {"l1", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
-    {"language_model", R"({"data": {"type": "text"}})"},
+    {"language_model", R"({"data": {"type": "text"}, "model": {"type": "gpt2", "layers": 1}})"},
+    {"text", R"({"model": {"type": "gpt2", "layers": 1}})"},
+    {"tokens", R"({"model": {"type": "gpt2", "layers": 1}})"},
     {"huber", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
 };
 
