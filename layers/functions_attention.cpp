@@ -196,7 +196,7 @@ Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t 
 namespace {
 
 /// `turn`: all but x and y.
-Variable turned(const Variable& x, Rotary turn, Pass& pass) {
+Variable turned(const Variable& x, const Rotary& turn, Pass& pass) {
   const Tensor y(pass.backend, x.shape(), x.dtype());
   Rotary args = turn;
   args.x = x.value(), args.y = y;
@@ -241,8 +241,8 @@ Variable rotary(const Variable& x, const Tensor& positions, double base, bool in
          "positions {} do not go with the rows of {}; needed: neighbouring dimensions of them, and "
          "1 for others",
          at.text(), in.text());
-  Rotary turn{.positions = positions, .base = base, .repeat = repeat, .interleaved = interleaved};
-  return turned(x, std::move(turn), pass);
+  const Rotary turn{.positions = positions, .base = base, .repeat = repeat, .interleaved = interleaved};
+  return turned(x, turn, pass);
 }
 
 Variable rotary(const Variable& x, int dim, std::int64_t first, double base, bool interleaved,
@@ -256,7 +256,7 @@ Variable rotary(const Variable& x, int dim, std::int64_t first, double base, boo
          name_of(x.dtype()), in.text(), d);
   Rotary turn{.first = first, .count = in[d], .base = base, .interleaved = interleaved};
   for (int behind = d + 1; behind < last; ++behind) turn.repeat *= in[behind];
-  return turned(x, std::move(turn), pass);
+  return turned(x, turn, pass);
 }
 
 }  // namespace starling::functions

@@ -70,6 +70,12 @@ struct Program {
       if (!wanted[k]) result[k] = Variable(result[k].value());
     return result;
   }
+  /// Each leaf's gradient is the result's own, as of a sum: nobody reads their numbers again.
+  bool passes_on() const {
+    const Backward back = backward({}, differentiable());
+    return std::all_of(back.slots.begin(), back.slots.end(),
+                       [&](const auto& slot) { return !slot || *slot == back.dy; });
+  }
   /// All of another program; the slot of its result.
   Slot join(const Program& other) {
     const Expression& from = other.builder.expression();
@@ -147,6 +153,18 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
     if (gradients[k]) g.set(static_cast<int>(k), std::move(gradients[k]));
 }
 
+/// The same of a program that passes the gradient on, of which only the leaves' shapes are kept.
+void pass_on(Gradients& g, const std::vector<Shape>& leaves, const Shape& shape, const Tensor& dy) {
+  std::vector<Tensor> gradients(leaves.size());
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
+    if (!g.wants(static_cast<int>(k))) continue;
+    gradients[k] = leaves[k] == shape ? dy : Tensor(g.backend(), leaves[k], dy.dtype());
+    if (leaves[k] != shape) g.backend().reduce({dy, gradients[k]});
+  }
+  for (std::size_t k = 0; k < leaves.size(); ++k)
+    if (gradients[k]) g.set(static_cast<int>(k), std::move(gradients[k]));
+}
+
 class Chain final : public LazyValue {
  public:
   Chain(std::string_view name, Program program, const Shape& shape, Pass& pass, bool requires_grad)
@@ -168,6 +186,15 @@ class Chain final : public LazyValue {
     if (!tape_) return Variable(map.y);
     const Tape::Scope scope(tape_, layer_);
     const std::vector<Variable> inputs = program.inputs();
+    if (program.passes_on()) {
+      std::vector<Shape> leaves;
+      for (const Variable& leaf : inputs) leaves.push_back(leaf.shape());
+      return tape_->record(name_, map.y, inputs, {},
+                           [leaves = std::move(leaves), shape = shape()](Gradients& g) {
+                             const Tensor dy = std::move(g.take_terms().front());
+                             pass_on(g, leaves, shape, dy);
+                           });
+    }
     return tape_->record(name_, map.y, inputs, {},
                          [program = std::move(program), shape = shape()](Gradients& g) {
                            const Tensor dy = std::move(g.take_terms().front());

@@ -144,7 +144,6 @@ LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
   if (wants_weight) result.dweight = Tensor(backend, weight.shape(), wide);
   if (wants_weight && n == 0) backend.fill(result.dweight, 0.0);
   const Tensor loss(backend, Shape{}, wide), sum(backend, Shape{}, wide);
-  Tensor dlogits;
   args.total = Tensor(backend, Shape{}, DType::kFloat64);
   args.classes = classes;
   args.loss = loss;
@@ -154,11 +153,10 @@ LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
     const std::int64_t count = logits.shape()[0];
     args.x = logits.tensor();
     args.targets = targets.slice(first, {count});
-    if (!dlogits && (wants_x || wants_weight)) dlogits = Tensor(backend, args.x.shape(), x.dtype());
-    if (dlogits) args.dx = dlogits.slice(0, args.x.shape());
+    if (wants_x || wants_weight) args.dx = args.x;
     backend.target_loss(args);
     backend.map({F::kAdd, sum, loss, sum});
-    const View gradient = dlogits ? logits.of(args.dx) : View();
+    const View& gradient = logits;  // in their place
     if (wants_x)
       backend.matmul({.a = gradient,
                       .b = weight,

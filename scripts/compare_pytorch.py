@@ -2,7 +2,7 @@
 """Times Starling, PyTorch and decent-dp in one session, taking turns, and prints medians and
 ratios.
 
-  scripts/compare_pytorch.py [--only resnet20,resnet18,mobilenet_v2,convnext_tiny,mlp,exposed] [--repeats 3] [--json]
+  scripts/compare_pytorch.py [--only resnet20,resnet18,mobilenet_v2,convnext_tiny,mlp,exposed,gpt,gpt2_124m,vit_ti_16] [--repeats 3] [--json]
 
 Needs a built starling-bench and starling-train (scripts/test.sh builds them), torch, and for
 `mlp` and `exposed` decent-dp:
@@ -14,6 +14,9 @@ runs every program once, in turn.
                        one process; PyTorch in channels_last
   mobilenet_v2, convnext_tiny   a step of starling-train at batch 8 of 96×96 pixels, one process,
                                 against the same in PyTorch, in channels_last
+  gpt, gpt2_124m, vit_ti_16   a step of AdamW with a batch in memory, eager and compiled: GPT of
+                              6 × 384 (12 × 256 bytes), GPT-2 (2 × 512, two threads), ViT-Ti/16
+                              (16 of 224²)
   mlp                  MLP 3072-512-512-10, batch 64, 2 ranks: gossip on a ring against decent-dp
                        over gloo and PyTorch's DDP over gloo
   exposed              ResNet-20, batch 64, 2 ranks, ring: the share of a step that waits for
@@ -30,7 +33,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "comm_bench"))
 # noqa: E402
 from jobs import ADAMW, Setup, alternate, describe_machine, environment, peer, program, run_all, train, train_alone
 
-CASES = ["resnet20", "resnet18", "mobilenet_v2", "convnext_tiny", "mlp", "exposed"]
+TRANSFORMERS = {  # what starling-bench trains, and a batch
+    "gpt": ({"model": {"type": "gpt2", "layers": 6, "heads": 6, "width": 384, "context": 256}, "tokens": 256, "classes": 256}, 12),
+    "gpt2_124m": ({"model": {"type": "gpt2"}, "tokens": 512, "classes": 50257, "threads": 2}, 2),
+    "vit_ti_16": ({"model": {"type": "vit_ti_16"}, "image": 224, "classes": 1000}, 16),
+}
+CASES = ["resnet20", "resnet18", "mobilenet_v2", "convnext_tiny", "mlp", "exposed", *TRANSFORMERS]
 
 
 def run_torch(setup, kind, model, batch, ranks, steps):
@@ -72,6 +80,24 @@ def case_step(setup, model, arguments):
     return result
 
 
+def case_transformer(setup, case, arguments):
+    about, batch = TRANSFORMERS[case]
+    about = {**about, "precision": arguments.precision}
+    steps = arguments.steps or 5
+    command = [program("starling-bench"), "step", "--model", json.dumps(about["model"]), "--batch", batch, "--optimizer", "adamw", "--steps", steps, "--json"]
+    for key in "tokens", "image", "classes", "threads", "precision":
+        command += ["--" + key, about[key]] if key in about else []
+    result = timed(setup, {
+        "starling": lambda: json.loads(run_all([(command, environment())], setup, "starling-bench step")[0]),
+        "pytorch": lambda: run_torch(setup, "none", json.dumps(about), batch, 1, steps),
+        "pytorch, torch.compile": lambda: run_torch(setup, "none", json.dumps({**about, "compile": True}), batch, 1, steps),
+    })
+    ours = result["starling"]
+    result["ratios"] = {f"starling / {name} (speed)": result[name]["step_ms"] / ours["step_ms"] for name in list(result)[1:]}
+    result["ratios"]["peak memory, starling / pytorch"] = ours["peak_memory_bytes"] / result["pytorch"]["peak_memory_bytes"]
+    return result
+
+
 def case_ranks(setup, model, steps):
     batch = 64
     result = timed(setup, {
@@ -100,6 +126,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=0, help="timed steps of a run (default: by case)")
     parser.add_argument("--optimizer", default="accum_adamw", help="of starling-bench; PyTorch has AdamW")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"), help="of gpt, gpt2_124m and vit_ti_16")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.set_defaults(quick=False, dry_run=False, verbose=False, seconds=1.0, timeout=1800.0)
     arguments = parser.parse_args()
@@ -110,7 +137,9 @@ def main():
     for case in cases:
         print(f"{case}:", file=sys.stderr)
         several = {"mlp": ("mlp", 100), "exposed": ("resnet20", 30)}.get(case)
-        if several:
+        if case in TRANSFORMERS:
+            report["cases"][case] = case_transformer(setup, case, arguments)
+        elif several:
             report["cases"][case] = case_ranks(setup, several[0], max(8, arguments.steps or several[1]))
         else:
             report["cases"][case] = case_step(setup, case, arguments)

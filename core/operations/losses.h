@@ -21,7 +21,8 @@ namespace starling {
 /// of 0, and of the others each one of 1 where classes have none. With `total` (fp64 scalar, of a
 /// softmax's losses with numbers of classes) the sum of the rows' weights is added to it, and the
 /// results are not divided. A row of the cross entropy with numbers of classes may have `classes`
-/// numbers and padding behind them, whose numbers mean nothing, in x and dx.
+/// numbers and padding behind them, whose numbers mean nothing, in x and dx. Of that cross entropy,
+/// where classes have no weights, dx may be x.
 struct TargetLoss {
   LossKind kind = LossKind::kCrossEntropy;
   Tensor x, targets, loss, dx;

@@ -1,12 +1,13 @@
 """Starling's models in PyTorch, with the names and shapes of the tensors in a model.safetensors.
 
-The CIFAR ResNets follow akamaster/pytorch_resnet_cifar10, the wide ones
+Transformers are in attention_models.py. The CIFAR ResNets follow akamaster/pytorch_resnet_cifar10, the wide ones
 xternalz/WideResNet-pytorch, airbench arXiv 2404.00498, the others torchvision, in architecture
 and names; they are written out here, so that PyTorch alone is enough."""
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from attention_models import ATTENTION_MODELS
 from layers import ChannelLayerNorm, blur, by_type, drop_samples, make_sequential
 
 # --- ResNets --------------------------------------------------------------------------------------
@@ -352,6 +353,7 @@ MODELS = {
     "resnet101": imagenet_resnet(Bottleneck, (3, 4, 23, 3)),
     "resnet152": imagenet_resnet(Bottleneck, (3, 8, 36, 3)),
     "wide_resnet50_2": imagenet_resnet(Bottleneck, (3, 4, 6, 3), wide=2),
+    **ATTENTION_MODELS,
     **{maker.__name__: maker for maker in (wide_resnet, vgg11, mobilenet_v2, convnext_tiny, airbench, mlp, sequential)},
 }
 

@@ -195,7 +195,8 @@ struct Kernels {
   void (*softmax_backward_columns)(const T* y, const T* dy, T* dx, Index n, Index stride,
                                    Index width, bool logarithm);
   // Loss on rows of logits
-  /// loss[row] of each row; dlogits (optional) = gradient · scale. Labels lie within the classes.
+  /// loss[row] of each row; dlogits (optional, may be logits) = gradient · scale. Labels lie within
+  /// the classes.
   void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss,
                                 T* dlogits, Index rows, Index classes, double smoothing,
                                 double scale);

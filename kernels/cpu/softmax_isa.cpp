@@ -238,7 +238,8 @@ static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, d
         });
     const double sum = powers.result(), sum_of_logits = logits_less.result();
     const double log_sum = __builtin_log(sum);
-    const double of_label = static_cast<double>(widen(row[labels[r]]) - largest);
+    const R own = widen(row[labels[r]]) - largest;
+    const auto of_label = static_cast<double>(own);
     // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
     loss[r] = (1.0 - smoothing) * (log_sum - of_label) +
               uniform * (static_cast<double>(classes) * log_sum - sum_of_logits);
@@ -246,11 +247,12 @@ static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, d
     T* out = dlogits + r * classes;
     const R factor = static_cast<R>(scale / sum), offset = static_cast<R>(uniform * scale),
             peak = static_cast<R>((1.0 - smoothing) * scale);
-    const auto gradient = [&](Index c) __attribute__((always_inline)) {
-      return math::exponential(widen(row[c]) - largest) * factor - offset;
+    const auto gradient = [&](R shifted) __attribute__((always_inline)) {
+      return math::exponential(shifted) * factor - offset;
     };
-    for (Index c = 0; c < classes; ++c) out[c] = narrow<T>(gradient(c));
-    out[labels[r]] = narrow<T>(gradient(labels[r]) - peak);
+    STARLING_LOOP for (Index c = 0; c < classes; ++c) out[c] =
+        narrow<T>(gradient(widen(row[c]) - largest));
+    out[labels[r]] = narrow<T>(gradient(own) - peak);
   }
 }
 

@@ -4,6 +4,9 @@ The only file of this folder that needs torch.
 
   peers.py none|ddp|decent-dp MODEL BATCH STEPS WINDOW TOPOLOGY sgd|adamw
 
+MODEL may be a JSON object, of a Transformer on one rank: {"model": {...}, "classes": ...}, and
+"tokens" of a sample or "image" for its pixels; "threads", "precision", "compile".
+
 The job is described by torchrun's variables in the environment (RANK, WORLD_SIZE, MASTER_ADDR,
 ...). step_ms is the median over windows of WINDOW steps after the first, or after four steps.
 """
@@ -40,6 +43,30 @@ def make_model(name, size):
     return nn.Sequential(*layers, nn.Linear(inputs, 10))
 
 
+def transformer(about, batch):
+    """The loss of a batch as a function without arguments, and the model's parameters."""
+    import torch
+    from torch.nn import functional
+
+    sys.path.append(str(ROOT / "examples" / "pytorch"))
+    from models import make_model as example
+
+    torch.set_num_threads(about.get("threads", 1))
+    side, classes = about.get("image", 1), about["classes"]
+    model = example(about["model"], (side, side, 3), classes)
+    if "tokens" in about:
+        x = targets = torch.randint(0, classes, (batch, about["tokens"]))
+    else:
+        x, targets = torch.randn(batch, 3, side, side), torch.randint(0, classes, (batch,))
+
+    def loss_of(x, targets):
+        with torch.autocast("cpu", torch.bfloat16, enabled=about.get("precision") == "bf16"):
+            return functional.cross_entropy(model(x).flatten(0, -2), targets.flatten())
+
+    compiled = torch.compile(loss_of) if about.get("compile") else loss_of
+    return lambda: compiled(x, targets), list(model.parameters())
+
+
 def main():
     kind, name, batch, steps, window, topology, rule = sys.argv[1:8]
     batch, steps, window = int(batch), int(steps), int(window)
@@ -51,11 +78,14 @@ def main():
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    size = 32 if name in MODELS else 96
-    model, images = make_model(name, size), torch.randn(batch, 3, size, size)
-    if not name.startswith("mlp"):
-        model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 10, (batch,))
+    if name.startswith("{"):
+        loss_of, parameters = transformer(json.loads(name), batch)
+    else:
+        size = 32 if name in MODELS else 96
+        model, images = make_model(name, size), torch.randn(batch, 3, size, size)
+        if not name.startswith("mlp"):
+            model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+        labels = torch.randint(0, 10, (batch,))
 
     def make_optimizer(parameters):
         if rule == "sgd":
@@ -73,13 +103,15 @@ def main():
     else:
         if kind == "ddp":
             model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        optimizer = make_optimizer(model.parameters())
-    model.train()
+        optimizer = make_optimizer(parameters if name.startswith("{") else model.parameters())
+    if not name.startswith("{"):
+        model.train()
+        loss_of = lambda: functional.cross_entropy(model(images), labels)
 
     times = []
     begin = time.perf_counter()
     for step in range(1, steps + 1):
-        loss = functional.cross_entropy(model(images), labels)
+        loss = loss_of()
         if optimizer is not None:
             optimizer.zero_grad()
         loss.backward()

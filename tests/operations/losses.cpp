@@ -76,8 +76,9 @@ Operation cross_entropy(Index rows, Index classes, double smoothing,
   op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
                     const Tensors& d) {
     // The seed is a scalar that the loss is multiplied by.
-    const Tensor dx = padded(b, d[0], padding);
-    b.target_loss({.x = padded(b, in[0], padding),
+    // With padding in place, too.
+    const Tensor x = padded(b, in[0], padding), dx = padding > 0 ? x : d[0];
+    b.target_loss({.x = x,
                    .targets = in[1],
                    .dx = dx,
                    .label_smoothing = smoothing,

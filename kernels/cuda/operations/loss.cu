@@ -109,10 +109,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         dlogits[r * s.line + c] = T{};
       continue;
     }
+    // Before anybody writes: dlogits may be the logits.
+    const C own = valid ? widen(row[label]) : C{};
     const RowSums<C> sums = sums_of<kTeam, kSize>(row, s.classes, member);
     if (member == 0) {
       const double log_sum = log(sums.sum),
-                   of_label = valid ? static_cast<double>(widen(row[label]) - sums.largest) : 0.0;
+                   of_label = valid ? static_cast<double>(own - sums.largest) : 0.0;
       // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
       const double loss = (1.0 - s.smoothing) * (log_sum - of_label) +
                           uniform * (static_cast<double>(s.classes) * log_sum - sums.sum_of_logits);
