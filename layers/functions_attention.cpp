@@ -241,7 +241,8 @@ Variable rotary(const Variable& x, const Tensor& positions, double base, bool in
          "positions {} do not go with the rows of {}; needed: neighbouring dimensions of them, and "
          "1 for others",
          at.text(), in.text());
-  const Rotary turn{.positions = positions, .base = base, .repeat = repeat, .interleaved = interleaved};
+  const Rotary turn{
+      .positions = positions, .base = base, .repeat = repeat, .interleaved = interleaved};
   return turned(x, turn, pass);
 }
 

@@ -167,20 +167,20 @@ TEST_CASE("layers/flatten: no copy where none is needed") {
 }
 
 TEST_CASE("layers/pass: what is added is not kept for the backward pass, what is multiplied is") {
-  const auto kept = [](Variable (*function)(const functions::Operand&, const functions::Operand&,
-                                            Pass&)) {
-    Tape tape(cpu());
-    Pass pass{cpu(), &tape, true};
-    const Variable x = tape.leaf(noise_tensor(1, {64, 64}));
-    const std::size_t before = cpu().memory_stats().in_use;
-    Variable z;
-    {
-      const Variable y(noise_tensor(2, {64, 64}));
-      z = function(x, y, pass);
-      (void)z.value();
-    }
-    return (cpu().memory_stats().in_use - before) / (64 * 64 * sizeof(double));
-  };
+  const auto kept =
+      [](Variable (*function)(const functions::Operand&, const functions::Operand&, Pass&)) {
+        Tape tape(cpu());
+        Pass pass{cpu(), &tape, true};
+        const Variable x = tape.leaf(noise_tensor(1, {64, 64}));
+        const std::size_t before = cpu().memory_stats().in_use;
+        Variable z;
+        {
+          const Variable y(noise_tensor(2, {64, 64}));
+          z = function(x, y, pass);
+          (void)z.value();
+        }
+        return (cpu().memory_stats().in_use - before) / (64 * 64 * sizeof(double));
+      };
   CHECK(kept(functions::add) == 1);
   CHECK(kept(functions::multiply) == 2);
 }
