@@ -202,11 +202,11 @@ BpeParts read_huggingface(const json& root, const std::string& source) {
   BpeParts parts;
   const Part whole(root, source, "");
   const Part model(whole["model"], source, "model");
-  // files of before tokenizers 0.20 do not say the type of BPE
+  // Older files of BPE do not say the type
   if (!model["type"].is_null() && model["type"] != "BPE")
     model.wrong("type", "BPE of bytes, such as GPT-2's and Llama 3's");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model[key].is_null() && model[key] != "") model.wrong(key, "nothing");
+    if (!model[key].is_null() && model[key] != json("")) model.wrong(key, "nothing");
   }
   if (!model["dropout"].is_null() && model["dropout"] != 0.0) model.wrong("dropout", "nothing");
   if (model.flag("byte_fallback", false))
