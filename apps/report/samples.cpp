@@ -24,8 +24,8 @@ std::string text_samples(const Runs& runs) {
     try {
       const auto model = load_model(file);
       for (const std::uint64_t seed : {1, 2}) {
-        const Generated made = model->generate(
-            "\n", {.tokens = 100, .temperature = 0.8, .top_k = 50, .seed = seed});
+        const Generated made =
+            model->generate("\n", {.tokens = 100, .temperature = 0.8, .top_k = 50, .seed = seed});
         html += fmt::format("<p class=\"sample\">{}</p>\n", html_lines(made.text));
       }
     } catch (const Error& fault) {  // such as a plug-in's model: the report is of more than this
