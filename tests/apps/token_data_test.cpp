@@ -282,6 +282,29 @@ TEST_CASE("apps/tokens: what is prepared is what a text itself gives") {
   }
 }
 
+TEST_CASE("apps/tokens: tests are of the tokens that the model was trained with") {
+  const Files files;
+  const json numbers = read_json_file("golden/tokenizers.json");
+  json other = numbers["tokenizer"];
+  other["added_tokens"][0]["content"] = "<|end|>";
+  const auto dataset = made("text", {{"path", files.text("t.txt", "some text")},
+                                     {"tokenizer", files.text("t.json", other.dump())},
+                                     {"sequence_length", 1}});
+  const auto use = [&](const json& tokenizer) {
+    ModelDescription description{.config = R"({"model": {}})", .image = Shape{1}};
+    description.tokenizer = tokenizer.dump();
+    SafetensorsFile file;
+    describe(description, file);
+    dataset->use_model(file, "m.safetensors");
+  };
+  CHECK_NOTHROW(use(other));
+  other["model"]["fuse_unk"] = true;  // a text of its own, and the same tokens
+  CHECK_NOTHROW(use(other));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { use(numbers["tokenizer"]); }),
+                 "data.tokenizer: has 500 tokens that are not those (500) that the model of "
+                 "m.safetensors was trained with"));
+}
+
 TEST_CASE("apps/tokens: many tokens take 4 bytes each") {
   const Files files;
   json whole = read_json_file("golden/tokenizers.json")["tokenizer"];

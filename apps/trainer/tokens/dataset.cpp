@@ -64,6 +64,20 @@ class Windows : public Dataset {
   DatasetInfo info() const override { return info_; }
   bool countable() const override { return true; }
 
+  void use_model(const SafetensorsFile& file, const std::string& source) override {
+    if (!tokenizer_ || file.metadata.count(kConfigMetadata) == 0) return;
+    const std::string text = description_of(file, source).tokenizer;
+    if (text.empty()) return;
+    const auto other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
+    bool same = other->vocab() == tokenizer_->vocab();
+    for (std::int32_t token = 0; same && token < other->vocab(); ++token)
+      same = other->bytes_of(token) == tokenizer_->bytes_of(token);
+    if (!same)
+      fail(ExitCode::kUsage, "data", {.key = "data.tokenizer"},
+           "has {} tokens that are not those ({}) that the model of {} was trained with; needed: "
+           "its tokenizer",
+           tokenizer_->vocab(), other->vocab(), source);
+  }
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
     thread_local std::vector<std::int32_t> window;
     window.resize(static_cast<std::size_t>(length_ + 1));
@@ -301,7 +315,7 @@ class Text final : public Windows {
     if (section.describing()) section.resolve("path", "text.txt");
     if (section.describing()) return;
     if (path.is_null()) section.missing("path", "files or folders of text");
-    for (const nlohmann::json& item : path.is_array() ? path : nlohmann::json{path}) {
+    for (const nlohmann::json& item : path.is_array() ? path : nlohmann::json::array({path})) {
       if (!item.is_string() || item.get<std::string>().empty())
         section.error("path", "has {}; needed: the name of a file or folder, or a list of such",
                       shown(item.dump()));
