@@ -281,6 +281,37 @@ TEST_CASE(
   CHECK(lines(cuda::shim::check_races(cuda::shim::stop_recording())) == "");
 }
 
+TEST_CASE("cuda/loader: a micro-batch's share of the loss comes with it, where a graph reads it") {
+  const std::unique_ptr<ImageDataset> dataset = synthetic();
+  cuda::CudaBackend backend(0, false, false, true);
+  const std::int64_t samples = dataset->info().train_samples;
+  auto counted = std::make_shared<std::vector<std::int32_t>>();
+  for (std::int64_t k = 0; k < samples; ++k)
+    counted->push_back(static_cast<std::int32_t>(k * k % 5));
+  LoaderSettings settings = settings_of_three();
+  settings.counted = counted;
+  settings.accumulate = 2;
+  const std::vector<std::int64_t> order = epoch_samples(samples, settings, 0);
+  Loader loader(*dataset, settings, backend, DType::kFloat32);
+  loader.start(0, 0);
+  const auto count = [&](std::size_t batch) {
+    double sum = 0.0;
+    for (std::size_t k = 3 * batch; k < 3 * batch + 3; ++k)
+      sum += (*counted)[static_cast<std::size_t>(order[k])];
+    return sum;
+  };
+  const std::byte* place = nullptr;
+  for (std::size_t batch = 0; batch < 4; ++batch) {
+    const Tensor share = loader.next()[kLossShare];
+    CHECK((place == nullptr || share.raw() == place));
+    place = share.raw();
+    double shares[3];
+    backend.copy_to_host(share, shares);
+    const std::size_t first = batch / 2 * 2;
+    for (const double one : shares) CHECK(one == count(batch) / (count(first) + count(first + 1)));
+  }
+}
+
 TEST_CASE("cuda/loader: a loader can be ended while its thread waits for the device") {
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
