@@ -88,9 +88,18 @@ std::vector<float> measured_complexities(const Dataset& dataset, World& world) {
 }  // namespace
 
 std::vector<std::int32_t> targets_that_count(const Dataset& dataset, World& world) {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kLong = 5.0;
+  const auto begin = Clock::now();
   const std::vector<double> counts = of_all_samples(dataset, world, [&](std::int64_t sample) {
     return static_cast<double>(dataset.counted_targets(sample));
   });
+  if (const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      seconds > kLong)
+    log::info(
+        "it took {:.1f} s to count the targets of {} samples; a data set whose targets all count "
+        "can say so (DatasetInfo::all_count)",
+        seconds, counts.size());
   return {counts.begin(), counts.end()};
 }
 
