@@ -320,7 +320,7 @@ same whole cached
 0 2 | counted | rows: 80 for training \+ 20 for tests, 3 columns and 'price' | run.json --dry-run
 0 1 | tested | rows of t\.csv that the model's run held out$ | --evaluate whole
 0 1 | the best by r2 | done | run.json --output best | task.metrics=["r2"] | checkpoint={"best": true, "every_steps": 0} | evaluate={"every_steps": 1}
-0 1 | in bf16, balanced | done | run.json --output low | precision=bf16 | data.sampler={"type": "load_balanced", "complexity": "measured"}
+0 1 | in bf16 where it is fast, balanced | done | run.json --output low | precision=auto | data.sampler={"type": "load_balanced", "complexity": "measured"}
 0 2 | classes, each rank its own | test accuracy | run.json --output kinds | data.target=kind | task.type=classification | model={"type": "mlp", "hidden": [8]} | data.partition={"type": "dirichlet", "alpha": 0.5} | batch_size=8
 0 1 | and their table | ^2 +[0-9]+ | --evaluate kinds --confusion kinds.csv
 )table");

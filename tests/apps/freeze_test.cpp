@@ -18,8 +18,8 @@ TEST_CASE("freeze: frozen parameters and their norms' statistics keep every bit"
   program.write("run.json", R"({
     "data": {"type": "synthetic", "limit": 64, "test_limit": 16, "image_size": 8},
     "model": {"type": "sequential", "layers": [
-      {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}, {"type": "relu"},
-      {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}, {"type": "relu"},
+      {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+      {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
       {"type": "flatten"}, {"type": "linear", "out_features": 10}]},
     "batch_size": 4, "steps": 6, "threads": 1, "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
     "log_every": 1, "tensorboard": false, "evaluate": {"every_epochs": 0},
