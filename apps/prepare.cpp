@@ -180,9 +180,9 @@ int run_example(const ExampleTree& tree) {
 
 int run_prepare(int argc, char** argv) {
   CLI::App app{
-      "Makes shards of folders of pictures, which training reads faster than files, and token "
-      "files "
-      "of texts; checks them; trains tokenizers; draws pictures to try that with.",
+      "Makes shards of folders of pictures, which training reads faster than files, and files of "
+      "the tokens of texts; checks them; trains tokenizers; exports models of text; draws pictures "
+      "to try that with.",
       "starling-prepare"};
   app.require_subcommand(1);
   PrepareOptions options;
