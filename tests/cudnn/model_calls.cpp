@@ -70,12 +70,17 @@ std::vector<TracedModel> configured_models() {
     nlohmann::json json = nlohmann::json::parse(std::ifstream(file));
     nlohmann::json alone = json;
     alone.erase("sync");  // the topology may want more ranks than one
-    const TrainConfig config = read_train_config(alone, file.string(), {});
-    TracedModel model{file.filename().string(), json["model"].dump(), config.task->input(),
-                      config.length.batch_size};
+    TrainConfig config = read_train_config(alone, file.string(), {});
+    TracedModel model{.name = file.filename().string(),
+                      .json = json["model"].dump(),
+                      .input = config.task->input(),
+                      .batch = config.length.batch_size,
+                      .task = std::move(config.task)};
+    const std::int64_t samples = config.data.info.test_samples;  // 0 of tokens: counted when opened
     for (const std::int64_t ranks : {1, 2, 4}) {
+      if (samples < ranks) continue;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const std::int64_t own = (config.data.info.test_samples - rank + ranks - 1) / ranks,
+        const std::int64_t own = (samples - rank + ranks - 1) / ranks,
                            batch = std::min(own, config.length.batch_size);
         model.evaluated.insert(batch);
         if (own % batch != 0) model.evaluated.insert(own % batch);
@@ -97,17 +102,20 @@ std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedMode
     listener.model = traced.name;
     const nlohmann::json config = nlohmann::json::parse(traced.json);
     ConfigSection section(config, "model");
-    const std::unique_ptr<Model> model = make_model(section, traced.image);
+    const std::unique_ptr<Model> model = make_model(section, traced.input);
     section.finish();
     model->allocate(listener, DType::kFloat32, dtype);
     Tape tape(listener);
     Pass pass{.backend = listener, .tape = &tape, .training = true};
-    const auto task = classification_task(model->input_shape(), model->output_shape().back());
-    training_pass(*task, *model, empty_batch(task->tensors(), listener, traced.batch, dtype), pass);
+    std::shared_ptr<Task> task = traced.task;
+    if (!task) task = classification_task(model->input_shape(), model->output_shape().back());
+    const auto batch_of = [&](std::int64_t samples) {
+      return empty_batch(task->tensors(), listener, samples, dtype);
+    };
+    training_pass(*task, *model, batch_of(traced.batch), pass);
     for (const std::int64_t batch : traced.evaluated) {
       Pass evaluation{listener};
-      model->forward(Variable(Tensor(listener, model->input_shape().with_batch(batch), dtype)),
-                     evaluation);
+      task->predict(*model, batch_of(batch), evaluation);
     }
     graphs.merge(listener.graphs);  // what is there stays
   }

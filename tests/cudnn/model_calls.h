@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "apps/trainer/tasks/task.h"
 #include "core/tensor.h"
 #include "kernels/cuda/libraries/cudnn_spec.h"
 
@@ -13,15 +15,16 @@ namespace starling::testing {
 
 struct TracedModel {
   std::string name, json;
-  Shape image;
+  Shape input;
   std::int64_t batch = 128;
   std::set<std::int64_t> evaluated = {};  ///< sizes of the batches that it is tested with
+  std::shared_ptr<Task> task = {};        ///< null: image classification
 };
 /// ResNet-20, ResNet-18 with both stems, ResNet-50, and a small network with biases, groups,
 /// strides and dilation.
 std::vector<TracedModel> traced_models();
-/// The models of configs/*.json as they are there; tested, last and smaller batches too, on 1, 2
-/// and 4 ranks.
+/// The models of configs/*.json as they are there; where the number of samples is known, tested,
+/// last and smaller batches too, on 1, 2 and 4 ranks.
 std::vector<TracedModel> configured_models();
 
 /// The graphs that training the models asks of cuDNN with activations of `dtype`, on shapes alone:

@@ -59,6 +59,10 @@ struct Planned {
   std::string why;
 };
 constexpr int kAll = 1000;
+/// A driver alone can compile them.
+bool is_attention(const GraphSpec& spec) {
+  return spec.kind == GraphKind::kAttentionForward || spec.kind == GraphKind::kAttentionBackward;
+}
 Planned plan(cuda::GraphMaker& maker, const GraphSpec& spec, const cuda::PlanRules& rules,
              int tries) {
   Planned result;
@@ -80,15 +84,15 @@ TEST_CASE("cudnn/plans: the configs' own batches are among what is planned") {
     return model.name == "imagenet_resnet50.json";
   });
   REQUIRE(imagenet != models.end());
-  CHECK(imagenet->image[0] == 176);
+  CHECK(imagenet->input[0] == 176);
   CHECK(imagenet->batch == 128);
   CHECK(imagenet->evaluated.contains(128));
   CHECK(imagenet->evaluated.contains(50000 % 128));
 }
 
 TEST_CASE(
-    "cudnn/plans: every convolution of our models has an engine on an H200, an H100 and an A100, "
-    "in every precision") {
+    "cudnn/plans: every convolution and attention of our models has an engine on an H200, an H100 "
+    "and an A100, in every precision") {
   for (const DType dtype : kTypes) {
     const auto graphs_of_models = trace_graphs(all_models(), dtype);
     for (const Device& device : kDevices) {
@@ -101,23 +105,23 @@ TEST_CASE(
         std::size_t workspace = 0;
         const auto start = std::chrono::steady_clock::now();
         for (const auto& [spec, model] : graphs_of_models) {
-          const Planned planned = plan(*maker, spec, rules, kAll);
+          const Planned planned = plan(*maker, spec, rules, is_attention(spec) ? 0 : kAll);
           const std::string row =
               fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
           ++graphs;
           seen.insert(spec.kind);
           workspace = std::max(workspace, planned.workspace);
           CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
-          CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
+          CHECK_MESSAGE((planned.finalised || is_attention(spec)), row, " ", planned.why);
           CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
           if (whole_sweep())
             fmt::print("{:<110} engines {:2d} workspace {:6.1f} MiB\n", row, planned.candidates,
                        static_cast<double>(planned.workspace) / 1048576.0);
         }
-        CHECK(seen.size() == 3);
+        CHECK(seen.size() == (dtype == DType::kFloat32 ? 3 : 5));
         CHECK(graphs > 80);
         fmt::print(
-            "{:<5} {:<5}{} {:3d} convolution graphs, all with an engine, largest workspace {:7.1f} "
+            "{:<5} {:<5}{} {:3d} graphs, all with an engine, largest workspace {:7.1f} "
             "MiB, planned in {:.0f} ms\n",
             device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs,
             static_cast<double>(workspace) / 1048576.0, milliseconds_since(start));
@@ -172,7 +176,6 @@ TEST_CASE(
         std::string why;
         for (const auto& spec : {cuda::spec_of(forward, why), cuda::spec_of(back, why)}) {
           REQUIRE_MESSAGE(spec, why);
-          // A driver alone can compile them.
           const Planned planned = plan(*maker, *spec, {}, 0);
           CHECK_MESSAGE(planned.candidates > 0, device.name, " ", cuda::text(*spec), " ",
                         planned.why);
