@@ -109,10 +109,13 @@ void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std
   constexpr std::int64_t kAligned = 64, kWide = 1024;
   const std::int64_t line =
       classes < kWide ? classes : (classes + kAligned - 1) / kAligned * kAligned;
-  // So many that products are at their best, and the sum that the weight's gradient is in is read
-  // and written seldom.
-  const std::int64_t most = std::int64_t{1} << (backend.device() == DeviceType::kCpu ? 24 : 26);
-  if (rows <= 0) rows = most / line;
+  if (rows <= 0) {
+    // So many that products are at their best, and the sum that the weight's gradient is in is read
+    // and written seldom; about as many each time.
+    const std::int64_t most = (std::int64_t{1} << (backend.device() == DeviceType::kCpu ? 24 : 28)),
+                       times = (n * line + most - 1) / most;
+    rows = times > 0 ? ((n + times - 1) / times + kAligned - 1) / kAligned * kAligned : n;
+  }
   rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
   const Tensor logits(backend, {rows, line}, x.dtype());
   for (std::int64_t first = 0; first < n; first += rows) {

@@ -31,6 +31,41 @@ class CudaStorage final : public Storage {
   Pool::Block block_;
 };
 
+// cuBLASLt's kernels for tensor cores load 16 bytes at a time where what lies side by side in
+// memory is a whole number of those. A vocabulary of 50,257 is not: its products took kernels of
+// half the speed, although its lines are padded. So a long dimension gives what is beyond a
+// multiple of 64 to a product of its own.
+std::vector<Matmul> aligned_pieces(const Matmul& args) {
+  constexpr std::int64_t kLoad = 8, kTile = 64, kLong = 1024;
+  const auto beyond = [](std::int64_t size) {
+    return size >= kLong && size % kLoad != 0 ? size % kTile : 0;
+  };
+  const FactorLayout a = factor_layout(args.a), b = factor_layout(args.b);
+  const bool padded = is_low_precision(args.a.dtype()) && a.line % kLoad == 0 &&
+                      b.line % kLoad == 0 && factor_layout(args.c).line % kLoad == 0;
+  if (!padded || args.bias || args.relu) return {args};
+  // A piece of a dimension of a, b and c, where one has it; 0: not theirs
+  const auto piece = [&](int of_a, int of_b, int of_c, std::int64_t first, std::int64_t count) {
+    Matmul result = args;
+    if (of_a > 0) result.a = args.a.slice(of_a, first, count);
+    if (of_b > 0) result.b = args.b.slice(of_b, first, count);
+    if (of_c > 0) result.c = args.c.slice(of_c, first, count);
+    return result;
+  };
+  const std::int64_t m = args.c.shape()[1], n = args.c.shape()[2], k = args.a.shape()[2];
+  if (const std::int64_t few = beyond(n); few > 0)
+    return {piece(0, 2, 2, 0, n - few), piece(0, 2, 2, n - few, few)};
+  if (const std::int64_t few = beyond(m); few > 0 && a.transposed)
+    return {piece(1, 0, 1, 0, m - few), piece(1, 0, 1, m - few, few)};
+  if (const std::int64_t few = beyond(k); few > 0 && (!a.transposed || b.transposed)) {
+    // The few come first, so that what is rounded between the two is small.
+    std::vector<Matmul> pieces{piece(2, 1, 0, k - few, few), piece(2, 1, 0, 0, k - few)};
+    pieces[1].accumulate = true;
+    return pieces;
+  }
+  return {args};
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic)
@@ -217,7 +252,8 @@ void CudaBackend::issue(const AttentionBackward& args) {
 }
 
 void CudaBackend::issue(const Matmul& args) {
-  for (const Matmul& part : batches_of(args)) product(part);
+  for (const Matmul& part : batches_of(args))
+    for (const Matmul& piece : aligned_pieces(part)) product(piece);
 }
 
 void CudaBackend::product(const Matmul& args) {
@@ -231,14 +267,13 @@ void CudaBackend::product(const Matmul& args) {
     return true;
   };
   if (blas_ && by_library(args)) return;
-  if (blas_ && args.bias && args.bias.dtype() != args.c.dtype() && !args.accumulate &&
-      args.c.contiguous()) {
-    // cuBLASLt adds a bias of c's own type alone. With an fp32 product the sum is rounded once, as
-    // it should be.
-    const Tensor sum(*this, args.c.shape(), args.bias.dtype());
-    Matmul wide = args;
-    wide.c = sum;
-    if (by_library(wide)) return cast({.x = sum, .y = args.c.whole()});
+  if (blas_ && args.bias && args.bias.dtype() != args.c.dtype()) {
+    // cuBLASLt adds a bias of c's own type alone. It is rounded to that first, as PyTorch's
+    // autocast does: a product in fp32 would write and read twice as much.
+    Matmul rounded = args;
+    rounded.bias = Tensor(*this, args.bias.shape(), args.c.dtype());
+    cast({.x = args.bias, .y = rounded.bias});
+    if (by_library(rounded)) return;
   }
   plain_matmul(*this, args);
 }

@@ -179,18 +179,21 @@ TEST_CASE("cuda/functions: a loss that is made of functions") {
   }
 }
 
-TEST_CASE("cuda/functions: losses that ignore some targets, of a product in pieces too") {
+TEST_CASE(
+    "cuda/functions: losses that ignore some targets, of a product in pieces too, whose columns "
+    "may "
+    "be no multiple of 8") {
   const auto cpu = open_backend(DeviceType::kCpu, 1);
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
     CAPTURE(name_of(dtype));
-    const auto run = [&](Backend& backend, std::int64_t rows) {
+    const auto run = [&](Backend& backend, std::int64_t rows, std::int64_t classes) {
       Tape tape(backend);
       Pass pass{.backend = backend, .tape = &tape, .training = true};
       const DType wide = is_low_precision(dtype) ? DType::kFloat32 : dtype;
       Parameter weight;
-      weight.shape = {5, 8};
+      weight.shape = {classes, 8};
       weight.index = 0;
-      weight.value = to_tensor(backend, random_numbers(40, 3), weight.shape, wide);
+      weight.value = to_tensor(backend, random_numbers(8 * classes, 3), weight.shape, wide);
       if (is_low_precision(dtype)) {
         weight.low = Tensor(backend, weight.shape, dtype);
         backend.cast({.x = weight.value, .y = weight.low});
@@ -209,11 +212,14 @@ TEST_CASE("cuda/functions: losses that ignore some targets, of a product in piec
     const double tolerance = is_low_precision(dtype)    ? 2e-2
                              : dtype == DType::kFloat32 ? 1e-5
                                                         : 1e-13;
-    for (const std::int64_t rows : {-1, 0, 1, 4}) {
-      const std::vector<Numbers> expected = run(*cpu, std::min<std::int64_t>(rows, 0)),
-                                 found = run(gpu(), rows);
-      for (std::size_t i = 0; i < found.size(); ++i)
-        CHECK(distance(found[i], expected[i]) < allowed(tolerance));
+    for (const std::int64_t classes : {5, 1105}) {
+      CAPTURE(classes);
+      for (const std::int64_t rows : {-1, 0, 1, 4}) {
+        const std::vector<Numbers> expected = run(*cpu, std::min<std::int64_t>(rows, 0), classes),
+                                   found = run(gpu(), rows, classes);
+        for (std::size_t i = 0; i < found.size(); ++i)
+          CHECK(distance(found[i], expected[i]) < allowed(tolerance));
+      }
     }
   }
   Pass pass{.backend = gpu()};

@@ -71,6 +71,7 @@ Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool t
   const Index m = c[c.rank() - 2], n = c.back(), k = a[a.rank() - (ta ? 2 : 1)];
   op.inputs = {a, b};
   if (bias) op.inputs.push_back({n});
+  if (bias) op.carried = 1;  // rounded before it is added, as PyTorch's autocast does
   op.outputs = {c};
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter};
   op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {

@@ -1,3 +1,5 @@
+#include <cstdint>
+
 #include "core/operations/norms.h"
 #include "kernels/cuda/device/column_tiles.h"
 
@@ -15,6 +17,28 @@ __device__ __forceinline__ void for_groups(const T* row, Index channels, F f) {
 #pragma unroll 2
   for (Index c = lane * kSize; c < channels; c += kWarp * kSize)
     f(c, load_group<T, kSize>(row + c));
+}
+
+/// kSize numbers of a parameter from `channel` on; without one `otherwise`. 16 bytes at once where
+/// it begins at whole ones: the lanes of a warp that load one by one each take a line of the cache.
+template <int kSize, class C>
+__device__ __forceinline__ Group<C, kSize> coefficients(const C* parameter, Index channel,
+                                                        C otherwise) {
+  constexpr int kPart = kSize * sizeof(C) < 16 ? kSize : 16 / static_cast<int>(sizeof(C));
+  Group<C, kSize> result;
+  if (parameter != nullptr && reinterpret_cast<std::uintptr_t>(parameter) % 16 == 0) {
+#pragma unroll
+    for (int j = 0; j < kSize; j += kPart) {
+      const auto part = load_group<C, kPart>(parameter + channel + j);
+#pragma unroll
+      for (int i = 0; i < kPart; ++i) result.v[j + i] = part.v[i];
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j)
+      result.v[j] = parameter != nullptr ? parameter[channel + j] : otherwise;
+  }
+  return result;
 }
 
 /// The rows of this warp: first, and how many further on the next is.
@@ -54,12 +78,11 @@ __global__ void __launch_bounds__(kThreads, 3)
     });
     const C inv = static_cast<C>(1.0 / sqrt(static_cast<double>(warp_sum(squares) * share) + eps));
     for_groups<T, kSize>(row, channels, [&](Index c, Group<T, kSize> g) {
+      const auto weight = coefficients<kSize>(gamma, c, C(1)),
+                 bias = coefficients<kSize>(beta, c, C(0));
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const C normal = (static_cast<C>(g.v[j]) - mean) * inv;
-        g.v[j] =
-            static_cast<T>((gamma ? normal * gamma[c + j] : normal) + (beta ? beta[c + j] : C(0)));
-      }
+      for (int j = 0; j < kSize; ++j)
+        g.v[j] = static_cast<T>((static_cast<C>(g.v[j]) - mean) * inv * weight.v[j] + bias.v[j]);
       store_group<T, kSize>(y + r * channels + c, g);
     });
     if (threadIdx.x % kWarp == 0) {
@@ -88,13 +111,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (Index r = own.first; r < rows; r += own.step) {
     const T* x = from.x + r * channels;
     const C mean = from.mean_of(r), inv = from.inv_std[r];
-    const auto weighted = [&](C g, Index c) { return from.gamma ? g * from.gamma[c] : g; };
     C sum_g = C(0), sum_gx = C(0);
     for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, const Group<T, kSize>& g) {
       const auto in = load_group<T, kSize>(x + c);
+      const auto gamma = coefficients<kSize>(from.gamma, c, C(1));
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const C w = weighted(static_cast<C>(g.v[j]), c + j);
+        const C w = static_cast<C>(g.v[j]) * gamma.v[j];
         sum_g += w;
         sum_gx += w * ((static_cast<C>(in.v[j]) - mean) * inv);
       }
@@ -102,9 +125,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     const C mean_g = from.mean ? warp_sum(sum_g) * share : C(0), mean_gx = warp_sum(sum_gx) * share;
     for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, Group<T, kSize> g) {
       const auto in = load_group<T, kSize>(x + c);
+      const auto gamma = coefficients<kSize>(from.gamma, c, C(1));
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const C w = weighted(static_cast<C>(g.v[j]), c + j),
+        const C w = static_cast<C>(g.v[j]) * gamma.v[j],
                 normal = (static_cast<C>(in.v[j]) - mean) * inv;
         g.v[j] = static_cast<T>(inv * (w - mean_g - normal * mean_gx));
       }
