@@ -22,7 +22,8 @@ namespace {
 struct StepFloor {
   std::vector<OperationWork> work;
   MemoryNeed memory;
-  double images = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
+  double units = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
+  const char* unit = "image";  ///< or a token, of language models
   DType compute = DType::kFloat32;
 
   Floor floor() const { return floor_of(work, flops_per_second, bytes_per_second); }
@@ -64,7 +65,11 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source,
       operation.flops_per_second = 0.0;
     step.work.push_back(std::move(operation));
   }
-  step.images = static_cast<double>(config.length.batch_size * config.length.accumulate);
+  step.units = static_cast<double>(config.length.batch_size * config.length.accumulate);
+  if (const std::int64_t tokens = config.task->targets_of_sample(); tokens > 0) {
+    step.units *= static_cast<double>(tokens);
+    step.unit = "token";
+  }
   step.flops_per_second = settings.tflops > 0.0
                               ? 1e12 * settings.tflops
                               : device.flops(config.device.compute, config.device.tf32);
@@ -72,14 +77,14 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source,
   return step;
 }
 
-nlohmann::json floor_json(const Floor& floor, double images) {
+nlohmann::json floor_json(const Floor& floor, const StepFloor& step) {
   return {{"bytes", floor.bytes},
           {"flops", floor.flops},
-          {"mb_per_image", 1e-6 * floor.bytes / images},
+          {fmt::format("mb_per_{}", step.unit), 1e-6 * floor.bytes / step.units},
           {"memory_ms", 1e3 * floor.memory_seconds},
           {"arithmetic_ms", 1e3 * floor.arithmetic_seconds},
           {"ms", 1e3 * floor.seconds},
-          {"images_per_second", images / floor.seconds},
+          {fmt::format("{}s_per_second", step.unit), step.units / floor.seconds},
           {"bound_by", floor.memory_bound() ? "memory" : "arithmetic"}};
 }
 
@@ -97,9 +102,9 @@ std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const St
   return sorted;
 }
 
-void print_line(const std::string& name, std::size_t calls, const Floor& floor, double images) {
-  answer("  {:<26} {:5}  {:10.2f}  {:10.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls,
-         1e-6 * floor.bytes / images, 1e-9 * floor.flops / images, 1e3 * floor.memory_seconds,
+void print_line(const std::string& name, std::size_t calls, const Floor& floor, double units) {
+  answer("  {:<26} {:5}  {:10.2f}  {:11.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls,
+         1e-6 * floor.bytes / units, 1e-9 * floor.flops / units, 1e3 * floor.memory_seconds,
          1e3 * floor.arithmetic_seconds, 1e3 * floor.seconds,
          floor.memory_bound() ? "memory" : "arithmetic");
 }
@@ -116,31 +121,32 @@ int config_floor(const FloorBench& settings) {
     nlohmann::json result{{"config", settings.config},
                           {"device", settings.on},
                           {"precision", name_of(step.compute)},
-                          {"images", step.images},
+                          {fmt::format("{}s", step.unit), step.units},
                           {"bytes_per_second", step.bytes_per_second},
                           {"flops_per_second", step.flops_per_second},
                           {"memory_bytes", step.memory.total()},
-                          {"issued", floor_json(issued, step.images)}};
+                          {"issued", floor_json(issued, step)}};
     for (const auto& [name, work] : by_kind(step)) {
       result["operations"][name] =
-          floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
+          floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step);
       result["operations"][name]["calls"] = work.size();
     }
     answer("{}\n", result.dump());
     return 0;
   }
-  answer("{}, {} images a step, {}; ceilings {}: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n",
-         settings.config, step.images, name_of(step.compute), whose_ceilings(settings),
+  answer("{}, {} {}s a step, {}; ceilings {}: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n",
+         settings.config, step.units, step.unit, name_of(step.compute), whose_ceilings(settings),
          1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second,
          size_text(step.memory.total()));
-  answer("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls",
-         "MB/image", "GFLOP/img", "bytes ms", "arith ms", "floor ms");
+  answer("  {:<26} {:>5}  {:>10}  {:>11}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls",
+         fmt::format("MB/{}", step.unit), fmt::format("GFLOP/{}", step.unit), "bytes ms",
+         "arith ms", "floor ms");
   for (const auto& [name, work] : by_kind(step)) {
     print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second),
-               step.images);
+               step.units);
   }
-  print_line("all", step.work.size(), issued, step.images);
-  answer("floor: {:.0f} images/s\n", step.images / issued.seconds);
+  print_line("all", step.work.size(), issued, step.units);
+  answer("floor: {:.0f} {}s/s\n", step.units / issued.seconds, step.unit);
   return 0;
 }
 
@@ -160,17 +166,30 @@ nlohmann::json image_config(const std::string& model, std::int64_t size, std::in
   return config;
 }
 
+nlohmann::json text_config() {
+  return {
+      {"model", {{"type", "gpt2"}}},
+      {"data", {{"type", "tokens"}, {"path", "none"}, {"vocab", 50257}, {"sequence_length", 1024}}},
+      {"batch_size", 32},
+      {"steps", 1},
+      {"optimizer", {{"type", "adamw"}}},
+      {"device", "cuda"},
+      {"precision", "bf16"}};
+}
+
 /// The rows that docs/gpu-proof.md sets goals for.
 int goal_floors(const FloorBench& settings) {
   const Ceilings device = ceilings_of(settings);
   nlohmann::json rows = nlohmann::json::array();
-  const auto row = [&](const std::string& name, const Floor& floor, double images, double memory) {
+  const auto row = [&](const std::string& name, const Floor& floor, const StepFloor* step) {
     rows.push_back({{"row", name},
                     {"ms", 1e3 * floor.seconds},
                     {"bytes", floor.bytes},
                     {"flops", floor.flops}});
-    if (images > 0.0) rows.back().update(floor_json(floor, images));
-    if (memory > 0.0) rows.back()["memory_bytes"] = memory;
+    if (!step) return;
+    rows.back().update(floor_json(floor, *step));
+    rows.back()["memory_bytes"] = step->memory.total();
+    rows.back()["unit"] = step->unit;
   };
   constexpr double kParameters = 25.6e6;
   constexpr double kBytes = 32.0;  // of each
@@ -179,7 +198,7 @@ int goal_floors(const FloorBench& settings) {
                     kBytes),
         floor_of({{"update", kParameters * kBytes, 0.0}}, device.fp32_flops,
                  device.bytes_per_second),
-        0.0, 0.0);
+        nullptr);
   }
   struct Case {
     const char *name, *model;
@@ -194,8 +213,11 @@ int goal_floors(const FloorBench& settings) {
     const nlohmann::json config =
         image_config(one.model, one.size, one.classes, one.batch, one.precision);
     const StepFloor step = step_floor(config, name, settings);
-    row(name, step.floor(), step.images, step.memory.total());
+    row(name, step.floor(), &step);
   }
+  const std::string name = "GPT-2 124M, 32 × 1024 tokens, bf16";
+  const StepFloor step = step_floor(text_config(), name, settings);
+  row(name, step.floor(), &step);
   if (settings.json) {
     answer("{}\n", rows.dump());
     return 0;
@@ -207,10 +229,11 @@ int goal_floors(const FloorBench& settings) {
   for (const nlohmann::json& one : rows) {
     std::string line =
         fmt::format("  {:<72} {:8.3f} ms", one["row"].get<std::string>(), one["ms"].get<double>());
-    if (one.contains("images_per_second")) {
-      line += fmt::format("  {:8.0f} images/s  {:6.1f} MB an image  bound by {}  memory {}",
-                          one["images_per_second"].get<double>(), one["mb_per_image"].get<double>(),
-                          one["bound_by"].get<std::string>(),
+    if (one.contains("unit")) {
+      const std::string unit = one["unit"];
+      line += fmt::format("  {:8.0f} {}s/s  {:6.1f} MB each  bound by {}  memory {}",
+                          one[unit + "s_per_second"].get<double>(), unit,
+                          one["mb_per_" + unit].get<double>(), one["bound_by"].get<std::string>(),
                           size_text(one["memory_bytes"].get<double>()));
     }
     answer("{}\n", line);
