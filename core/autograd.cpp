@@ -79,13 +79,16 @@ void Gradients::set(int i, Tensor gradient) {
   of->add(std::move(gradient));
 }
 
-Gradients::Target Gradients::parameter(int j) {
+Gradients::Target Gradients::parameter(int j, const std::shared_ptr<Tensor>& early) {
   Parameter* const parameter = at(node_->parameters, j, "parameter");
   if (!parameter || !parameter->trainable) return {};
-  require(static_cast<bool>(parameter->grad), "autograd", "parameter {} has no gradient memory",
-          parameter->name);
+  tape_->give_memory(*parameter);
   tape_->branches_.join(*parameter);  // an earlier use
   Tape::Use& use = tape_->use(*parameter);
+  if (const auto first = std::exchange(use.early, nullptr); first && first != early) {
+    *first = Tensor(*backend_, parameter->shape, parameter->grad.dtype());
+    backend_->copy(parameter->grad, *first);
+  }
   Target target{parameter->grad, use.written};
   use.written = true;
   return target;
@@ -132,6 +135,7 @@ void Variable::settle() const {
   const Variable& made = lazy->made();
   value_ = made.value_;
   slot_ = made.slot_;
+  remake_ = made.remake_;
 }
 
 Variable Tape::leaf(Tensor value) { return {std::move(value), 1}; }
@@ -139,6 +143,35 @@ Variable Tape::leaf(Tensor value) { return {std::move(value), 1}; }
 Tensor Tape::gradient(const Variable& leaf) {
   if (!leaf.slot_ || leaf.slot_->terms.empty()) return {};
   return leaf.slot_->terms.front();
+}
+
+void Variable::set_remake(std::function<Tensor()> make) {
+  remake_ = std::make_shared<detail::Remake>(detail::Remake{std::move(make), {}, 0});
+}
+
+Saved::Saved(const Variable& x) : value_(x.value()), remake_(x.remake_) {
+  if (!remake_) return;
+  value_ = Tensor();
+  ++remake_->wanted;
+}
+
+Tensor Saved::take() const {
+  if (!remake_) return value_;
+  if (!remake_->made) remake_->made = remake_->make();
+  return --remake_->wanted > 0 ? remake_->made : std::exchange(remake_->made, {});
+}
+
+std::shared_ptr<Tensor> Tape::early_gradient(Parameter& parameter) {
+  Use& of = use(parameter);
+  if (of.early) return nullptr;
+  give_memory(parameter);
+  return of.early = std::make_shared<Tensor>(parameter.grad);
+}
+
+void Tape::give_memory(Parameter& parameter) {
+  if (!parameter.grad && memory_) memory_(parameter);
+  require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory",
+          parameter.name);
 }
 
 Tape::Use& Tape::use(const Parameter& parameter) {
@@ -282,7 +315,10 @@ void Tape::show_gradients(const detail::Node& node) const {
 void Tape::clear() {
   nodes_.clear();
   branches_.clear();
-  for (Use& parameter_use : uses_) parameter_use.remaining = 0;
+  for (Use& parameter_use : uses_) {
+    parameter_use.remaining = 0;
+    parameter_use.early = nullptr;
+  }
 }
 
 }  // namespace starling

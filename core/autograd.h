@@ -30,6 +30,12 @@ struct GradSlot {
   int max_terms = 1;  ///< how many terms the node that made the value takes unsummed
   void add(Tensor term);
 };
+/// How a value is made again that needs not be kept between the passes.
+struct Remake {
+  std::function<Tensor()> make;
+  Tensor made;     ///< from the first that takes it to the last
+  int wanted = 0;  ///< by nodes that have not taken it yet
+};
 }  // namespace detail
 
 class LazyValue;
@@ -53,9 +59,13 @@ class Variable {
   const std::shared_ptr<LazyValue>& lazy() const { return lazy_; }
   /// True for two handles to one value of a pass.
   bool same_as(const Variable& other) const;
+  /// `make` makes the same numbers again, from what is kept for the backward pass anyway: see
+  /// Saved.
+  void set_remake(std::function<Tensor()> make);
 
  private:
   friend class Gradients;
+  friend class Saved;
   friend class Tape;
   Variable(Tensor value, int max_terms);  ///< that wants a gradient
   void settle() const;
@@ -63,7 +73,22 @@ class Variable {
   mutable Tensor value_;
   mutable std::shared_ptr<detail::GradSlot> slot_;
   mutable std::shared_ptr<LazyValue> lazy_;
+  mutable std::shared_ptr<detail::Remake> remake_;
   Shape lazy_shape_;  ///< stays, as somebody may hold a reference to it while the value is read
+};
+
+/// What a node keeps of an input's value for its backward function: the numbers, or how to make
+/// them again (Variable::set_remake()), once for all nodes that want them.
+class Saved {
+ public:
+  Saved() = default;
+  explicit Saved(const Variable& x);
+  /// The numbers; for one call in a pass.
+  Tensor take() const;
+
+ private:
+  Tensor value_;
+  std::shared_ptr<detail::Remake> remake_;
 };
 
 /// Computes a value, once, when it is first needed: so what follows may compute it in passing.
@@ -124,8 +149,8 @@ class Gradients {
     explicit operator bool() const { return static_cast<bool>(tensor); }
   };
   /// Place of the gradient of this node's parameter j: a view into its bucket. Ask once per call,
-  /// and write it before returning.
-  Target parameter(int j);
+  /// and write it before returning. `early`: what Tape::early_gradient() gave this node.
+  Target parameter(int j, const std::shared_ptr<Tensor>& early = nullptr);
 
   /// Runs `work`, which writes gradients of this node's parameters and nothing else, beside what is
   /// issued next: see Branches::issue(). False where it was not run.
@@ -192,6 +217,8 @@ class Tape {
   /// parameter.
   using ReadyObserver = std::function<void(Parameter&)>;
   void set_ready_observer(ReadyObserver observer) { observer_ = std::move(observer); }
+  /// Gives memory to the gradient of a parameter that has none and is to be written.
+  void set_gradient_memory(std::function<void(Parameter&)> memory) { memory_ = std::move(memory); }
   /// Called with each gradient that a node has made, of its inputs (`of`: "its input") and
   /// parameters (their names).
   using GradientObserver =
@@ -208,6 +235,13 @@ class Tape {
                 bool report = true);
 
   Branches& branches() { return branches_; }
+
+  /// The memory of a parameter's gradient for a node to be recorded, which has numbers for it
+  /// before the backward pass: the node may write them there now, and makes the gradient of them in
+  /// place when its turn comes (Gradients::parameter()). Where another node writes the gradient
+  /// before that, what is handed out here becomes a copy. Null where somebody has it already. For
+  /// passes whose backward pass overwrites gradients (Pass::overwrites).
+  std::shared_ptr<Tensor> early_gradient(Parameter& parameter);
 
   /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward
   /// functions. The layer outlives the tape's nodes. Scopes nest.
@@ -240,8 +274,10 @@ class Tape {
     int remaining = 0;      ///< uses of the parameter that the backward pass has not left yet
     bool written = false;   ///< its grad tensor holds a contribution of this group of micro-batches
     bool reported = false;  ///< the observer knows
+    std::shared_ptr<Tensor> early = nullptr;  ///< early_gradient(), until the gradient is written
   };
   Use& use(const Parameter& parameter);
+  void give_memory(Parameter& parameter);
   /// The node, but for its outputs; null where nothing is to be recorded.
   detail::Node* add(std::string_view name, const std::vector<Variable>& inputs,
                     std::vector<Parameter*> parameters, BackwardFunction backward);
@@ -257,6 +293,7 @@ class Tape {
   Tensor one_;              ///< what most passes start from, written once
   std::vector<Use> uses_;   ///< by Parameter::index
   ReadyObserver observer_;
+  std::function<void(Parameter&)> memory_;
   GradientObserver gradient_observer_;
   std::string stopped_at_;
 };
@@ -278,6 +315,11 @@ struct Pass {
   std::uint64_t dropout_counter = 0;
   /// A part of an earlier pass is computed again: running statistics have moved already
   bool recomputing = false;
+  /// What is cheap to compute is computed again in the backward pass, not kept: less memory, and a
+  /// little more time. GPUs have memory and want the time.
+  bool lean = backend.device() != DeviceType::kCuda;
+  /// The backward pass will overwrite gradients (the first micro-batch of an update), not add
+  bool overwrites = false;
   /// Factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
   double loss_scale = 1.0;
   std::vector<PassExtension*> extensions = {};  ///< null ones count for nothing

@@ -27,14 +27,15 @@ std::vector<std::int64_t> random_permutation(std::uint64_t seed, RandomStream st
 }
 
 void fill_random(const Init& init, std::uint64_t seed, std::uint32_t tensor, std::int64_t count,
-                 double* out) {
+                 double* out, std::int64_t first_number) {
+  require(first_number % 2 == 0, "random", "numbers from {} on, which is odd", first_number);
   if (init.kind == Init::Kind::kConstant) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = init.a;
     return;
   }
   for (std::int64_t i = 0; i < count; i += 2) {  // one Philox block gives two numbers of 53 bits
-    const Philox4x32 bits =
-        random_bits(seed, RandomStream::kInit, tensor, static_cast<std::uint64_t>(i / 2));
+    const Philox4x32 bits = random_bits(seed, RandomStream::kInit, tensor,
+                                        static_cast<std::uint64_t>((first_number + i) / 2));
     const double u = uniform_double(bits.v[0], bits.v[1]), v = uniform_double(bits.v[2], bits.v[3]);
     double first, second;
     if (init.kind == Init::Kind::kUniform) {

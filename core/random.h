@@ -37,8 +37,9 @@ std::uint64_t uniform_below(const Philox4x32& bits, std::uint64_t bound);
 std::vector<std::int64_t> random_permutation(std::uint64_t seed, RandomStream stream,
                                              std::uint32_t epoch, std::int64_t n);
 
-/// Fills `count` numbers by `init`; number i depends on (seed, tensor, i) alone.
+/// Fills numbers `first` … first + count - 1 by `init`; number i depends on (seed, tensor, i)
+/// alone. `first` is even.
 void fill_random(const Init& init, std::uint64_t seed, std::uint32_t tensor, std::int64_t count,
-                 double* out);
+                 double* out, std::int64_t first = 0);
 
 }  // namespace starling

@@ -173,39 +173,47 @@ class Chain final : public LazyValue {
         program_(std::move(program)),
         backend_(pass.backend),
         tape_(pass.tape),
+        lean_(pass.lean),
         layer_(pass.tape ? pass.tape->layer() : std::string_view()) {}
   const Program& program() const { return program_; }
 
  private:
   Variable make() override {
-    Program program = std::exchange(program_, {});
-    Map map;
-    static_cast<Expression&>(map) = program.builder.expression();
-    map.y = Tensor(backend_, shape(), dtype());
-    backend_.map(map);
-    if (!tape_) return Variable(map.y);
+    const auto kept = std::make_shared<const Program>(std::exchange(program_, {}));
+    const Program& program = *kept;
+    const auto compute = [kept, shape = shape(), dtype = dtype(), &backend = backend_] {
+      Map map;
+      static_cast<Expression&>(map) = kept->builder.expression();
+      map.y = Tensor(backend, shape, dtype);
+      backend.map(map);
+      return map.y;
+    };
+    const Tensor y = compute();
+    if (!tape_) return Variable(y);
     const Tape::Scope scope(tape_, layer_);
     const std::vector<Variable> inputs = program.inputs();
     if (program.passes_on()) {
       std::vector<Shape> leaves;
       for (const Variable& leaf : inputs) leaves.push_back(leaf.shape());
-      return tape_->record(name_, map.y, inputs, {},
+      return tape_->record(name_, y, inputs, {},
                            [leaves = std::move(leaves), shape = shape()](Gradients& g) {
                              const Tensor dy = std::move(g.take_terms().front());
                              pass_on(g, leaves, shape, dy);
                            });
     }
-    return tape_->record(name_, map.y, inputs, {},
-                         [program = std::move(program), shape = shape()](Gradients& g) {
-                           const Tensor dy = std::move(g.take_terms().front());
-                           go_back(g, program, shape, dy);
-                         });
+    Variable result = tape_->record(name_, y, inputs, {}, [kept, shape = shape()](Gradients& g) {
+      const Tensor dy = std::move(g.take_terms().front());
+      go_back(g, *kept, shape, dy);
+    });
+    if (lean_ && result.requires_grad()) result.set_remake(compute);
+    return result;
   }
 
   std::string_view name_;
   Program program_;
   Backend& backend_;
   Tape* tape_;
+  bool lean_;
   std::string_view layer_;
 };
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
@@ -102,20 +103,33 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, double labe
                      scale, pass);
 }
 
+namespace {
+
+std::int64_t whole(std::int64_t numbers, std::int64_t of) { return (numbers + of - 1) / of * of; }
+
+/// Numbers of a row of logits, with its padding: products whose lines do not begin at whole words
+/// are slow.
+std::int64_t line_of(std::int64_t classes) {
+  constexpr std::int64_t kAligned = 64, kWide = 1024;
+  return classes < kWide ? classes : whole(classes, kAligned);
+}
+/// So many that products are at their best, and the sum that the weight's gradient is in is read
+/// and written seldom; the parts alike, in whole blocks of a product.
+std::int64_t rows_at_once(std::int64_t n, std::int64_t classes, bool lean) {
+  constexpr std::int64_t kBlock = 64;
+  const std::int64_t most =
+      std::max<std::int64_t>(1, (std::int64_t{1} << (lean ? 24 : 28)) / line_of(classes));
+  const std::int64_t parts = std::max<std::int64_t>(1, (n + most - 1) / most);
+  return std::min(most, whole((n + parts - 1) / parts, kBlock));
+}
+
+}  // namespace
+
 void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
                     const std::function<void(std::int64_t first, const View& logits)>& use) {
   const std::int64_t n = x.shape()[0], inputs = x.shape()[1], classes = weight.shape()[0];
-  // Products whose lines do not begin at whole words are slow.
-  constexpr std::int64_t kAligned = 64, kWide = 1024;
-  const std::int64_t line =
-      classes < kWide ? classes : (classes + kAligned - 1) / kAligned * kAligned;
-  if (rows <= 0) {
-    // So many that products are at their best, and the sum that the weight's gradient is in is read
-    // and written seldom; about as many each time.
-    const std::int64_t most = (std::int64_t{1} << (backend.device() == DeviceType::kCpu ? 24 : 28)),
-                       times = (n * line + most - 1) / most;
-    rows = times > 0 ? ((n + times - 1) / times + kAligned - 1) / kAligned * kAligned : n;
-  }
+  const std::int64_t line = line_of(classes);
+  if (rows <= 0) rows = rows_at_once(n, classes, backend.device() == DeviceType::kCpu);
   rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
   const Tensor logits(backend, {rows, line}, x.dtype());
   for (std::int64_t first = 0; first < n; first += rows) {
@@ -134,18 +148,19 @@ namespace {
 /// The loss and the gradients that are wanted, of some rows after the others.
 struct LossOfRows {
   Tensor loss, factor;  ///< factor: rows that there are for each one that counts, 0 where none does
-  Tensor dx, dweight;   ///< empty where not wanted
+  Tensor dx;            ///< empty where not wanted
 };
+/// `dweight`: where the weight's goes, empty where it is not wanted.
 LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
                         const Tensor& targets, std::int64_t rows, TargetLoss args, bool wants_x,
-                        bool wants_weight) {
+                        const Tensor& dweight) {
   using F = MapFunction;
   const std::int64_t n = x.shape()[0], inputs = x.shape()[1], classes = weight.shape()[0];
   const DType wide = wide_of(x.dtype());
+  const bool wants_weight = static_cast<bool>(dweight);
   LossOfRows result;
   if (wants_x) result.dx = Tensor(backend, x.shape(), x.dtype());
-  if (wants_weight) result.dweight = Tensor(backend, weight.shape(), wide);
-  if (wants_weight && n == 0) backend.fill(result.dweight, 0.0);
+  if (wants_weight && n == 0) backend.fill(dweight, 0.0);
   const Tensor loss(backend, Shape{}, wide), sum(backend, Shape{}, wide);
   args.total = Tensor(backend, Shape{}, DType::kFloat64);
   args.classes = classes;
@@ -169,7 +184,7 @@ LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
       backend.matmul({.a = transposed(gradient),
                       .b = x.slice(first * inputs, {count, inputs}),
                       .bias = {},
-                      .c = result.dweight,
+                      .c = dweight,
                       .accumulate = first > 0});
   });
   const Tensor share(backend, Shape{}, DType::kFloat64);
@@ -196,24 +211,33 @@ Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor
          "x is {} and the targets {} of {}; needed: an int32 class for each row", in.text(),
          targets.shape().text(), name_of(targets.dtype()));
   const std::int64_t n = targets.elements();
+  if (rows <= 0) rows = rows_at_once(n, weight.shape[0], pass.lean);
+  // Where nobody else has, the sum is made in the memory of the weight's gradient.
+  const bool wants_weight = pass.tape && weight.trainable;
+  std::shared_ptr<Tensor> dweight;
+  if (wants_weight && pass.lean && pass.overwrites && !pass.recomputing)
+    dweight = pass.tape->early_gradient(weight);
+  const bool early = static_cast<bool>(dweight);
+  if (wants_weight && !early)
+    dweight = std::make_shared<Tensor>(pass.backend, weight.shape, wide_of(x.dtype()));
   const LossOfRows made =
       loss_of_rows(pass.backend, x.value().reshaped({n, in.back()}), weight.operand(),
                    targets.reshaped({n}), rows,
                    {.scale = scale / static_cast<double>(n),
                     .gradient_scale = pass.loss_scale,
                     .ignored = kIgnoreIndex},
-                   pass.tape && x.requires_grad(), pass.tape && weight.trainable);
-  auto backward = [made, in](Gradients& g) {
+                   pass.tape && x.requires_grad(), dweight ? *dweight : Tensor());
+  auto backward = [made, dweight, in, early](Gradients& g) {
     const Tensor factor = scaled(g.backend(), made.factor, g.output());
     if (g.wants(0)) g.set(0, scaled(g.backend(), factor, made.dx).reshaped(in));
-    if (const Gradients::Target target = g.parameter(0)) {
+    if (const Gradients::Target target = g.parameter(0, early ? dweight : nullptr)) {
       using F = MapFunction;
       const Tensor& sum = target.tensor;
       if (target.accumulate)
         g.backend().map(
-            {{{F::kMultiply}, {F::kAdd, kMapResults, 2}}, {made.dweight, factor, sum}, sum});
+            {{{F::kMultiply}, {F::kAdd, kMapResults, 2}}, {*dweight, factor, sum}, sum});
       else
-        g.backend().map({F::kMultiply, made.dweight, factor, sum});
+        g.backend().map({F::kMultiply, *dweight, factor, sum});
     }
   };
   return pass.record("linear_cross_entropy", made.loss, {x}, {&weight}, std::move(backward));

@@ -171,7 +171,18 @@ Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Pa
   };
   std::vector<Parameter*> parameters{&gamma};
   if (beta) parameters.push_back(beta);
-  return pass.record(name, args.y, {x}, std::move(parameters), std::move(backward));
+  Variable y = pass.record(name, args.y, {x}, std::move(parameters), std::move(backward));
+  if (y.requires_grad() && pass.lean) {
+    LayerNormForward again = args;
+    again.y = Tensor();
+    y.set_remake([again, &backend = pass.backend] {
+      LayerNormForward made = again;
+      made.y = Tensor(backend, made.x.shape(), made.x.dtype());
+      backend.layer_norm_forward(made);  // its statistics are what they were
+      return made.y;
+    });
+  }
+  return y;
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
                        .relu = relu});
 
   // ReLU's gradient needs only the output, which the next operation keeps anyway.
-  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(),
+  auto backward = [x_saved = weight.trainable ? Saved(x) : Saved(),
                    w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
                    y_saved = relu ? y : Tensor()](Gradients& g) {
     Tensor dy = std::move(g.take_terms().front());
@@ -137,18 +137,19 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
       g.backend().map({MapFunction::kReluGradient, y_saved, dy, masked});
       dy = masked;
     }
+    // The weight's first: the input may be made for it alone, and gives its memory to dx.
+    if (const Gradients::Target dw = g.parameter(0)) {
+      g.backend().matmul({.a = transposed(matrix_of(dy)),
+                          .b = matrix_of(x_saved.take()),
+                          .c = dw.tensor,
+                          .accumulate = dw.accumulate});
+    }
+    bias_gradient(g.backend(), dy, g.parameter(1));
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
       g.backend().matmul({.a = matrix_of(dy), .b = w, .c = matrix_of(dx)});
       g.set(0, std::move(dx));
     }
-    if (const Gradients::Target dw = g.parameter(0)) {
-      g.backend().matmul({.a = transposed(matrix_of(dy)),
-                          .b = matrix_of(x_saved),
-                          .c = dw.tensor,
-                          .accumulate = dw.accumulate});
-    }
-    bias_gradient(g.backend(), dy, g.parameter(1));
   };
   return pass.record("linear", std::move(y), {x}, {&weight, bias}, std::move(backward));
 }

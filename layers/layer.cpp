@@ -102,9 +102,15 @@ void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::
   }
   require(is_floating(to.dtype()), "model", "{}: random initial values for a {} tensor", name,
           name_of(to.dtype()));
-  std::vector<double> numbers(static_cast<std::size_t>(to.elements()));
-  fill_random(init, seed, tensor, to.elements(), numbers.data());
-  write_numbers(numbers, to);
+  // By parts: there may be no room for all numbers in fp64.
+  constexpr std::int64_t kPart = std::int64_t{1} << 18;
+  std::vector<double> numbers;
+  for (std::int64_t first = 0; first < to.elements(); first += kPart) {
+    const std::int64_t count = std::min(kPart, to.elements() - first);
+    numbers.resize(static_cast<std::size_t>(count));
+    fill_random(init, seed, tensor, count, numbers.data(), first);
+    write_numbers(numbers, to.slice(first, Shape{count}));
+  }
 }
 
 }  // namespace

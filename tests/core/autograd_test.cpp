@@ -337,6 +337,82 @@ TEST_CASE("core/autograd: memory falls as the backward pass goes") {
   CHECK(backend->memory_stats().in_use == before + 4);
 }
 
+TEST_CASE("core/autograd: what can be made again is made once for all nodes that want it") {
+  Graph graph;
+  Parameter &p = graph.parameter("p", 2), &q = graph.parameter("q", 5);
+  int made = 0;
+  const auto counted = [&] {
+    ++made;
+    return graph.scalar(7);
+  };
+  Variable x = graph.scale(Variable(graph.scalar(3)), p);
+  x.set_remake(counted);
+  const auto user = [&](const Variable& from) {
+    const Saved saved(from);
+    return graph.tape.record("user", graph.scalar(1), {from}, {&q}, [&, saved](Gradients& g) {
+      const Tensor numbers = saved.take();
+      g.set(0, graph.scalar(value(numbers)));
+      if (const auto target = g.parameter(0))
+        target.tensor.span<float>()[0] =
+            (target.accumulate ? value(target.tensor) : 0.0f) + value(numbers);
+    });
+  };
+  const Variable copy = x;
+  graph.tape.backward(graph.add(user(x), user(copy)));
+  CHECK(made == 1);
+  CHECK(value(q.grad) == 14);
+  CHECK(value(p.grad) == 3 * 14);
+  // Plain values are kept.
+  const Saved plain{Variable(graph.scalar(4))};
+  CHECK(value(plain.take()) == 4);
+  CHECK_FALSE(Saved().take());
+}
+
+TEST_CASE(
+    "core/autograd: a gradient written ahead of the backward pass stays, and makes way for a node "
+    "that comes before its own") {
+  for (const bool other_first : {false, true}) {
+    CAPTURE(other_first);
+    Graph graph;
+    Parameter& p = graph.parameter("p", 2);
+    const Variable x(graph.scalar(3));
+    const auto ahead = [&] {
+      const std::shared_ptr<Tensor> early = graph.tape.early_gradient(p);
+      REQUIRE(early);
+      CHECK(early->raw() == p.grad.raw());
+      CHECK_FALSE(graph.tape.early_gradient(p));  // it is taken
+      early->span<float>()[0] = 100;
+      return graph.tape.record("ahead", graph.scalar(0), {}, {&p}, [early](Gradients& g) {
+        const auto target = g.parameter(0, early);
+        const float sum = value(*early) + (target.accumulate ? value(target.tensor) : 0.0f);
+        target.tensor.span<float>()[0] = sum;
+      });
+    };
+    const Variable before = other_first ? ahead() : graph.scale(x, p);
+    const Variable after = other_first ? graph.scale(x, p) : ahead();
+    graph.tape.backward(graph.add(before, after));
+    CHECK(value(p.grad) == 103);
+    CHECK(graph.ready == Names{"p"});
+    graph.tape.clear();
+    CHECK(graph.tape.early_gradient(p));
+  }
+}
+
+TEST_CASE("core/autograd: a gradient without memory is given some when it is begun") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 2);
+  p.grad = {};
+  int given = 0;
+  graph.tape.set_gradient_memory([&](Parameter& parameter) {
+    ++given;
+    parameter.grad = graph.scalar(1e30f);
+  });
+  const Variable x(graph.scalar(3));
+  graph.tape.backward(graph.add(graph.scale(x, p), graph.scale(x, p)));
+  CHECK(given == 1);
+  CHECK(value(p.grad) == 6);
+}
+
 TEST_CASE("core/autograd: misuse is an internal error that says what happened") {
   Graph graph;
   const Variable plain(graph.scalar(1));

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "layers/functions.h"
+#include "layers/language_model.h"
 #include "layers/norm_statistics.h"
 #include "tests/layers/support.h"
 
@@ -74,6 +75,67 @@ TEST_CASE(
   const std::size_t activations =
       64 * 4 * 2 * (7 * 32 * 32 * 16 + 6 * 16 * 16 * 32 + 6 * 8 * 8 * 64);
   CHECK(static_cast<double>(training) < 1.10 * static_cast<double>(activations));
+}
+
+TEST_CASE("layers/lean: less is kept, and gradients have the same bits") {
+  for (const std::string kind : {R"("gpt2")", R"("llama", "hidden": 64, "tie": true)"}) {
+    CAPTURE(kind);
+    const auto model =
+        model_from(R"({"type": )" + kind +
+                       R"(, "layers": 2, "heads": 2, "width": 16, "context": 32, "vocab": 40})",
+                   {32});
+    LanguageModel& text = *model->language_model();
+    // `twice`: the head has another use, whose node comes first in the backward pass.
+    const auto loss_of = [&](const Tensor& x, Pass& pass, bool twice) {
+      const Variable hidden = text.hidden(Variable(x), pass);
+      const Variable loss = functions::linear_cross_entropy(hidden, text.head(), x, 1.0, pass, 24);
+      if (!twice) return loss;
+      return functions::add(
+          loss,
+          functions::mean_loss(functions::linear(hidden, text.head(), nullptr, pass), 1.0, pass),
+          pass);
+    };
+    std::vector<std::int32_t> numbers(64);
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = static_cast<std::int32_t>(i * i % 40);
+    Tensor tokens(cpu(), {2, 32}, DType::kInt32);
+    cpu().copy_from_host(numbers.data(), tokens);
+    model->allocate(cpu(), DType::kFloat32);
+    model->initialise(3);
+    const auto gradients = [&](bool lean, bool overwrites, bool twice) {
+      for (const Parameter* parameter : model->parameters()) cpu().fill(parameter->grad, 1e30);
+      Tape tape(cpu());
+      Pass pass{.backend = cpu(),
+                .tape = &tape,
+                .training = true,
+                .lean = lean,
+                .overwrites = overwrites};
+      tape.backward(loss_of(tokens, pass, twice));
+      std::vector<double> all;
+      for (const Parameter* parameter : model->parameters()) {
+        for (const double value : numbers_of(parameter->grad)) all.push_back(value);
+      }
+      return all;
+    };
+    for (const bool twice : {false, true}) {
+      const std::vector<double> kept = gradients(false, false, twice);
+      CHECK(gradients(true, false, twice) == kept);
+      CHECK(gradients(true, true, twice) == kept);
+    }
+
+    const auto meta = make_meta_backend();
+    model->allocate(*meta, DType::kFloat32);
+    const std::size_t before = meta->memory_stats().in_use;
+    const auto held = [&](bool lean) {
+      Tape tape(*meta);
+      Pass pass{.backend = *meta, .tape = &tape, .training = true, .lean = lean};
+      const Variable hidden = text.hidden(Variable(Tensor(*meta, {2, 32}, DType::kInt32)), pass);
+      return static_cast<std::int64_t>(meta->memory_stats().in_use - before);
+    };
+    // Of each block the outputs of two norms, and what goes into the last product, which is of 64
+    // numbers a token; and nothing of the last norm, whose output lives.
+    CHECK(held(false) - held(true) == 4 * 64 * 2 * (16 + 16 + 64));
+  }
 }
 
 TEST_CASE("layers/functions: nothing is recorded, and no gradient computed, where none is wanted") {

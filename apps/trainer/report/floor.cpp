@@ -44,7 +44,10 @@ std::vector<OperationWork> count_pass(const Task& task, Model& model, const Pass
   model.allocate(backend, shape.dtype, shape.compute);
   {
     Tape tape(backend);
-    Pass pass{.backend = backend, .tape = &tape, .training = true};
+    Pass pass{.backend = backend,
+              .tape = &tape,
+              .training = true,
+              .lean = shape.device != DeviceType::kCuda};
     training_pass(task, model,
                   empty_batch(task.tensors(), backend, shape.batch_size, shape.activations()),
                   pass);

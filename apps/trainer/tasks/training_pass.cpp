@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -31,6 +33,7 @@ struct PassSpan {
 Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass,
                      const PassSteps& steps) {
   Variable loss;
+  pass.overwrites = steps.first;
   std::optional<PassSpan> span;
   // Shapes alone take no part in a timeline
   const bool timed = pass.backend.device() != DeviceType::kMeta;
@@ -72,10 +75,18 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
   {
     Tape tape(*meta);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
+    std::unordered_map<const Parameter*, Tensor> gradients;
+    for (Parameter* parameter : model.parameters())
+      gradients[parameter] = std::exchange(parameter->grad, Tensor());
+    tape.set_gradient_memory([&](Parameter& parameter) {
+      trace.begun.push_back({&parameter, trace.ready_order.size()});
+      parameter.grad = std::move(gradients[&parameter]);
+    });
     ShapeSums sums;
     Pass pass{.backend = *meta,
               .tape = &tape,
               .training = true,
+              .lean = shape.device != DeviceType::kCuda,
               .extensions = {shape.synchronized_norms ? &sums : nullptr}};
     const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
     training_pass(

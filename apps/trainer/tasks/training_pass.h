@@ -29,9 +29,10 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
 /// The size and the number formats of a micro-batch.
 struct PassShape {
   std::int64_t batch_size = 1;
-  DType dtype = DType::kFloat32;    ///< of parameters
-  DType compute = DType::kFloat32;  ///< of activations where that is bf16 or fp16
-  bool synchronized_norms = false;  ///< batch norms are over all ranks (RankSums)
+  DType dtype = DType::kFloat32;         ///< of parameters
+  DType compute = DType::kFloat32;       ///< of activations where that is bf16 or fp16
+  bool synchronized_norms = false;       ///< batch norms are over all ranks (RankSums)
+  DeviceType device = DeviceType::kCpu;  ///< that trains
 
   DType activations() const { return is_low_precision(compute) ? compute : dtype; }
 };
@@ -41,6 +42,12 @@ struct ShapeTrace {
   std::vector<Parameter*> ready_order;  ///< the order in which gradients become complete
   std::vector<Parameter*> unused;       ///< trainable, but without gradient
   std::size_t activation_bytes = 0;     ///< peak of activations and their gradients in a pass
+  /// A parameter whose gradient is begun, and how many are ready by then: in their order
+  struct Begun {
+    Parameter* parameter;
+    std::size_t ready;
+  };
+  std::vector<Begun> begun;
 };
 /// Runs one on the meta backend. The model's tensors have no memory afterwards. An unused parameter
 /// is Error(kUsage) with its name unless `allow_unused`, and so is a layer that does not compute in
