@@ -58,7 +58,7 @@ namespace {
 /// `rule` null: states as long as the buckets.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  std::size_t states, const OptimizerRule* rule, bool decay_all,
-                                 DType compute) {
+                                 DType compute, GradientMemory gradients) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
@@ -71,7 +71,8 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     Bucket bucket;
     bucket.layout = &layout;
     bucket.parameters = zeroed(layout.elements, dtype);
-    bucket.gradients = zeroed(layout.elements, dtype);
+    bucket.gradient_memory = gradients;
+    if (gradients == GradientMemory::kAlways) bucket.gradients = zeroed(layout.elements, dtype);
     std::int64_t state_elements = 0;
     for (const BucketSlot& slot : layout.slots) {
       const LayerExtent layer = layer_of(slot);
@@ -86,7 +87,8 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
       parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
-      parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
+      parameter.grad =
+          bucket.gradients ? bucket.gradients.slice(slot.offset, parameter.shape) : Tensor();
       parameter.low = low ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
       const auto first = decay.begin() + slot.offset / kDecayBlock;
       if (decay_all || parameter.is_weight()) std::fill_n(first, slot.decay_entries(), kDecays);
@@ -104,12 +106,18 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute) {
   return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all,
-                      compute);
+                      compute, GradientMemory::kAlways);
 }
 
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
-                                 const OptimizerRule& rule, bool decay_all, DType compute) {
-  return make_buckets(plan, backend, dtype, rule.facts().states.size(), &rule, decay_all, compute);
+                                 const OptimizerRule& rule, bool decay_all, DType compute,
+                                 GradientMemory gradients) {
+  return make_buckets(plan, backend, dtype, rule.facts().states.size(), &rule, decay_all, compute,
+                      gradients);
+}
+
+GradientMemory usual_gradient_memory(const Backend& backend) {
+  return backend.device() == DeviceType::kCpu ? GradientMemory::kPassing : GradientMemory::kAlways;
 }
 
 LayerExtent layer_of(const BucketSlot& slot) { return layer_of(*slot.parameter); }
@@ -128,6 +136,26 @@ void Bucket::flip() {
   std::swap(parameters, spare);
   for (const BucketSlot& slot : layout->slots)
     slot.parameter->value = parameters.slice(slot.offset, slot.parameter->shape);
+}
+
+void Bucket::hold_gradients() {
+  if (gradients) return;
+  Backend& backend = parameters.backend();
+  gradients = Tensor(backend, parameters.shape(), parameters.dtype());
+  for (std::size_t k = 0; k < layout->slots.size(); ++k) {
+    const BucketSlot& slot = layout->slots[k];
+    slot.parameter->grad = gradients.slice(slot.offset, slot.parameter->shape);
+    const std::int64_t end = slot.offset + slot.elements, next = k + 1 < layout->slots.size()
+                                                                     ? layout->slots[k + 1].offset
+                                                                     : layout->elements;
+    if (next > end) backend.fill(gradients.slice(end, Shape{next - end}), 0.0);
+  }
+}
+
+void Bucket::drop_gradients() {
+  if (gradient_memory == GradientMemory::kAlways) return;
+  gradients = Tensor();
+  for (const BucketSlot& slot : layout->slots) slot.parameter->grad = Tensor();
 }
 
 void set_groups(Backend& backend, std::vector<Bucket>& buckets,

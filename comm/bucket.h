@@ -62,10 +62,16 @@ struct StateExtent {
   bool own = false;
 };
 
+/// Whether a bucket's gradients have memory always, or from their first number to the update that
+/// takes them (Bucket::hold_gradients(), drop_gradients()).
+enum class GradientMemory : std::uint8_t { kAlways, kPassing };
+
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
-  Tensor parameters, gradients;
+  Tensor parameters;
+  Tensor gradients;  ///< empty: between steps, where their memory is kPassing
+  GradientMemory gradient_memory = GradientMemory::kAlways;
   /// Buffer that the next update writes, if other ranks read the parameters where they lie;
   /// otherwise empty, and the update is in place
   Tensor spare;
@@ -83,6 +89,10 @@ struct Bucket {
   const Tensor& target() const { return spare ? spare : parameters; }
   /// Makes target() the parameters after an update, and the model's views follow.
   void flip();
+  /// Gives the gradients memory where they have none, its padding zero; the model's views follow.
+  void hold_gradients();
+  /// Gives the memory back where it is kPassing: nothing reads these gradients any more.
+  void drop_gradients();
 };
 
 /// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad
@@ -92,7 +102,11 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 /// Allocates the buckets with the states that the rule keeps.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
-                                 DType compute = DType::kFloat32);
+                                 DType compute = DType::kFloat32,
+                                 GradientMemory gradients = GradientMemory::kAlways);
+/// What trainers ask for: kPassing where the next bucket may have the memory at once, as the host
+/// is through with an update when the call returns.
+GradientMemory usual_gradient_memory(const Backend& backend);
 /// What an update knows of a parameter, but for its places.
 LayerExtent layer_of(const BucketSlot& slot);
 LayerExtent layer_of(const Parameter& parameter);

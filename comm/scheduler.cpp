@@ -24,7 +24,7 @@ void BucketScheduler::begin_step(const StepInfo& info) {
   for (std::size_t b = 0; b < missing_.size(); ++b)
     missing_[b] = static_cast<std::int64_t>(plan_.buckets[b].slots.size());
   std::fill(seen_.begin(), seen_.end(), char{0});
-  next_ = 0;
+  next_ = dropped_ = 0;
   step_ = info.step;
   named(
       "algorithm", [&] { return place(-1); }, [&] { algorithm_.begin(info); });
@@ -35,9 +35,20 @@ std::string BucketScheduler::place(int bucket) const {
                     : fmt::format("step {}, bucket {}", step_, bucket);
 }
 
+Bucket* BucketScheduler::bucket_of(const Parameter& parameter) {
+  const auto index = static_cast<std::size_t>(parameter.index);
+  if (parameter.index < 0 || index >= plan_.bucket_of.size() || plan_.bucket_of[index] < 0)
+    return nullptr;
+  return &buckets_[static_cast<std::size_t>(plan_.bucket_of[index])];
+}
+
+void BucketScheduler::begun(const Parameter& parameter) {
+  if (Bucket* const bucket = bucket_of(parameter)) bucket->hold_gradients();
+}
+
 void BucketScheduler::ready(Parameter& parameter) {
   const auto index = static_cast<std::size_t>(parameter.index);
-  if (parameter.index < 0 || index >= plan_.bucket_of.size() || plan_.bucket_of[index] < 0) {
+  if (!bucket_of(parameter)) {
     require(!parameter.trainable, "scheduler", "step {}: parameter '{}' is in no bucket", step_,
             parameter.name);
     return;
@@ -81,6 +92,7 @@ void BucketScheduler::end_backward() {
              "zero",
              step_, parameter.name);
       }
+      buckets_[b].hold_gradients();
       parameter.grad.backend().fill(parameter.grad, 0.0);
       --missing_[b];
     }
@@ -98,6 +110,8 @@ void BucketScheduler::hand_over() {
     const int bucket = next_++;
     named(
         "algorithm", [&] { return place(bucket); }, [&] { algorithm_.bucket_ready(bucket); });
+    for (; dropped_ < next_ && algorithm_.is_through_with(dropped_); ++dropped_)
+      buckets_[static_cast<std::size_t>(dropped_)].drop_gradients();
     begin_span();
   }
 }

@@ -23,6 +23,8 @@ class BucketScheduler {
   /// Runs the last micro-batch's backward pass. On a device's timeline the pass up to a bucket's
   /// last gradient, from the bucket before on, is a span "backward bucket B".
   void backward(const std::function<void()>& pass);
+  /// The tape's gradient memory: this parameter's gradient is begun.
+  void begun(const Parameter& parameter);
   /// The tape's observer in the last micro-batch: this parameter's gradient is complete.
   void ready(Parameter& parameter);
   /// Ends the backward pass. A traced parameter without gradient is Error(kUsage) with its name;
@@ -31,6 +33,7 @@ class BucketScheduler {
 
  private:
   void hand_over();
+  Bucket* bucket_of(const Parameter& parameter);
   /// Place in errors: the step, and the bucket where there is one.
   std::string place(int bucket) const;
   void begin_span();
@@ -41,6 +44,7 @@ class BucketScheduler {
   std::vector<std::int64_t> missing_;  ///< per bucket: gradients not yet ready
   std::vector<char> seen_;             ///< per parameter
   int next_ = 0;                       ///< first bucket not handed over
+  int dropped_ = 0;                    ///< first whose gradients somebody may read yet
   std::int64_t step_ = 0;
   bool in_backward_ = false;
   std::optional<DeviceSpan> span_;  ///< of the bucket whose gradients come, in backward()

@@ -54,7 +54,8 @@ BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType 
   const ShapeTrace trace =
       trace_shapes(*task_, *model_, {settings.batch, DType::kFloat32, compute});
   plan_ = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
-  buckets_ = make_buckets(plan_, backend, DType::kFloat32, *rule_, false, compute);
+  buckets_ = make_buckets(plan_, backend, DType::kFloat32, *rule_, false, compute,
+                          usual_gradient_memory(backend));
   model_->allocate_rest(backend, DType::kFloat32, compute);
   model_->initialise(1);
   model_->refresh_low();
@@ -70,6 +71,7 @@ BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType 
                                                  .in_backward = !scaled,
                                                  .check_overflow = scaled});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
+  tape_.set_gradient_memory([this](Parameter& parameter) { scheduler_->begun(parameter); });
   if (!plain_)
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
   const Shape input = model_->input_shape().with_batch(settings.batch);

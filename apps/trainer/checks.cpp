@@ -40,6 +40,7 @@ void Trainer::check_updated() const {
       if (group > 0 && (config_.optimizer.groups[group - 1].lr_scale == 0.0 ||
                         config_.optimizer.groups[group - 1].until_epoch > 0.0))
         continue;
+      if (!slot.parameter->grad) continue;  // an update has taken it
       const std::vector<double> gradient = host_numbers(slot.parameter->grad);
       if (std::all_of(gradient.begin(), gradient.end(),
                       [](double number) { return number == 0.0; }))

@@ -60,7 +60,8 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       activation_bytes_(trace.activation_bytes) {
   agree_on_plan(plan_, config.device.dtype, transport);
   buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
-                          config.optimizer.decay_all, config.device.compute);
+                          config.optimizer.decay_all, config.device.compute,
+                          usual_gradient_memory(backend));
   if (!config.optimizer.groups.empty()) {
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.optimizer.groups) decays.push_back(group.own_decay);
@@ -73,6 +74,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   schedule_ =
       config.optimizer.make_schedule({config.optimizer.lr, length_.first_total(),
                                       static_cast<double>(length_.first_steps_per_epoch())});
+  tape_.set_gradient_memory([this](Parameter& parameter) { scheduler_->begun(parameter); });
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   if (config.task->ignores())
@@ -88,6 +90,9 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
     lookahead_ =
         std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
+  for (const Bucket& bucket : buckets_)
+    if (!bucket.gradients)
+      resident_bytes_ += bucket.parameters.bytes();  // there may be all at once
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const Part of = part(k);
     part_traffic_.push_back(step_traffic(config, trace, site, of.algorithm, of.topology));

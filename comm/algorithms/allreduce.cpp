@@ -59,6 +59,9 @@ class AllReduce final : public Algorithm {
     updater_.join();
   }
 
+  bool is_through_with(int bucket) const override {
+    return static_cast<std::size_t>(bucket) < updated_;
+  }
   void finish() override {}
   void resume(std::int64_t) override {}
   Tensor control() const override { return updater_.overflow_control(); }

@@ -25,6 +25,7 @@ class Averages : public Algorithm {
   void begin(const StepInfo& info) override;
   void bucket_ready(int bucket) override;
   void backward_done() override;
+  bool is_through_with(int bucket) const override { return inner_->is_through_with(bucket); }
   void finish() override { inner_->finish(); }
   void resume(std::int64_t step) override;
   Tensor control() const override { return inner_->control(); }

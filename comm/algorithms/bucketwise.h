@@ -38,6 +38,7 @@ class Bucketwise : public Algorithm {
   void finish() override {}              // nothing is in flight between steps
   void resume(std::int64_t) override {}  // and all that the next needs is in the buckets
   Tensor control() const override { return updater_.overflow_control(); }
+  bool is_through_with(int) const final { return in_backward(); }
   /// Whether a bucket is updated when bucket_ready() returns.
   virtual bool in_backward() const { return updater_.in_backward(); }
 

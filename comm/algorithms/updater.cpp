@@ -133,6 +133,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
       update_run(b.runs[run], layers_of(run), info);
   }
   args.received.clear();  // may be other ranks' memory
+  args.gradient = {};     // whose memory may be another bucket's next
   if (!work.numbers) b.flip();
   if (site_.after_update && !work.rule && !work.numbers) site_.after_update(bucket);
 }

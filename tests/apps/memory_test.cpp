@@ -2,11 +2,14 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "apps/trainer/config/plugins.h"
+#include "apps/trainer/report/report.h"
 #include "apps/trainer/training_run.h"
 #include "core/forwarding_backend.h"
 #include "kernels/open_backend.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -85,6 +88,38 @@ TEST_CASE(
   CHECK(fits < 256);
   CHECK(message_of_run(fits, kCapacity).empty());
   CHECK_FALSE(message_of_run(2 * fits, kCapacity).empty());
+}
+
+TEST_CASE(
+    "trainer/memory: a bucket's update in the backward pass gives its gradients' memory to the "
+    "next bucket") {
+  register_builtins();
+  const auto of = [](const char* patch) {
+    nlohmann::json json{
+        {"model", {{"type", "resnet20"}, {"num_classes", 4}}},
+        {"data", {{"type", "synthetic"}, {"image_size", 8}, {"classes", 4}, {"limit", 64}}},
+        {"batch_size", 4},
+        {"steps", 4},
+        {"sync", {{"bucket_mb", 0.25}}}};
+    json.merge_patch(nlohmann::json::parse(patch));
+    const auto transport = make_single_transport();
+    test::TrainerRun run(json, *transport);
+    const MemoryNeed need = memory_need(run.config, {1, 1}, run.trace);
+    for (int i = 0; i < 2; ++i) run.trainer->step();
+    const auto held = static_cast<double>(run.backend->memory_stats().in_use);
+    run.trainer->finish();
+    return std::tuple(need.parameters, need.gradients, held);
+  };
+  const auto [all, passing, held] = of("{}");
+  CHECK(passing > 0.25 * 1048576);
+  CHECK(passing < 0.7 * all);
+  const auto [same, kept, more] = of(R"({"sync": {"update": "after_backward"}})");
+  CHECK(same == all);
+  CHECK(kept == all);
+  CHECK(more - held > 0.9 * all);
+  CHECK(std::get<1>(of(R"({"accumulate": 2})")) == all);
+  CHECK(std::get<1>(of(R"({"sync": {"algorithm": "allreduce"}})")) == all);
+  CHECK(std::get<1>(of(R"({"clip_norm": 1.0})")) == all);
 }
 
 TEST_CASE("trainer/memory: where not even one sample fits, that is said") {

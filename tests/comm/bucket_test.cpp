@@ -73,6 +73,22 @@ TEST_CASE("comm/bucket: values and gradients are zeroed views, decay marks weigh
   CHECK(std::vector<int>(decay.begin(), decay.end()) == std::vector<int>{0, 1, 1});
   const std::vector<Bucket> all = make_buckets(plan, *backend, DType::kFloat64, 0, true);
   for (const std::uint8_t mark : all[0].decay.span<std::uint8_t>()) CHECK(mark == 1);
+
+  register_builtin_optimizers();
+  ConfigSection adamw(nlohmann::json::object(), "test");
+  std::vector<Bucket> passing = make_buckets(plan, *backend, DType::kFloat32,
+                                             *optimizers().make("adamw", "optimizer.type", adamw),
+                                             false, DType::kFloat32, GradientMemory::kPassing);
+  CHECK_FALSE(passing[0].gradients);
+  // Whatever was in the memory, the padding is zero.
+  backend->fill(Tensor(*backend, passing[0].parameters.shape(), DType::kFloat32), 7.0);
+  passing[0].hold_gradients();
+  const std::vector<double> numbers = test::numbers(passing[0].gradients);
+  for (const std::size_t i : {5, 31, 32 + 33, 32 + 63}) CHECK(numbers[i] == 0.0);
+  CHECK(model.parameters[0]->grad.raw() == passing[0].gradients.raw() + 128);
+  passing[0].drop_gradients();
+  CHECK_FALSE(model.parameters[0]->grad);
+  CHECK_FALSE(passing[0].gradients);
 }
 
 TEST_CASE("comm/bucket: states are as long as the rule says, and groups have their parts of them") {

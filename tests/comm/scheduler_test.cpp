@@ -18,8 +18,10 @@ class Recorder final : public Algorithm {
   void begin(const StepInfo& info) override { calls += "begin" + std::to_string(info.step) + " "; }
   void bucket_ready(int bucket) override { calls += std::to_string(bucket) + " "; }
   void backward_done() override { calls += "done"; }
+  bool is_through_with(int bucket) const override { return bucket <= through; }
   void finish() override {}
   void resume(std::int64_t) override {}
+  int through = -1;
   std::string take() { return std::exchange(calls, {}); }
   std::string calls;
 };
@@ -102,6 +104,29 @@ TEST_CASE(
   CHECK(s.recorder.take() == "begin8 0 1 done");
   for (const double value : test::numbers(p[1]->grad)) CHECK(value == 0.0);
   for (const double value : test::numbers(p[0]->grad)) CHECK(value == 2.0);
+}
+
+TEST_CASE("comm/scheduler: gradients that pass have memory from their first number to the update") {
+  Setup s;
+  s.buckets = make_buckets(s.plan, *s.backend, DType::kFloat32, s.rule, false, DType::kFloat32,
+                           GradientMemory::kPassing);
+  auto& p = s.model.parameters;
+  CHECK_FALSE(p[3]->grad);
+  for (const int through : {0, -1}) {  // the algorithm wants a bucket in bucket_ready(), or later
+    s.recorder.through = through;
+    BucketScheduler scheduler(s.plan, s.buckets, s.recorder, true);
+    scheduler.begin_step({1});
+    for (const int i : {3, 2}) {
+      scheduler.begun(*p[static_cast<std::size_t>(i)]);
+      CHECK(p[2]->grad.raw() == s.buckets[0].gradients.raw() + 128);
+      scheduler.ready(*p[static_cast<std::size_t>(i)]);
+    }
+    CHECK(static_cast<bool>(p[3]->grad) == (through < 0));
+    CHECK(static_cast<bool>(s.buckets[0].gradients) == (through < 0));
+    scheduler.end_backward();  // the others get zeros
+    REQUIRE(s.buckets[1].gradients);
+    for (const double value : test::numbers(s.buckets[1].gradients)) CHECK(value == 0.0);
+  }
 }
 
 TEST_CASE(

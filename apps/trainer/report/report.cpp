@@ -261,6 +261,50 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   return out;
 }
 
+namespace {
+
+/// Whether a bucket's update, in the backward pass, gives its gradients' memory to the next one.
+bool gradients_pass(const TrainConfig& config) {
+  const auto gives = [](const AlgorithmPlan& plan) {
+    const auto& exchanges = plan.cost.exchanges;
+    return !exchanges.empty() &&
+           std::none_of(exchanges.begin(), exchanges.end(), [](const auto& e) {
+             return e.what == PlannedExchange::kGradients ||
+                    e.what == PlannedExchange::kGradientChunks;
+           });
+  };
+  bool result = config.device.type != "cuda" && config.sync.in_backward &&
+                config.length.accumulate == 1 &&
+                (config.optimizer.clip.norm == 0.0 || config.optimizer.clip.per_bucket);
+  for (std::size_t k = 0; k < config.sync.phases(); ++k)
+    result = result && gives(config.sync.phase(k).algorithm);
+  return result;
+}
+
+/// The most elements of buckets whose gradients are there at once, if so.
+double passing_elements(const BucketPlan& plan, const ShapeTrace& trace) {
+  std::vector<std::size_t> missing;
+  for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
+  std::vector<bool> held(plan.buckets.size());
+  double now = 0.0, most = 0.0;
+  std::size_t ready = 0, done = 0;
+  const auto bucket_of = [&](const Parameter* parameter) {
+    return static_cast<std::size_t>(plan.bucket_of[static_cast<std::size_t>(parameter->index)]);
+  };
+  for (const ShapeTrace::Begun& begun : trace.begun) {
+    for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
+    for (; done < missing.size() && missing[done] == 0; ++done)
+      now -= static_cast<double>(plan.buckets[done].elements);
+    const std::size_t b = bucket_of(begun.parameter);
+    if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
+    held[b] = true;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+}  // namespace
+
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
@@ -271,6 +315,9 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
       is_low_precision(config.device.compute) ? config.device.compute : config.device.dtype));
   MemoryNeed need;
   need.parameters = need.gradients = flat;
+  if (gradients_pass(config))
+    need.gradients =
+        passing_elements(plan, trace) * static_cast<double>(size_of(config.device.dtype));
   double states = 0.0, tables = 0.0;  // the states' bytes; what updates keep beside them
   std::int64_t workspace = 0;
   for (const BucketLayout& bucket : plan.buckets) {
