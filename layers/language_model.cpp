@@ -60,16 +60,4 @@ FileNames LanguageModel::file_names() const {
 
 LanguageModel* Model::language_model() const { return dynamic_cast<LanguageModel*>(root_.get()); }
 
-double LanguageModel::flop_per_token() {
-  double parameters = static_cast<double>(head_->shape.elements());
-  body_->for_each([&](Layer& layer) {
-    if (auto* const linear = dynamic_cast<Linear*>(&layer))
-      parameters += static_cast<double>(linear->weight().shape.elements());
-  });
-  // Of T tokens each looks at (T + 1)/2 in the mean, in two products of as many pairs of numbers.
-  const double pairs =
-      static_cast<double>(settings_.attention) * static_cast<double>(input_shape()[0] + 1) / 2;
-  return 6 * parameters + 12 * pairs;
-}
-
 }  // namespace starling

@@ -29,7 +29,6 @@ class LanguageModel : public Layer {
  public:
   struct Settings {
     std::int64_t vocab = 0, context = 0;
-    std::int64_t attention = 0;  ///< the width of queries, of all layers together
     bool tie = false;
     double head_deviation = 0.02;  ///< of the initial values of a head of its own, lm_head.weight
     std::vector<std::string> left_out = {};  ///< see FileNames
@@ -49,10 +48,6 @@ class LanguageModel : public Layer {
   std::int64_t vocab() const { return settings_.vocab; }
   /// The most tokens of a sequence.
   std::int64_t context() const { return settings_.context; }
-  /// Floating point operations of a token's products, forward and backward, in sequences of the
-  /// length that the model was set up for: 6 for each parameter of a product, and attention's own,
-  /// 12 for each number of a query and key that it looks at.
-  double flop_per_token();
   FileNames file_names() const override;
 
  protected:

@@ -99,7 +99,7 @@ json told(const json& config, const Key& key) {
   const auto rope = config.find("rope_parameters");
   const bool ropes = rope != config.end() && rope->is_object();
   if (name == "rope_theta" && ropes) return rope->value("rope_theta", key.value);
-  if (name == "rope_scaling" && ropes && rope->value("rope_type", "default") != "default")
+  if (name == "rope_scaling" && ropes && rope->value("rope_type", json("default")) != "default")
     return *rope;
   if (name == "num_key_value_heads") return config.value("num_attention_heads", json(32));
   return key.value;

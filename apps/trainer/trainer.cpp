@@ -57,7 +57,8 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       scaler_(config.device.compute == DType::kFloat16
                   ? std::make_unique<LossScaler>(config.state.loss_scale)
                   : nullptr),
-      activation_bytes_(trace.activation_bytes) {
+      activation_bytes_(trace.activation_bytes),
+      target_flops_(trace.target_flops) {
   agree_on_plan(plan_, config.device.dtype, transport);
   buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
                           config.optimizer.decay_all, config.device.compute,

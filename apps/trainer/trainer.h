@@ -75,6 +75,8 @@ class Trainer {
   double epoch() const { return length_.epochs_at(step_); }
   double lr() const { return lr_; }  ///< of the last update
   const RunLength& length() const { return length_; }
+  /// ShapeTrace::target_flops
+  double target_flops() const { return target_flops_; }
   /// The seconds of training so far, earlier runs' included; whoever calls step() adds what it
   /// took.
   double seconds() const { return seconds_; }
@@ -169,6 +171,7 @@ class Trainer {
   std::unique_ptr<NormSums> norm_sums_;  ///< sync.batch_norm sync, with several ranks
   std::unique_ptr<LossScaler> scaler_;   ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;
+  double target_flops_;
   std::vector<std::optional<double>> part_traffic_;  ///< step_traffic() of each part
 
   std::int64_t first_step_ = 0;         ///< of this process

@@ -79,7 +79,7 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
       backend_(trainer.backend()),
       transport_(trainer.transport()),
       folder_(std::move(folder)),
-      token_rates_(config_, backend_, transport_.size()),
+      token_rates_(config_, trainer.target_flops(), backend_, transport_.size()),
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
       checkpoints_(

@@ -121,7 +121,6 @@ void builtin::add_gpt2(ModelRegistry& registry) {
         return std::make_unique<LanguageModel>(
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,
-                                    .attention = plan.layers * plan.width,
                                     .tie = tie,
                                     .left_out = {".attn.bias", ".attn.masked_bias"}},
             "transformer", std::make_unique<Gpt2>(plan));

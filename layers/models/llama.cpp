@@ -152,7 +152,6 @@ void builtin::add_llama(ModelRegistry& registry) {
         return std::make_unique<LanguageModel>(
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,
-                                    .attention = plan.layers * plan.width,
                                     .tie = tie,
                                     .left_out = {".rotary_emb.inv_freq"}},
             "model", std::make_unique<Llama>(plan));

@@ -89,6 +89,8 @@ TEST_CASE("hugging_face: a config.json of what is not computed is refused by fil
                  "rope_scaling: is"));
   CHECK(contains(refused(with(llama, "rope_parameters", {{"rope_type", "yarn"}}), kLlama),
                  "rope_scaling: is"));
+  CHECK(contains(refused(with(llama, "rope_parameters", {{"rope_type", 5}}), kLlama),
+                 "rope_scaling: is"));
   CHECK(contains(refused(with(llama, "sliding_window", 4096), kLlama), "sliding_window: is 4096"));
   CHECK(contains(refused(with(llama, "head_dim", 16), kLlama), "head_dim: is 16"));
   json all_heads = llama;

@@ -189,7 +189,9 @@ TEST_CASE("language_model: what does not fit is refused by name") {
   const Program program;
   program.write("run.json", text_config(R"(, "batch_size": 4)"));
   program.play(R"table(
-0 1 | what it is | parameters: | run.json --dry-run
+0 1 | 6 for each of 344 parameters of products, 12 for each of 8 numbers of 3.5 tokens looked at | ^FLOP a token: 2400, of products forward and backward$ | run.json --dry-run
+0 1 | which no recomputation adds to | ^FLOP a token: 2400, | run.json --dry-run | model.layers=[{"type":"embedding","num_embeddings":11,"embedding_dim":8},{"type":"checkpoint","layers":[{"type":"multi_head_attention","num_heads":2,"causal":true},{"type":"linear","out_features":11}]}]
+0 1 | of the peak | tokens/s  MFU [0-9.]+% | run.json --output used | steps=1
 2 1 | weights of classes | loss\.class_weights: is not for targets that may count for nothing | run.json --dry-run | loss={"class_weights":[1,1,1,1,1,1,1,1,1,1,1]}
 2 1 | a loss of numbers | loss\.type: is mse, which leaves no target out.*-100.*cross_entropy, focal | run.json --dry-run | loss.type=mse
 0 1 | one metric | test perplexity [0-9.]+, consensus | run.json --output one | task.metrics=["perplexity"]
@@ -217,7 +219,7 @@ TEST_CASE("language_model: what training has besides goes with it") {
   const Program program;
   write_gpt2(program);
   program.play(R"table(
-0 1 | a plan | FLOP a token: [0-9.e+]+, of products forward and backward | run.json --dry-run
+0 1 | a plan | FLOP a token: 4\.464e\+04, of products forward and backward | run.json --dry-run
 0 1 | a rate | tokens a second expected, a rank with 1 thread: about [0-9]+, at most [0-9]+ by arithmetic | run.json --dry-run
 0 1 | as it is | tokens/s  MFU [0-9.]+%  | run.json --output straight
 0 1 | interrupted | done | run.json --output half | steps=4
@@ -235,6 +237,9 @@ same straight half
 0 1 | which leaves tables alone | done | run.json --output named | optimizer={"type":"muon","lr":0.01,"groups":[{"match":"^transformer.w[tp]e","orthogonal":false}]}
 same muon named
 0 1 | an early end by the loss | done | run.json --output early | early_stopping={"patience":2}
+0 1 | or by another number | done | run.json --output bits | early_stopping={"metric":"test_bits_per_byte","min_delta":9} | evaluate.every_steps=2
+2 1 | that a test does not have | early_stopping\.metric: .*allowed: test_loss, test_perplexity, test_token_accuracy$ | run.json --dry-run | data={"type":"tokens","path":".","vocab":256,"sequence_length":16} | early_stopping={"metric":"test_bits_per_byte"}
+2 1 | nor knows | run\.json: task\.metrics: has bits_per_byte, but nobody knows .*data\.tokenizer | run.json --dry-run | data={"type":"tokens","path":".","vocab":256,"sequence_length":16} | task.metrics=["bits_per_byte"]
 0 1 | the best by it too | done | run.json --output best | checkpoint={"best":true}
 0 1 | a rate | ^suggested|^the loss does not fall | run.json --lr-find rates.csv
 0 1 | right gradients | gradients agree with central differences | run.json --check-gradients
@@ -244,6 +249,8 @@ same muon named
 )table");
   check_equal_runs(program, "whole", "cut");
   CHECK(nlohmann::json::parse(program.read("best/summary.json"))["best"].contains("test_loss"));
+  CHECK(nlohmann::json::parse(program.read("bits/summary.json"))["early_stopping"]["metric"] ==
+        "test_bits_per_byte");
   const std::string line = program.read("straight/metrics.jsonl");
   for (const char* key : {"tokens_per_second", "model_flop_utilization", "test_perplexity"})
     CHECK(line.find(key) != std::string::npos);

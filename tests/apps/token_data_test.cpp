@@ -134,7 +134,7 @@ TEST_CASE("apps/tokens: files of tokens, plain and with llm.c's header") {
   auto dataset = opened("tokens", keys);
   CHECK(dataset->info().train_samples == 3);
   CHECK(dataset->info().test_samples == 1);
-  CHECK(dataset->info().test_bytes == 0.0);
+  CHECK(!dataset->info().test_bytes);
   CHECK(sample(*dataset, kTraining, 1) == Numbers{2, 3, 3, 40000});
   CHECK(sample(*dataset, kTests, 0) == Numbers{7, 8, 8, 9});
   ModelDescription description;

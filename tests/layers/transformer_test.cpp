@@ -161,14 +161,6 @@ TEST_CASE("layers/transformers: a cache outgrows its memory, which stays right")
   CHECK(worst <= 1e-12);
 }
 
-TEST_CASE("layers/transformers: floating point operations of a token") {
-  const auto model = model_from(kGpt2, {7});
-  // Products of a block: 12 width²; the head; and attention to 4 tokens in the mean.
-  CHECK(model->language_model()->flop_per_token() ==
-        6.0 * (2 * 12 * 64 + 11 * 8) + 12.0 * 2 * 8 * 4);
-  CHECK(model_from(kVit, {6, 6, 2})->language_model() == nullptr);
-}
-
 TEST_CASE("layers/transformers: what does not fit is told") {
   const auto told = [](const std::string& json, const Shape& input, const std::string& text) {
     CAPTURE(json);

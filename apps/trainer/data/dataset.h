@@ -64,9 +64,9 @@ struct DatasetInfo {
   /// Once it is open: checksums that tell its samples from as many others, each under what it is of
   /// ("names of pictures in train/"). All ranks, and a run that is resumed, must have the same.
   std::map<std::string, std::uint32_t> checksums = {};
-  /// Once it is open: how many bytes of text the targets of all test samples stand for; 0: not
-  /// known
-  double test_bytes = 0.0;
+  /// How many bytes of text the targets of all test samples stand for, 0 before it is open; none:
+  /// nobody knows
+  std::optional<double> test_bytes = {};
   std::optional<TestShare> test_share = {};  ///< once it is open, where tests are drawn
   /// Once it is open: lines on what it has and what it leaves out, for the user
   std::string contents = {};

@@ -256,7 +256,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   }
   out += memory_text(memory_need(config, site, trace));
   out += cache_text(config, site);
-  out += token_text(config, site, elements);
+  out += token_text(config, site, trace.target_flops, elements);
   if (config.device.type == "cuda") out += device_text(config, site, elements);
   return out;
 }

@@ -13,7 +13,6 @@
 #include "core/host.h"
 #include "core/text.h"
 #include "kernels/open_backend.h"
-#include "layers/language_model.h"
 
 namespace starling {
 
@@ -34,11 +33,11 @@ ProductPeak product_peak(Backend& backend, DType compute, bool tf32) {
   }
 }
 
-TokenRates::TokenRates(const TrainConfig& config, Backend& backend, int ranks)
-    : tokens_(static_cast<double>(config.task->targets_of_sample())), ranks_(ranks) {
-  LanguageModel* const text = config.model->language_model();
-  if (tokens_ == 0.0 || !text) return;
-  flops_ = text->flop_per_token();
+TokenRates::TokenRates(const TrainConfig& config, double target_flops, Backend& backend, int ranks)
+    : tokens_(static_cast<double>(config.task->targets_of_sample())),
+      flops_(target_flops),
+      ranks_(ranks) {
+  if (tokens_ == 0.0 || flops_ == 0.0) return;
   peak_ = product_peak(backend, config.pass_shape().activations(), config.device.tf32);
 }
 
@@ -63,16 +62,14 @@ void TokenRates::add_to(nlohmann::json& summary) const {
   summary["peak"] = {{"flops_per_second", peak_.flops_per_second}, {"of", peak_.of}};
 }
 
-std::string token_text(const TrainConfig& config, const RankLayout& site, double parameters) {
+std::string token_text(const TrainConfig& config, const RankLayout& site, double flops,
+                       double parameters) {
   const auto tokens = static_cast<double>(config.task->targets_of_sample());
   if (tokens == 0.0) return {};
-  const auto of_pass = tokens * static_cast<double>(config.length.batch_size),
-             of_step = of_pass * static_cast<double>(config.length.accumulate);
+  const double of_step =
+      tokens * static_cast<double>(config.length.batch_size * config.length.accumulate);
   const std::vector<OperationWork> pass =
       count_pass(*config.task, *config.model, config.pass_shape());
-  double flops = 0.0;
-  for (const OperationWork& operation : pass) flops += operation.flops / of_pass;
-  if (LanguageModel* const text = config.model->language_model()) flops = text->flop_per_token();
   const std::string arithmetic =
       fmt::format("FLOP a token: {:.4g}, of products forward and backward\n", flops);
   if (config.device.type == "cuda") return arithmetic;

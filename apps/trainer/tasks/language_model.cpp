@@ -103,7 +103,7 @@ class LanguageModelMetric final : public Metric {
       const double samples =
           static_cast<double>(x.shape()[0]) / static_cast<double>(data.test_samples);
       backend.weighted_sum({.in = {one},
-                            .weight = {data.test_bytes * samples},
+                            .weight = {*data.test_bytes * samples},
                             .terms = 1,
                             .out = totals.slice(4, Shape{1}),
                             .accumulate = true});
@@ -117,13 +117,20 @@ class LanguageModelMetric final : public Metric {
   std::vector<MetricValue> values(std::span<const double> sums, double) const override {
     const double loss = sums[0] / (sums[3] > 0.0 ? sums[3] : std::nan(""));
     std::vector<MetricValue> values{{"loss", loss}, {"perplexity", std::exp(loss)}};
-    if (sums[4] > 0.0 || only_ == "bits_per_byte")
-      values.push_back({"bits_per_byte", sums[0] / std::numbers::ln2 / sums[4]});
+    if (sums[4] > 0.0) values.push_back({"bits_per_byte", sums[0] / std::numbers::ln2 / sums[4]});
     // No share: a test is the better for its loss
     values.push_back({"token_accuracy", sums[1] / sums[3], false, true});
     std::erase_if(values,
                   [&](const MetricValue& value) { return !only_.empty() && value.name != only_; });
     return values;
+  }
+  std::vector<MetricValue> of_tests(const DatasetInfo& data) const override {
+    if (only_ == "bits_per_byte" && !data.test_bytes)
+      fail(ExitCode::kUsage, "config", {.key = "task.metrics"},
+           "has bits_per_byte, but nobody knows how many bytes a token of this data is; give "
+           "data.tokenizer, or leave it out");
+    const double sums[] = {0.0, 0.0, 0.0, 0.0, data.test_bytes ? 1.0 : 0.0};
+    return values(sums, 0.0);
   }
 
  private:

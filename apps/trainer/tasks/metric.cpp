@@ -123,6 +123,10 @@ class NumberMetric final : public Metric {
 
 }  // namespace
 
+std::vector<MetricValue> Metric::of_tests(const DatasetInfo&) const {
+  return values(std::vector<double>(static_cast<std::size_t>(sums()), 0.0), 0.0);
+}
+
 std::vector<MetricValue> class_means(std::span<const double> confusion) {
   std::size_t classes = 0;
   while (classes * (classes + 1) < confusion.size()) ++classes;
@@ -155,8 +159,7 @@ std::vector<MetricValue> tested_values(const Task& task, const DatasetInfo& data
                                        const Model& model) {
   std::vector<MetricValue> values;
   for (const auto& metric : task.metrics()) {
-    const std::vector<double> none(static_cast<std::size_t>(metric->sums()), 0.0);
-    for (MetricValue& value : metric->values(none, 0.0)) values.push_back(std::move(value));
+    for (MetricValue& value : metric->of_tests(data)) values.push_back(std::move(value));
   }
   if (!counts_confusions(data, model)) return values;
   for (MetricValue& value : class_means({})) values.push_back(std::move(value));

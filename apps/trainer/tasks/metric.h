@@ -38,6 +38,8 @@ class Metric {
   /// Values that the sums over all ranks come to; `rows` rows of outputs went into them, 0 where
   /// there are no test samples.
   virtual std::vector<MetricValue> values(std::span<const double> sums, double rows) const = 0;
+  /// Those that tests of such data come to, without numbers. Error(kUsage) where they cannot.
+  virtual std::vector<MetricValue> of_tests(const DatasetInfo& data) const;
 };
 
 /// balanced_accuracy, the mean of the classes' recalls, and macro_f1, the mean of their F1, of a

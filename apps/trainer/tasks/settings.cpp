@@ -126,8 +126,7 @@ LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model
                    name, root.resolved()["task"].value("type", ""), name_of(targets->dtype),
                    targets->shape.text(), model->output_shape().text(), needed);
       }
-      const std::vector<double> none(static_cast<std::size_t>(sums), 0.0);
-      for (const MetricValue& value : chosen[m]->values(none, 0.0)) {
+      for (const MetricValue& value : chosen[m]->of_tests(data)) {
         const auto [giver, added] = givers.emplace(value.name, name);
         if (!added || value.name.empty()) {
           root.error("task.metrics",

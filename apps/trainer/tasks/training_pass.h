@@ -48,6 +48,9 @@ struct ShapeTrace {
     std::size_t ready;
   };
   std::vector<Begun> begun;
+  /// Where the task counts targets: a target's products, forward and backward, which are twice as
+  /// many; 6 for each parameter of a product, and attention's own
+  double target_flops = 0.0;
 };
 /// Runs one on the meta backend. The model's tensors have no memory afterwards. An unused parameter
 /// is Error(kUsage) with its name unless `allow_unused`, and so is a layer that does not compute in

@@ -165,12 +165,11 @@ class Windows : public Dataset {
     auto collate = std::make_shared<TextCollate>();
     collate->tokenizer = tokenizer_;
     info_.collated_by = std::move(collate);
-    info_.test_bytes = 0;
     std::vector<std::int32_t> targets(static_cast<std::size_t>(length_));
     for (std::int64_t i = 0; i < info_.test_samples; ++i) {
       fetch(begin_of(Split::kTest, i) + 1, targets);
       for (const std::int32_t token : targets)
-        info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
+        *info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
     }
   }
   void add_checksum(const std::string& what, std::uint32_t checksum) {
@@ -179,6 +178,7 @@ class Windows : public Dataset {
   bool is_open() const { return !parts_.empty(); }
   void set_tokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);
+    info_.test_bytes = 0.0;
   }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
