@@ -281,9 +281,7 @@ int run_predict(int argc, char** argv) {
   app.add_option("--top-p", options.generate.top_p,
                  "only the most probable tokens that have this probability together are drawn")
       ->capture_default_str();
-  app.add_option("--seed", options.generate.seed, "of the draws")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  app.add_option("--seed", options.generate.seed, "of the draws")->capture_default_str();
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

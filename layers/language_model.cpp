@@ -12,7 +12,6 @@ namespace starling {
 
 Shape LanguageModel::build(const Shape& input) {
   if (input.rank() != 1) bad_shape(input, "a sequence of tokens {T}");
-  check_length(input, 0);
   body_ = &add_child(body_name_, std::move(pending_), input);
   if (settings_.tie) {
     head_ = body_->parameters().front();

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "layers/builtin.h"
+#include "layers/language_model.h"
 #include "layers/layer.h"
 
 namespace starling {
@@ -62,6 +63,12 @@ std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
   if (section.describing()) return nullptr;
   auto root = models().make(type, section.path("type"), section, site);
   section.finish();
+  const auto* const text = dynamic_cast<LanguageModel*>(root.get());
+  if (text && input.rank() == 1 && input[0] > text->context())
+    section.error("context",
+                  "is {}, but a sample has {} tokens (data.sequence_length); allowed: as many or "
+                  "more, or shorter samples",
+                  text->context(), input[0]);
   return std::make_unique<Model>(std::move(root), input);
 }
 

@@ -92,7 +92,8 @@ std::vector<float> TextContext::after(std::span<const std::int32_t> tokens) {
   const auto context = static_cast<std::size_t>(model_.context());
   for (const std::int32_t token : tokens) {
     if (window_.size() == context) {
-      window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(context / 2));
+      const std::size_t leave = std::max<std::size_t>(1, context / 2);
+      window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(leave));
       cache_.clear();
     }
     window_.push_back(token);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -22,15 +23,15 @@ namespace {
 using test::contains;
 using test::error_of;
 
-constexpr std::int64_t kContext = 6, kWords = 13;
+constexpr std::int64_t kWords = 13;
 
-std::unique_ptr<Model> tiny_gpt2() {
+std::unique_ptr<Model> tiny_gpt2(std::int64_t context) {
   register_builtin_layers();
   register_builtin_models();
-  const nlohmann::json keys{{"type", "gpt2"}, {"layers", 2},         {"heads", 2},
-                            {"width", 8},     {"context", kContext}, {"vocab", kWords}};
+  const nlohmann::json keys{{"type", "gpt2"}, {"layers", 2},        {"heads", 2},
+                            {"width", 8},     {"context", context}, {"vocab", kWords}};
   ConfigSection section(keys, "test");
-  return make_model(section, Shape{kContext}, kWords);
+  return make_model(section, Shape{context}, kWords);
 }
 
 /// What tokens come to without a cache: the last row of the logits of all of them at once.
@@ -46,8 +47,9 @@ std::vector<double> last_logits(Model& model, Backend& backend,
 }
 
 /// The rule of a full context, one token after another.
-void grow(std::vector<std::int32_t>& window, std::int32_t token) {
-  if (window.size() == kContext) window.erase(window.begin(), window.begin() + kContext / 2);
+void grow(std::vector<std::int32_t>& window, std::int32_t token, std::int64_t context) {
+  if (std::ssize(window) == context)
+    window.erase(window.begin(), window.begin() + std::max<std::int64_t>(1, context / 2));
   window.push_back(token);
 }
 
@@ -57,14 +59,15 @@ void check_close(const std::vector<float>& found, const std::vector<double>& wan
     CHECK(static_cast<double>(found[i]) == doctest::Approx(wanted[i]).epsilon(1e-6));
 }
 
-TEST_CASE("generation: a text that grows is what its window is at once, far beyond the context") {
+void check_growth(std::int64_t context) {
+  CAPTURE(context);
   CpuBackend backend(1);
-  const auto model = tiny_gpt2();
+  const auto model = tiny_gpt2(context);
   model->allocate(backend, DType::kFloat64);
   model->initialise(3);
   TextContext text(*model->language_model(), backend);
   std::vector<std::int32_t> window, all{4, 1, 9};
-  for (const std::int32_t token : all) grow(window, token);
+  for (const std::int32_t token : all) grow(window, token, context);
   std::vector<float> logits = text.after(all);
   for (int step = 0; step < 20; ++step) {
     CAPTURE(step);
@@ -74,7 +77,7 @@ TEST_CASE("generation: a text that grows is what its window is at once, far beyo
     CHECK(token == std::max_element(wanted.begin(), wanted.end()) - wanted.begin());
     const auto drawn = static_cast<std::int32_t>((token + step) % kWords);
     all.push_back(drawn);
-    grow(window, drawn);
+    grow(window, drawn, context);
     logits = text.after({&drawn, 1});
   }
   // A prompt of as many tokens is as if they had come one by one
@@ -82,6 +85,10 @@ TEST_CASE("generation: a text that grows is what its window is at once, far beyo
   check_close(at_once.after(all), last_logits(*model, backend, window));
   CHECK(at_once.tokens() == static_cast<std::int64_t>(all.size()));
   model->drop_memory();
+}
+
+TEST_CASE("generation: a text that grows is what its window is at once, far beyond the context") {
+  for (const std::int64_t context : {6, 1}) check_growth(context);
 }
 
 TEST_CASE("generation: which tokens are drawn") {

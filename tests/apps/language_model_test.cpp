@@ -244,8 +244,9 @@ same muon named
 0 1 | a rate | ^suggested|^the loss does not fall | run.json --lr-find rates.csv
 0 1 | right gradients | gradients agree with central differences | run.json --check-gradients
 0 1 | measured anew | "test_bits_per_byte" | --evaluate straight
-2 1 | longer than the context | a sequence of at most 16 tokens | run.json --dry-run | data.sequence_length=17
-2 1 | fewer tokens than the data has | the model has scores for 100 tokens, the data has 256 | run.json --dry-run | model.vocab=100
+2 1 | longer than the context | run\.json: model\.context: is 16, but a sample has 17 tokens \(data\.sequence_length\) | run.json --dry-run | data.sequence_length=17
+2 1 | samples of the wrong kind | run\.json: task\.type: classification needs samples with a tensor 'label' | run.json --dry-run | task.type=classification
+2 1 | fewer tokens than the data has | run\.json: model\.vocab: the model has scores for 100 tokens, the data has 256 | run.json --dry-run | model.vocab=100
 )table");
   check_equal_runs(program, "whole", "cut");
   CHECK(nlohmann::json::parse(program.read("best/summary.json"))["best"].contains("test_loss"));

@@ -172,7 +172,8 @@ TEST_CASE("layers/transformers: what does not fit is told") {
   told(R"({"type": "llama", "layers": 1, "heads": 4, "kv_heads": 3, "width": 8})", {4},
        "kv_heads: 3 does not divide heads 4");
   told(R"({"type": "llama", "layers": 1, "heads": 8, "width": 8})", {4}, "no pairs");
-  told(kGpt2, {10}, "an input of 10, but a sequence of at most 9 tokens, the context, is needed");
+  told(kGpt2, {10},
+       "context: is 9, but a sample has 10 tokens (data.sequence_length); allowed: as");
   told(kGpt2, {4, 4, 3}, "a sequence of tokens {T} is needed");
   told(R"({"type": "vit_ti_16"})", {32, 32, 3},
        "an image of 224×224 pixels, model.image_size, is needed");

@@ -30,8 +30,8 @@ class LanguageModelTask final : public Task {
     if (tokens_.shape.rank() == 1 && targets_.shape == tokens_.shape &&
         tokens_.dtype == DType::kInt32 && targets_.dtype == DType::kInt32 && targets_.classes > 0)
       return;
-    fail(ExitCode::kUsage, "config",
-         "task.type: language_model needs tokens and targets of int32 {{T}}, the targets of so "
+    fail(ExitCode::kUsage, "config", {.key = "task.type"},
+         "language_model needs tokens and targets of int32 {{T}}, the targets of so "
          "many classes; these are {} of {} and {} of {}, {}",
          tokens_.shape.text(), name_of(tokens_.dtype), targets_.shape.text(),
          name_of(targets_.dtype), starling::counted(targets_.classes, "class"));
@@ -46,7 +46,8 @@ class LanguageModelTask final : public Task {
                     "each of {} places: {}",
                     shape.text(), tokens_.shape[0], Shape{tokens_.shape[0], outputs()}.text());
     if (shape[1] < outputs())
-      section.error("", "the model has scores for {}, the data has {}; allowed: as many or more",
+      section.error(model.language_model() ? "vocab" : "",
+                    "the model has scores for {}, the data has {}; allowed: as many or more",
                     starling::counted(shape[1], "token"), outputs());
   }
   std::string usual_loss() const override { return "cross_entropy"; }

@@ -132,9 +132,8 @@ const TensorInfo& Task::needed(std::string_view task, std::string_view tensor) c
   if (const TensorInfo* found = data_.find(tensor)) return *found;
   std::string known;
   for (const TensorInfo& other : data_.tensors) known += (known.empty() ? "" : ", ") + other.name;
-  fail(ExitCode::kUsage, "config",
-       "task.type: {} needs samples with a tensor '{}'; this data set has: {}", task, tensor,
-       known);
+  fail(ExitCode::kUsage, "config", {.key = "task.type"},
+       "{} needs samples with a tensor '{}'; this data set has: {}", task, tensor, known);
 }
 
 TaskRegistry& tasks() {
