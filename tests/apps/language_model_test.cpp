@@ -123,6 +123,14 @@ TEST_CASE("language_model: an update's loss does not depend on how its tokens ar
   train("ranks", 2, 2, 2);
   check_equal_runs(program, "whole", "cut");
   check_equal_runs(program, "whole", "ranks");
+  // A head that keeps no logits
+  const std::string gpt2 =
+      R"(model={"type":"gpt2","layers":1,"heads":2,"width":8,"context":6,"tie":false})";
+  train("gpt2", 1, 8, 1, {gpt2});
+  train("cut_gpt2", 1, 2, 4, {gpt2});
+  train("ranks_gpt2", 2, 2, 2, {gpt2});
+  check_equal_runs(program, "gpt2", "cut_gpt2");
+  check_equal_runs(program, "gpt2", "ranks_gpt2");
   // Where each rank has a gradient of its own, its own update is what counts
   train("gossip", 2, 4, 1, {"sync.algorithm=gossip"});
   train("cut_gossip", 2, 1, 4, {"sync.algorithm=gossip"});
