@@ -34,10 +34,19 @@ def main(words):
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--every", type=int, default=100, help="steps between two evaluations")
     parser.add_argument("--set", action="append", default=[], help="as starling-train takes it")
-    parser.add_argument("--only", type=lambda text: text.split("; "), default=list(SYNCS), help=f"algorithms, \"; \" between them: {'; '.join(SYNCS)}")
+    parser.add_argument("--sync", nargs=2, action="append", default=[], metavar=("NAME", "JSON"), help="one more, as the config's `sync`")
+    parser.add_argument("--only", type=lambda text: text.split("; "), help=f"algorithms, \"; \" between them: {'; '.join(SYNCS)}")
     parser.add_argument("--ddp", action="store_true")
     arguments = parser.parse_args(words)
     setup = Setup(arguments)
+    try:
+        SYNCS.update((name, json.loads(sync)) for name, sync in arguments.sync)
+    except ValueError as error:
+        parser.error(f"--sync: no JSON: {error}")
+    arguments.only = arguments.only or list(SYNCS)
+    unknown = [name for name in arguments.only if name not in SYNCS]
+    if unknown:
+        parser.error(f"--only: not known: {', '.join(unknown)}; there are: {'; '.join(SYNCS)}")
     try:
         runs = {name: run_one(arguments, setup, name) for name in arguments.only}
         if arguments.ddp:
