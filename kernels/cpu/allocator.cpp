@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "core/error.h"
@@ -13,7 +14,18 @@
 namespace starling::cpu {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kSegment = std::size_t{64} << 20;
+constexpr std::size_t kSmallestGap = std::size_t{64} << 10;
+constexpr std::size_t kSlab = std::size_t{4} << 20;
+// Each block is its own where somebody looks at what lies beside it.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kOwnBlocks = true;
+#else
+constexpr bool kOwnBlocks = false;
+#endif
+
+bool is_small(std::size_t size) { return kOwnBlocks || size < CachingAllocator::kLarge; }
 
 /// Bytes that the operating system says it could still give.
 std::size_t available_memory() {
@@ -29,7 +41,10 @@ std::size_t available_memory() {
 
 }  // namespace
 
-CachingAllocator::~CachingAllocator() { release_cached(); }
+CachingAllocator::~CachingAllocator() {
+  release_cached();
+  for (const auto& [data, size] : segments_) std::free(data);
+}
 
 std::size_t CachingAllocator::size_class(std::size_t bytes) {
   if (bytes <= 64) return 64;
@@ -42,29 +57,59 @@ CachingAllocator::Block CachingAllocator::take(std::size_t bytes) {
   if (bytes > (std::size_t{1} << 62)) {
     fail(ExitCode::kMemory, "memory", "{} bytes were asked for; no machine has them", bytes);
   }
-  const std::size_t size = size_class(bytes);
   const std::lock_guard lock(mutex_);
-  Block block{nullptr, size};
-  const auto it = free_.find(size);
-  if (it != free_.end() && !it->second.empty()) {
-    block.data = it->second.back();
-    it->second.pop_back();
-  } else {
-    block = from_system(size);
-  }
+  Block block{nullptr, size_class(bytes)};
+  if (is_small(block.size))
+    block.data = from_class(block.size);
+  else
+    block = from_gaps(std::max(kLarge, (bytes + kPage - 1) / kPage * kPage));
   ++stats_.allocations;
-  stats_.in_use += size;
+  stats_.in_use += block.size;
   stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
   return block;
 }
 
-CachingAllocator::Block CachingAllocator::from_system(std::size_t size) {
-  const std::size_t alignment = size >= kHugePage ? kHugePage : size >= 4096 ? 4096 : 64;
-  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
-  auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
+std::byte* CachingAllocator::from_class(std::size_t size) {
+  const auto it = free_.find(size);
+  if (it == free_.end() || it->second.empty())
+    return kOwnBlocks ? from_system(size, 64) : cut(size);
+  std::byte* const data = it->second.back();
+  it->second.pop_back();
+  return data;
+}
+
+std::byte* CachingAllocator::cut(std::size_t size) {
+  if (size > slab_left_) {
+    const Block slab = from_gaps(kSlab);
+    slab_ = slab.data;
+    slab_left_ = slab.size;
+  }
+  slab_left_ -= size;
+  return std::exchange(slab_, slab_ + size);
+}
+
+CachingAllocator::Block CachingAllocator::from_gaps(std::size_t size) {
+  auto smallest = gaps_.lower_bound({size, nullptr});
+  if (smallest == gaps_.end()) {
+    add_segment(size);
+    smallest = gaps_.lower_bound({size, nullptr});
+  }
+  const auto [room, data] = *smallest;
+  remove_gap({room, data});
+  if (room - size < kSmallestGap) return {data, room};
+  add_gap(data + size, room - size);
+  return {data, size};
+}
+
+std::byte* CachingAllocator::from_system(std::size_t size, std::size_t alignment) {
+  const auto ask = [&] {
+    return static_cast<std::byte*>(
+        std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment));
+  };
+  std::byte* data = ask();
   if (!data && stats_.reserved > stats_.in_use) {
     release_cached();
-    data = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
+    data = ask();
   }
   if (!data) {
     fail(ExitCode::kMemory, "memory",
@@ -72,32 +117,79 @@ CachingAllocator::Block CachingAllocator::from_system(std::size_t size) {
          "smaller batch_size needs less",
          size, stats_.in_use, available_memory());
   }
-#ifdef MADV_HUGEPAGE
-  if (size >= kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish; refusal does no harm
-#endif
   ++stats_.system_allocations;
   stats_.reserved += size;
-  return {data, size};
+  return data;
+}
+
+void CachingAllocator::add_segment(std::size_t size) {
+  // Pages that nobody writes are not there, so a segment may be larger than what it is for: the
+  // fewer there are, the less lies idle between blocks.
+  const auto whole = [](std::size_t of) { return (of + kHugePage - 1) / kHugePage * kHugePage; };
+  const std::size_t bytes = std::max({kSegment, whole(size), whole(stats_.reserved / 2)});
+  std::byte* const data = from_system(bytes, kHugePage);
+#ifdef MADV_HUGEPAGE
+  madvise(data, bytes, MADV_HUGEPAGE);  // a wish; refusal does no harm
+#endif
+  segments_.emplace(data, bytes);
+  add_gap(data, bytes);
+}
+
+void CachingAllocator::add_gap(std::byte* data, std::size_t size) {
+  // With its free neighbours, but for those of other segments.
+  const auto behind = gaps_by_place_.find(data + size);
+  if (behind != gaps_by_place_.end() && !segments_.contains(behind->first)) {
+    size += behind->second;
+    remove_gap({behind->second, behind->first});
+  }
+  const auto after = gaps_by_place_.lower_bound(data);
+  if (after != gaps_by_place_.begin() && !segments_.contains(data)) {
+    const auto before = *std::prev(after);
+    if (before.first + before.second == data) {
+      remove_gap({before.second, before.first});
+      data = before.first;
+      size += before.second;
+    }
+  }
+  gaps_.insert({size, data});
+  gaps_by_place_.emplace(data, size);
+}
+
+void CachingAllocator::remove_gap(const Gap& gap) {
+  gaps_.erase(gap);
+  gaps_by_place_.erase(gap.second);
 }
 
 void CachingAllocator::give_back(Block block) noexcept {
   const std::lock_guard lock(mutex_);
   stats_.in_use -= block.size;
   try {
+    if (!is_small(block.size)) return add_gap(block.data, block.size);
     free_[block.size].push_back(block.data);
   } catch (...) {
-    stats_.reserved -= block.size;
-    std::free(block.data);
+    // No memory for the list: the block stays unused.
   }
 }
 
 void CachingAllocator::release_cached() {
   for (auto& [size, blocks] : free_) {
+    if (!kOwnBlocks) break;  // they lie in slabs
     for (std::byte* data : blocks) {
       std::free(data);
       stats_.reserved -= size;
     }
     blocks.clear();
+  }
+  for (auto segment = segments_.begin(); segment != segments_.end();) {
+    const auto [data, size] = *segment;
+    if (!gaps_.contains({size, data})) {
+      ++segment;
+      continue;
+    }
+    remove_gap({size, data});
+    segment = segments_.erase(segment);
+    std::free(data);
+    stats_.reserved -= size;
   }
 }
 

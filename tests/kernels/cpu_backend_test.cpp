@@ -100,8 +100,8 @@ TEST_CASE("kernels/cpu: memory is aligned, counted, shared by threads, and its e
     const auto storage = backend.allocate(bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % 64 == 0);
     CHECK(storage->bytes() == bytes);
-    if (bytes >= (2u << 20))
-      CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % (2u << 20) == 0);
+    if (bytes >= cpu::CachingAllocator::kLarge)
+      CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % 4096 == 0);
   }
   for (std::size_t bytes = 1; bytes < 100000; bytes += 37) {
     const std::size_t size = cpu::CachingAllocator::size_class(bytes);
@@ -124,6 +124,52 @@ TEST_CASE("kernels/cpu: memory is aligned, counted, shared by threads, and its e
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(backend.memory_stats().in_use == 0);
+}
+
+TEST_CASE("kernels/cpu: gaps of large blocks serve blocks of any size, and grow together again") {
+  cpu::CachingAllocator allocator;
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  std::vector<cpu::CachingAllocator::Block> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(allocator.take(8 * kMiB));  // a segment
+  const std::uint64_t asked = allocator.stats().system_allocations;
+  CHECK(asked == 1);
+  std::byte* const third = blocks[3].data;
+  allocator.give_back(blocks[3]);
+  allocator.give_back(blocks[5]);
+  allocator.give_back(blocks[4]);
+  const auto large = allocator.take(24 * kMiB);
+  CHECK(large.data == third);
+  allocator.give_back(blocks[7]);
+  const auto a = allocator.take(3 * kMiB), b = allocator.take(5 * kMiB - 100);
+  CHECK(a.data == blocks[7].data);
+  CHECK(b.data == a.data + 3 * kMiB);
+  CHECK(b.size == 5 * kMiB);
+  CHECK(allocator.stats().system_allocations == asked);
+  CHECK(allocator.stats().in_use == 64 * kMiB);
+  // Blocks of many sizes at random, each with its own number: none lies in another.
+  for (const auto& block : {large, a, b, blocks[0], blocks[1], blocks[2], blocks[6]})
+    allocator.give_back(block);
+  std::vector<cpu::CachingAllocator::Block> held(40);
+  std::uint64_t state = 1;
+  for (int i = 0; i < 2000; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    cpu::CachingAllocator::Block& block = held[(state >> 33) % held.size()];
+    if (block.data) {
+      CHECK(block.data[0] == std::byte{1});
+      CHECK(block.data[block.size - 1] == std::byte{1});
+      block.data[0] = block.data[block.size - 1] = std::byte{0};
+      allocator.give_back(std::exchange(block, {}));
+    } else {
+      block = allocator.take(kMiB + (state >> 40) % (9 * kMiB));
+      CHECK(block.data[0] != std::byte{1});
+      CHECK(block.data[block.size - 1] != std::byte{1});
+      block.data[0] = block.data[block.size - 1] = std::byte{1};
+    }
+  }
+  for (cpu::CachingAllocator::Block& block : held)
+    if (block.data) allocator.give_back(block);
+  CHECK(allocator.stats().in_use == 0);
+  CHECK(allocator.take(60 * kMiB).data != nullptr);
 }
 
 TEST_CASE("kernels/cpu: a storage outlives nothing it needs") {
