@@ -368,6 +368,14 @@ bool all_finite(DType dtype, std::span<const std::byte> bytes) {
   }
 }
 
+namespace {
+
+std::span<const std::byte> numbers_of(const FileTensor& tensor, std::vector<std::byte>& room) {
+  return tensor.source ? tensor.source(room) : std::span<const std::byte>(tensor.bytes);
+}
+
+}  // namespace
+
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file) {
   // The format allows no gaps, so aligned tensors must be in order of element size first (as its
   // own writer does it), then of name.
@@ -383,10 +391,10 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
     require(name != kMetadata, "safetensors", "a tensor cannot be called {}", kMetadata);
-    const std::uint64_t bytes = tensor.bytes.size();
-    require(checked_bytes(tensor.shape.sizes(), tensor.dtype) == bytes, "safetensors",
-            "tensor '{}': shape {} of {} does not take {} bytes", name, tensor.shape.text(),
-            name_of(tensor.dtype), bytes);
+    const auto needed = checked_bytes(tensor.shape.sizes(), tensor.dtype);
+    const std::uint64_t bytes = tensor.source ? needed.value_or(0) : tensor.bytes.size();
+    require(needed == bytes, "safetensors", "tensor '{}': shape {} of {} does not take {} bytes",
+            name, tensor.shape.text(), name_of(tensor.dtype), bytes);
     header[name] = {{"dtype", file_name_of(tensor.dtype)},
                     {"shape", tensor.shape.sizes()},
                     {"data_offsets", {offset, offset + bytes}}};
@@ -408,21 +416,23 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
   output.write(&length, sizeof length);
   output.write(text.data(), text.size());
   ChecksumOfPieces sum;
+  std::vector<std::byte> room;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
-    digest.bytes += tensor.bytes.size();
+    const std::span<const std::byte> bytes = numbers_of(tensor, room);
+    digest.bytes += bytes.size();
     // Piece by piece: what was read for the checksum is still in the processor's cache when it is
     // written.
-    for (std::size_t at = 0; at < tensor.bytes.size(); at += kPiece) {
-      const std::size_t count = std::min(kPiece, tensor.bytes.size() - at);
-      sum.add(tensor.bytes.data() + at, count);
-      if (!all_finite(tensor.dtype, std::span(tensor.bytes).subspan(at, count))) {
+    for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+      const std::size_t count = std::min(kPiece, bytes.size() - at);
+      sum.add(bytes.data() + at, count);
+      if (!all_finite(tensor.dtype, bytes.subspan(at, count))) {
         fail(ExitCode::kDiverged, "safetensors", {.file = shown(path, 200)},
              "is not written: tensor '{}' holds numbers that are not finite; use a smaller "
              "learning rate, a longer warm-up or clip_norm",
              name);
       }
-      output.write(tensor.bytes.data() + at, count);
+      output.write(bytes.data() + at, count);
     }
     digest.tensors[name] = sum.take();
   }
@@ -432,8 +442,11 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
 
 void add_checksums(SafetensorsFile& file) {
   json tensors = json::object();
-  for (const auto& [name, tensor] : file.tensors)
-    tensors[name] = checksum(tensor.bytes.data(), tensor.bytes.size());
+  std::vector<std::byte> room;
+  for (const auto& [name, tensor] : file.tensors) {
+    const std::span<const std::byte> bytes = numbers_of(tensor, room);
+    tensors[name] = checksum(bytes.data(), bytes.size());
+  }
   file.metadata[kChecksums] =
       json{{"tensors", tensors}, {"metadata", metadata_checksum(file)}}.dump();
 }

@@ -19,6 +19,9 @@ struct FileTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
   std::vector<std::byte> bytes;
+  /// Of a file to be written, instead of bytes: gives them where they lie, or as it makes them in
+  /// `room`. Asked for the checksum and for the file.
+  std::function<std::span<const std::byte>(std::vector<std::byte>& room)> source = {};
 };
 
 struct SafetensorsFile {

@@ -119,6 +119,27 @@ void add_model_tensors(const Model& model, const std::string& prefix, Safetensor
     to_file_tensor(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
 }
 
+void add_model_sources(const Model& model, SafetensorsFile& file) {
+  const auto add = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    FileTensor& to = file.tensors[name];
+    to.dtype = tensor.dtype();
+    to.shape = file_shape(tensor.shape(), layout);
+    const bool lies = layout == TensorLayout::kPlain || layout == TensorLayout::kImageScale;
+    to.source = [tensor, layout, lies](std::vector<std::byte>& room) -> std::span<const std::byte> {
+      if (lies && tensor.backend().device() == DeviceType::kCpu)
+        return {tensor.raw(), tensor.bytes()};
+      FileTensor made{.bytes = std::move(room)};
+      to_file_tensor(tensor, layout, made);
+      room = std::move(made.bytes);
+      return room;
+    };
+  };
+  for (const Parameter* parameter : model.parameters())
+    add(parameter->name, parameter->value, parameter->layout);
+  for (const ModelBuffer* buffer : model.buffers())
+    add(buffer->name, buffer->value, TensorLayout::kPlain);
+}
+
 void load_model_tensors(const SafetensorsFile& file, const std::string& source,
                         const std::string& prefix, Model& model) {
   std::set<std::string> known;

@@ -23,6 +23,8 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
 
 /// All parameters and buffers of a model, names prefixed.
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file);
+/// The same without a copy: the file is written while the model is there, and stays as it is.
+void add_model_sources(const Model& model, SafetensorsFile& file);
 
 /// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that
 /// names it; batch norm's num_batches_tracked is optional. With a prefix, tensors under other names
