@@ -75,6 +75,7 @@ FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout) {
 void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
   file.dtype = tensor.dtype();
   file.shape = file_shape(tensor.shape(), layout);
+  file.source = nullptr;
   file.bytes.resize(tensor.bytes());
   if (layout == TensorLayout::kPlain) {
     tensor.backend().copy_to_host(tensor, file.bytes.data());
@@ -88,6 +89,19 @@ void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file)
     memory = copy.data();
   }
   to_file_layout(memory, tensor.shape(), layout, size_of(tensor.dtype()), file.bytes.data());
+}
+
+void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
+  file = {.dtype = tensor.dtype(), .shape = file_shape(tensor.shape(), layout), .bytes = {}};
+  const bool lies = tensor.backend().device() == DeviceType::kCpu &&
+                    (layout == TensorLayout::kPlain || layout == TensorLayout::kImageScale);
+  file.source = [tensor, layout, lies](std::vector<std::byte>& room) -> std::span<const std::byte> {
+    if (lies) return {tensor.raw(), tensor.bytes()};
+    FileTensor made{.bytes = std::move(room)};
+    to_file_tensor(tensor, layout, made);
+    room = std::move(made.bytes);
+    return room;
+  };
 }
 
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
@@ -112,32 +126,12 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
   tensor.backend().copy_from_host(memory.data(), tensor);
 }
 
-void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file) {
+void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
+                       PutTensor put) {
   for (const Parameter* parameter : model.parameters())
-    to_file_tensor(parameter->value, parameter->layout, file.tensors[prefix + parameter->name]);
+    put(parameter->value, parameter->layout, file.tensors[prefix + parameter->name]);
   for (const ModelBuffer* buffer : model.buffers())
-    to_file_tensor(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
-}
-
-void add_model_sources(const Model& model, SafetensorsFile& file) {
-  const auto add = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
-    FileTensor& to = file.tensors[name];
-    to.dtype = tensor.dtype();
-    to.shape = file_shape(tensor.shape(), layout);
-    const bool lies = layout == TensorLayout::kPlain || layout == TensorLayout::kImageScale;
-    to.source = [tensor, layout, lies](std::vector<std::byte>& room) -> std::span<const std::byte> {
-      if (lies && tensor.backend().device() == DeviceType::kCpu)
-        return {tensor.raw(), tensor.bytes()};
-      FileTensor made{.bytes = std::move(room)};
-      to_file_tensor(tensor, layout, made);
-      room = std::move(made.bytes);
-      return room;
-    };
-  };
-  for (const Parameter* parameter : model.parameters())
-    add(parameter->name, parameter->value, parameter->layout);
-  for (const ModelBuffer* buffer : model.buffers())
-    add(buffer->name, buffer->value, TensorLayout::kPlain);
+    put(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
 }
 
 void load_model_tensors(const SafetensorsFile& file, const std::string& source,

@@ -16,15 +16,18 @@ FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout);
 /// Writes a tensor into a FileTensor that may be there already, whose memory is used again: new
 /// memory costs more than the copy.
 void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file);
+/// Makes `file` read the tensor when it is written (FileTensor::source): nothing may change it
+/// until then.
+void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file);
+using PutTensor = void (*)(const Tensor&, TensorLayout, FileTensor&);
 /// Writes a file's tensor into `tensor`, converting between floating dtypes. `what` names file and
 /// tensor for the error of a wrong shape.
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
                       const std::string& what);
 
-/// All parameters and buffers of a model, names prefixed.
-void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file);
-/// The same without a copy: the file is written while the model is there, and stays as it is.
-void add_model_sources(const Model& model, SafetensorsFile& file);
+/// All parameters and buffers of a model, names prefixed, as one of the two above puts them.
+void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
+                       PutTensor put = to_file_tensor);
 
 /// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that
 /// names it; batch norm's num_batches_tracked is optional. With a prefix, tensors under other names

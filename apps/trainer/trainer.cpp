@@ -441,12 +441,12 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
          << 24;
 }
 
-SafetensorsFile Trainer::state(SafetensorsFile used) {
+SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
   SafetensorsFile file =
       save_state(*config_.model, buckets_, *config_.optimizer.rule, counters, config_.resolved,
-                 transport_.size(), config_.device.compute, std::move(used));
+                 transport_.size(), config_.device.compute, std::move(used), copies);
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
   if (lookahead_) lookahead_->save(file);

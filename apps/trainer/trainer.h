@@ -68,8 +68,8 @@ class Trainer {
   /// it has gradients, a rate, and had steps enough.
   void check_updated() const;
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose
-  /// memory is used again.
-  SafetensorsFile state(SafetensorsFile used = {});
+  /// memory is used again. `copies`: see save_state().
+  SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
 
   std::int64_t steps_done() const { return step_; }
   double epoch() const { return length_.epochs_at(step_); }

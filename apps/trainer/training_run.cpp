@@ -163,7 +163,7 @@ ExitCode TrainingRun::run_steps() {
     if (tests && !stopped)
       stopped = owes_test_ = !(saves ? test_before_checkpoint(last) : test(last));
     if (ended_early() && line_steps_ > 0) post_metrics();
-    if (saves || stopped || ended_early()) save_checkpoint();
+    if (saves || stopped || ended_early()) save_checkpoint(last || stopped || ended_early());
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
   if (stop_sum_.pending()) stop_sum_.take();
@@ -328,7 +328,7 @@ bool TrainingRun::test_before_checkpoint(bool last) {
     // The run is ill, not the data: then others may not come along either
     if (error.code() != ExitCode::kUsage) throw;
     try {
-      save_checkpoint();
+      save_checkpoint(true);
       checkpoints_.finish();
     } catch (const AgreedError& second) {
       if (transport_.rank() == 0)
@@ -389,7 +389,8 @@ void TrainingRun::compare_with_best(const EvaluationResult& result) {
 void TrainingRun::save_best() {
   const CheckpointFolder folder(folder_);
   FileDigest mine;
-  together(transport_, [&] { mine = folder.write_best(transport_.rank(), trainer_.state()); });
+  together(transport_,
+           [&] { mine = folder.write_best(transport_.rank(), trainer_.state({}, false)); });
   const std::vector<std::string> texts = transport_.size() > 1
                                              ? transport_.world().all_gather(text_of(mine))
                                              : std::vector{text_of(mine)};
@@ -451,14 +452,17 @@ void TrainingRun::tell_early_end() {
       early_->best_step());
 }
 
-void TrainingRun::save_checkpoint() {
+void TrainingRun::save_checkpoint(bool last) {
   const TraceSpan span("checkpoint", std::to_string(step()));
   const FlightSpan noted(FlightEvent::kCheckpoint, FlightEvent::kSaved, {.step = step()});
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
   checkpoints_.finish();  // before the copy, so that there is one at most
-  SafetensorsFile state = trainer_.state(checkpoints_.take_used());
+  // A GPU's tensors are read by this thread alone.
+  const bool copies = !last || backend_.device() != DeviceType::kCpu;
+  SafetensorsFile used = checkpoints_.take_used();
+  SafetensorsFile state = trainer_.state(copies ? std::move(used) : SafetensorsFile(), copies);
   if (owes_test_) state.metadata[kOwesTest] = "1";
   if (early_) state.metadata[kEarlyStopping] = early_->text();
   checkpoints_.start(step(), std::move(state));

@@ -46,7 +46,8 @@ class TrainingRun {
   bool test_before_checkpoint(bool last);
   /// Tells of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
-  void save_checkpoint();
+  /// `last`: no step follows, so that nothing need be copied.
+  void save_checkpoint(bool last);
   /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its
   /// step are of a run that is no more.
   void read_best();

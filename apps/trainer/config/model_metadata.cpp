@@ -80,7 +80,7 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
 
 void write_model(const TrainConfig& config, const std::string& path) {
   SafetensorsFile file;
-  add_model_sources(*config.model, file);
+  add_model_tensors(*config.model, "", file, refer_file_tensor);
   file.metadata["format"] = "pt";
   describe_model(config, file);
   add_checksums(file);

@@ -141,15 +141,16 @@ std::string metadata(const SafetensorsFile& file, const std::string& source,
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets,
                            const OptimizerRule& rule, const RunCounters& counters,
                            const nlohmann::json& resolved_config, int ranks, DType compute,
-                           SafetensorsFile used) {
+                           SafetensorsFile used, bool copies) {
+  const PutTensor put = copies ? static_cast<PutTensor>(to_file_tensor) : refer_file_tensor;
   SafetensorsFile file = std::move(used);
   file.metadata.clear();
   // Another algorithm has other tensors.
   std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with("sync."); });
-  add_model_tensors(model, "model.", file);
+  add_model_tensors(model, "model.", file, put);
   each_state(buckets, rule,
              [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
-               to_file_tensor(tensor, parameter.layout, file.tensors[name]);
+               put(tensor, parameter.layout, file.tensors[name]);
              });
   file.metadata["format"] = "starling-checkpoint-1";
   file.metadata["step"] = std::to_string(counters.step);

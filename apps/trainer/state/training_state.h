@@ -26,11 +26,12 @@ struct RunCounters {
 };
 
 /// Everything a bit-exact resume of one rank needs; semantics.md section 10. `used`: what this gave
-/// before in the same run, whose memory is used again.
+/// before in the same run, whose memory is used again. Without `copies` the file reads the tensors
+/// when it is written, which nothing changes until then.
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets,
                            const OptimizerRule& rule, const RunCounters& counters,
                            const nlohmann::json& resolved_config, int ranks, DType compute,
-                           SafetensorsFile used = {});
+                           SafetensorsFile used = {}, bool copies = true);
 /// The reverse. `source` names the file in errors. Without `sync` the algorithm's own states stay
 /// as they are: at zero, for it begins anew.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
