@@ -11,6 +11,7 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/text/tokenizer.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -193,8 +194,8 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
   add_checksums(file);
   write_safetensors((folder / "model.safetensors").string(), file);
   if (const auto it = file.metadata.find("starling.tokenizer"); it != file.metadata.end()) {
-    write_file_atomically((folder / "tokenizer.json").string(), it->second.data(),
-                          it->second.size());
+    const std::string text = it->second == "bytes" ? Tokenizer::bytes()->huggingface() : it->second;
+    write_file_atomically((folder / "tokenizer.json").string(), text.data(), text.size());
     write_json(folder / "tokenizer_config.json",
                {{"tokenizer_class", "PreTrainedTokenizerFast"},
                 {"model_max_length",

@@ -51,4 +51,11 @@ std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   return text;
 }
 
+bool agree(const Tokenizer& a, const Tokenizer& b) {
+  bool same = true;
+  for (std::int32_t token = 0; same && token < std::min(a.vocab(), b.vocab()); ++token)
+    same = a.bytes_of(token) == b.bytes_of(token);
+  return same;
+}
+
 }  // namespace starling

@@ -48,4 +48,7 @@ class Tokenizer {
   std::string decode(std::span<const std::int32_t> tokens) const;
 };
 
+/// Whether the numbers that both have stand for the same bytes.
+bool agree(const Tokenizer& a, const Tokenizer& b);
+
 }  // namespace starling

@@ -232,6 +232,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (!config.state.init.file.empty() && options.resume.empty()) {
       check_hugging_face_config(config.state.init.file, config.resolved.at("model"));
       check_initial_file(config.state.init, *config.model);
+      check_initial_tokens(config.state.init, *config.model, config.data.info);
     }
     folder = prepare_output_folder(options);
   });

@@ -128,6 +128,13 @@ TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer
   CHECK(contains(
       test::error_of(ExitCode::kUsage, [&] { export_to_hugging_face(folder.path(), out); }),
       "has files already; needed: an empty or new folder"));
+  // Bytes are a tokenizer without merges
+  file.metadata["starling.tokenizer"] = "bytes";
+  add_checksums(file);
+  write_safetensors(folder / "model.safetensors", file);
+  export_to_hugging_face(folder.path(), folder / "bytes");
+  CHECK(json::parse(test::read_text(folder / "bytes/tokenizer.json"))["model"]["vocab"].size() ==
+        256);
   const test::Folder parts;
   parts.write("model.safetensors.index.json", "{}");
   CHECK(contains(test::error_of(ExitCode::kUsage, [&] { model_path(parts.path()); }),

@@ -8,9 +8,11 @@
 #include <numbers>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/inference/inference.h"
+#include "apps/text/tokenizer.h"
 #include "apps/trainer/config/plugins.h"
 #include "layers/functions.h"
 #include "tests/apps/program.h"
@@ -226,6 +228,10 @@ void write_gpt2(const Program& program) {
 TEST_CASE("language_model: what training has besides goes with it") {
   const Program program;
   write_gpt2(program);
+  nlohmann::json tokenizer = nlohmann::json::parse(Tokenizer::bytes()->huggingface());
+  program.write("bytes.json", tokenizer.dump());
+  std::swap(tokenizer["model"]["vocab"]["a"], tokenizer["model"]["vocab"]["b"]);
+  program.write("others.json", tokenizer.dump());
   program.play(R"table(
 0 1 | a plan | FLOP a token: 4\.464e\+04, of products forward and backward | run.json --dry-run
 0 1 | a rate | tokens a second expected, a rank with 1 thread: about [0-9]+, at most [0-9]+ by arithmetic | run.json --dry-run
@@ -252,6 +258,9 @@ same muon named
 0 1 | a rate | ^suggested|^the loss does not fall | run.json --lr-find rates.csv
 0 1 | right gradients | gradients agree with central differences | run.json --check-gradients
 0 1 | measured anew | "test_bits_per_byte" | --evaluate straight
+0 1 | from a model of the same tokens | done | run.json --output same | init=straight | data.tokenizer=bytes.json | steps=1
+2 1 | from one of others | \[init\] straight/model\.safetensors: has 256 tokens whose numbers mean other text .*"skip": \["transformer\.wte\.weight"\] | run.json --output others | init=straight | data.tokenizer=others.json
+0 1 | but for its table | done | run.json --output others | init={"file":"straight","skip":["transformer.wte.weight"]} | data.tokenizer=others.json | steps=1
 2 1 | longer than the context | run\.json: model\.context: is 16, but a sample has 17 tokens \(data\.sequence_length\) | run.json --dry-run | data.sequence_length=17
 2 1 | samples of the wrong kind | run\.json: task\.type: classification needs samples with a tensor 'label' | run.json --dry-run | task.type=classification
 2 1 | fewer tokens than the data has | run\.json: model\.vocab: the model has scores for 100 tokens, the data has 256 | run.json --dry-run | model.vocab=100

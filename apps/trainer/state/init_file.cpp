@@ -5,17 +5,23 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/text/tokenizer.h"
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/registry.h"
 #include "core/safetensors.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -176,6 +182,31 @@ void check_initial_file(const InitialFile& init, Model& model) {
   model.allocate(meta_backend(), DType::kFloat32);
   load_initial_file(init, model);
   model.drop_memory();
+}
+
+void check_initial_tokens(const InitialFile& init, Model& model, const DatasetInfo& data) {
+  const std::string& table = model.parameters().front()->name;
+  ModelDescription ours;
+  data.collate().describe(data, ours);
+  if (ours.tokenizer.empty() || skipped(init, table)) return;
+  const SafetensorsFile file =
+      read_safetensors(init.file, nullptr, [](const std::string&) { return true; });
+  const auto own = file.metadata.find("starling.tokenizer");
+  const std::filesystem::path beside =
+      std::filesystem::path(init.file).parent_path() / "tokenizer.json";
+  std::error_code error;
+  std::shared_ptr<const Tokenizer> theirs;
+  std::string source = init.file;
+  if (own != file.metadata.end()) {
+    if (own->second != ours.tokenizer) theirs = Tokenizer::parse(own->second, init.file);
+  } else if (std::filesystem::is_regular_file(beside, error)) {
+    theirs = Tokenizer::read(source = beside.string());
+  }
+  if (!theirs || agree(*theirs, *Tokenizer::parse(ours.tokenizer, "data.tokenizer"))) return;
+  fail(ExitCode::kUsage, "init", {.file = source},
+       "has {} whose numbers mean other text than those of the data (data.tokenizer); needed: "
+       "texts cut by it, or \"skip\": [\"{}\"] in init",
+       counted(theirs->vocab(), "token"), table);
 }
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/data/dataset.h"
 #include "layers/layer.h"
 
 namespace starling {
@@ -23,5 +24,8 @@ void load_initial_file(const InitialFile& init, Model& model);
 /// Checks the file on shapes alone, before a run makes its output folder. The model has no memory
 /// afterwards.
 void check_initial_file(const InitialFile& init, Model& model);
+/// Error(kUsage) where tokens of the data, which is open, have other meanings than those of the
+/// model whose table of tokens is taken: as the file says, or tokenizer.json beside it.
+void check_initial_tokens(const InitialFile& init, Model& model, const DatasetInfo& data);
 
 }  // namespace starling

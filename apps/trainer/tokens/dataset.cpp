@@ -69,10 +69,7 @@ class Windows : public Dataset {
     const std::string text = description_of(file, source).tokenizer;
     if (text.empty()) return;
     const auto other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
-    bool same = other->vocab() == tokenizer_->vocab();
-    for (std::int32_t token = 0; same && token < other->vocab(); ++token)
-      same = other->bytes_of(token) == tokenizer_->bytes_of(token);
-    if (!same)
+    if (other->vocab() != tokenizer_->vocab() || !agree(*other, *tokenizer_))
       fail(ExitCode::kUsage, "data", {.key = "data.tokenizer"},
            "has {} tokens that are not those ({}) that the model of {} was trained with; needed: "
            "its tokenizer",
