@@ -13,6 +13,7 @@
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
+#include "layers/functions.h"
 
 namespace starling {
 
@@ -100,8 +101,14 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       Pass pass{backend};
       const auto samples_now = static_cast<double>(batch->samples);
       const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
-      for (std::size_t m = 0; m < task.metrics().size(); ++m)
-        named("metric", "", [&] { task.metrics()[m]->add(task, output, totals[m], pass); });
+      TaskOutput scores;  // made once, and only for metrics that want them
+      for (std::size_t m = 0; m < task.metrics().size(); ++m) {
+        const Metric& metric = *task.metrics()[m];
+        const bool hidden = output.head && !metric.takes_head();
+        if (hidden && !scores.targets)
+          scores = {functions::linear(output.outputs, *output.head, nullptr, pass), output.targets};
+        named("metric", "", [&] { metric.add(task, hidden ? scores : output, totals[m], pass); });
+      }
       if (confusion)
         backend.confusion_counts(
             {.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});

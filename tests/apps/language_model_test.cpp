@@ -236,6 +236,9 @@ TEST_CASE("language_model: what training has besides goes with it") {
 0 1 | a plan | FLOP a token: 4\.464e\+04, of products forward and backward | run.json --dry-run
 0 1 | a rate | tokens a second expected, a rank with 1 thread: about [0-9]+, at most [0-9]+ by arithmetic | run.json --dry-run
 0 1 | as it is | tokens/s  MFU [0-9.]+%  | run.json --output straight
+0 1 | from memory | done | run.json --output kept | data.cache={"type":"memory"}
+same straight kept
+0 1 | metrics that know of no head | done | run.json --output scores | task.metrics=["classification","perplexity","token_accuracy"]
 0 1 | interrupted | done | run.json --output half | steps=4
 0 1 | goes on | continuing after step 4 | run.json --output half --resume latest
 same straight half
@@ -269,6 +272,10 @@ same muon named
   CHECK(nlohmann::json::parse(program.read("best/summary.json"))["best"].contains("test_loss"));
   CHECK(nlohmann::json::parse(program.read("bits/summary.json"))["early_stopping"]["metric"] ==
         "test_bits_per_byte");
+  const auto scores = nlohmann::json::parse(program.read("scores/summary.json"));
+  CHECK(scores["test_accuracy"] == scores["test_token_accuracy"]);
+  CHECK(std::exp(scores["test_loss"].get<double>()) ==
+        doctest::Approx(scores["test_perplexity"].get<double>()));
   const std::string line = program.read("straight/metrics.jsonl");
   for (const char* key : {"tokens_per_second", "model_flop_utilization", "test_perplexity"})
     CHECK(line.find(key) != std::string::npos);

@@ -78,8 +78,8 @@ void read_cache(ConfigSection& section, DataSettings& settings, const RankLayout
                   "or in tests; leave it out: the system keeps the files in memory");
   }
   const CachePlan plan = plan_cache(settings.info, mebibytes * kMebibyte, site.ranks_per_node);
-  if (plan.places == 0) {
-    const double needed = static_cast<double>(plan.sample_bytes) * site.ranks_per_node / kMebibyte;
+  const double needed = static_cast<double>(plan.sample_bytes) * site.ranks_per_node / kMebibyte;
+  if (mebibytes < needed) {
     section.error("limit_mib",
                   "is {}, which is no sample for each of the {} ranks of a host; needed: >= {:.4g}",
                   mebibytes, site.ranks_per_node, std::ceil(needed * 1e3) * 1e-3);

@@ -81,6 +81,7 @@ class LanguageModelMetric final : public Metric {
   /// `only`: the one value that it gives; empty: all that there are.
   explicit LanguageModelMetric(std::string only = {}) : only_(std::move(only)) {}
   std::int64_t sums() const override { return 5; }
+  bool takes_head() const override { return true; }
   std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
     const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
     return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";

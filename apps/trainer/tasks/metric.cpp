@@ -37,9 +37,12 @@ class ClassificationMetric final : public Metric {
     const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
     return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";
   }
-  void add(const Task&, const TaskOutput& output, const Tensor& totals, Pass& pass) const override {
-    pass.backend.classification_metrics(
-        {.logits = output.outputs.value(), .labels = output.targets, .totals = totals});
+  void add(const Task& task, const TaskOutput& output, const Tensor& totals,
+           Pass& pass) const override {
+    ClassificationMetrics args{
+        .logits = output.outputs.value(), .labels = output.targets, .totals = totals};
+    if (task.ignores()) args.ignored = functions::kIgnoreIndex;
+    pass.backend.classification_metrics(args);
   }
   std::vector<MetricValue> values(std::span<const double> sums, double) const override {
     const double count = sums[3] > 0.0 ? sums[3] : std::nan("");
@@ -56,6 +59,7 @@ class ClassificationMetric final : public Metric {
 class MeanLoss final : public Metric {
  public:
   std::int64_t sums() const override { return 1; }
+  bool takes_head() const override { return true; }
   void add(const Task& task, const TaskOutput& output, const Tensor& totals,
            Pass& pass) const override {
     const auto rows = static_cast<double>(output.outputs.shape()[0]);  // its mean is over these

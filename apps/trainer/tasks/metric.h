@@ -32,6 +32,8 @@ class Metric {
     (void)outputs, (void)targets;
     return {};
   }
+  /// Whether add() takes hidden states with a head (TaskOutput::head). Others get their scores.
+  virtual bool takes_head() const { return false; }
   /// Adds a batch to `totals`, fp64 [sums()].
   virtual void add(const Task& task, const TaskOutput& output, const Tensor& totals,
                    Pass& pass) const = 0;
