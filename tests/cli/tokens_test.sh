@@ -36,6 +36,8 @@ length, = struct.unpack_from("<Q", data)
 assert json.loads(data[8:8 + length])["__metadata__"]["starling.tokenizer"] == open("own.json").read()'
 check "a dry run counts" 0 "^data: 512 training and 50 test samples" "$train" run.json --dry-run
 
+cp -r tokens unsigned && sed -i '/"val.bin"/d; s/\("train.bin": "[0-9a-f]*"\),/\1/' unsigned/meta.json
+check "a file that nothing is known of" 2 "\[check\] unsigned/meta.json: checksums: has none of val.bin; call" "$prepare" check unsigned
 printf 'x' | dd of=tokens/val.bin bs=1 seek=8 conv=notrunc 2>.stdout
 check "a damaged file" 2 "\[check\] tokens/val.bin: its checksum is [0-9a-f]+, meta.json says" "$prepare" check tokens
 printf 'x' >>tokens/train.bin

@@ -157,6 +157,12 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
     fail(ExitCode::kUsage, "check",
          "{} has token files and no meta.json; needed: what starling-prepare tokens has written",
          shown(folder, 200));
+  for (const auto& [name, tokens] :
+       {std::pair{"train.bin", meta->train_tokens}, {"val.bin", meta->val_tokens}}) {
+    if (tokens > 0 && meta->checksums.count(name) == 0)
+      fail(ExitCode::kUsage, "check", {.file = folder + "/meta.json", .key = "checksums"},
+           "has none of {}; call starling-prepare tokens again", name);
+  }
   std::int64_t bytes = 0;
   std::error_code error;
   for (const auto& [name, checksum] : meta->checksums) {
