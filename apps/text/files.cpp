@@ -420,10 +420,12 @@ std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
   if (path.ends_with(".model"))
     refuse(path, "", "is SentencePiece's; needed: tokenizer.json of byte-level BPE");
   const std::string name = pattern.empty() ? pattern_of_name(path) : pattern;
-  if (name.empty())
+  if (name.empty()) {
+    read_ranks(text, path, "gpt2");  // what is none is told by its line
     refuse(path, "",
            "is a file of ranks, which does not say how texts are divided; give --pattern gpt2, "
            "cl100k or o200k to starling-prepare tokens");
+  }
   if (known_pattern(name).empty())
     refuse(path, "", "pattern '{}' is not known; known: gpt2, cl100k, o200k", shown(name));
   return make_bpe(read_ranks(text, path, name), path);

@@ -45,6 +45,7 @@ check "of odd length" 2 "\[data\] tokens/train.bin: has [0-9]+ bytes of tokens, 
 check "an empty text" 2 "\[data\] empty.txt: is empty; needed: a text" bash -c 'true >empty.txt; '"$prepare"' tokens empty.txt none'
 check "ranks without a pattern" 2 "\[tokenizer\] ranks: is a file of ranks, which does not say how texts are divided; give --pattern" \
   bash -c 'echo "IQ== 0" >ranks; '"$prepare"' tokens texts none --tokenizer ranks'
+check "a text in place of a tokenizer" 2 "\[tokenizer\] texts/faq.md: line 1: is '.*'; needed: a token in base64" "$prepare" tokens texts none --tokenizer texts/faq.md
 check "a tokenizer that is none" 2 "\[tokenizer\] model.json: model.type: is \"Unigram\"; needed: BPE" \
   bash -c 'echo "{\"model\": {\"type\": \"Unigram\"}}" >model.json; '"$prepare"' tokens texts none --tokenizer model.json'
 
