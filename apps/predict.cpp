@@ -269,19 +269,27 @@ int run_predict(int argc, char** argv) {
                "\"tokens_per_second\"}, the new ones; of a table's row also \"row\", the names "
                "being row 1; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
-  app.add_option("--prompt", options.prompt, "of a language model: the text that it goes on with");
+  CLI::Option* const prompt =
+      app.add_option("--prompt", options.prompt, "of a language model: the text that it goes on with")
+          ->excludes("--top");
   app.add_option("--tokens", options.generate.tokens, "how many tokens it adds")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(prompt);
   app.add_option("--temperature", options.generate.temperature,
                  "what logits are divided by; 0: the most probable token is taken each time")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(prompt);
   app.add_option("--top-k", options.generate.top_k,
                  "only the k most probable tokens are drawn; 0: all")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(prompt);
   app.add_option("--top-p", options.generate.top_p,
                  "only the most probable tokens that have this probability together are drawn")
-      ->capture_default_str();
-  app.add_option("--seed", options.generate.seed, "of the draws")->capture_default_str();
+      ->capture_default_str()
+      ->needs(prompt);
+  app.add_option("--seed", options.generate.seed, "of the draws")
+      ->capture_default_str()
+      ->needs(prompt);
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

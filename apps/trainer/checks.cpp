@@ -35,12 +35,16 @@ void Trainer::check_updated() const {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const HostBytes bytes(buckets_[b].parameters);
     if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
+    bool taken = false;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
       const std::size_t group = config_.optimizer.group_of(*slot.parameter);
       if (group > 0 && (config_.optimizer.groups[group - 1].lr_scale == 0.0 ||
                         config_.optimizer.groups[group - 1].until_epoch > 0.0))
         continue;
-      if (!slot.parameter->grad) continue;  // an update has taken it
+      if (!slot.parameter->grad) {  // an update has taken it
+        taken = true;
+        continue;
+      }
       const std::vector<double> gradient = host_numbers(slot.parameter->grad);
       if (std::all_of(gradient.begin(), gradient.end(),
                       [](double number) { return number == 0.0; }))
@@ -51,6 +55,11 @@ void Trainer::check_updated() const {
            "algorithm must update every bucket, or the rate is too small to change a number",
            counted(step_ - first_step_, "step"), b, slot.parameter->name);
     }
+    if (taken && transport_.rank() == 0)
+      log::warning(
+          "after {} bucket {}, whose first parameter is {}, is as it was: all its gradients were 0, "
+          "or the rate is too small to change a number",
+          counted(step_ - first_step_, "step"), b, buckets_[b].layout->slots[0].parameter->name);
   }
 }
 
