@@ -15,8 +15,9 @@
 namespace starling {
 namespace {
 
-// mpirun answers within milliseconds.
-constexpr auto kPatience = std::chrono::milliseconds(500);
+// mpirun answers within milliseconds, on a host that is busy later. A process that ends while it
+// connects has PMIx 4.2 free the connection twice, and mpirun may then hang for good.
+constexpr auto kPatience = std::chrono::seconds(10);
 
 /// PMIx_Abort() of the library by which Open MPI speaks with mpirun; whether it was called.
 bool pmix_abort(int status) {
