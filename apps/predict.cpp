@@ -269,9 +269,9 @@ int run_predict(int argc, char** argv) {
                "\"tokens_per_second\"}, the new ones; of a table's row also \"row\", the names "
                "being row 1; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
-  CLI::Option* const prompt =
-      app.add_option("--prompt", options.prompt, "of a language model: the text that it goes on with")
-          ->excludes("--top");
+  CLI::Option* const prompt = app.add_option("--prompt", options.prompt,
+                                             "of a language model: the text that it goes on with")
+                                  ->excludes("--top");
   app.add_option("--tokens", options.generate.tokens, "how many tokens it adds")
       ->capture_default_str()
       ->needs(prompt);

@@ -1,5 +1,6 @@
 #include "apps/bench/benches.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/conv_bound.h"
@@ -61,7 +62,10 @@ int bench_step(const StepBench& settings) {
   }
   const std::uint64_t steady = backend.memory_stats().system_allocations - allocations;
   const double step_ms = 1e3 * median(step_seconds), bound_ms = 1e3 * median(bound_seconds);
-  const double images_per_second = 1e3 * static_cast<double>(settings.batch) / step_ms;
+  const char* unit = settings.tokens > 0 ? "token" : "image";
+  const double per_second =
+      1e3 * static_cast<double>(settings.batch * std::max<std::int64_t>(1, settings.tokens)) /
+      step_ms;
   const double ratio = step_ms > 0 ? bound_ms / step_ms : 0.0;
 
   if (settings.json) {
@@ -71,7 +75,7 @@ int bench_step(const StepBench& settings) {
                           {"threads", settings.threads},
                           {"device", device->description()},
                           {"step_ms", step_ms},
-                          {"images_per_second", images_per_second},
+                          {fmt::format("{}s_per_second", unit), per_second},
                           {"conv_bound_ms", bound_ms},
                           {"ratio_to_bound", ratio},
                           {"steady_state_allocations", steady},
@@ -85,9 +89,9 @@ int bench_step(const StepBench& settings) {
          settings.batch, settings.threads, settings.threads == 1 ? "" : "s", settings.optimizer,
          device->description());
   answer(
-      "step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from "
-      "the system in steady state\n",
-      step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
+      "step {:.2f} ms (median of {}), {:.1f} {}s/s, peak memory {:.0f} MiB, {} allocations "
+      "from the system in steady state\n",
+      step_ms, settings.steps, per_second, unit, static_cast<double>(peak) / 1048576.0, steady);
   if (bound_ms > 0.0)
     answer("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms,
            ratio);
