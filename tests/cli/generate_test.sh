@@ -34,7 +34,7 @@ check "too few tokens" 2 "^starling-predict: \[generate\] tokens: is 0; allowed:
 check "a negative temperature" 2 "temperature: is -1; allowed: >= 0" "$predict" run --prompt a --temperature -1
 check "a negative number of tokens to draw from" 2 "top-k: is -1" "$predict" run --prompt a --top-k -1
 check "no share" 2 "top-p: is 0; allowed: above 0 and at most 1" "$predict" run --prompt a --top-p 0
-check "classes of a text" 2 "^starling-predict: .*--prompt excludes --top" "$predict" run --prompt a --top 3
+check "classes of a text" 2 "^starling-predict: .*--top excludes --prompt" "$predict" run --prompt a --top 3
 check "draws without a text" 2 "^starling-predict: .*--seed requires --prompt" "$predict" run --seed 3
 check "no text" 2 "prompt" "$predict" run --prompt ""
 check "a picture" 2 "run is a language model; give --prompt TEXT" "$predict" run "$root/tests/golden/pictures/420.jpg"
