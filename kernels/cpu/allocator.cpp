@@ -72,7 +72,7 @@ CachingAllocator::Block CachingAllocator::take(std::size_t bytes) {
 std::byte* CachingAllocator::from_class(std::size_t size) {
   const auto it = free_.find(size);
   if (it == free_.end() || it->second.empty())
-    return kOwnBlocks ? from_system(size, 64) : cut(size);
+    return kOwnBlocks ? from_system(size, size < kLarge ? 64 : kPage) : cut(size);
   std::byte* const data = it->second.back();
   it->second.pop_back();
   return data;
