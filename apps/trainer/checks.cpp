@@ -57,9 +57,8 @@ void Trainer::check_updated() const {
     }
     if (taken && transport_.rank() == 0)
       log::warning(
-          "after {} bucket {}, whose first parameter is {}, is as it was: all its gradients were "
-          "0, "
-          "or the rate is too small to change a number",
+          "after {} bucket {}, whose first parameter is {}, is as it was; its gradients were 0, or "
+          "the rate is too small to change a number",
           counted(step_ - first_step_, "step"), b, buckets_[b].layout->slots[0].parameter->name);
   }
 }

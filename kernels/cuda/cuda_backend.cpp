@@ -34,7 +34,7 @@ class CudaStorage final : public Storage {
 // cuBLASLt's kernels for tensor cores load 16 bytes at a time where what lies side by side in
 // memory is a whole number of those. A vocabulary of 50,257 is not: its products took kernels of
 // half the speed, although its lines are padded. So a long dimension gives what is beyond a
-// multiple of 64 to a product of its own.
+// multiple of 64 to a product of its own. Empty where all stays one.
 std::vector<Matmul> aligned_pieces(const Matmul& args) {
   constexpr std::int64_t kLoad = 8, kTile = 64, kLong = 1024;
   const auto beyond = [](std::int64_t size) {
@@ -43,7 +43,7 @@ std::vector<Matmul> aligned_pieces(const Matmul& args) {
   const FactorLayout a = factor_layout(args.a), b = factor_layout(args.b);
   const bool padded = is_low_precision(args.a.dtype()) && a.line % kLoad == 0 &&
                       b.line % kLoad == 0 && factor_layout(args.c).line % kLoad == 0;
-  if (!padded || args.bias || args.relu) return {args};
+  if (!padded || args.bias || args.relu) return {};
   // A piece of a dimension of a, b and c, where one has it; 0: not theirs
   const auto piece = [&](int of_a, int of_b, int of_c, std::int64_t first, std::int64_t count) {
     Matmul result = args;
@@ -63,7 +63,7 @@ std::vector<Matmul> aligned_pieces(const Matmul& args) {
     pieces[1].accumulate = true;
     return pieces;
   }
-  return {args};
+  return {};
 }
 
 }  // namespace
@@ -252,8 +252,11 @@ void CudaBackend::issue(const AttentionBackward& args) {
 }
 
 void CudaBackend::issue(const Matmul& args) {
-  for (const Matmul& part : batches_of(args))
-    for (const Matmul& piece : aligned_pieces(part)) product(piece);
+  for (const Matmul& part : batches_of(args)) {
+    const std::vector<Matmul> pieces = aligned_pieces(part);
+    if (pieces.empty()) product(part);
+    for (const Matmul& piece : pieces) product(piece);
+  }
 }
 
 void CudaBackend::product(const Matmul& args) {

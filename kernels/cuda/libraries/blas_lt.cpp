@@ -275,9 +275,8 @@ Problem problem_of(const Matmul& args) {
   return problem;
 }
 
-// The epilogue takes a bias of c's type; an fp32 bias for a bf16 or fp16 c is asked for all the
-// same, and where this cuBLASLt has no algorithm for it the answer is false: rounding the bias
-// first would change the result, so the backend makes the product in fp32 and rounds once.
+// The epilogue takes a bias of c's type alone; for another the answer is false, and the backend
+// rounds it.
 bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   const Problem problem = problem_of(args);
   if (problem.m == 0 || problem.n == 0) return true;
