@@ -123,8 +123,8 @@ class StrictReader {
     constexpr std::string_view kPrefix = "syntax error while parsing ";
     std::string message(what.starts_with(kPrefix) ? what.substr(kPrefix.size()) : what);
     // What begins where something else had to end: people look where a comma is missing.
-    const auto unexpected = [&](std::string_view what) {
-      return message.find("unexpected " + std::string(what)) != std::string::npos;
+    const auto unexpected = [&](std::string_view found) {
+      return message.find("unexpected " + std::string(found)) != std::string::npos;
     };
     const bool literal = unexpected("string literal") || unexpected("number literal");
     if ((literal || unexpected("'{'") || unexpected("'['")) &&

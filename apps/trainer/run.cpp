@@ -77,6 +77,11 @@ nlohmann::json read_config(const TrainOptions& options) {
   apply_settings(config, options.settings);
   if (!options.device.empty()) config["device"] = options.device;
   if (!options.trace.empty()) config["trace"] = options.trace;
+  if (!options.test.empty() && config["data"].is_object()) {
+    nlohmann::json& data = config["data"];
+    data["val_path"] = options.test;
+    for (const char* other : {"val_fraction", "test_limit"}) data.erase(other);
+  }
   const nlohmann::json flat = config.flatten();
   for (const auto& [place, value] : flat.items()) {  // the command line's bytes; files are JSON
     if (!value.is_string() || is_utf8(value.get<std::string>())) continue;
@@ -146,6 +151,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
         read_safetensors(file, nullptr, [](const std::string&) { return true; });
     if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
     config.data.dataset->use_model(model, file);
+    config.data.dataset->use_only_tests();
   }
   named("data", "open()", [&] { config.data.dataset->open(); });
   config.data.info = config.data.dataset->info();

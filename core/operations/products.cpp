@@ -92,10 +92,10 @@ std::vector<Matmul> batches_of(const Matmul& args) {
       for (std::size_t i = 0; i < first.size(); ++i)
         first[i] += rest % batches[d].size * batches[d].stride[i];
     Matmul part = args;
-    const auto set = [&](std::int64_t of_each, std::int64_t size, std::int64_t m) {
-      part.a = matrices(args.a, first[0], size, of_each * last.stride[0], m);
+    const auto set = [&](std::int64_t of_each, std::int64_t size, std::int64_t height) {
+      part.a = matrices(args.a, first[0], size, of_each * last.stride[0], height);
       part.b = matrices(args.b, first[1], size, of_each * last.stride[1], k);
-      part.c = matrices(args.c, first[2], size, of_each * last.stride[2], m);
+      part.c = matrices(args.c, first[2], size, of_each * last.stride[2], height);
     };
     // Rows that follow each other through all the batches are rows of one matrix.
     const bool rows =

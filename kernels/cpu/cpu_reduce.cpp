@@ -257,14 +257,14 @@ void CpuBackend::issue(const Reduce& args) {
               y[i] = cpu::narrow<T>(static_cast<R>(sums.data()[i]) * factor);
             return;
           }
-          std::array<double, kNeighbours> results;
+          std::array<double, kNeighbours> found;
           for (Index i = begin; i < end;) {
             const Index place = i % cut.width,
                         count = std::min({kNeighbours, end - i, cut.width - place});
             combine(args.by, cut, sums.data() + i / cut.width * each_row + place, count,
-                    results.data());
+                    found.data());
             for (Index k = 0; k < count; ++k, ++i) {
-              const double result = results[static_cast<std::size_t>(k)];
+              const double result = found[static_cast<std::size_t>(k)];
               y[i] = cpu::narrow<T>(
                   args.accumulate
                       ? static_cast<R>(static_cast<double>(cpu::widen(y[i])) + result * args.factor)

@@ -189,12 +189,12 @@ struct Adafactor {
         layers.extents,
         [&](const LayerExtent& layer) {
           const std::int64_t rows = layer.rows, columns = layer.columns;
-          const Tensor square = work(layer.first, Shape{rows, columns});
-          Reduce mean(square, means.slice(layer.state_first, Shape{rows, 1}));
+          const Tensor matrix = work(layer.first, Shape{rows, columns});
+          Reduce mean(matrix, means.slice(layer.state_first, Shape{rows, 1}));
           mean.factor = 1.0 / static_cast<double>(columns);
           backend.reduce(mean);
           backend.reduce(
-              {square, means.slice(layer.state_first + whole_blocks(rows), Shape{columns})});
+              {matrix, means.slice(layer.state_first + whole_blocks(rows), Shape{columns})});
         },
         [&](std::int64_t first, std::int64_t state_first, std::int64_t elements) {
           backend.copy(variance.slice(first, Shape{elements}),

@@ -52,6 +52,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--evaluate", options.evaluate,
                  "test a model.safetensors, or that of a run's folder, without training; on its "
                  "own data set, or on that of a config");
+  app.add_option("--test", options.test,
+                 "with --evaluate: all samples of this file or folder are the test set");
   app.add_option("--confusion", options.confusion,
                  "with --evaluate: write which classes are taken for which, as CSV");
   app.add_option("--samples", options.samples,
@@ -76,8 +78,9 @@ TrainOptions parse_train_options(int argc, char** argv) {
          answer_to_habits(app, {argv + 1, argv + argc})
              .value_or(argument_error(app, error, argc, argv)));
   }
-  for (const auto& [option, file] :
-       {std::pair("--confusion", options.confusion), {"--samples", options.samples}}) {
+  for (const auto& [option, file] : {std::pair("--confusion", options.confusion),
+                                     {"--samples", options.samples},
+                                     {"--test", options.test}}) {
     if (!file.empty() && options.evaluate.empty())
       fail(ExitCode::kUsage, "arguments",
            "{} is given without --evaluate; add --evaluate MODEL.safetensors", option);

@@ -14,7 +14,8 @@ struct LrRange {
 
 /// The command line of starling-train.
 struct TrainOptions {
-  std::string config, output, resume, device, trace, list, evaluate, confusion, samples, lr_find;
+  std::string config, output, resume, device, trace, list, evaluate, test, confusion, samples,
+      lr_find;
   LrRange lr_range;  ///< of --lr-find
   std::vector<std::string> settings;
   bool list_long = false;  ///< --list says a line on each

@@ -120,6 +120,9 @@ class Dataset {
   virtual void use_task(const std::string& type) { (void)type; }
   /// Tests take this share, not a newly drawn one: before open().
   virtual void use_test_share(const TestShare&) {}
+  /// Nothing is trained on: before open(), which leaves training files alone where tests lie in
+  /// files of their own.
+  virtual void use_only_tests() {}
   /// Tests are of this file's model: before open(), for what was made of training samples.
   virtual void use_model(const SafetensorsFile& file, const std::string& source) {
     (void)file, (void)source;
