@@ -117,8 +117,8 @@ double radius_by_trial(const DisagreementModel& model, const Period& of, std::si
       gone = length == 0.0 || !std::isfinite(length);
       if (gone) break;
       if (period >= settling) logarithm += std::log(length);
-      for (std::vector<double>& of : z) {
-        for (double& x : of) x /= length;
+      for (std::vector<double>& vector : z) {
+        for (double& x : vector) x /= length;
       }
     }
     if (!gone) largest = std::max(largest, std::exp(logarithm / (periods - settling)));

@@ -167,7 +167,7 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   if (network.between.latency > kLongLatency) {
     // All begin with cold connections. Longer steps leave them idle for longer: from there to where
     // it stays.
-    const double warm = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
+    const double alike = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
     double late = 0.0;
     for (int i = 0; i < 16; ++i) {
       double more = 0.0;
@@ -177,7 +177,7 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
           more += restart_seconds(network, i == 0 ? 1e9 : idle) / static_cast<double>(rounds);
       }
       late = std::max(0.0, more - slack) * pace / static_cast<double>(interval);
-      result.step = warm + late;
+      result.step = alike + late;
     }
     result.exposed += late;
   }
