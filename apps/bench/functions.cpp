@@ -116,8 +116,8 @@ std::vector<Case> all_cases(Backend& backend, DType dtype) {
          return f::pad(x[0], {0, 0, 1, 1, 1, 1}, 0.0, p);
        }});
   const auto product = [&](std::int64_t batch, std::int64_t m, std::int64_t k, std::int64_t n) {
-    const auto factor = [batch](std::int64_t rows, std::int64_t columns) {
-      return batch > 1 ? Shape{batch, rows, columns} : Shape{rows, columns};
+    const auto factor = [batch](std::int64_t height, std::int64_t width) {
+      return batch > 1 ? Shape{batch, height, width} : Shape{height, width};
     };
     // as much again for the gradient of each factor
     cases.push_back({.name = fmt::format("matmul {} x {}x{} . {}x{}", batch, m, k, k, n),

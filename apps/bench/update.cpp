@@ -194,10 +194,10 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
                           bytes * static_cast<double>(n),
                           std::move(work)});
     };
-    const auto encode = [&, code, codes] {
+    const auto to_codes = [&, code, codes] {
       backend->encode({.x = unlike, .message = codes, .code = code, .block = 256});
     };
-    const auto decode = [&, code, codes] {
+    const auto from_codes = [&, code, codes] {
       backend->decode({.messages = {codes},
                        .weight = {1.0},
                        .terms = 1,
@@ -205,9 +205,9 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
                        .code = code,
                        .block = 256});
     };
-    part("encode", 5.0, encode);
-    part("decode", 5.0, decode);
-    part("encode + decode", 10.0, [=] { encode(), decode(); });
+    part("encode", 5.0, to_codes);
+    part("decode", 5.0, from_codes);
+    part("encode + decode", 10.0, [=] { to_codes(), from_codes(); });
   };
   add_codec("int8", Code::kInt8);
   add_codec("minmax8", Code::kMinMax8);

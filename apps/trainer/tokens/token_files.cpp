@@ -52,12 +52,12 @@ std::uint32_t TokenSpan::operator[](std::int64_t at) const {
   return token;
 }
 
-std::int64_t TokenSpan::read(std::int64_t begin, std::int64_t count, std::int64_t vocab,
+std::int64_t TokenSpan::read(std::int64_t begin, std::int64_t many, std::int64_t vocab,
                              std::int32_t* out) const {
   const std::uint8_t* const from = data + begin * width;
-  if (width == 1) return read_tokens<std::uint8_t>(from, count, vocab, out);
-  if (width == 2) return read_tokens<std::uint16_t>(from, count, vocab, out);
-  return read_tokens<std::uint32_t>(from, count, vocab, out);
+  if (width == 1) return read_tokens<std::uint8_t>(from, many, vocab, out);
+  if (width == 2) return read_tokens<std::uint16_t>(from, many, vocab, out);
+  return read_tokens<std::uint32_t>(from, many, vocab, out);
 }
 
 std::string TokenMeta::text() const {

@@ -130,13 +130,13 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
   const Step step = scalars.step;
   const T self_weight = scalars.self_weight;
   const T weight0 = scalars.weights[0], weight1 = scalars.weights[1];
-  double factor = 1.0;
+  double clipping = 1.0;
   bool skip = false;
   if (buffers.control) {
-    factor = buffers.control[0];
+    clipping = buffers.control[0];
     skip = buffers.control[1] != 0.0;
   }
-  const T scale = static_cast<T>(scalars.gradient_scale * factor);
+  const T scale = static_cast<T>(scalars.gradient_scale * clipping);
 
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < buffers.packs;
        tile += std::int64_t{gridDim.x} * kTile) {

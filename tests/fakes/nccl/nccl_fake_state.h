@@ -22,7 +22,7 @@
 #include "tests/fakes/nccl/nccl_fake.h"
 
 namespace starling {
-namespace {
+inline namespace fake_nccl {
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
@@ -70,7 +70,7 @@ struct Comm {
   std::shared_ptr<int> graphs = std::make_shared<int>();  ///< graphs that hold it have a copy
 };
 
-void note(CallKind kind, Call call) {
+inline void note(CallKind kind, Call call) {
   call.kind = kind;
   cuda::shim::note(std::move(call));
 }
@@ -86,7 +86,7 @@ void sum_into(const std::vector<const std::byte*>& in, std::size_t first, std::s
   }
 }
 
-}  // namespace
+}  // namespace fake_nccl
 
 class FakeNccl::State {
  public:

@@ -31,11 +31,11 @@
 #include "tests/fakes/transport/thread_sharing.h"
 
 namespace starling {
-namespace {
+inline namespace fake_world {
 
 using Clock = std::chrono::steady_clock;
 
-Clock::duration seconds(double value) {
+inline Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
 }
 
@@ -57,13 +57,13 @@ struct Operation {
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
-void close_one(Operation& operation, int peer) {
+inline void close_one(Operation& operation, int peer) {
   --operation.open;
   const auto it = std::find(operation.awaited.begin(), operation.awaited.end(), peer);
   if (it != operation.awaited.end()) operation.awaited.erase(it);
 }
 
-}  // namespace
+}  // namespace fake_world
 
 /// What all ranks and the delivering thread share.
 class FakeWorld::State {
