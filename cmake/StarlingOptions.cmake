@@ -22,8 +22,14 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
-set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN")
+# The same RUNPATH in this folder and installed. CMake would end one that changes at installation
+# with colons, and each of these has the loader look into the folder that a program is started in.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+file(RELATIVE_PATH starling_libraries_from_programs ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set(CMAKE_INSTALL_RPATH "$ORIGIN/${starling_libraries_from_programs}" "$ORIGIN/../lib" "$ORIGIN")
+list(REMOVE_DUPLICATES CMAKE_INSTALL_RPATH)
+# And of libraries such as MPI's where they are not the system's.
+option(CMAKE_INSTALL_RPATH_USE_LINK_PATH "Look for libraries at run time where they were found" ON)
 
 # ccache, where it is installed, with what lets a build in another folder take the results of this
 # one: paths below the source folder are made relative, and precompiled headers are looked into.

@@ -24,10 +24,14 @@ if(NOT CMAKE_CROSSCOMPILING)
     endforeach()")
 endif()
 
+# Found from where the file lies: `cmake --install --prefix` may take it anywhere.
+file(RELATIVE_PATH starling_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" starling_prefix ${starling_prefix})
+file(RELATIVE_PATH starling_includes ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/starling.pc @ONLY CONTENT
-"prefix=@CMAKE_INSTALL_PREFIX@
-libdir=\${prefix}/@CMAKE_INSTALL_LIBDIR@
-includedir=\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+"prefix=\${pcfiledir}/@starling_prefix@
+libdir=\${pcfiledir}/..
+includedir=\${prefix}/@starling_includes@
 
 Name: starling
 Description: @PROJECT_DESCRIPTION@: models in programs of one's own

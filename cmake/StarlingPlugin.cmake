@@ -64,7 +64,10 @@ function(starling_plugin_target name)
   target_link_libraries(${name} PRIVATE starling::starling_trainer)
   # without errno, roots are vectors
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>)
-  set_target_properties(${name} PROPERTIES PREFIX lib POSITION_INDEPENDENT_CODE ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
+  set_target_properties(${name} PROPERTIES PREFIX lib POSITION_INDEPENDENT_CODE ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}"
+                        # the same RUNPATH here and installed: CMake ends one that changes with a
+                        # colon, by which the folder is searched that a program is started in
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     # without a build type the compiler would not optimise
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3>)

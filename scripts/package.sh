@@ -14,7 +14,7 @@ for what in "$@"; do
         command -v $tool >/dev/null || die "$tool is missing; scripts/setup.sh dpkg-dev file installs what is needed"
       done
       build=${STARLING_BUILD:-$root/build-package}
-      configure -DSTARLING_CUDA=OFF -DSTARLING_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr
+      configure -DSTARLING_CUDA=OFF -DSTARLING_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_RPATH_USE_LINK_PATH=OFF
       compile
       (cd "$build" && cpack -G DEB -B "$out" >"$build/cpack.log" 2>&1) || {
         tail -20 "$build/cpack.log" >&2

@@ -435,7 +435,8 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
       if (config.data.dataset->countable()) open_data(options, config, site);
     });
     if (transport->rank() == 0)
-      answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
+      answer("{}", options.json ? dry_run_json(config, site, trace)
+                                : dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
   if (session) session->expect_heartbeats(config.sync.heartbeat_s);

@@ -1,8 +1,12 @@
 // What a user can get wrong in arguments and config: exit status 2 and one line that says what,
 // where, and what would be right. And what a dry run says of configs that are right.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/apps/program.h"
@@ -208,7 +212,7 @@ TEST_CASE("dry runs: what a report says") {
   };
   const std::string configs = program.root() + "/configs/";
   report(4, configs + "cifar10_resnet18.json",
-         {"11,?173,?962", "one-peer-exp", "spectral gap", "[Mm]emory", R"("batch_size": 128)"});
+         {"11,?173,?962", "one-peer-exp", "spectral gap", "[Mm]emory"});
   report(4, configs + "imagenet_resnet50.json --device cuda",
          {"25,?557,?032", "^devices: ", "local rank 3 → GPU 3", "precision bf16",
           "low-precision parameters", "receive buffers", "activations", "GiB in all",
@@ -220,10 +224,41 @@ TEST_CASE("dry runs: what a report says") {
           "imagenet_resnet50.json --device cuda --set sync.topology.type=alternating-exp-ring "
           "--set sync.max_ctas=4",
       {R"(NCCL: 3 communicators a rank, the world's and 2 of groups; .*4 channels \(sync.max_ctas\))"});
-  report(2, "small.json --device cuda --set precision=fp16", {R"("update": "after_backward")"});
+  report(2, "small.json --json --device cuda --set precision=fp16",
+         {R"("update": "after_backward")"});
   for (const std::string precision : {"fp32", "fp64", "bf16", "fp16", "auto"})
-    program.check(precision, 1, 0, R"("precision": ")" + precision + '"', "small.json --dry-run",
-                  {"precision=" + precision});
+    program.check(precision, 1, 0, R"("precision": ")" + precision + '"',
+                  "small.json --dry-run --json", {"precision=" + precision});
+}
+
+TEST_CASE("dry runs: what matters stands last, and all of it is JSON") {
+  const Program program;
+  program.write("small.json", small());
+  const test::Ended plain =
+      program.check("plain", 2, 0, "^parameters: ", "small.json --dry-run --set seed=7");
+  const auto lines = std::count(plain.out.begin(), plain.out.end(), '\n');
+  CHECK(lines <= 12);
+  const std::string last = plain.out.substr(plain.out.find("\nlength: "));
+  for (const char* const matters : {"length", "parameters", "buckets", "memory a rank"})
+    CHECK_MESSAGE(last.find(fmt::format("\n{}: ", matters)) != std::string::npos, matters);
+  const test::Ended all = program.check("as JSON", 2, 0, "", "small.json --dry-run --json");
+  const nlohmann::json json = nlohmann::json::parse(all.out);
+  CHECK(json["ranks"] == 2);
+  CHECK(json["config"]["batch_size"] == 16);
+  CHECK(json["config"].contains("optimizer"));  // keys that were not given, too
+  std::int64_t elements = 0, memory = 0;
+  for (const nlohmann::json& bucket : json["buckets"]) {
+    elements += bucket["elements"].get<std::int64_t>();
+    CHECK(bucket["bytes"] == bucket["elements"].get<std::int64_t>() * 4);
+  }
+  CHECK(json["parameters"] <= elements);  // with what fills up a bucket's tensors
+  for (const auto& [part, bytes] : json["memory"].items())
+    memory += part == "in_all" ? 0 : bytes.get<std::int64_t>();
+  CHECK(json["memory"]["in_all"] == memory);
+  const std::int64_t batch = json["config"]["batch_size"], samples = json["train_samples"];
+  CHECK(json["updates_per_epoch"] == samples / 2 / batch);
+  CHECK(json["text"].size() == static_cast<std::size_t>(lines));
+  program.check("alone", 1, 2, "--json is given without --dry-run", "small.json --json");
 }
 
 TEST_CASE("--list names what there is") {

@@ -29,8 +29,20 @@ for file in files:
 END
 verify "each public header compiles alone against the prefix" bash -c \
   'ls prefix/include/starling/*.h | grep -v cuda.h | xargs -P 2 -I HEADER ${CXX:-c++} -std=c++20 -fsyntax-only -Iprefix/include -Iprefix/include/starling/detail -include HEADER -x c++ /dev/null'
+if command -v pkg-config >/dev/null; then
+  cp "$root/examples/inference/classify.cpp" .
+  PKG_CONFIG_PATH=$(dirname "$(find prefix -name starling.pc)")
+  export PKG_CONFIG_PATH
+  verify "a program is compiled as starling.pc says, wherever it was installed to" bash -c \
+    '${CXX:-c++} -std=c++20 classify.cpp -o classify $(pkg-config --cflags --libs starling) -Wl,-rpath,"$(pkg-config --variable=libdir starling)"'
+  verify "and finds its libraries there" bash -c 'ldd classify | grep "libstarling_inference.*prefix/lib"'
+fi
 verify "what they do not include is not installed" test ! -e prefix/include/starling/detail/apps/trainer/trainer.h
 cp -r "$root/examples/plugin" mine
+cat >>mine/CMakeLists.txt <<'END'
+set_target_properties(mine PROPERTIES INSTALL_RPATH "$ORIGIN/../a/folder/that/is/far/longer/than/the/folder/of/the/build")
+install(TARGETS mine DESTINATION lib)
+END
 check "configure the plug-in" 0 "Build files" "$cmake" -S mine -B mine/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_FLAGS="-Wall -Wextra"
 verify "from the prefix" grep -q "starling_DIR:PATH=$work/prefix" mine/build/CMakeCache.txt
 if grep -q "left out" .stdout; then
@@ -44,6 +56,17 @@ verify "it compiles without a warning" bash -c '! grep -i warning .stdout .stder
 [ -z "${gpu_side:-}" ] || verify "with nvcc the kernels of the optimizer and of the operation are in it, and need no library of CUDA" bash -c \
   'nm -DC mine/build/libmine.so | grep -q register_gpu_update && nm -C mine/build/libmine.so | grep -q backward_kernel && ! readelf -d mine/build/libmine.so | grep -Eq "NEEDED.*(cuda|cublas|cudnn)"'
 program=$(ls prefix/bin/starling-train)
+# RUNPATHs of absolute entries and of those from $ORIGIN on: for any other, or an empty one, the
+# loader looks into the folder that a program is started in. In as many FILEs, at least.
+safe_runpaths() { # COUNT FILE...
+  readelf -d "${@:2}" 2>/dev/null | grep -E '\(R(UN)?PATH\)' >.runpaths
+  [ "$(wc -l <.runpaths)" -ge "$1" ] && ! grep -vE '\[(\$ORIGIN|/)[^:]*(:(\$ORIGIN|/)[^:]*)*\]$' .runpaths
+}
+export -f safe_runpaths
+verify "the build's RUNPATHs have no empty and no relative entry" safe_runpaths 15 "$build"/bin/* "$build"/lib/*.so
+verify "nor have those of what is installed" safe_runpaths 15 prefix/bin/* prefix/lib/*.so prefix/lib/*/*.so
+check "install the plug-in" 0 "libmine\.so" "$cmake" --install mine/build --prefix "$work/mine-prefix"
+verify "nor a plug-in's" safe_runpaths 2 mine/build/libmine.so mine-prefix/lib/libmine.so
 cd mine/build || exit 1
 check "the installed program trains with it on 4 ranks" 0 "" ranks 4 "$work/$program" ../config.json --output "$work/out"
 cd "$work" || exit 1

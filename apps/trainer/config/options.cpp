@@ -40,7 +40,9 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--trace", options.trace,
                  "write a timeline of all ranks for Perfetto or chrome://tracing");
   app.add_flag("--dry-run", options.dry_run,
-               "print the resolved config, parameters, buckets, topology and memory, and stop");
+               "print data, topology, length, parameters, buckets and memory, and stop");
+  app.add_flag("--json", options.json,
+               "with --dry-run: as JSON, with the resolved config and each bucket");
   app.add_flag("--check-gradients", options.check_gradients,
                "compare the gradients of each layer and of the loss with central differences in "
                "fp64, and stop");
@@ -107,6 +109,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   if (options.elastic && options.resume.empty())
     fail(ExitCode::kUsage, "arguments",
          "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
+  if (options.json && !options.dry_run)
+    fail(ExitCode::kUsage, "arguments", "--json is given without --dry-run; add --dry-run");
   if (options.list_long && options.list.empty())
     fail(ExitCode::kUsage, "arguments", "--long is given without --list; add --list KIND");
   // A run's own config, with every key, is in its folder.

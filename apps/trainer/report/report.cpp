@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -228,37 +229,76 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   const RunLength length = run_length(config, site);
-  const auto element = static_cast<double>(size_of(config.device.dtype));
-  std::string out = fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks,
-                                site.ranks_per_node, config.model->parameter_count());
+  double elements = 0.0, largest = 0.0;
+  for (const BucketLayout& bucket : plan.buckets) {
+    elements += static_cast<double>(bucket.elements);
+    largest = std::max(largest, static_cast<double>(bucket.elements));
+  }
+  std::string out = config.device.type == "cuda" ? device_text(config, site, elements) : "";
+  out += token_text(config, site, trace.target_flops, elements);
+  out += config.data.info.contents;
   out +=
       fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,
                   config.data.info.test_samples, config.data.info.sample_text());
-  out += config.data.info.contents;
-  out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
-                     length.total_steps);
-  out += period_text(config, site);
+  out += cache_text(config, site);
+  out += fmt::format("ranks: {} ({} on this host)\n", site.ranks, site.ranks_per_node);
   out += fmt::format("topology: {}\n", topology_text(config, site));
   for (std::size_t k = 1; k < config.sync.phases(); ++k) {
     out += fmt::format("from step {}: {}\n", config.sync.phase(k).first_step(length),
                        algorithm_text(config, k, site));
   }
-  out += fmt::format("buckets: {}\n", plan.buckets.size());
-  double elements = 0.0;
-  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
-    const BucketLayout& bucket = plan.buckets[i];
-    elements += static_cast<double>(bucket.elements);
-    out += fmt::format("  bucket {}: {}, {}, {}: {} … {}\n", i,
-                       counted(static_cast<std::int64_t>(bucket.slots.size()), "tensor"),
-                       counted(bucket.elements, "element"),
-                       size_text(static_cast<double>(bucket.elements) * element),
-                       bucket.slots.front().parameter->name, bucket.slots.back().parameter->name);
+  out += period_text(config, site);
+  out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
+                     length.total_steps);
+  out += fmt::format("parameters: {}\n", config.model->parameter_count());
+  out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
+                     size_text(largest * static_cast<double>(size_of(config.device.dtype))));
+  return out + memory_text(memory_need(config, site, trace));
+}
+
+std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  const RunLength length = run_length(config, site);
+  nlohmann::json buckets = nlohmann::json::array();
+  for (const BucketLayout& bucket : plan.buckets) {
+    buckets.push_back(
+        {{"tensors", bucket.slots.size()},
+         {"elements", bucket.elements},
+         {"bytes", bucket.elements * static_cast<std::int64_t>(size_of(config.device.dtype))},
+         {"first", bucket.slots.front().parameter->name},
+         {"last", bucket.slots.back().parameter->name}});
   }
-  out += memory_text(memory_need(config, site, trace));
-  out += cache_text(config, site);
-  out += token_text(config, site, trace.target_flops, elements);
-  if (config.device.type == "cuda") out += device_text(config, site, elements);
-  return out;
+  const MemoryNeed need = memory_need(config, site, trace);
+  nlohmann::json text = nlohmann::json::array();
+  std::istringstream lines(dry_run_report(config, site, trace));
+  for (std::string line; std::getline(lines, line);) text.push_back(line);
+  const auto bytes = [](double count) { return static_cast<std::int64_t>(count); };
+  const nlohmann::json all{{"config", config.resolved},
+                           {"ranks", site.ranks},
+                           {"ranks_per_host", site.ranks_per_node},
+                           {"parameters", config.model->parameter_count()},
+                           {"train_samples", config.data.info.train_samples},
+                           {"test_samples", config.data.info.test_samples},
+                           {"updates_per_epoch", length.steps_per_epoch},
+                           {"updates", length.total_steps},
+                           {"topology", topology_text(config, site)},
+                           {"buckets", std::move(buckets)},
+                           {"memory",
+                            {{"parameters", bytes(need.parameters)},
+                             {"gradients", bytes(need.gradients)},
+                             {"optimizer_state", bytes(need.states)},
+                             {"low_precision_parameters", bytes(need.low)},
+                             {"receive_buffers", bytes(need.receive)},
+                             {"moving_averages", bytes(need.average)},
+                             {"algorithm", bytes(need.sync)},
+                             {"activations", bytes(need.activations)},
+                             {"batches", bytes(need.batches)},
+                             {"cached_samples", bytes(need.cache)},
+                             {"in_all", bytes(need.total())}}},
+                           {"text", std::move(text)}};
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 namespace {

@@ -20,11 +20,16 @@ struct MemoryNeed {
 };
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
 
-/// Text that --dry-run prints after the resolved config: parameters, buckets, topology, data,
-/// length of the run, memory a rank. With `device` cuda also which rank takes which GPU, NCCL's
-/// communicators, and the floor of a step on kCeilings' first device.
+/// What --dry-run prints: lines, what matters most last, as the end of a text is what a terminal
+/// shows: data, length of the run, topology, parameters, buckets, memory a rank. With `device` cuda
+/// also which rank takes which GPU, NCCL's communicators, and the floor of a step on kCeilings'
+/// first device.
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                            const ShapeTrace& trace);
+/// The same with --json: the resolved config, the numbers (each bucket's too; sizes in bytes), and
+/// the lines, as "text".
+std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace);
 /// One or two lines for the start of a run: model, buckets, algorithm, topology.
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace);
