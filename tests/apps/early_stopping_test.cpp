@@ -80,7 +80,7 @@ has part/checkpoints/step-20/DONE
 0 1 | by default the first share | "metric": "test_accuracy" | early_stopping={}
 0 1 | of numbers the first | "metric": "test_loss" | early_stopping={} | data.path=n.csv | data.target=number | task.type=regression
 )table",
-               "run.json --dry-run");
+               "run.json --dry-run --json");
 }
 
 }  // namespace starling

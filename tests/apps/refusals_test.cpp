@@ -109,7 +109,7 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | an unknown way to go on | elastic\.keep: .*global_batch, rank_batch | elastic.keep=batch
 2 1 | yes or no | elastic\.survive: expected true or false | elastic.survive=2
 )table",
-               "small.json --dry-run");
+               "small.json --dry-run --json");
 }
 
 TEST_CASE("refusals: what is no config") {
@@ -184,7 +184,7 @@ TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen 
 2 1 | a topology is chosen where all-reduce would do as well | may choose all-reduce, but DecentLaM computes something else | sync.topology.type=auto | sync.algorithm=decentlam | optimizer={"type": "sgd", "momentum": 0.9}
 0 1 | a dry run leaves the choice open | topology: auto \(chosen at the start, by measurement\) | sync.topology.type=auto | sync.bucket_mb=auto
 )table",
-               "small.json --dry-run");
+               "small.json --dry-run --json");
 }
 
 TEST_CASE("dry runs: every config of configs/, alone and on 4 ranks, without data files") {
