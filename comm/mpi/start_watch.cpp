@@ -32,6 +32,10 @@ constexpr auto kStartLook = milliseconds(100);
 /// A launcher that ends the job by itself goes first; and a rank that has come through may end
 /// before this one has.
 constexpr auto kStartGrace = milliseconds(1500);
+/// A rank that says nothing follows the one that speaks so much later, and after kStartPatience in
+/// any case.
+constexpr auto kStartFollow = milliseconds(200);
+constexpr auto kStartPatience = std::chrono::seconds(20);
 constexpr int kMostRanks = 4096;  // asked each time
 
 /// A socket of this name, connected or bound; -1 where the other does not exist or this one cannot.
@@ -107,13 +111,11 @@ void StartWatch::run() {
 
 void StartWatch::look() {
   const auto now = Clock::now();
-  bool lowest = true;  // of those that are here, or were a moment ago: it speaks for all
+  int speaker = rank_;  // for all: the lowest of those that are here, or were a moment ago
   int lost = -1;
   for (int r = 0; r < size_; ++r) {
     const auto i = static_cast<std::size_t>(r);
-    const int socket = r == rank_ ? -1 : socket_of(job_, r, ::connect);
-    const bool here = r == rank_ || socket >= 0;
-    if (socket >= 0) ::close(socket);
+    const bool here = is_here(r);
     if (here) {
       seen_[i] = true;
       absent_[i] = {};
@@ -122,22 +124,20 @@ void StartWatch::look() {
     }
     const bool gone = !here && seen_[i] && now - absent_[i] > kStartGrace;
     if (gone && lost < 0) lost = r;
-    if (r < rank_ && seen_[i] && !gone) lowest = false;
+    if (seen_[i] && !gone) speaker = std::min(speaker, r);
   }
   if (stop_) return;
   if (lost >= 0) {
-    end(!lowest ? ""
-                : fmt::format("rank {}: [start] rank {} of this host has ended before all {} ranks "
-                              "had come together; look for its last words, or "
-                              "for the kernel's (dmesg) where memory was short, and start again",
-                              rank_, lost, size_));
+    end(speaker,
+        fmt::format("rank {}: [start] rank {} of this host has ended before all {} ranks had come "
+                    "together; look for its last words, or for the kernel's (dmesg) where memory "
+                    "was short, and start again",
+                    rank_, lost, size_));
   }
   if (limit_ > 0.0 && std::chrono::duration<double>(now - begin_).count() > limit_) {
-    end(!lowest
-            ? ""
-            : fmt::format(
-                  "rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; {}",
-                  rank_, limit_, size_, missing_text(), remedy_text()));
+    end(speaker,
+        fmt::format("rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; {}",
+                    rank_, limit_, size_, missing_text(), remedy_text()));
   }
 }
 
@@ -173,15 +173,28 @@ std::string StartWatch::remedy_text() const {
                             : fmt::format(", as {} may be other hosts' address too", shared)));
 }
 
-void StartWatch::end(const std::string& message) {
-  // Those that say nothing leave time to the one that speaks, whose launcher may end them with it.
-  if (message.empty()) {
-    std::this_thread::sleep_for(milliseconds(200));
-  } else {
+bool StartWatch::is_here(int rank) const {
+  if (rank == rank_) return true;
+  const int socket = socket_of(job_, rank, ::connect);
+  if (socket >= 0) ::close(socket);
+  return socket >= 0;
+}
+
+void StartWatch::end(int speaker, const std::string& message) {
+  const int status = static_cast<int>(ExitCode::kLost);
+  if (speaker == rank_) {
     std::fprintf(stderr, "%s\n", message.c_str());
+    std::fflush(nullptr);
+    std::_Exit(last_word(status, true));
   }
+  // The launcher, which the one that speaks asks for it, may end this one too. Where it does not
+  // (mpirun --enable-recovery), MPI's own start fails 2 s after that rank has left, and would end
+  // this process with a status of its own.
+  for (const auto until = Clock::now() + kStartPatience; is_here(speaker) && Clock::now() < until;)
+    std::this_thread::sleep_for(milliseconds(10));
+  std::this_thread::sleep_for(kStartFollow);
   std::fflush(nullptr);
-  std::_Exit(last_word(static_cast<int>(ExitCode::kLost), !message.empty()));
+  std::_Exit(status);
 }
 
 }  // namespace starling::detail

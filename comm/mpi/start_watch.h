@@ -32,7 +32,8 @@ class StartWatch {
   void look();
   std::string missing_text() const;
   std::string remedy_text() const;
-  [[noreturn]] void end(const std::string& message);
+  bool is_here(int rank) const;
+  [[noreturn]] void end(int speaker, const std::string& message);
 
   std::string job_, hosts_;
   int rank_ = 0, size_ = 0, local_size_ = 0;
