@@ -376,11 +376,14 @@ std::span<const std::byte> numbers_of(const FileTensor& tensor, std::vector<std:
 
 }  // namespace
 
-FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file) {
+FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file,
+                             const std::function<bool(const std::string&)>& left_out) {
   // The format allows no gaps, so aligned tensors must be in order of element size first (as its
   // own writer does it), then of name.
   std::vector<const std::pair<const std::string, FileTensor>*> order;
-  for (const auto& entry : file.tensors) order.push_back(&entry);
+  for (const auto& entry : file.tensors) {
+    if (!left_out || !left_out(entry.first)) order.push_back(&entry);
+  }
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return size_of(a->second.dtype) > size_of(b->second.dtype);
   });
@@ -440,15 +443,19 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
   return digest;
 }
 
-void add_checksums(SafetensorsFile& file) {
-  json tensors = json::object();
+std::map<std::string, std::string> checksums_of(const SafetensorsFile& file) {
+  std::map<std::string, std::string> sums;
   std::vector<std::byte> room;
   for (const auto& [name, tensor] : file.tensors) {
     const std::span<const std::byte> bytes = numbers_of(tensor, room);
-    tensors[name] = checksum(bytes.data(), bytes.size());
+    sums[name] = checksum(bytes.data(), bytes.size());
   }
+  return sums;
+}
+
+void add_checksums(SafetensorsFile& file) {
   file.metadata[kChecksums] =
-      json{{"tensors", tensors}, {"metadata", metadata_checksum(file)}}.dump();
+      json{{"tensors", checksums_of(file)}, {"metadata", metadata_checksum(file)}}.dump();
 }
 
 // ---------------------------------------------------------------- layouts

@@ -52,8 +52,13 @@ bool all_finite(DType dtype, std::span<const std::byte> bytes);
 /// Writes atomically (AtomicFile). A write error is Error(kOutput) with file, reason and remedy; a
 /// tensor with a number that is not finite is Error(kDiverged) that names it, and no file is
 /// written. Data lies in order of element size (largest first), then of name, from an 8-byte
-/// boundary on, so that every tensor is aligned without gaps.
-FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file);
+/// boundary on, so that every tensor is aligned without gaps. Tensors for whose names `left_out`
+/// says true are not written.
+FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file,
+                             const std::function<bool(const std::string&)>& left_out = {});
+
+/// The tensors' checksums, by name.
+std::map<std::string, std::string> checksums_of(const SafetensorsFile& file);
 
 /// Puts the tensors' checksums, and one of the other entries, into the metadata: the entry
 /// kChecksums, a JSON object {"tensors": {NAME: CHECKSUM}, "metadata": CHECKSUM}. For files that go

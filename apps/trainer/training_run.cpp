@@ -389,8 +389,14 @@ void TrainingRun::compare_with_best(const EvaluationResult& result) {
 void TrainingRun::save_best() {
   const CheckpointFolder folder(folder_);
   FileDigest mine;
-  together(transport_,
-           [&] { mine = folder.write_best(transport_.rank(), trainer_.state({}, false)); });
+  SafetensorsFile state;
+  std::map<std::string, std::string> sums;
+  together(transport_, [&] {
+    state = trainer_.state({}, false);
+    if (transport_.size() > 1) sums = checksums_of(state);
+  });
+  share_tensors(transport_.world(), sums, state);
+  together(transport_, [&] { mine = folder.write_best(transport_.rank(), state); });
   const std::vector<std::string> texts = transport_.size() > 1
                                              ? transport_.world().all_gather(text_of(mine))
                                              : std::vector{text_of(mine)};

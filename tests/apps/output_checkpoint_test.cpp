@@ -168,3 +168,28 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
   CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-10", "step-20.damaged"});
   CHECK(checkpoints.newest() == 10);
 }
+
+TEST_CASE("apps/checkpoint: a tensor that is not where a file says it to be is damage") {
+  const Folder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  const auto refused = [&](const std::string& shared) {
+    checkpoints.begin(10);
+    SafetensorsFile second = file_of(1.0f);
+    second.metadata[kSharedTensors] = shared;
+    FileDigest written;
+    try {
+      written = checkpoints.write(10, 1, second);
+    } catch (const Error& error) {
+      return error.parts().message();
+    }
+    checkpoints.complete(10, 2, {checkpoints.write(10, 0, file_of(2.0f)), written});
+    return error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); });
+  };
+  CHECK(contains(refused(R"({"other": 0})"), "rank-0.safetensors"));
+  CHECK(contains(refused(R"({"other": 0})"), "lacks the tensor other"));
+  CHECK(contains(refused(R"({"model.weight": 1})"), "lacks the tensor model.weight"));
+  CHECK(contains(refused(R"({"model.weight": 7})"), "rank-7.safetensors"));
+  CHECK(contains(refused(R"({"model.weight": "0"})"), "shared_tensors"));
+  CHECK(contains(refused("[]"), "shared_tensors"));
+  CHECK(contains(refused("{"), "shared_tensors"));
+}

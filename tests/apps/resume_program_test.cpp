@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "apps/inference/checkpoint_file.h"
 #include "tests/apps/program.h"
 
 namespace starling {
@@ -122,12 +123,12 @@ copy straight/checkpoints/step-20 other/checkpoints/step-20
 line other/metrics.jsonl "lr": ?0\.0(0[5-9]|1[0-2])[0-9]*,.*"step": ?21,|"step": ?21,.*"lr": ?0\.0(0[5-9]|1[0-2])
 copy straight/checkpoints/step-20 hurt/checkpoints/step-20
 copy straight/checkpoints/step-30 hurt/checkpoints/step-30
-flip hurt/checkpoints/step-30/rank-3.safetensors 5000
+flip hurt/checkpoints/step-30/rank-3.safetensors 100
 0 2 | a damaged file of a rank that is no more | rank-3\.safetensors.*going on from step 20 | run.json --resume hurt --elastic
 remove hurt
 copy straight/checkpoints/step-30 hurt/checkpoints/step-30
-flip hurt/checkpoints/step-30/rank-3.safetensors 5000
-2 2 | none left that is whole | rank-3\.safetensors: tensor | run.json --resume hurt --elastic
+flip hurt/checkpoints/step-30/rank-3.safetensors 100
+2 2 | none left that is whole | rank-3\.safetensors: its header | run.json --resume hurt --elastic
 let gossip = sync.algorithm=gossip | sync.topology.type=one-peer-exp | precision=fp32
 0 4 | 4 ranks, one-peer-exp | done | run.json --output peers | $gossip
 copy peers/checkpoints/step-20 three/checkpoints/step-20
@@ -142,6 +143,49 @@ copy peers/checkpoints/step-20 three/checkpoints/step-20
 }
 
 // Kinds of damage are output_checkpoint_test.cpp's, recipe_test.cpp's and safetensors_test.cpp's.
+TEST_CASE(
+    "runs: what ranks have alike is in one file of a checkpoint, and all of them go on from it") {
+  const Program program;
+  program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
+                                               R"("batch_size": 8, "steps": 12,
+    "optimizer": {"type": "adamw", "lr": 0.01}, "ema": {"decay": 0.9}, "sync": {"algorithm": "allreduce"},
+    "checkpoint": {"every_steps": 4, "keep": 3, "best": true}, "evaluate": {"every_steps": 4},)"));
+  program.play(R"table(
+0 3 | three ranks | done | run.json --output whole
+0 3 | without a stop | done | run.json --output straight | steps=14
+copy whole resumed
+0 3 | resumed | continuing after step 12 | run.json --output resumed --resume latest | steps=14
+same straight resumed
+losses straight resumed
+copy whole two
+0 2 | on two ranks | from step 12 on 2 ranks in place of 3 | run.json --output two --resume latest --elastic | steps=14
+copy whole hurt
+flip hurt/checkpoints/step-12/rank-0.safetensors model.1.weight
+0 3 | the one copy is damaged | step-12/rank-0\.safetensors: tensor 'model.1.weight'.*going on from step 8 | run.json --output hurt --resume latest | steps=14
+same straight hurt
+copy whole gone
+remove gone/checkpoints/step-12/rank-0.safetensors
+0 3 | or gone | step-12/rank-0\.safetensors.*going on from step 8 | run.json --output gone --resume latest | steps=14
+same straight gone
+0 3 | gossip's ranks differ | done | run.json --output gossip | sync.algorithm=gossip
+)table");
+  for (const std::string folder : {"step-12", "best"}) {
+    CAPTURE(folder);
+    const auto file = [&](int rank) {
+      return read_safetensors("whole/checkpoints/" + folder + "/" + rank_file_name(rank));
+    };
+    const std::size_t all = file(0).tensors.size();
+    CHECK(all > 8);
+    for (const int rank : {1, 2}) {
+      CHECK(file(rank).tensors.empty());
+      CHECK(shared_tensors(file(rank), "").size() == all);
+      CHECK(CheckpointFile("whole/checkpoints/" + folder).read(rank).tensors.size() == all);
+    }
+  }
+  CHECK(read_safetensors("gossip/checkpoints/step-12/rank-1.safetensors")
+            .tensors.contains("model.1.weight"));
+}
+
 TEST_CASE("runs: damage is found before the first step, and the checkpoint before it taken") {
   const Program program;
   program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",

@@ -7,15 +7,14 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
+#include "apps/inference/done_file.h"
 #include "apps/trainer/output/output_file.h"
-#include "apps/trainer/state/done_file.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -64,49 +63,18 @@ std::error_code remove_checkpoint(const std::string& folder) {
   return error;
 }
 
-/// A DONE's text; none where there is no such file, or something else has its name.
-std::optional<std::string> done_in(const std::string& folder) {
-  std::error_code error;
-  if (!fs::is_regular_file(folder + "/DONE", error)) return std::nullopt;
-  std::ifstream in(folder + "/DONE", std::ios::binary);
-  if (!in) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-nlohmann::json json_of(const FileDigest& digest) {
-  return {{"bytes", digest.bytes}, {"header", digest.header}, {"tensors", digest.tensors}};
-}
-
-std::string name_of_rank(int rank) { return fmt::format("rank-{}.safetensors", rank); }
-
 nlohmann::json json_of(const std::vector<FileDigest>& files) {
   nlohmann::json json = nlohmann::json::object();
   for (std::size_t rank = 0; rank < files.size(); ++rank)
-    json[name_of_rank(static_cast<int>(rank))] = json_of(files[rank]);
+    json[rank_file_name(static_cast<int>(rank))] = json_of(files[rank]);
   return json;
 }
 
-/// Throws json's own exception where it is no digest.
-FileDigest digest_from(const nlohmann::json& json) {
-  return {json.at("bytes").get<std::uint64_t>(), json.at("header").get<std::string>(),
-          json.at("tensors").get<std::map<std::string, std::string>>()};
-}
-
-/// A checkpoint's DONE: its entry "files", or null where an older version wrote it.
-nlohmann::json read_files(const std::string& folder, std::int64_t step) {
-  const std::string path = folder + "/DONE";
-  const auto text = done_in(folder);
-  if (!text)
-    fail(ExitCode::kUsage, "checkpoint",
-         "{} holds no complete checkpoint (its file DONE is missing)", folder);
-  if (*text == fmt::format("step {}\n", step)) return nullptr;
-  nlohmann::json json = parse_done(path, *text);
-  if (json.value("step", nlohmann::json()) != step || !json.contains("files") ||
-      !json["files"].is_object()) {
-    fail(ExitCode::kUsage, "checkpoint", {.file = path},
-         "does not say what files belong to step {}; the file is damaged", step);
-  }
-  return json["files"];
+/// Writes a rank's file without the tensors that it says to be in others'.
+FileDigest write_rank(const std::string& path, const SafetensorsFile& file) {
+  const auto shared = shared_tensors(file, path);
+  return write_safetensors(path, file,
+                           [&](const std::string& name) { return shared.contains(name); });
 }
 
 /// Reads what a best checkpoint's DONE says, and checks that the files that it lists are there, in
@@ -171,7 +139,7 @@ std::string CheckpointFolder::step_folder(std::int64_t step) const {
 }
 
 std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
-  return step_folder(step) + "/" + name_of_rank(rank);
+  return step_folder(step) + "/" + rank_file_name(rank);
 }
 
 void CheckpointFolder::begin(std::int64_t step) const {
@@ -183,7 +151,7 @@ void CheckpointFolder::begin(std::int64_t step) const {
 }
 
 FileDigest CheckpointFolder::write(std::int64_t step, int rank, const SafetensorsFile& file) const {
-  return write_safetensors(rank_file(step, rank), file);
+  return write_rank(rank_file(step, rank), file);
 }
 
 void CheckpointFolder::complete(std::int64_t step, int keep,
@@ -215,13 +183,8 @@ std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const 
   return found == entries.rend() ? std::nullopt : std::optional(found->step);
 }
 
-int CheckpointFolder::ranks(std::int64_t step) const {
-  const nlohmann::json files = read_files(step_folder(step), step);
-  if (!files.is_null()) return static_cast<int>(files.size());
-  int count = 0;
-  std::error_code error;
-  while (fs::exists(rank_file(step, count), error)) ++count;
-  return count;
+CheckpointFile CheckpointFolder::open(std::int64_t step) const {
+  return CheckpointFile(step_folder(step), step);
 }
 
 std::string CheckpointFolder::set_aside(std::int64_t step) const {
@@ -234,7 +197,7 @@ void CheckpointFolder::begin_best() const {
 }
 
 FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
-  return write_safetensors(new_best_folder() + "/" + name_of_rank(rank), file);
+  return write_rank(new_best_folder() + "/" + rank_file_name(rank), file);
 }
 
 void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
@@ -271,21 +234,32 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
 
 std::string CheckpointFolder::set_best_aside() const { return rename_damaged(best_folder()); }
 
-SafetensorsFile CheckpointFolder::read(std::int64_t step, int rank) const {
-  const nlohmann::json files = read_files(step_folder(step), step);
-  if (files.is_null()) return read_safetensors(rank_file(step, rank));
-  FileDigest written;
-  try {
-    written = digest_from(files.at(name_of_rank(rank)));
-  } catch (const nlohmann::json::exception&) {
-    fail(ExitCode::kUsage, "checkpoint", {.file = rank_file(step, rank)},
-         "{}/DONE has no digest of it; the checkpoint is damaged", step_folder(step));
-  }
-  return read_safetensors(rank_file(step, rank), &written);
-}
-
 std::string text_of(const FileDigest& digest) { return json_of(digest).dump(); }
 
-FileDigest digest_of(const std::string& text) { return digest_from(nlohmann::json::parse(text)); }
+FileDigest digest_of(const std::string& text) {
+  return digest_in(nlohmann::json::parse(text)).value();
+}
+
+void share_tensors(World& world, const std::map<std::string, std::string>& sums,
+                   SafetensorsFile& state) {
+  if (world.size() == 1) return;
+  // One checksum of the names, and one of each tensor in their order: few bytes to send.
+  std::string names, mine;
+  for (const auto& [name, sum] : sums) names += name + '\0', mine += sum;
+  const std::vector<std::string> all = world.all_gather(checksum(names) + mine);
+  const std::size_t digits = checksum(names).size();
+  const auto part = [&](int rank, std::size_t i) {
+    return std::string_view(all[static_cast<std::size_t>(rank)]).substr(i * digits, digits);
+  };
+  std::map<std::string, int> shared;
+  std::size_t i = 0;
+  for (const auto& [name, sum] : sums) {
+    ++i;
+    for (int other = 0; other < world.rank() && !shared.contains(name); ++other) {
+      if (part(other, 0) == part(world.rank(), 0) && part(other, i) == sum) shared[name] = other;
+    }
+  }
+  if (!shared.empty()) state.metadata[kSharedTensors] = nlohmann::json(shared).dump();
+}
 
 }  // namespace starling

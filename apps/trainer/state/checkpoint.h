@@ -1,19 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/inference/checkpoint_file.h"
+#include "comm/world.h"
 #include "core/safetensors.h"
 
 namespace starling {
 
-/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written
-/// last: a JSON object with its own checksum, the step and, per file, its digest, by which reading
-/// checks it. What is in a rank's file is the trainer's matter. Write errors are Error(kOutput); a
-/// missing or damaged checkpoint is Error(kUsage) that names file and tensor. Checkpoints of older
-/// versions have the line "step N" as their DONE, and are read unchecked.
+/// A run's checkpoints, as it writes them: `FOLDER/checkpoints/step-N`, whose files
+/// apps/inference/checkpoint_file.h describes, with DONE written last. What is in a rank's file is
+/// the trainer's matter. Write errors are Error(kOutput).
 class CheckpointFolder {
  public:
   /// Which checkpoint lies in `checkpoints/best`, and what it was chosen by.
@@ -30,15 +31,17 @@ class CheckpointFolder {
   /// Makes an empty step folder, before the ranks write (rank 0); a left-over incomplete one of the
   /// same step is emptied.
   void begin(std::int64_t step) const;
+  /// Without the tensors that `file` says to be in other ranks' files (kSharedTensors).
   FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const;
   /// Writes DONE (fsync) after all ranks have written, which gave `files`, by rank (rank 0); then
   /// removes all but the newest `keep` complete checkpoints, and incomplete older ones.
   void complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const;
   /// The newest complete checkpoint's step; or the newest one's before a step.
   std::optional<std::int64_t> newest(std::int64_t before = INT64_MAX) const;
+  CheckpointFile open(std::int64_t step) const;
   /// Number of ranks that made the checkpoint.
-  int ranks(std::int64_t step) const;
-  SafetensorsFile read(std::int64_t step, int rank) const;
+  int ranks(std::int64_t step) const { return open(step).ranks(); }
+  SafetensorsFile read(std::int64_t step, int rank) const { return open(step).read(rank); }
   /// Renames a damaged one, so that it is none any more but still there: step-N.damaged. Says why
   /// where that cannot be done.
   std::string set_aside(std::int64_t step) const;
@@ -67,5 +70,10 @@ class CheckpointFolder {
 /// A digest as text, to travel between ranks, and back.
 std::string text_of(const FileDigest& digest);
 FileDigest digest_of(const std::string& text);
+
+/// Notes in this rank's state, of which `sums` are the tensors' checksums, those that a lower rank
+/// has too: kSharedTensors. Collective.
+void share_tensors(World& world, const std::map<std::string, std::string>& sums,
+                   SafetensorsFile& state);
 
 }  // namespace starling

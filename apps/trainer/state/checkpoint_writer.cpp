@@ -52,8 +52,14 @@ void CheckpointWriter::start(std::int64_t step, SafetensorsFile state) {
   });
   step_ = step;
   state_ = std::move(state);
-  part_ = Part::kFiles;
   ++number_;
+  if (world_.size() == 1) return write_file();
+  part_ = Part::kSums;
+  run([this] { sums_ = checksums_of(state_); });
+}
+
+void CheckpointWriter::write_file() {
+  part_ = Part::kFiles;
   run([this] { digest_ = folder_.write(step_, world_.rank(), state_); });
 }
 
@@ -67,6 +73,10 @@ void CheckpointWriter::advance() {
   together(world_, [&] {
     if (work_.valid()) work_.get();
   });
+  if (ended == Part::kSums) {
+    share_tensors(world_, sums_, state_);
+    return write_file();
+  }
   if (ended == Part::kCompletion) {
     done_(step_);
     return;
@@ -82,7 +92,8 @@ void CheckpointWriter::advance() {
 }
 
 SafetensorsFile CheckpointWriter::take_used() {
-  return part_ == Part::kFiles ? SafetensorsFile() : std::exchange(state_, {});
+  return part_ == Part::kSums || part_ == Part::kFiles ? SafetensorsFile()
+                                                       : std::exchange(state_, {});
 }
 
 void CheckpointWriter::finish() {

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,9 +14,10 @@
 namespace starling {
 
 /// Writes checkpoints beside training: what is saved has been copied, and a thread of each rank
-/// writes it. A checkpoint has two parts, each of which all ranks begin at the same step: every
-/// rank writes its file; then rank 0, which has all their digests, completes it. At most one is
-/// under way. Whatever goes wrong is thrown on all ranks by the call that follows it.
+/// writes it. A checkpoint has parts, each of which all ranks begin at the same step: every rank
+/// makes its tensors' checksums, then writes those that no lower rank has alike; then rank 0, which
+/// has all files' digests, completes it. At most one is under way. Whatever goes wrong is thrown on
+/// all ranks by the call that follows it.
 class CheckpointWriter {
  public:
   /// Calls done(step) where a checkpoint has become complete.
@@ -44,7 +47,8 @@ class CheckpointWriter {
   void give_used(SafetensorsFile state) { state_ = std::move(state); }
 
  private:
-  enum class Part { kNone, kFiles, kCompletion };
+  enum class Part { kNone, kSums, kFiles, kCompletion };
+  void write_file();
   void run(const std::function<void()>& work);
 
   World& world_;
@@ -54,6 +58,7 @@ class CheckpointWriter {
   Part part_ = Part::kNone;
   std::int64_t step_ = 0, number_ = 0;
   SafetensorsFile state_;
+  std::map<std::string, std::string> sums_;  ///< of the state's tensors
   FileDigest digest_;
   std::vector<FileDigest> digests_;
   std::future<void> work_;

@@ -1,12 +1,18 @@
-#include "apps/trainer/state/done_file.h"
+#include "apps/inference/done_file.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 
 #include "core/checksum.h"
 #include "core/error.h"
@@ -62,6 +68,27 @@ nlohmann::json parse_done(const std::string& path, const std::string& text) {
     }
   }
   return json;
+}
+
+std::optional<std::string> done_in(const std::string& folder) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(folder + "/DONE", error)) return std::nullopt;
+  std::ifstream in(folder + "/DONE", std::ios::binary);
+  if (!in) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+nlohmann::json json_of(const FileDigest& digest) {
+  return {{"bytes", digest.bytes}, {"header", digest.header}, {"tensors", digest.tensors}};
+}
+
+std::optional<FileDigest> digest_in(const nlohmann::json& json) {
+  try {
+    return FileDigest{json.at("bytes").get<std::uint64_t>(), json.at("header").get<std::string>(),
+                      json.at("tensors").get<std::map<std::string, std::string>>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace starling

@@ -1,0 +1,114 @@
+#include "apps/inference/checkpoint_file.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "apps/inference/done_file.h"
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kOldDone = "step ";
+
+}  // namespace
+
+std::string rank_file_name(int rank) { return fmt::format("rank-{}.safetensors", rank); }
+
+std::map<std::string, int> shared_tensors(const SafetensorsFile& file, const std::string& source) {
+  std::map<std::string, int> shared;
+  const auto entry = file.metadata.find(kSharedTensors);
+  if (entry == file.metadata.end()) return shared;
+  try {
+    nlohmann::json::parse(entry->second).get_to(shared);
+  } catch (const nlohmann::json::exception&) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = source},
+         "its metadata's entry {} does not say in which rank's file each tensor is; the file is "
+         "damaged",
+         kSharedTensors);
+  }
+  return shared;
+}
+
+CheckpointFile::CheckpointFile(std::string folder, std::optional<std::int64_t> step)
+    : folder_(std::move(folder)) {
+  const std::string path = folder_ + "/DONE";
+  const auto text = done_in(folder_);
+  if (!text)
+    fail(ExitCode::kUsage, "checkpoint",
+         "{} holds no complete checkpoint (its file DONE is missing)", folder_);
+  if (text->starts_with(kOldDone)) {
+    std::from_chars(text->data() + kOldDone.size(), text->data() + text->size(), step_);
+    checked_ = *text != fmt::format("step {}\n", step.value_or(step_));
+  }
+  if (!checked_) {
+    std::error_code error;
+    while (fs::exists(rank_file(ranks_), error)) ++ranks_;
+    return;
+  }
+  const nlohmann::json json = parse_done(path, *text);
+  try {
+    step_ = json.at("step").get<std::int64_t>();
+    // Of one that an older version wrote, a file's own digest may be no digest: reading says so
+    for (const auto& [name, digest] : json.at("files").get_ref<const nlohmann::json::object_t&>()) {
+      ++ranks_;
+      if (auto known = digest_in(digest)) files_[name] = std::move(*known);
+    }
+    if (step_ == step.value_or(step_)) return;
+  } catch (const nlohmann::json::exception&) {
+  }
+  fail(ExitCode::kUsage, "checkpoint", {.file = path},
+       "does not say what files belong to {}; the file is damaged",
+       step ? fmt::format("step {}", *step) : "it");
+}
+
+std::string CheckpointFile::rank_file(int rank) const {
+  return folder_ + "/" + rank_file_name(rank);
+}
+
+SafetensorsFile CheckpointFile::read_file(
+    int rank, const std::function<bool(const std::string&)>& left_out) const {
+  if (!checked_) return read_safetensors(rank_file(rank), nullptr, left_out);
+  const auto written = files_.find(rank_file_name(rank));
+  if (written == files_.end()) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = rank_file(rank)},
+         "{}/DONE has no digest of it; the checkpoint is damaged", folder_);
+  }
+  return read_safetensors(rank_file(rank), &written->second, left_out);
+}
+
+SafetensorsFile CheckpointFile::read(
+    int rank, const std::function<bool(const std::string&)>& left_out) const {
+  SafetensorsFile state = read_file(rank, left_out);
+  std::map<int, std::set<std::string>> elsewhere;
+  for (auto& [name, holder] : shared_tensors(state, rank_file(rank))) {
+    if (!left_out || !left_out(name)) elsewhere[holder].insert(name);
+  }
+  state.metadata.erase(kSharedTensors);
+  for (const auto& [holder, names] : elsewhere) {
+    SafetensorsFile other =
+        read_file(holder, [&](const std::string& name) { return !names.contains(name); });
+    for (const std::string& name : names) {
+      if (!other.tensors.contains(name)) {
+        fail(ExitCode::kUsage, "checkpoint", {.file = rank_file(holder)},
+             "lacks the tensor {}, which {} shares with it; the checkpoint is damaged", name,
+             rank_file_name(rank));
+      }
+    }
+    state.tensors.merge(other.tensors);
+  }
+  return state;
+}
+
+}  // namespace starling

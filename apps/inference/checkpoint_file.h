@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/safetensors.h"
+
+namespace starling {
+
+/// A complete checkpoint, as whoever reads it sees it: the folder `RUN/checkpoints/step-N` or
+/// `RUN/checkpoints/best`, with `rank-R.safetensors` of each rank that made it, and `DONE`, a JSON
+/// object with its own checksum, the step and, per file, its digest.
+///
+/// What ranks have alike is written once. Where a rank's file has the metadata entry
+/// kSharedTensors, a JSON object {TENSOR: RANK}, it lacks those tensors: they are in that rank's
+/// file, a lower one's, which has them itself.
+///
+/// A missing or damaged checkpoint is Error(kUsage) that names file and tensor. Those of older
+/// versions have the line "step N" as their DONE, and are read unchecked.
+class CheckpointFile {
+ public:
+  /// Reads DONE. `step`: the one that it must say.
+  explicit CheckpointFile(std::string folder, std::optional<std::int64_t> step = std::nullopt);
+
+  std::int64_t step() const { return step_; }
+  int ranks() const { return ranks_; }
+  std::string rank_file(int rank) const;
+  /// A rank's whole state: what its own file has, and what it shares, with its own metadata.
+  /// Tensors for whose names `left_out` says true are not read.
+  SafetensorsFile read(int rank, const std::function<bool(const std::string&)>& left_out = {}) const;
+
+ private:
+  SafetensorsFile read_file(int rank, const std::function<bool(const std::string&)>& left_out) const;
+
+  std::string folder_;
+  std::int64_t step_ = 0;
+  int ranks_ = 0;
+  bool checked_ = true;
+  std::map<std::string, FileDigest> files_;
+};
+
+std::string rank_file_name(int rank);
+
+inline constexpr const char* kSharedTensors = "shared_tensors";
+/// What a rank's file says of the tensors that it lacks: in which rank's each is. `source` names
+/// the file in errors.
+std::map<std::string, int> shared_tensors(const SafetensorsFile& file, const std::string& source);
+
+}  // namespace starling
