@@ -1,46 +1,119 @@
 #!/usr/bin/env bash
-# Completion of the programs' options and subcommands for a shell, made of their --help:
-# scripts/completion.sh bash|zsh|fish PROGRAM...
+# Completion for a shell: of the programs' options, subcommands and values, made of their --help and
+# of what starling-train lists and describes. What is no word here is a file.
+#   scripts/completion.sh bash|zsh|fish PROGRAM...
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+case ${1:-} in bash | zsh | fish) ;; *) die "completion.sh: ${1:-}: allowed: bash, zsh, fish" ;; esac
 shell=$1
 shift
+
 # Options (--long) of a help text, and subcommands with their first words.
-options() { grep -oE '(^|[ ,])--[a-z][a-z-]*' <<<"$1" | grep -oE -- '--[a-z-]+' | sort -u; }
+options() { sed -nE 's/^ +(-[a-zA-Z],)?(--[a-z][a-z-]*).*/\2/p' <<<"$1" | sort -u; }
 subcommands() { sed -n '/^Subcommands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p' <<<"$1"; }
+list() { "$train" --list "$1" | sed 's/ .*//'; }
+line() { tr -s '\n' ' '; }
+
+# Lines "KEY VALUE…" of a config: each key, with the values it may have where these are words.
+describe() {
+  "$train" --describe-config | awk -F ' *[|] *' '
+    /^# / { prefix = whole = ""; if (match($0, /`[a-z_.]+`/)) whole = substr($0, RSTART + 1, RLENGTH - 2)
+            skip = whole == "type"; keys = /keys of/; sub(/\.?type$/, "", whole); if (whole != "") prefix = whole "." }
+    /^## / { if (keys) prefix = whole "." substr($0, 4) "." }
+    /^[|] `/ && !skip { key = $2; gsub(/`/, "", key); values = ""
+      if ($5 ~ /^[a-z0-9_]+(, [a-z0-9_]+)+$/) { values = $5; gsub(/,/, "", values) }
+      else if ($3 == "boolean") values = "true false"
+      else if (match($6, /--list [a-z]+/)) values = "@" substr($6, RSTART + 7, RLENGTH - 7)
+      if (values == "" && $3 ~ /text/ && $6 !~ /file/) texts[prefix key] = 1
+      if (key ~ /[.]type$/ && values != "") types[substr(prefix key, 1, length(prefix key) - 5)] = values
+      print prefix key, values }
+    END { for (key in texts) if (key in types) print key, types[key] }' | sort -u
+}
+
+# "OPTION WORD…" for each option of a help text that has words to choose from.
+values() { # HELP
+  sed -nE 's/^ .*(--[a-z-]+) [A-Z]+:\{([^}]*)\}.*/\1 \2/p' <<<"$1" | tr ',' ' '
+  sed -nE 's/^ *--list [A-Z]+ .* kind: (.*)/--list \1/p' <<<"$1" | tr -d ','
+  grep -qE '^ *--algorithm ' <<<"$1" && echo "--algorithm $(list algorithms | line)"
+  case $1 in
+    *"--set "*"key of the topology"*) echo "--set $(sed -nE 's/^sync\.topology\.([a-z_]+) .*/\1=/p' <<<"$keys" | line)" ;;
+    *"--set "*) echo "--set $(sed -E 's/ .*/=/' <<<"$keys" | line)" ;;
+  esac
+}
+# What stands where no option's value does: options, subcommands, names of topologies.
+words() { # HELP
+  options "$1"
+  subcommands "$1"
+  if grep -q "the topology's name" <<<"$1"; then list topologies; fi
+}
+
+# A program's function is a table of what may follow: SUBCOMMAND:WORD-BEFORE), the first that fits.
+rows() { # HELP SUBCOMMAND
+  local option rest
+  while read -r option rest; do
+    if [ -n "$option" ]; then row "${2:-*}:$option" "$rest"; fi
+  done < <(values "$1")
+  row "${2:-*}:*" "$(words "$1" | line)"
+}
+row() { # PATTERN WORDS
+  case $shell in
+    bash) printf '    %s) words="%s" ;;\n' "$1" "$2" ;;
+    zsh) printf '  %s) compadd %s-- %s ;;\n' "$1" "$([[ $1 = *--set ]] && echo "-S '' ")" "$2" ;;
+  esac
+}
+# What follows "KEY=".
+key_rows() {
+  local key rest
+  while read -r key rest; do if [ -n "$rest" ]; then row "*:$key" "$rest"; fi; done <<<"$keys"
+}
 
 for program in "$@"; do
   name=$(basename "$program")
+  train=$(dirname "$program")/starling-train
   whole=$("$program" --help)
+  keys=$(describe)
+  for kind in $(grep -oE '@[a-z]+' <<<"$keys" | sort -u); do keys=${keys//"$kind"/$(list "${kind#@}" | line)}; done
   case $shell in
     bash)
-      printf '_%s() {\n  local word=${COMP_WORDS[COMP_CWORD]}\n  case ${COMP_WORDS[1]-} in\n' "${name//-/_}"
-      for sub in $(subcommands "$whole"); do
-        printf '    %s) words="%s" ;;\n' "$sub" "$(options "$("$program" "$sub" --help)" | tr '\n' ' ')"
-      done
-      printf '    *) words="%s" ;;\n  esac\n' "$( (options "$whole" && subcommands "$whole") | tr '\n' ' ')"
-      printf '  COMPREPLY=($(compgen -W "$words" -- "$word"))\n}\n'
-      printf 'complete -o default -F _%s %s\n' "${name//-/_}" "$name"
+      printf '_%s() {\n  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]-} words\n' "${name//-/_}"
+      printf '  if [ "$word" = "=" ]; then word=""; elif [ "$before" = "=" ]; then before=${COMP_WORDS[COMP_CWORD - 2]-}; fi\n'
+      printf '  case ${COMP_WORDS[1]-}:$before in\n'
       ;;
     zsh)
-      printf '#compdef %s\n' "$name"
-      printf 'local -a words\ncase ${words[2]-} in\n'
-      for sub in $(subcommands "$whole"); do
-        printf '  %s) compadd -- %s ;;\n' "$sub" "$(options "$("$program" "$sub" --help)" | tr '\n' ' ')"
-      done
-      printf '  *) compadd -- %s ;;\nesac\n_files\n' "$( (options "$whole" && subcommands "$whole") | tr '\n' ' ')"
+      printf '#compdef %s\nlocal before=${words[CURRENT-1]-}\nif compset -P "*="; then before=${${IPREFIX%%=}##*=}; fi\n' "$name"
+      printf 'case ${words[2]-}:$before in\n'
       ;;
+  esac
+  if [ "$shell" != fish ]; then
+    key_rows
+    for sub in $(subcommands "$whole"); do rows "$("$program" "$sub" --help)" "$sub"; done
+    rows "$whole"
+  fi
+  case $shell in
+    bash)
+      printf '  esac\n  if [[ $words = *= || $words = *"= "* ]]; then compopt -o nospace 2>/dev/null; fi\n'
+      printf '  COMPREPLY=($(compgen -W "$words" -- "$word"))\n}\ncomplete -o default -F _%s %s\n' "${name//-/_}" "$name"
+      ;;
+    zsh) printf 'esac\n_files\n' ;;
     fish)
-      for option in $(options "$whole"); do printf "complete -c %s -n __fish_use_subcommand -l %s\n" "$name" "${option#--}"; done
-      for sub in $(subcommands "$whole"); do
-        printf "complete -c %s -n __fish_use_subcommand -a %s\n" "$name" "$sub"
-        for option in $(options "$("$program" "$sub" --help)"); do
-          printf "complete -c %s -n '__fish_seen_subcommand_from %s' -l %s\n" "$name" "$sub" "${option#--}"
+      condition=__fish_use_subcommand
+      [ -n "$(subcommands "$whole")" ] || condition=true
+      for sub in "" $(subcommands "$whole"); do
+        help=$whole
+        if [ -n "$sub" ]; then
+          help=$("$program" "$sub" --help)
+          printf "complete -c %s -n __fish_use_subcommand -a %s\n" "$name" "$sub"
+          condition="'__fish_seen_subcommand_from $sub'"
+          if grep -q "the topology's name" <<<"$help"; then printf 'complete -c %s -n %s -a "%s"\n' "$name" "$condition" "$(list topologies | line)"; fi
+        fi
+        for option in $(options "$help"); do
+          chosen=$(values "$help" | sed -n "s/^$option //p" | head -1)
+          if [ "$option" = --set ] && ! grep -q "key of the topology" <<<"$help"; then
+            chosen+=$(while read -r key rest; do printf " $key=%s" $rest; done < <(grep ' .' <<<"$keys"))
+          fi
+          printf "complete -c %s -n %s -l %s%s\n" "$name" "$condition" "${option#--}" "${chosen:+ -x -a \"$chosen\"}"
         done
       done
-      ;;
-    *)
-      echo "completion.sh: $shell: allowed: bash, zsh, fish" >&2
-      exit 2
       ;;
   esac
 done

@@ -6,6 +6,7 @@
 set -uo pipefail
 export STARLING_REHEARSAL_BUILD=${STARLING_BUILD:-} # a rehearsal runs what the tests' build has
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}
+own_help=1
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # PyTorch runs on the libraries that it was shipped with, not on ours.
 STARLING_OUTER_LIBRARY_PATH=$(tr ':' '\n' <<<"${LD_LIBRARY_PATH:-}" | grep -v "^$root/" | paste -sd:)

@@ -50,7 +50,7 @@ while [ $# -gt 0 ]; do
     --requeue) requeue=1 ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
-      sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"
+      head_of_script
       exit 0
       ;;
     --) shift && break ;;

@@ -15,6 +15,16 @@ die() {
   exit 2
 }
 
+# A script that is called with --help first tells what its head says, before it does anything; one
+# that sets own_help does so itself.
+head_of_script() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+case ${own_help:-}${1:-} in
+  -h | --help)
+    head_of_script
+    exit 0
+    ;;
+esac
+
 # Compile jobs: as many as cores, but at least 1.5 GB of memory each.
 compile_jobs() {
   if [ -n "${STARLING_JOBS:-}" ]; then

@@ -3,13 +3,13 @@
 #   scripts/topology_pictures.sh              into docs/pictures/
 #   scripts/topology_pictures.sh --check      compares what it would draw with what lies there
 set -uo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
-topo=${STARLING_BUILD:-$root/build}/bin/starling-topo
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+topo=$build/bin/starling-topo
 [ -x "$topo" ] || { echo "$topo is missing; build it first" >&2; exit 2; }
 case ${1:-} in
   "") folder=$root/docs/pictures ;;
   --check) folder=$(mktemp -d "${TMPDIR:-/tmp}/starling-pictures.XXXXXX") && trap 'rm -rf "$folder"' EXIT ;;
-  *) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+  *) head_of_script >&2; exit 2 ;;
 esac
 
 while read -r type arguments; do

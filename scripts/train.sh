@@ -29,7 +29,15 @@ for argument in "$@"; do
   if [ "$previous" = --output ]; then output=$argument; fi
   case $argument in
     --output=*) output=${argument#--output=} ;;
-    --dry-run | --list | --list=* | --evaluate | --evaluate=* | --describe-config | --version | --help | -h) trains=0 ;;
+    --dry-run | --list | --list=* | --evaluate | --evaluate=* | --describe-config | --version) trains=0 ;;
+    --help | -h)
+      head_of_script
+      if [ -x "$build/bin/starling-train" ]; then
+        printf '\nstarling-train: '
+        exec "$build/bin/starling-train" --help
+      fi
+      exit 0
+      ;;
   esac
   previous=$argument
 done

@@ -7,6 +7,12 @@ export OMPI_MCA_odls_base_sigkill_timeout=1
 export STARLING_BUILD=$build STARLING_SKIP_SETUP=1 STARLING_RANKS=2
 few=(--set data.limit=2048 --set data.test_limit=512 --set evaluate.every_epochs=0)
 
+# Nothing is installed or built meanwhile: each would say "==>".
+for script in train test setup package pack_gpu nightly site format launch get_cifar10 get_cudnn_frontend man_page completion topology_pictures; do
+  check "scripts/$script.sh --help" 0 "scripts/$script\.sh" env -u STARLING_SKIP_SETUP PATH=/usr/bin:/bin timeout 10 "$root/scripts/$script.sh" --help
+  verify "does nothing else" bash -c '! grep -q "^==>" .stdout'
+done
+check "scripts/train.sh --help behind other words has the program's options, too" 0 "^ *--dry-run" timeout 10 "$root/scripts/train.sh" text --set steps=4 --help
 STARLING_OUTPUT=$work/a check "a short training" 0 "Test accuracy: 0\.[0-9]+" "$root/scripts/train.sh" "${few[@]}" --set steps=4
 for word in model.safetensors metrics.jsonl report.html "Try next"; do verify "the last lines name $word" grep -qF "$word" "$work/.stdout"; done
 check "a folder in use" 2 "a" "$root/scripts/train.sh" "${few[@]}" --set steps=4 --output "$work/a"
