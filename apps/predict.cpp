@@ -256,7 +256,9 @@ int run_predict(int argc, char** argv) {
       "Classifies pictures with a trained model: a line a picture, most probable class first. Of a "
       "model of a table's rows, a line a row of CSV files. A language model goes on with a text.",
       "starling-predict"};
-  app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
+  app.add_option("model", options.model,
+                 "a run's folder, its model.safetensors, or a checkpoint's folder")
+      ->required();
   app.add_option("pictures", options.inputs,
                  "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows");
   app.add_option("--top", options.top, "how many classes a line names")

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +26,34 @@ constexpr std::string_view kOldDone = "step ";
 }  // namespace
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{}.safetensors", rank); }
+
+std::string checkpoint_path(const std::string& run, std::int64_t step) {
+  return fmt::format("{}/checkpoints/step-{}", run, step);
+}
+
+std::vector<CheckpointEntry> checkpoints_in(const std::string& checkpoints) {
+  constexpr std::string_view kPrefix = "step-";
+  std::vector<CheckpointEntry> entries;
+  std::error_code error;
+  for (auto it = fs::directory_iterator(checkpoints, error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    CheckpointEntry entry;
+    const char* end = name.data() + name.size();
+    const auto [stop, code] = std::from_chars(name.data() + kPrefix.size(), end, entry.step);
+    if (code != std::errc{} || stop != end || entry.step < 0 ||
+        name != fmt::format("step-{}", entry.step))
+      continue;
+    std::error_code ignored;
+    if (!it->is_directory(ignored)) continue;
+    entry.complete = fs::is_regular_file(it->path() / "DONE", ignored);
+    entries.push_back(entry);
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
+  return entries;
+}
 
 std::map<std::string, int> shared_tensors(const SafetensorsFile& file, const std::string& source) {
   std::map<std::string, int> shared;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/safetensors.h"
 
@@ -43,6 +44,17 @@ class CheckpointFile {
 };
 
 std::string rank_file_name(int rank);
+
+/// `RUN/checkpoints/step-N`.
+std::string checkpoint_path(const std::string& run, std::int64_t step);
+/// What has the name of a run's checkpoint.
+struct CheckpointEntry {
+  std::int64_t step = 0;
+  bool complete = false;  ///< its DONE is there, whatever that says
+};
+/// Those of a folder `checkpoints`, in ascending order of steps. Other names are none of ours and
+/// are left alone.
+std::vector<CheckpointEntry> checkpoints_in(const std::string& checkpoints);
 
 inline constexpr const char* kSharedTensors = "shared_tensors";
 /// What a rank's file says of the tensors that it lacks: in which rank's each is. `source` names

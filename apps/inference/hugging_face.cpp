@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "apps/inference/description.h"
-#include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/text/tokenizer.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/safetensors.h"
 
 namespace starling {
@@ -171,8 +172,9 @@ void check_hugging_face_config(const std::string& model_file, const json& model)
 }
 
 void export_to_hugging_face(const std::string& run, const std::string& destination) {
-  const std::string source = model_path(run);
-  SafetensorsFile file = read_safetensors(source);
+  const auto [source, told] = find_model(run);
+  if (!told.empty()) log::info("{}", told);
+  SafetensorsFile file = read_model(source);
   const ModelDescription description = description_of(file, source);
   json config = hugging_face_config(parse_json(description.config, source).at("model"));
   const DType dtype = file.tensors.empty() ? DType::kFloat32 : file.tensors.begin()->second.dtype;

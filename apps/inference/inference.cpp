@@ -12,6 +12,7 @@
 #include "apps/inference/description.h"
 #include "apps/inference/generation.h"
 #include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/inference/plugins.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
@@ -20,6 +21,7 @@
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/log.h"
 #include "core/operations/pointwise.h"
 #include "kernels/open_backend.h"
 #include "layers/layer.h"
@@ -97,11 +99,14 @@ bool has_separate_outputs(const ModelDescription& description, const std::string
 class LoadedModel final : public InferenceModel {
  public:
   LoadedModel(const std::string& path, const InferenceOptions& options)
-      : source_(model_path(path)), formats_(formats_of(options)) {
+      : formats_(formats_of(options)) {
+    const ModelSource found = find_model(path);
+    source_ = found.path;
+    if (!found.told.empty()) log::info("{}", found.told);
     register_builtin_layers();
     register_builtin_models();
     load_plugins(options.plugins);
-    const SafetensorsFile file = read_safetensors(source_);
+    const SafetensorsFile file = read_model(source_);
     description_ = description_of(file, source_);
     model_ = described_model(description_, source_);
     views_ = described_views(description_, source_);

@@ -110,8 +110,8 @@ std::vector<double> probabilities(std::span<const float> logits);
 /// The `count` largest numbers' indices, largest first; of equal ones the lower index.
 std::vector<std::int64_t> largest(std::span<const float> logits, std::int64_t count = 1);
 
-/// `path`: a run's folder, or its model.safetensors. Error(kUsage) names file and tensor where it
-/// is no model of Starling's, or damaged.
+/// `path`: a run's folder, its model.safetensors, or a checkpoint's folder (model_source.h).
+/// Error(kUsage) names file and tensor where it is no model of Starling's, or damaged.
 std::unique_ptr<InferenceModel> load_model(const std::string& path,
                                            const InferenceOptions& options = {});
 

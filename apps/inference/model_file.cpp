@@ -1,9 +1,7 @@
 #include "apps/inference/model_file.h"
 
 #include <cstring>
-#include <filesystem>
 #include <set>
-#include <system_error>
 
 #include "core/backend.h"
 #include "core/dispatch.h"
@@ -48,23 +46,6 @@ std::vector<std::byte> converted(const FileTensor& file, DType to) {
 }
 
 }  // namespace
-
-std::string model_path(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return path;
-  const std::string file = (fs::path(path) / "model.safetensors").string();
-  if (fs::exists(file, error)) return file;
-  if (fs::exists(file + ".index.json", error))
-    fail(ExitCode::kUsage, "model file",
-         "{} has its model in several files, which model.safetensors.index.json names; needed: one "
-         "file, as save_pretrained() writes it with max_shard_size=\"1TB\"",
-         path);
-  fail(ExitCode::kUsage, "model file",
-       "{} has no model.safetensors, which a run writes at its end; needed: a finished run's "
-       "folder, or a file",
-       path);
-}
 
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout) {
   FileTensor file;

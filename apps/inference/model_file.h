@@ -7,10 +7,6 @@
 
 namespace starling {
 
-/// The model file that a user names: a file, or the `model.safetensors` of a folder, such as a
-/// run's. Error(kUsage) where a folder has none.
-std::string model_path(const std::string& path);
-
 /// A tensor of the model as a file's tensor: PyTorch's shape, read from its device.
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout);
 /// Writes a tensor into a FileTensor that may be there already, whose memory is used again: new

@@ -20,6 +20,7 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/tasks/metric.h"
 #include "comm/agreement.h"
@@ -215,9 +216,9 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
              "{} {}: samples of this data set have no classes to confuse; leave it out", option,
              path);
     }
-    const std::string file = model_path(options.evaluate);
+    const std::string& file = options.evaluate;
     config.model->allocate(backend, config.device.dtype, config.device.compute);
-    const SafetensorsFile saved = read_safetensors(file);
+    const SafetensorsFile saved = read_model(file);
     load_model_tensors(saved, file, "", *config.model);
     check_same_names(saved, file, config.data.info.class_names);
     config.model->refresh_low();

@@ -15,7 +15,7 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
-#include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/inference/plugins.h"
 #include "apps/inference/version.h"
 #include "apps/trainer/auto/auto_plan.h"
@@ -64,13 +64,14 @@ bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
 /// Source that a config's errors name: the config, or the model file that has it.
 std::string source_of(const TrainOptions& options) {
-  return options.config.empty() ? model_path(options.evaluate) : options.config;
+  return options.config.empty() ? options.evaluate : options.config;
 }
 
 nlohmann::json read_config(const TrainOptions& options) {
   const std::string source = source_of(options);
-  nlohmann::json config = options.config.empty() ? config_of_model(read_safetensors(source), source)
-                                                 : read_json_file(source);
+  nlohmann::json config = options.config.empty()
+                              ? config_of_model(read_model_metadata(source), source)
+                              : read_json_file(source);
   if (!config.is_object())
     fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source,
          config.type_name());
@@ -124,8 +125,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
 void warn_of_known_tests(const TrainConfig& config) {
   const std::string& file = config.state.init.file;
   if (file.empty() || !config.data.info.test_share) return;
-  const SafetensorsFile model =
-      read_safetensors(file, nullptr, [](const std::string&) { return true; });
+  const SafetensorsFile model = read_model_metadata(file);
   const auto of_model = model.metadata.find(kConfigMetadata);
   if (of_model == model.metadata.end() ||
       data_path_of(parse_json(of_model->second, file)) != data_path_of(config.resolved))
@@ -146,9 +146,8 @@ void warn_of_known_tests(const TrainConfig& config) {
 void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.info.tensors;
   if (!options.evaluate.empty()) {
-    const std::string file = model_path(options.evaluate);
-    const SafetensorsFile model =
-        read_safetensors(file, nullptr, [](const std::string&) { return true; });
+    const std::string& file = options.evaluate;
+    const SafetensorsFile model = read_model_metadata(file);
     if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
     config.data.dataset->use_model(model, file);
     config.data.dataset->use_only_tests();
@@ -405,8 +404,8 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
 }
 
 /// `session`: where the ranks are processes.
-ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport,
-                   MpiSession* session, Heritage& heritage) {
+ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, MpiSession* session,
+                   Heritage& heritage) {
   if (session && trains(options)) {
     const char* word = is_first_rank()
                            ? "stopped by a signal before the first step: there is nothing to save\n"
@@ -426,7 +425,15 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
+    if (!options.evaluate.empty()) {
+      const auto [path, told] = find_model(options.evaluate);
+      options.evaluate = path;
+      if (transport->rank() == 0 && !told.empty()) log::info("{}", told);
+    }
     config = read_for_ranks(options, site, transport->rank() == 0);
+    if (const std::string& told = config.state.init.told;
+        transport->rank() == 0 && options.resume.empty() && !told.empty())
+      log::info("init: {}", told);
     trace = trace_shapes(config);
   });
   agree_on_config(*transport, config.resolved);

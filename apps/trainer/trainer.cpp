@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/trainer/auto/trial.h"
 #include "apps/trainer/config/graph_plan.h"
+#include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/device/device.h"
@@ -444,9 +446,10 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
 SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
+  const OptimizerRule& rule = *config_.optimizer.rule;
   SafetensorsFile file =
-      save_state(*config_.model, buckets_, *config_.optimizer.rule, counters, config_.resolved,
-                 transport_.size(), config_.device.compute, std::move(used), copies);
+      save_state(*config_.model, buckets_, rule, counters, config_.resolved, transport_.size(),
+                 config_.device.compute, std::move(used), copies);
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
   if (lookahead_) lookahead_->save(file);
@@ -454,6 +457,18 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   save_contents(config_.data.info, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata[kThreads] = threads_text();
+  if (transport_.rank() != 0) return file;
+  describe_model(config_, step_, file);
+  nlohmann::json mean = nlohmann::json::object();
+  if (const EvaluatedModel tested = rule.facts().evaluated; tested.state >= 0)
+    mean = {{"state", rule.facts().states[static_cast<std::size_t>(tested.state)]},
+            {"weight", tested.weight}};
+  if (algorithm_->mean_weight() != 1.0) {
+    for (const Parameter* parameter : config_.model->parameters()) {
+      if (parameter->trainable) mean["weighted"].push_back(parameter->name);
+    }
+  }
+  if (!mean.empty()) file.metadata[kMeanMetadata] = mean.dump();
   return file;
 }
 

@@ -303,7 +303,7 @@ bool TrainingRun::test(bool last) {
   const auto keep_average = [&] {
     if (!last && !(early_ && early_->may_end())) return;
     together(transport_, [&] {
-      if (transport_.rank() == 0) write_model(config_, folder_ + "/model.ema.safetensors");
+      if (transport_.rank() == 0) write_model(config_, step(), folder_ + "/model.ema.safetensors");
     });
   };
   const auto of_mean = [&](const EvaluationResult& result) {
@@ -382,7 +382,7 @@ void TrainingRun::compare_with_best(const EvaluationResult& result) {
     if (transport_.rank() != 0) return;
     const CheckpointFolder folder(folder_);
     folder.begin_best();
-    write_model(config_, folder.new_best_folder() + "/model.safetensors");
+    write_model(config_, step(), folder.new_best_folder() + "/model.safetensors");
   });
 }
 
@@ -443,7 +443,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
   if (last) {
     together(transport_, [&] {
       if (transport_.rank() != 0) return;
-      write_model(config_, folder_ + "/model.safetensors");
+      write_model(config_, step(), folder_ + "/model.safetensors");
     });
   }
 }

@@ -50,7 +50,7 @@ TEST_CASE(
       R"({"model": {"type": "resnet20"}, "data": {"type": "cifar10", "augment": {"flip": true}},
     "batch_size": 32, "steps": 5, "optimizer": {"type": "adamw"}, "sync": {"topology": {"type": "ring"}}, "seed": 5})");
   SafetensorsFile file;
-  describe_model(config, file);
+  describe_model(config, 1, file);
   CHECK(nlohmann::json::parse(file.metadata.at("starling.config")) == config.resolved);
   const auto classes = nlohmann::json::parse(file.metadata.at("starling.classes"));
   CHECK(classes.size() == 10);
@@ -69,7 +69,7 @@ TEST_CASE(
   describe_model(
       config_of(
           R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "synthetic", "classes": 3}, "steps": 1})"),
-      plain);
+      1, plain);
   CHECK(plain.metadata.at("starling.classes") == R"(["0","1","2"])");
   const TrainConfig hundred =
       config_of(R"({"model": {"type": "resnet20"}, "data": {"type": "cifar100"}, "steps": 1})");

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/inference/description.h"
-#include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "core/error.h"
 #include "core/safetensors.h"
 #include "tests/support/errors.h"
@@ -120,8 +120,8 @@ TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer
   CHECK(read("config.json")["n_positions"] == 16);
   CHECK(read("tokenizer.json")["version"] == "1.0");
   CHECK(read("tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast");
-  CHECK(model_path(out) == out + "/model.safetensors");
-  const SafetensorsFile written = read_safetensors(model_path(out));
+  CHECK(find_model(out).path == out + "/model.safetensors");
+  const SafetensorsFile written = read_model(out + "/model.safetensors");
   CHECK(written.metadata.at("format") == "pt");
   CHECK(written.metadata.count("starling.config") == 1);
   CHECK(written.tensors.count("transformer.wpe.weight") == 1);
@@ -137,6 +137,6 @@ TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer
         256);
   const test::Folder parts;
   parts.write("model.safetensors.index.json", "{}");
-  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { model_path(parts.path()); }),
+  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { (void)find_model(parts.path()); }),
                  "several files"));
 }

@@ -4,6 +4,7 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -25,7 +26,8 @@ ModelDescription description_of(const TrainConfig& config) {
 
 }  // namespace
 
-void describe_model(const TrainConfig& config, SafetensorsFile& file) {
+void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFile& file) {
+  file.metadata[kStepMetadata] = std::to_string(step);
   describe(description_of(config), file);
   if (const auto& share = config.data.info.test_share) {
     nlohmann::json most = nlohmann::json::array();
@@ -78,11 +80,11 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
   return share;
 }
 
-void write_model(const TrainConfig& config, const std::string& path) {
+void write_model(const TrainConfig& config, std::int64_t step, const std::string& path) {
   SafetensorsFile file;
   add_model_tensors(*config.model, "", file, refer_file_tensor);
   file.metadata["format"] = "pt";
-  describe_model(config, file);
+  describe_model(config, step, file);
   add_checksums(file);
   write_safetensors(path, file);
 }

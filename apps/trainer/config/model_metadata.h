@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -9,11 +10,12 @@
 
 namespace starling {
 
-/// Adds what a model file says of itself (apps/inference/description.h).
-void describe_model(const TrainConfig& config, SafetensorsFile& file);
+/// Adds what a model file says of itself (apps/inference/description.h), and after how many steps
+/// it is written: model.safetensors, and rank 0's file of a checkpoint.
+void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFile& file);
 
 /// The model as its tensors stand now, with that and "format": "pt", which PyTorch's readers want.
-void write_model(const TrainConfig& config, const std::string& path);
+void write_model(const TrainConfig& config, std::int64_t step, const std::string& path);
 
 /// The test share of a run that drew one, as its model file keeps it. A file of a run that drew one
 /// before files kept it is worth a warning. Error(kUsage) names a damaged entry.

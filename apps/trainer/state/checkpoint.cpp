@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <system_error>
 
 #include "apps/inference/done_file.h"
@@ -22,37 +20,6 @@ namespace starling {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Entry {
-  std::int64_t step = 0;
-  bool complete = false;
-};
-
-/// The step folders of a run, in ascending order of steps. Other names are none of ours and are
-/// left alone.
-std::vector<Entry> step_folders(const std::string& checkpoints) {
-  constexpr std::string_view kPrefix = "step-";
-  std::vector<Entry> entries;
-  std::error_code error;
-  for (auto it = fs::directory_iterator(checkpoints, error);
-       !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (!name.starts_with(kPrefix)) continue;
-    Entry entry;
-    const char* end = name.data() + name.size();
-    const auto [stop, code] = std::from_chars(name.data() + kPrefix.size(), end, entry.step);
-    if (code != std::errc{} || stop != end || entry.step < 0 ||
-        name != fmt::format("step-{}", entry.step))
-      continue;
-    std::error_code ignored;
-    if (!it->is_directory(ignored)) continue;
-    entry.complete = fs::is_regular_file(it->path() / "DONE", ignored);
-    entries.push_back(entry);
-  }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.step < b.step; });
-  return entries;
-}
 
 /// Removes DONE first, so that a removal that is interrupted leaves an incomplete checkpoint and
 /// never a damaged one.
@@ -135,7 +102,7 @@ void remove_folder(const std::string& folder) {
 }  // namespace
 
 std::string CheckpointFolder::step_folder(std::int64_t step) const {
-  return fmt::format("{}/checkpoints/step-{}", folder_, step);
+  return checkpoint_path(folder_, step);
 }
 
 std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
@@ -164,7 +131,7 @@ void CheckpointFolder::complete(std::int64_t step, int keep,
   sync_folder(checkpoints);
 
   int left = std::max(keep, 1) - 1;
-  const auto entries = step_folders(checkpoints);
+  const auto entries = checkpoints_in(checkpoints);
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     if (entry->step == step || (!entry->complete && entry->step > step)) continue;
     if (entry->complete && left-- > 0) continue;
@@ -176,10 +143,10 @@ void CheckpointFolder::complete(std::int64_t step, int keep,
 }
 
 std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const {
-  const auto entries = step_folders(folder_ + "/checkpoints");
-  const auto found = std::find_if(entries.rbegin(), entries.rend(), [&](const Entry& entry) {
-    return entry.complete && entry.step < before;
-  });
+  const auto entries = checkpoints_in(folder_ + "/checkpoints");
+  const auto found = std::find_if(
+      entries.rbegin(), entries.rend(),
+      [&](const CheckpointEntry& entry) { return entry.complete && entry.step < before; });
   return found == entries.rend() ? std::nullopt : std::optional(found->step);
 }
 

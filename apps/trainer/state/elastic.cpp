@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "apps/inference/model_source.h"
 #include "apps/trainer/state/training_state.h"
 #include "comm/agreement.h"
 #include "core/error.h"
@@ -20,26 +21,6 @@ namespace {
 
 constexpr const char* kStretches = "stretches";
 constexpr const char* kMeanOf = "mean_of_ranks";
-
-template <class T>
-void add_as(const FileTensor& tensor, double weight, std::vector<double>& sums) {
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    T value;
-    std::memcpy(&value, tensor.bytes.data() + i * sizeof(T), sizeof(T));
-    sums[i] += weight * static_cast<double>(value);
-  }
-}
-
-template <class T>
-void put_as(const std::vector<double>& values, FileTensor& tensor) {
-  tensor.bytes.resize(values.size() * sizeof(T));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto value = static_cast<T>(values[i]);
-    std::memcpy(tensor.bytes.data() + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
-bool averaged(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
 
 /// True for the name of what an algorithm keeps of a rank.
 bool belongs_to_rank(const std::string& name) { return name.starts_with("sync."); }
@@ -114,28 +95,17 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
   });
 
   for (const auto& [name, known] : of_first["tensors"].items()) {
-    FileTensor& tensor = mean.tensors[name];
     const auto sizes = known[1].get<std::vector<std::int64_t>>();
-    tensor = {static_cast<DType>(known[0].get<int>()), Shape(std::span(sizes)), {}};
-    const bool by_mean = averaged(tensor.dtype);
-    // Sums in fp64 are exact where ranks are equal, so that all-reduce goes on with the very
-    // numbers that it had.
-    std::vector<double> values(static_cast<std::size_t>(tensor.shape.elements()), 0.0);
+    TensorMean sum({static_cast<DType>(known[0].get<int>()), Shape(std::span(sizes)), {}});
     const bool by_weight = is_weighted(name, weighted);
     for (auto& [source, file] : files) {
       FileTensor& own = file.tensors.at(name);
-      const double weight = by_weight ? number_in(file, "mean_weight", 1.0) : 1.0;
-      if (tensor.dtype == DType::kFloat32) add_as<float>(own, weight, values);
-      if (tensor.dtype == DType::kFloat64) add_as<double>(own, weight, values);
-      if (!by_mean && world.rank() == 0 && &file == &files.front().second) tensor.bytes = own.bytes;
+      sum.add(own, by_weight ? number_in(file, "mean_weight", 1.0) : 1.0);
       own.bytes = {};
     }
-    if (by_mean) {
-      if (several) world.sum(values.data(), values.size());
-      for (double& value : values) value /= made;
-      tensor.dtype == DType::kFloat32 ? put_as<float>(values, tensor)
-                                      : put_as<double>(values, tensor);
-    } else if (several) {  // counts, such as num_batches_tracked, which are equal on all ranks
+    if (several && sum.averages()) world.sum(sum.sums().data(), sum.sums().size());
+    FileTensor& tensor = mean.tensors[name] = sum.mean(made);
+    if (several && !sum.averages()) {  // a rank may have had no file
       tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) *
                           size_of(tensor.dtype));
       world.broadcast(tensor.bytes.data(), tensor.bytes.size(), 0);

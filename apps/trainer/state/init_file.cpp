@@ -15,6 +15,7 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/text/tokenizer.h"
 #include "core/backend.h"
 #include "core/error.h"
@@ -149,7 +150,7 @@ void check_shapes(const InitialFile& init, const SafetensorsFile& file, Model& m
 
 void load_initial_file(const InitialFile& init, Model& model) {
   std::set<std::string> names;
-  SafetensorsFile file = read_safetensors(init.file, nullptr, [&](const std::string& name) {
+  SafetensorsFile file = read_model(init.file, [&](const std::string& name) {
     std::string bare = name;
     for (bool more = true; more;) {
       more = false;
@@ -189,8 +190,7 @@ void check_initial_tokens(const InitialFile& init, Model& model, const DatasetIn
   ModelDescription ours;
   data.collate().describe(data, ours);
   if (ours.tokenizer.empty() || skipped(init, table)) return;
-  const SafetensorsFile file =
-      read_safetensors(init.file, nullptr, [](const std::string&) { return true; });
+  const SafetensorsFile file = read_model_metadata(init.file);
   const auto own = file.metadata.find("starling.tokenizer");
   const std::filesystem::path beside =
       std::filesystem::path(init.file).parent_path() / "tokenizer.json";

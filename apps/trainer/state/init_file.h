@@ -10,10 +10,11 @@ namespace starling {
 
 /// `init`: where initial values come from.
 struct InitialFile {
-  /// .safetensors; empty: all values are the model's own initialisation
+  /// .safetensors, or a checkpoint's folder; empty: all values are the model's own initialisation
   std::string file;
   /// Patterns of tensors that keep that, as a shell's: `*` any text, `?` a character
   std::vector<std::string> skip;
+  std::string told = {};  ///< ModelSource::told
 };
 
 /// Loads the model's tensors from the file, but for those that a pattern skips; what the file has

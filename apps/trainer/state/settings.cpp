@@ -1,6 +1,6 @@
 #include "apps/trainer/state/settings.h"
 
-#include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 
 namespace starling {
 
@@ -27,7 +27,9 @@ InitialFile read_initial_file(ConfigSection& root) {
   init.finish();
   if (settings.file.empty() && !settings.skip.empty())
     init.error("file", "is missing beside skip; needed: a .safetensors file");
-  settings.file = model_path(settings.file);
+  ModelSource found = find_model(settings.file);
+  settings.file = std::move(found.path);
+  settings.told = std::move(found.told);
   if (settings.skip.empty()) root.resolve("init", settings.file);
   return settings;
 }

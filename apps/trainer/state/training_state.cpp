@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
 #include "apps/trainer/state/data_contents.h"
 #include "comm/algorithm.h"
 #include "core/config.h"
@@ -152,7 +153,7 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
              [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
                put(tensor, parameter.layout, file.tensors[name]);
              });
-  file.metadata["format"] = "starling-checkpoint-1";
+  file.metadata["format"] = kCheckpointFormat;
   file.metadata["step"] = std::to_string(counters.step);
   file.metadata["loss_sum"] = fmt::format("{:a}", counters.loss_sum);
   file.metadata["loss_count"] = std::to_string(counters.loss_count);
@@ -230,9 +231,9 @@ std::vector<std::string> check_resumable(const SafetensorsFile& file, const std:
                                          const nlohmann::json& written_config, int ranks,
                                          DType compute, bool elastic, const DatasetInfo* data) {
   std::vector<std::string> changed;
-  if (metadata(file, source, "format") != "starling-checkpoint-1") {
-    fail(ExitCode::kUsage, "resume", {.file = source},
-         "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
+  if (metadata(file, source, "format") != kCheckpointFormat) {
+    fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: {}",
+         metadata(file, source, "format"), kCheckpointFormat);
   }
   if (metadata(file, source, "ranks") != std::to_string(ranks)) {
     fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},

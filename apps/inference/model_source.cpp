@@ -1,0 +1,279 @@
+#include "apps/inference/model_source.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "apps/inference/checkpoint_file.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kModel = "model.";
+
+bool nothing(const std::string&) { return true; }
+
+/// What an optimizer's state adds to the parameters, and who weighs how much.
+struct MeanRule {
+  std::string state;  ///< "optimizer.average."
+  double weight = 0.0;
+  std::set<std::string> weighted;
+};
+
+MeanRule mean_rule(const SafetensorsFile& first, const std::string& source) {
+  MeanRule rule;
+  const auto entry = first.metadata.find(kMeanMetadata);
+  if (entry == first.metadata.end()) return rule;
+  try {
+    const auto json = nlohmann::json::parse(entry->second);
+    if (json.contains("weighted")) json.at("weighted").get_to(rule.weighted);
+    if (json.contains("state")) {
+      rule.state = "optimizer." + json.at("state").get<std::string>() + ".";
+      json.at("weight").get_to(rule.weight);
+    }
+  } catch (const nlohmann::json::exception&) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = source},
+         "its metadata's entry {} does not say what the ranks' mean is; the file is damaged",
+         kMeanMetadata);
+  }
+  return rule;
+}
+
+/// The bare name of what the model is made of; empty of anything else.
+std::string_view bare_name(std::string_view name, const MeanRule& rule) {
+  if (name.starts_with(kModel)) return name.substr(kModel.size());
+  if (!rule.state.empty() && name.starts_with(rule.state)) return name.substr(rule.state.size());
+  return {};
+}
+
+SafetensorsFile mean_of(const CheckpointFile& checkpoint,
+                        const std::function<bool(const std::string&)>& left_out) {
+  const SafetensorsFile first = checkpoint.read(0, nothing);
+  const MeanRule rule = mean_rule(first, checkpoint.rank_file(0));
+  std::map<std::string, TensorMean> means;
+  const int ranks = std::max(checkpoint.ranks(), 1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string source = checkpoint.rank_file(rank);
+    const SafetensorsFile state = checkpoint.read(rank, [&](const std::string& name) {
+      const std::string bare(bare_name(name, rule));
+      return bare.empty() || (left_out && left_out(bare));
+    });
+    const auto told = state.metadata.find("mean_weight");
+    const double weight =
+        told == state.metadata.end() ? 1.0 : std::strtod(told->second.c_str(), nullptr);
+    for (const auto& [name, own] : state.tensors) {
+      const std::string bare(bare_name(name, rule));
+      const auto [it, fresh] = means.try_emplace(name, own);
+      const FileTensor& form = it->second.form();
+      if ((fresh && rank > 0) || form.dtype != own.dtype || form.shape != own.shape) {
+        fail(ExitCode::kUsage, "checkpoint", {.file = source},
+             "tensor {} is another one than in rank 0's file; needed: files of one checkpoint",
+             name);
+      }
+      it->second.add(own, name.starts_with(kModel) && rule.weighted.contains(bare) ? weight : 1.0);
+    }
+    if (state.tensors.size() != means.size())
+      fail(ExitCode::kUsage, "checkpoint", {.file = source},
+           "has {} of the model's tensors, rank 0's has {}; needed: files of one checkpoint",
+           state.tensors.size(), means.size());
+  }
+  SafetensorsFile result;
+  for (auto& [name, mean] : means) {
+    if (!name.starts_with(kModel)) continue;
+    const std::string bare = name.substr(kModel.size());
+    if (const auto state = means.find(rule.state + bare);
+        !rule.state.empty() && state != means.end()) {
+      for (std::size_t i = 0; i < mean.sums().size(); ++i)
+        mean.sums()[i] += rule.weight * state->second.sums()[i];
+    }
+    result.tensors[bare] = mean.mean(ranks);
+  }
+  for (const auto& [key, value] : first.metadata) {
+    if (key.starts_with("starling.") && key != kMeanMetadata) result.metadata[key] = value;
+  }
+  result.metadata["format"] = "pt";
+  return result;
+}
+
+bool is_checkpoint(const std::string& folder) {
+  std::error_code error;
+  return fs::is_regular_file(fs::path(folder) / "DONE", error) ||
+         fs::is_regular_file(fs::path(folder) / rank_file_name(0), error);
+}
+
+/// A line on a checkpoint that is whole: all that its model is made of has been read.
+std::string text_of_whole(const std::string& folder) {
+  const CheckpointFile checkpoint(folder);
+  const SafetensorsFile mean = mean_of(checkpoint, {});
+  std::string text = fmt::format("the checkpoint of step {}, the mean of its {}", checkpoint.step(),
+                                 counted(checkpoint.ranks(), "rank"));
+  // As training left them: what recalibrates them is training data
+  const auto config = mean.metadata.find("starling.config");
+  const auto json = config == mean.metadata.end()
+                        ? nlohmann::json()
+                        : nlohmann::json::parse(config->second, nullptr, false);
+  const nlohmann::json::json_pointer norms("/sync/batch_norm");
+  if (json.is_object() && json.contains(norms) && json[norms] == "recalibrate")
+    text += ", batch norm's statistics not recalibrated";
+  return text;
+}
+
+/// The step of a run's model file: as it says, or in those of older versions the run's summary.
+std::optional<std::int64_t> step_of_model(const std::string& run, const std::string& file) {
+  const SafetensorsFile model = read_safetensors(file, nullptr, nothing);
+  if (const auto entry = model.metadata.find(kStepMetadata); entry != model.metadata.end())
+    return std::atoll(entry->second.c_str());
+  std::ifstream in(run + "/summary.json");
+  const auto summary = nlohmann::json::parse(in, nullptr, false);
+  if (!summary.is_object() || !summary.contains("steps") || !summary["steps"].is_number_integer())
+    return std::nullopt;
+  return summary["steps"].get<std::int64_t>();
+}
+
+/// "its checkpoints are incomplete: step-3", or a few of its files.
+std::string what_is_there(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const char* part : {"/checkpoints", ""}) {
+    for (auto it = fs::directory_iterator(folder + part, error);
+         !error && it != fs::directory_iterator(); it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (*part != '\0' && !name.starts_with("step-")) continue;
+      names.push_back((*part != '\0' ? "checkpoints/" : "") + shown(name, 40) +
+                      (*part != '\0' && !is_checkpoint(it->path().string()) ? " (incomplete)" : ""));
+    }
+  }
+  if (names.empty()) return "it is empty";
+  std::sort(names.begin(), names.end());
+  constexpr std::size_t kMost = 8;
+  const std::size_t more = names.size() > kMost ? names.size() - kMost : 0;
+  names.resize(names.size() - more);
+  return fmt::format("there are {}{}", fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+}  // namespace
+
+ModelSource find_model(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return {path, ""};
+  const std::string file = (fs::path(path) / "model.safetensors").string();
+  const bool has_file = fs::exists(file, error);
+  if (!has_file && is_checkpoint(path)) return {path, path + ": " + text_of_whole(path)};
+  std::vector<std::int64_t> steps;
+  for (const CheckpointEntry& entry : checkpoints_in(path + "/checkpoints")) {
+    if (entry.complete) steps.push_back(entry.step);
+  }
+  std::optional<std::int64_t> written;
+  if (has_file && !steps.empty()) written = step_of_model(path, file);
+  std::string fault;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (has_file && *step <= written.value_or(INT64_MAX)) break;
+    const std::string folder = checkpoint_path(path, *step);
+    try {
+      return {folder,
+              fmt::format("{}: {}{}", fault.empty() ? path : fault + "; " + path,
+                          text_of_whole(folder),
+                          written ? fmt::format(" (model.safetensors is of step {})", *written)
+                                  : "")};
+    } catch (const Error& damaged) {
+      if (damaged.code() != ExitCode::kUsage) throw;
+      if (fault.empty()) fault = damaged.message();
+    }
+  }
+  if (has_file)
+    return {file, fault.empty() ? "" : fmt::format("{}; taking {}, of step {}", fault, file, *written)};
+  const std::string best = path + "/checkpoints/best/model.safetensors";
+  if (fs::exists(best, error))
+    return {best, fmt::format("{}{}: has no whole checkpoint but its best",
+                              fault.empty() ? "" : fault + "; ", path)};
+  if (!fault.empty())
+    fail(ExitCode::kUsage, "model file", "{}; {} has no other checkpoint that is whole", fault,
+         path);
+  if (fs::exists(file + ".index.json", error))
+    fail(ExitCode::kUsage, "model file",
+         "{} has its model in several files, which model.safetensors.index.json names; needed: one "
+         "file, as save_pretrained() writes it with max_shard_size=\"1TB\"",
+         path);
+  fail(ExitCode::kUsage, "model file",
+       "{} has no model.safetensors, which a run writes at its end, and no complete checkpoint: {}; "
+       "needed: a run's folder, or a file",
+       path, what_is_there(path));
+}
+
+SafetensorsFile read_model(const std::string& path,
+                           const std::function<bool(const std::string&)>& left_out) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return mean_of(CheckpointFile(path), left_out);
+  SafetensorsFile file = read_safetensors(path, nullptr, left_out);
+  const auto format = file.metadata.find("format");
+  if (format != file.metadata.end() && format->second == kCheckpointFormat) {
+    fail(ExitCode::kUsage, "model file",
+         "{}: is one rank's part of a checkpoint, not a model; give the checkpoint's folder", path);
+  }
+  return file;
+}
+
+SafetensorsFile read_model_metadata(const std::string& path) { return read_model(path, nothing); }
+
+TensorMean::TensorMean(const FileTensor& form)
+    : result_{.dtype = form.dtype, .shape = form.shape, .bytes = {}} {
+  if (averages()) sums_.assign(static_cast<std::size_t>(form.shape.elements()), 0.0);
+}
+
+bool TensorMean::averages() const {
+  return result_.dtype == DType::kFloat32 || result_.dtype == DType::kFloat64;
+}
+
+namespace {
+
+template <class T>
+void add_as(const FileTensor& tensor, double weight, std::vector<double>& sums) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    T value;
+    std::memcpy(&value, tensor.bytes.data() + i * sizeof(T), sizeof(T));
+    sums[i] += weight * static_cast<double>(value);
+  }
+}
+
+template <class T>
+void put_as(const std::vector<double>& sums, double count, FileTensor& tensor) {
+  tensor.bytes.resize(sums.size() * sizeof(T));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto value = static_cast<T>(sums[i] / count);
+    std::memcpy(tensor.bytes.data() + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+}  // namespace
+
+void TensorMean::add(const FileTensor& own, double weight) {
+  if (result_.dtype == DType::kFloat32) add_as<float>(own, weight, sums_);
+  if (result_.dtype == DType::kFloat64) add_as<double>(own, weight, sums_);
+  if (!averages() && result_.bytes.empty()) result_.bytes = own.bytes;
+}
+
+FileTensor TensorMean::mean(double count) const {
+  FileTensor result = result_;
+  if (result.dtype == DType::kFloat32) put_as<float>(sums_, count, result);
+  if (result.dtype == DType::kFloat64) put_as<double>(sums_, count, result);
+  return result;
+}
+
+}  // namespace starling
