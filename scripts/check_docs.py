@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Looks at the documentation: words of sentences, widths of lines, links and their anchors.
+"""Looks at the documentation: words of sentences, widths of lines, tables, links and their anchors.
 
 scripts/check_docs.py [PAGE...]       the Markdown pages that git tracks, or these; exit status 2
                                       where a sentence has more than 30 words, a line more than 100
-                                      columns, or a link leads nowhere; where a message of
+                                      columns, or a link leads nowhere; where a table lacks its head
+                                      or cells; where a message of
                                       docs/troubleshooting.md is in no source, or
                                       docs/environment.md lacks a variable or has one too many
 scripts/check_docs.py --stage FOLDER SITE   for scripts/site.sh: pages in FOLDER, FOLDER.yml
@@ -88,6 +89,24 @@ def check_text(page, text):
             count = sum(bool(re.search(r"\w", word)) for word in sentence.split())
             if count > WORDS:
                 fault(page, number, f"a sentence of {count} words; allowed: {WORDS}: {sentence[:60]}…")
+
+
+def check_tables(page, text):
+    """Each table has a head and a line of dashes, and as many cells in each row as its head."""
+    before, cells = "", 0
+    for number, line, kind in lines_of(text):
+        kind = "text" if kind == "table" and not line.rstrip().endswith("|") else kind
+        count = len(re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line).strip().strip("|"))) if kind == "table" else 0
+        dashes = re.fullmatch(r"[|\-: ]+", line.strip()) is not None
+        if kind == "table" and before != "table":
+            cells, start = count, number
+        elif kind == "table" and number == start + 1 and not dashes:
+            fault(page, start, "a table without a head: its second line is none of dashes")
+        if before == "table" and kind != "table" and number == start + 1:
+            fault(page, start, "a table of one line: a blank line before it parts it from its head")
+        if kind == "table" and count != cells:
+            fault(page, number, f"a row of {count} cells; its table has {cells}")
+        before = kind
 
 
 def slug(heading, _=None):
@@ -259,6 +278,7 @@ def main(arguments):
 
         for page in pages:
             check_text(page, text_of(page))
+            check_tables(page, text_of(page))
             check_links(page, text_of(page), text_of)
             if page in OWN:
                 OWN[page](text_of(page))

@@ -31,10 +31,12 @@ class CheckpointFile {
   std::string rank_file(int rank) const;
   /// A rank's whole state: what its own file has, and what it shares, with its own metadata.
   /// Tensors for whose names `left_out` says true are not read.
-  SafetensorsFile read(int rank, const std::function<bool(const std::string&)>& left_out = {}) const;
+  SafetensorsFile read(int rank,
+                       const std::function<bool(const std::string&)>& left_out = {}) const;
 
  private:
-  SafetensorsFile read_file(int rank, const std::function<bool(const std::string&)>& left_out) const;
+  SafetensorsFile read_file(int rank,
+                            const std::function<bool(const std::string&)>& left_out) const;
 
   std::string folder_;
   std::int64_t step_ = 0;

@@ -10,6 +10,7 @@
 #include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/console.h"
+#include "core/core_wait.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/safetensors.h"
@@ -54,7 +55,9 @@ int measure(const MeasureOptions& options) {
                             : std::max(1, usable_cores() / transport->world().local_size());
     settings.spare_cores = cores_of_rank(transport->world().local_size()) > threads;
     const auto backend = open_backend(DeviceType::kCpu, threads);
-    const NetworkModel network = measure_network(*transport, *backend, settings);
+    const CoreWait core_wait;
+    NetworkModel network = measure_network(*transport, *backend, settings);
+    network.noise = core_wait.share();
     together(*transport, [&] {
       if (transport->rank() != 0) return;
       const std::string text = to_json(network);
@@ -62,6 +65,8 @@ int measure(const MeasureOptions& options) {
       write_standard_output(text);
       if (const std::string warning = half_duplex_warning(network); !warning.empty())
         complain("warning: {}", warning);
+      if (const std::string busy = busy_text("warning: ", network.noise); !busy.empty())
+        complain("{}; measure again when the machine is idle", busy);
     });
     return 0;
   } catch (const AgreedError& error) {

@@ -15,6 +15,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/quantity.h"
 #include "kernels/open_backend.h"
 
 namespace starling {
@@ -84,10 +85,10 @@ std::string matrices_text(const PlanOptions& options, const StepModel& step) {
   const double flops = step.matrix_flops();
   if (flops == 0.0) return {};
   const bool assumed = options.update_gflops <= 0.0 && options.step_ms > 0.0;
-  return fmt::format(
-      "an update's products of whole matrices: {:.4g} GFLOP, {:.4g} ms at {:.4g} GFLOP/s{}\n",
-      flops * 1e-9, step.matrix_seconds(flops) * 1e3, step.matrix_flops_per_second * 1e-9,
-      assumed ? " (assumed; --update-gflops says it)" : "");
+  return fmt::format("an update's products of whole matrices: {}, {} at {}{}\n",
+                     quantity(flops, "FLOP"), quantity(step.matrix_seconds(flops), "s"),
+                     quantity(step.matrix_flops_per_second, "FLOP/s"),
+                     assumed ? " (assumed; --update-gflops says it)" : "");
 }
 
 std::string network_text(const NetworkModel& network) {
@@ -97,28 +98,28 @@ std::string network_text(const NetworkModel& network) {
   if (network.hosts() > 1) {
     const double typical = network.typical_link();
     text += fmt::format(
-        "; between hosts {:.4g} Gbit/s{}, {:.4g} us{}", typical / 1.25e8,
+        "; between hosts {}{}, {}{}", quantity(8.0 * typical, "bit/s"),
         network.between.bandwidth < 0.95 * typical
-            ? fmt::format(" (one pair: {:.4g})", network.between.bandwidth / 1.25e8)
+            ? fmt::format(" (one pair: {})", quantity(8.0 * network.between.bandwidth, "bit/s"))
             : "",
-        network.between.latency * 1e6,
+        quantity(network.between.latency, "s"),
         network.between_measured
             ? ""
             : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
     const auto slowest =
         std::min_element(network.host_bandwidth.begin(), network.host_bandwidth.end());
     if (slowest != network.host_bandwidth.end() && *slowest < 0.8 * typical) {
-      text += fmt::format(" (host {}: {:.4g} Gbit/s)", slowest - network.host_bandwidth.begin(),
-                          *slowest / 1.25e8);
+      text += fmt::format(" (host {}: {})", slowest - network.host_bandwidth.begin(),
+                          quantity(8.0 * *slowest, "bit/s"));
     }
   }
   if (network.ranks_per_host > 1 && network.ranks > 1) {
     text += network.direct
                 ? "; parameters read in place inside a host"
-                : fmt::format("; inside a host {:.4g} GB/s, {:.4g} us",
-                              network.inside.bandwidth * 1e-9, network.inside.latency * 1e6);
+                : fmt::format("; inside a host {}, {}", quantity(network.inside.bandwidth, "B/s"),
+                              quantity(network.inside.latency, "s"));
   }
-  return text + fmt::format("; updates move {:.4g} GB/s\n", network.memory_bandwidth * 1e-9);
+  return text + fmt::format("; updates move {}\n", quantity(network.memory_bandwidth, "B/s"));
 }
 
 }  // namespace

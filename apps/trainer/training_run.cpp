@@ -90,6 +90,9 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
               progress_->message(fmt::format("checkpoint of step {} in {}", saved,
                                              CheckpointFolder(folder_).step_folder(saved)));
           }) {
+  if (const std::string disturbed = token_rates_.disturbance();
+      transport_.rank() == 0 && !disturbed.empty())
+    log::warning("{}", disturbed);
   if (config_.state.early_stopping) early_.emplace(*config_.state.early_stopping);
 }
 
@@ -290,6 +293,7 @@ void TrainingRun::emit_metrics() {
                                                    config_.length.accumulate * transport_.size()) /
                                std::max(seconds, 1e-9);
   token_rates_.add_to(posted_);
+  posted_.core_wait = std::exchange(core_wait_, {}).share();
   if (writer_) writer_->write(posted_);
   if (progress_) progress_->update(posted_, config_.data.info.collate().unit());
 }

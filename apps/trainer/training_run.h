@@ -12,6 +12,7 @@
 #include "apps/trainer/state/checkpoint_writer.h"
 #include "apps/trainer/state/early_stopping.h"
 #include "apps/trainer/trainer.h"
+#include "core/core_wait.h"
 
 namespace starling {
 
@@ -79,6 +80,7 @@ class TrainingRun {
   Transport& transport_;
   std::string folder_;
   TokenRates token_rates_;
+  CoreWait core_wait_;
   bool owes_test_ = false;  ///< of the step that has been done
   std::optional<EarlyStopping> early_;
 

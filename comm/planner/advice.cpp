@@ -12,7 +12,9 @@
 
 #include "comm/growth.h"
 #include "comm/mixer.h"
+#include "core/core_wait.h"
 #include "core/error.h"
+#include "core/quantity.h"
 #include "core/text.h"
 #include "topology/mixing.h"
 
@@ -218,8 +220,6 @@ bool faster(const PlannedChoice& a, const PlannedChoice& b) {
   return a.prediction.step < b.prediction.step;
 }
 
-std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); }
-
 std::string reason_for(const Advice& advice) {
   const PlannedChoice& best = advice.choices[advice.best];
   const auto exact = std::find_if(advice.choices.begin(), advice.choices.end(),
@@ -228,7 +228,7 @@ std::string reason_for(const Advice& advice) {
     return fmt::format(
         "{} costs {} of waiting a step, and no topology comes to a loss more than {:.0f} % sooner; "
         "it leaves nothing to mix",
-        best.label(), milliseconds(best.prediction.exposed), (kTie - 1.0) * 100.0);
+        best.label(), quantity(best.prediction.exposed, "s"), (kTie - 1.0) * 100.0);
   }
   const std::string against = exact == advice.choices.end()
                                   ? ""
@@ -244,7 +244,7 @@ std::string reason_for(const Advice& advice) {
   }
   return fmt::format(
       "the network is the limit (waiting {} a step), and it moves few bytes for its mixing{}",
-      milliseconds(best.prediction.exposed), against);
+      quantity(best.prediction.exposed, "s"), against);
 }
 
 /// The best of the choices that differ from this one in the bucket size at most: the fastest, and
@@ -288,7 +288,9 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   register_builtin_algorithms();
   Planner planner(network, bucket_mb);
   Advice advice;
+  advice.noise = std::max(step.noise, network.noise);
   advice.compute = compute_alone(step, network);
+  advice.noise = std::max(step.noise, network.noise);
   advice.product_flops = step.matrix_flops(),
   advice.product_seconds = step.matrix_seconds(advice.product_flops);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
@@ -322,6 +324,7 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
   Advice advice;
   advice.compute = compute_alone(step, network);
+  advice.noise = std::max(step.noise, network.noise);
   advice.product_flops = step.matrix_flops(),
   advice.product_seconds = step.matrix_seconds(advice.product_flops);
   StepModel of = step;
@@ -342,12 +345,29 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   return advice;
 }
 
+std::string disturbance_text(const Advice& advice) {
+  if (advice.noise < kBusy) return {};
+  const PlannedChoice& best = advice.choices[advice.best];
+  std::set<std::string> equals;
+  for (const PlannedChoice& c : advice.choices) {
+    if (c.label() != best.label() && c.seconds() <= best.seconds() * (1.0 + advice.noise))
+      equals.insert(c.label());
+  }
+  constexpr std::size_t kNamed = 4;
+  const std::string others = equals.size() > kNamed ? fmt::format("{} others", equals.size())
+                                                    : fmt::format("{}", fmt::join(equals, ", "));
+  return fmt::format(
+      "disturbed: the machine was busy, and what was measured may be off by {:.0f} %{}; measure "
+      "again when it is idle, or give --step-ms\n",
+      100.0 * advice.noise, equals.empty() ? "" : ", so " + others + " may be as good");
+}
+
 std::string advice_text(const Advice& advice, bool all) {
   std::string text =
-      fmt::format("a step without communication: {}\n", milliseconds(advice.compute));
-  text += fmt::format("  {:<20} {:>9} {:>11} {:>11} {:>13} {:>15} {:>12} {:>10} {:>8}\n", "choice",
-                      "bucket_mb", "step ms", "exposed ms", "MB sent/rank", "MB out of host",
-                      "consensus", "mixing/s", "steps ×");
+      fmt::format("a step without communication: {}\n", quantity(advice.compute, "s"));
+  text += fmt::format("  {:<20} {:>9} {:>10} {:>10} {:>11} {:>11} {:>12} {:>10} {:>8}\n", "choice",
+                      "bucket_mb", "step", "exposed", "sent/rank", "out of host", "consensus",
+                      "mixing/s", "steps ×");
   std::set<std::pair<std::string, std::string>> shown;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     const PlannedChoice& c = advice.choices[i];
@@ -359,26 +379,28 @@ std::string advice_text(const Advice& advice, bool all) {
       continue;
     const std::string rounds = c.rounds_to_consensus ? counted(*c.rounds_to_consensus, "round")
                                                      : fmt::format("×{:.3g}", c.rate);
-    text += fmt::format(
-        "{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10} {:>8.3f}\n",
-        recommended ? "* " : "  ", c.label(), c.bucket_mb, c.prediction.step * 1e3,
-        c.prediction.exposed * 1e3, c.prediction.sent * 1e-6, c.prediction.between_hosts * 1e-6,
-        rounds, std::isinf(c.mixing) ? "exact" : fmt::format("{:.4g}", c.mixing), c.steps);
+    text += fmt::format("{}{:<20} {:>9} {:>10} {:>10} {:>11} {:>11} {:>12} {:>10} {:>8.3f}\n",
+                        recommended ? "* " : "  ", c.label(), plain_number(c.bucket_mb),
+                        quantity(c.prediction.step, "s"), quantity(c.prediction.exposed, "s"),
+                        quantity(c.prediction.sent, "B"), quantity(c.prediction.between_hosts, "B"),
+                        rounds, std::isinf(c.mixing) ? "exact" : plain_number(c.mixing), c.steps);
   }
   const PlannedChoice& best = advice.choices[advice.best];
-  text += fmt::format("recommended: {}, bucket_mb {:.4g}: {}\n", best.label(), best.bucket_mb,
-                      advice.reason);
+  text += fmt::format("recommended: {}, bucket_mb {}: {}\n", best.label(),
+                      plain_number(best.bucket_mb), advice.reason);
+  text += disturbance_text(advice);
   if (advice.methods.empty()) return text;
   text += fmt::format(
       "\nother ways, which change what is computed; to the loss that all-reduce has after a "
-      "step:\n  {:<28} {:<20} {:>9} {:>11} {:>13} "
-      "{:>8} {:>11}\n",
-      "method", "topology", "bucket_mb", "step ms", "MB sent/rank", "steps ×", "ms to loss");
+      "step:\n  {:<28} {:<20} {:>9} {:>10} {:>11} "
+      "{:>8} {:>12}\n",
+      "method", "topology", "bucket_mb", "step", "sent/rank", "steps ×", "time to loss");
   for (const PlannedChoice& c : advice.methods) {
-    text += fmt::format("  {:<28} {:<20} {:>9.4g} {:>11.4g} {:>13.4g} {:>8} {:>11}\n", c.method(),
-                        c.topology.empty() ? "-" : c.topology, c.bucket_mb, c.prediction.step * 1e3,
-                        c.prediction.sent * 1e-6, c.known() ? fmt::format("{:.3f}", c.steps) : "?",
-                        c.known() ? fmt::format("{:.4g}", c.seconds() * 1e3) : "?");
+    text += fmt::format("  {:<28} {:<20} {:>9} {:>10} {:>11} {:>8} {:>12}\n", c.method(),
+                        c.topology.empty() ? "-" : c.topology, plain_number(c.bucket_mb),
+                        quantity(c.prediction.step, "s"), quantity(c.prediction.sent, "B"),
+                        c.known() ? fmt::format("{:.3f}", c.steps) : "?",
+                        c.known() ? quantity(c.seconds(), "s") : "?");
   }
   if (!advice.methods.back().known())
     text += "?: what it costs in learning has not been measured\n";
@@ -421,6 +443,7 @@ nlohmann::ordered_json row_of(const PlannedChoice& c) {
 std::string advice_json(const Advice& advice) {
   nlohmann::ordered_json result;
   result["compute_ms"] = advice.compute * 1e3;
+  result["noise"] = advice.noise;
   result["update_products"] = {{"gflop", advice.product_flops * 1e-9},
                                {"ms", advice.product_seconds * 1e3}};
   result["choices"] = nlohmann::ordered_json::array();

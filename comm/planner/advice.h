@@ -56,6 +56,7 @@ struct Advice {
   /// Of an update's products of whole matrices (Muon), and the seconds of `compute` that they take
   double product_flops = 0.0;
   double product_seconds = 0.0;
+  double noise = 0.0;  ///< of what was measured, the larger of StepModel's and NetworkModel's
 };
 
 /// Bucket sizes that are tried where none is given, in MiB.
@@ -76,6 +77,9 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
                   const NetworkModel& network, const StepModel& step,
                   const std::vector<double>& bucket_mb);
 
+/// A line where the machine was busy while it was measured, with what may be as good as the best;
+/// else empty.
+std::string disturbance_text(const Advice& advice);
 /// The table, the recommendation and its reason, as text: every choice, or one row for each
 /// topology.
 std::string advice_text(const Advice& advice, bool all);

@@ -110,6 +110,7 @@ std::string to_json(const NetworkModel& model) {
   result["direct"] = model.direct;
   result["spare_cores"] = model.spare_cores;
   result["both_directions"] = model.both_directions;
+  result["noise"] = model.noise;
   return result.dump(2) + "\n";
 }
 
@@ -140,9 +141,10 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
       reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
-  // This key is younger than the rest.
+  // These keys are younger than the rest.
   if (json.contains("sum_bandwidth_gbs"))
     model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;
+  if (json.contains("noise")) model.noise = reader.number("noise", 0);
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;
   model.message_cpu = reader.number("message_cpu_ns_per_byte", 0) * 1e-9;
   model.direct = reader.flag("direct");

@@ -36,6 +36,7 @@ struct NetworkModel {
   double message_cpu = 4e-10;        ///< seconds of a core per byte sent or received between hosts
   /// Ranks of one host read each other's parameters where they lie
   bool direct = true;
+  double noise = 0.0;       ///< while it was measured: the part that threads waited for a core
   bool spare_cores = true;  ///< communication has cores of its own
 
   int hosts() const { return (ranks + ranks_per_host - 1) / ranks_per_host; }

@@ -36,6 +36,9 @@ struct StepModel {
   double matrix_flops_per_second = 0.0;  ///< that products of an update reach; 0: they take no time
   /// Bytes on the wire per byte of parameters that gossip exchanges; 0.5: fp32 as bf16
   double gossip_wire = 1.0;
+  /// How far times may be off that were measured on a busy machine, as a part of them: by how much
+  /// passes differed, or the part of the time that threads waited for a core
+  double noise = 0.0;
   bool gossip_whole = false;  ///< every neighbour gets all of it, see costs_of()
   void exchange_by(const MixerKind& mixer);
   /// Arithmetic of all tensors' updates.

@@ -19,6 +19,11 @@ printf '# A page\n\n[one](nowhere.md), [two](good.md#b-page), `[no](link.md)`\n'
 check "links that lead nowhere" 2 'nowhere.md, which is not there' "$docs" "$work/links.md"
 verify "an anchor that is not there" grep -q 'good.md#b-page, which has no such heading' .stderr
 verify "no more than these" grep -q '1 pages: 2 faults' .stdout
+printf '| a | b |\n|---|---|\n| `x\|y` | 1 |\n\n| c | 2 |\n\n| a | b |\n| 1 | 2 |\n\n| a | b |\n|---|---|\n| 1 |\n' >tables.md
+check "a table that a blank line parts" 2 'tables.md:5: a table of one line' "$docs" "$work/tables.md"
+verify "one without a head" grep -q 'tables.md:7: a table without a head' .stderr
+verify "a row that lacks a cell" grep -q 'tables.md:12: a row of 1 cells; its table has 2' .stderr
+verify "no more than these" grep -q '1 pages: 3 faults' .stdout
 mkdir site
 echo '<a href="b.html#x">b</a><a href="c.html">c</a><img src="d.png">' >site/a.html
 echo '<p id="y">b</p>' >site/b.html

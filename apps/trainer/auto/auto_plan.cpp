@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/quantity.h"
 #include "kernels/open_backend.h"
 
 namespace starling {
@@ -100,11 +101,12 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
     }
     const PlannedChoice& choice = advice.choices[advice.best];
     text = fmt::format(
-        "auto: {}, bucket_mb {:.4g}: predicted {:.4g} ms a step, {:.4g} ms of it waiting; "
-        "computation alone {:.4g} ms\n",
-        choice.label(), choice.bucket_mb, choice.prediction.step * 1e3,
-        choice.prediction.exposed * 1e3, advice.compute * 1e3);
+        "auto: {}, bucket_mb {}: predicted {} a step, {} of it waiting; computation alone {}\n",
+        choice.label(), plain_number(choice.bucket_mb), quantity(choice.prediction.step, "s"),
+        quantity(choice.prediction.exposed, "s"), quantity(advice.compute, "s"));
     if (config.sync.auto_topology) text += fmt::format("auto: {}\n", advice.reason);
+    if (const std::string disturbed = disturbance_text(advice); !disturbed.empty())
+      text += "auto: " + disturbed;
     nlohmann::json figures{{"algorithm", choice.algorithm},
                            {"topology", choice.label()},
                            {"bucket_mb", choice.bucket_mb},

@@ -8,6 +8,7 @@
 #include "apps/trainer/report/floor.h"
 #include "comm/bucket.h"
 #include "core/autograd.h"
+#include "core/core_wait.h"
 #include "core/operations/updates.h"
 
 namespace starling {
@@ -131,6 +132,7 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
   model.allocate(backend, config.device.dtype, config.device.compute);
   model.initialise(config.seed);
   model.refresh_low();
+  const CoreWait core_wait;
   std::vector<PassTimes> passes;
   {
     const Batch batch = empty_batch(config.task->tensors(), backend, config.length.batch_size,
@@ -152,6 +154,9 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
   const PassTimes& middle = passes[passes.size() / 2];
   const auto groups = static_cast<double>(config.length.accumulate);
   StepModel step = untimed_step(config, trace);
+  const auto whole = [](const PassTimes& pass) { return pass.forward + pass.backward; };
+  step.noise =
+      std::max(core_wait.share(), (whole(passes.back()) - whole(passes.front())) / whole(middle));
   step.matrix_flops_per_second = matrix_rate(config, backend);
   // All but the last micro-batch of a step are computation before the first gradient is ready.
   step.forward = middle.forward + (groups - 1.0) * (middle.forward + middle.backward);

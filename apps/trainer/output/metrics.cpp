@@ -87,6 +87,7 @@ void MetricsWriter::write(const MetricsLine& line) {
   if (line.slowest_rank) json["slowest_rank"] = *line.slowest_rank;
   put("slowest_rank_ms", line.slowest_rank_ms, "slowest_rank_ms");
   put("fastest_rank_ms", line.fastest_rank_ms, "fastest_rank_ms");
+  put("core_wait", line.core_wait, "core_wait");
   put("bytes_sent", line.bytes_sent, nullptr);
   if (!line.rank_wait_ms.empty()) json["rank_wait_ms"] = line.rank_wait_ms;
   for (const MetricValue& metric : line.test)

@@ -20,6 +20,7 @@ struct MetricsLine {
   /// Rank that worked longest, of several; waits for others not counted
   std::optional<std::int64_t> slowest_rank;
   std::optional<double> slowest_rank_ms, fastest_rank_ms;
+  std::optional<double> core_wait;   ///< CoreWait::share() since the last line, of rank 0
   std::optional<double> bytes_sent;  ///< by all ranks, since the run's first step
   std::vector<double> rank_wait_ms;  ///< wait_ms of each rank
   std::vector<MetricValue> test;     ///< an evaluation's

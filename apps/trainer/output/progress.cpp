@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/console.h"
+#include "core/core_wait.h"
 
 namespace starling {
 namespace {
@@ -78,13 +79,17 @@ Progress::~Progress() {
 
 void Progress::update(const MetricsLine& line, std::string_view unit) {
   const bool tokens = line.tokens_per_second.has_value();
-  update(line.step,
-         fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} {}/s{}", line.epoch, *line.loss,
-                     *line.lr, tokens ? *line.tokens_per_second : *line.samples_per_second,
-                     tokens ? "tokens" : unit,
-                     line.model_flop_utilization
-                         ? fmt::format("  MFU {:.1f}%", 100.0 * *line.model_flop_utilization)
-                         : ""));
+  update(
+      line.step,
+      fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} {}/s{}{}", line.epoch, *line.loss,
+                  *line.lr, tokens ? *line.tokens_per_second : *line.samples_per_second,
+                  tokens ? "tokens" : unit,
+                  line.model_flop_utilization
+                      ? fmt::format("  MFU {:.1f}%", 100.0 * *line.model_flop_utilization)
+                      : "",
+                  line.core_wait.value_or(0.0) >= kBusy
+                      ? fmt::format("  cores taken {:.0f}%", 100.0 * *line.core_wait)
+                      : ""));
 }
 
 void Progress::update(std::int64_t done, std::string_view details) {

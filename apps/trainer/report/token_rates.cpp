@@ -10,6 +10,7 @@
 
 #include "apps/trainer/report/ceilings.h"
 #include "apps/trainer/report/floor.h"
+#include "core/core_wait.h"
 #include "core/host.h"
 #include "core/text.h"
 #include "kernels/open_backend.h"
@@ -24,12 +25,15 @@ ProductPeak product_peak(Backend& backend, DType compute, bool tf32) {
   constexpr std::int64_t kMostSide = 8192;
   constexpr double kLongEnough = 2e-3;  // seconds
   constexpr int kRuns = 5;
+  const CoreWait core_wait;
   for (std::int64_t side = 512;; side *= 2) {
     const double flops = 2.0 * static_cast<double>(side) * static_cast<double>(side * side),
                  seconds = product_seconds(backend, compute, side, 1, kRuns);
     if (seconds >= kLongEnough || side == kMostSide)
       return {flops / seconds,
-              fmt::format("products of {0}×{0} matrices in {1}, measured here", side, in)};
+              fmt::format("products of {0}×{0} matrices in {1}, measured here{2}", side, in,
+                          busy_text(" while ", core_wait.share())),
+              core_wait.share()};
   }
 }
 
@@ -44,6 +48,10 @@ TokenRates::TokenRates(const TrainConfig& config, double target_flops, Backend& 
 std::optional<double> TokenRates::utilization(double tokens_per_second) const {
   if (flops_ == 0.0) return std::nullopt;
   return tokens_per_second * flops_ / (peak_.flops_per_second * ranks_);
+}
+
+std::string TokenRates::disturbance() const {
+  return busy_text("MFU may come out too high, as its peak was measured while ", peak_.core_wait);
 }
 
 void TokenRates::add_to(MetricsLine& line) const {
@@ -78,6 +86,7 @@ std::string token_text(const TrainConfig& config, const RankLayout& site, double
                                                 : std::max(1, cores_of_rank(site.ranks_per_node));
   const auto backend = open_backend(DeviceType::kCpu, threads);
   const DType compute = config.pass_shape().activations();
+  const CoreWait core_wait;
   const Ceilings here = measured_ceilings(*backend, compute, kCopy, kSide);
   const double peak = here.flops(compute, false);
   std::vector<OperationWork> work;
@@ -89,10 +98,11 @@ std::string token_text(const TrainConfig& config, const RankLayout& site, double
          fmt::format(
              "tokens a second expected, a rank with {}: about {:.0f}, at most {:.0f} by arithmetic "
              "alone; measured here: products of {}×{} in {} at {:.1f} GFLOP/s, copies at {:.1f} "
-             "GB/s\n",
+             "GB/s{}\n",
              counted(threads, "thread"),
              of_step / floor_of(work, peak, here.bytes_per_second).seconds, peak / flops, kSide,
-             kSide, name_of(compute), 1e-9 * peak, 1e-9 * here.bytes_per_second);
+             kSide, name_of(compute), 1e-9 * peak, 1e-9 * here.bytes_per_second,
+             busy_text(", while ", core_wait.share()));
 }
 
 }  // namespace starling

@@ -14,6 +14,7 @@ namespace starling {
 struct ProductPeak {
   double flops_per_second = 0.0;
   std::string of;
+  double core_wait = 0.0;  ///< CoreWait::share() of the measurement
 };
 /// As measured before, of a device that has ceilings; otherwise measured now, in some hundredths of
 /// a second: the fastest of a few products of square matrices, so large that one takes a while.
@@ -25,6 +26,8 @@ ProductPeak product_peak(Backend& backend, DType compute, bool tf32);
 class TokenRates {
  public:
   TokenRates(const TrainConfig& config, double target_flops, Backend& backend, int ranks);
+  /// Where others kept the machine busy while the peak was measured: what that means. Else empty.
+  std::string disturbance() const;
   void add_to(MetricsLine& line) const;
   void add_to(nlohmann::json& summary) const;
 
