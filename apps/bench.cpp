@@ -142,10 +142,8 @@ int run_bench(int argc, char** argv) {
       add("floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
   floor->add_option("config", floor_settings.config,
                     "a config; without one, the rows that docs/gpu-proof.md has goals for");
-  floor
-      ->add_option("--set", floor_settings.settings,
-                   "KEY=VALUE changes the config, as in starling-train")
-      ->allow_extra_args(false);
+  add_list(*floor, "--set", floor_settings.settings,
+           "KEY=VALUE changes the config, as in starling-train");
   floor
       ->add_option("--batch", floor_settings.batch,
                    "samples of a micro-batch instead of the config's")

@@ -259,8 +259,8 @@ int run_predict(int argc, char** argv) {
   app.add_option("model", options.model,
                  "a run's folder, its model.safetensors, or a checkpoint's folder")
       ->required();
-  app.add_option("pictures", options.inputs,
-                 "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows");
+  add_list(app, "pictures", options.inputs,
+           "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows");
   app.add_option("--top", options.top, "how many classes a line names")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
@@ -297,9 +297,8 @@ int run_predict(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--plugin", options.inference.plugins,
-                 "shared library with a layer or model that is not built in")
-      ->allow_extra_args(false);
+  add_list(app, "--plugin", options.inference.plugins,
+           "shared library with a layer or model that is not built in");
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   if (!options.prompt && options.inputs.empty())
     fail(ExitCode::kUsage, "predict",

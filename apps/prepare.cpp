@@ -103,10 +103,11 @@ int run_tokens(const TokensOptions& options) {
   }
   answer(fmt::format(
       "{} for training + {} for tests, of a vocabulary of {}, in {}; {:.2f} bytes "
-      "of text a token\n",
+      "of text a token{}\n",
       counted(report.train_tokens, "token"), report.val_tokens, report.vocab, options.destination,
-      static_cast<double>(report.text_bytes) /
-          static_cast<double>(report.train_tokens + report.val_tokens)));
+      static_cast<double>(report.count.bytes) /
+          static_cast<double>(report.train_tokens + report.val_tokens),
+      report.count.text()));
   return 0;
 }
 
@@ -233,9 +234,8 @@ int run_prepare(int argc, char** argv) {
   TokensOptions tokens;
   CLI::App* of_text =
       app.add_subcommand("tokens", "texts become train.bin, val.bin and meta.json in DEST");
-  of_text
-      ->add_option("FILE", tokens.texts,
-                   "texts, or folders of texts, and last DEST: the folder for the tokens")
+  add_list(*of_text, "FILE", tokens.texts,
+           "texts, or folders of texts, and last DEST: the folder for the tokens")
       ->required()
       ->expected(2, -1)
       ->option_text("... DEST");
@@ -253,21 +253,27 @@ int run_prepare(int argc, char** argv) {
                    "share of the tokens, at the end, that is for tests")
       ->check(CLI::Range(0.0, 0.999999))
       ->capture_default_str();
+  of_text->add_option("--field", tokens.field,
+                      "files are JSON lines, and this field of each line is a text");
+  of_text->add_option("--separator", tokens.separator,
+                      "a token behind each text, such as '<|endoftext|>' (default: none)");
   of_text->add_option("--threads", options.threads, "that work (default: all cores)")
       ->check(CLI::Range(1, 1024));
 
   TokenizerOptions trained;
   CLI::App* trains =
       app.add_subcommand("tokenizer", "trains a tokenizer (byte-level BPE) of texts");
-  trains->add_option("FILE", trained.texts, "texts, or folders of texts")
+  add_list(*trains, "FILE", trained.texts, "texts, or folders of texts")
       ->required()
       ->option_text("...");
   trains->add_option("--vocab", trained.vocab, "tokens in all")
       ->check(CLI::Range(256, 1 << 20))
       ->capture_default_str();
   trains->add_option("--out", trained.out, "tokenizer.json for it")->required();
-  trains->add_option("--special", trained.special,
-                     "a token of its own, such as '<|endoftext|>'; may be given again");
+  add_list(*trains, "--special", trained.special,
+           "a token of its own, such as '<|endoftext|>'; may be given again");
+  trains->add_option("--field", trained.field,
+                     "files are JSON lines, and this field of each line is a text");
   trains->add_option("--pattern", trained.pattern, "how texts are divided into words")
       ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}))
       ->capture_default_str();

@@ -23,7 +23,7 @@ int report(int argc, char** argv) {
   std::string out = "report.html";
   bool text = false, watch = false;
   int port = 0;
-  app.add_option("runs", folders, "folders of runs")->required()->type_name("RUN");
+  add_list(app, "runs", folders, "folders of runs")->required()->type_name("RUN");
   CLI::Option* to =
       app.add_option("--out", out, "the HTML file")->capture_default_str()->type_name("FILE");
   CLI::Option* as_text =

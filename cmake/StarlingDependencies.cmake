@@ -11,6 +11,16 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(ZLIB REQUIRED)
+# Packed files that are read. Without zstd's header, for which the source looks, those of .zst are
+# refused by name.
+add_library(starling_packing INTERFACE)
+target_link_libraries(starling_packing INTERFACE ZLIB::ZLIB)
+find_path(ZSTD_INCLUDE_DIR zstd.h)
+find_library(ZSTD_LIBRARY zstd)
+if(ZSTD_INCLUDE_DIR AND ZSTD_LIBRARY)
+  target_include_directories(starling_packing SYSTEM INTERFACE ${ZSTD_INCLUDE_DIR})
+  target_link_libraries(starling_packing INTERFACE ${ZSTD_LIBRARY})
+endif()
 find_package(JPEG REQUIRED)  # libjpeg-turbo: cropped and scaled decoding
 find_package(PNG REQUIRED)
 if(STARLING_OPENMP)

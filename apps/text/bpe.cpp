@@ -183,7 +183,10 @@ class Bpe final : public Tokenizer {
     byte_.fill(-1);
     for (std::size_t t = 0; t < parts_.tokens.size(); ++t) {
       const std::string& bytes = parts_.tokens[t];
-      if (bytes.empty() || (is_added[t] && !made[t] && bytes.size() > 1)) continue;
+      // A found token is no word's; a byte may be found where its letter is what is looked for
+      if (bytes.empty() || (is_added[t] && !made[t] &&
+                            bytes != letter_of_byte(static_cast<unsigned char>(bytes[0]))))
+        continue;
       const auto token = static_cast<std::int32_t>(t);
       std::int32_t* const byte = &byte_[static_cast<unsigned char>(bytes[0])];
       if (bytes.size() == 1 && *byte < 0) *byte = token;
@@ -201,7 +204,8 @@ class Bpe final : public Tokenizer {
 
   std::int64_t vocab() const override { return static_cast<std::int64_t>(parts_.tokens.size()); }
   std::string_view bytes_of(std::int32_t token) const override {
-    return parts_.tokens[static_cast<std::size_t>(token)];
+    const auto at = static_cast<std::size_t>(token);  // large where it is negative
+    return at < parts_.tokens.size() ? std::string_view(parts_.tokens[at]) : std::string_view();
   }
   std::string text() const override { return huggingface(); }
   std::string huggingface() const override {

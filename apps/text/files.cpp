@@ -176,6 +176,20 @@ void read_division(const Part& part, BpeParts& parts, bool& letters, int depth) 
   }
 }
 
+void read_added(const Part& part, std::size_t at, bool late, BpeParts& parts) {
+  BpeParts::Added added{.token = static_cast<std::int32_t>(at),
+                        .content = part.text("content"),
+                        .left_blanks = part.flag("lstrip", false),
+                        .right_blanks = part.flag("rstrip", false),
+                        .late = part.flag("normalized", late)};
+  if (part.flag("single_word", false)) part.wrong("single_word", "false");
+  if (added.content.empty()) part.wrong("content", "a text of one character or more");
+  if (at >= parts.tokens.size()) parts.tokens.resize(at + 1);
+  parts.tokens[at] = added.content;
+  std::erase_if(parts.added, [&](const auto& other) { return other.token == added.token; });
+  parts.added.push_back(std::move(added));
+}
+
 void read_added(const json& list, BpeParts& parts, const std::string& source) {
   if (list.is_null()) return;
   if (!list.is_array()) refuse(source, "added_tokens", "is no list; needed: a list of objects");
@@ -184,17 +198,72 @@ void read_added(const json& list, BpeParts& parts, const std::string& source) {
     const json& number = part["id"];
     if (!number.is_number_unsigned() || number >= kMostTokens)
       part.wrong("id", "the token's number");
-    const auto at = number.get<std::size_t>();
-    BpeParts::Added added{.token = static_cast<std::int32_t>(at),
-                          .content = part.text("content"),
-                          .left_blanks = part.flag("lstrip", false),
-                          .right_blanks = part.flag("rstrip", false),
-                          .late = part.flag("normalized", true)};
-    if (part.flag("single_word", false)) part.wrong("single_word", "false");
-    if (added.content.empty()) part.wrong("content", "a text of one character or more");
-    if (at >= parts.tokens.size()) parts.tokens.resize(at + 1);
-    parts.tokens[at] = added.content;
-    parts.added.push_back(std::move(added));
+    read_added(part, number.get<std::size_t>(), true, parts);
+  }
+}
+
+/// What lies beside vocab.json and merges.txt: tokens that were added, and how they are found.
+void read_beside(const std::string& folder, Numbers numbers, BpeParts& parts) {
+  const auto find = [&](const char* name) {
+    const RegularFile there(folder + name);
+    return there.fault().empty() ? parse_json(whole_file(folder + name), folder + name) : json();
+  };
+  const std::string source = folder + "tokenizer_config.json", list = folder + "added_tokens.json";
+  const json config = find("tokenizer_config.json"), added = find("added_tokens.json");
+  const json none = json::object();
+  const Part settings(config.is_null() ? none : config, source, "");
+  const json& type = settings["tokenizer_class"];
+  if (type.is_string()) {
+    const auto name = type.get<std::string>();
+    const auto same = {"GPT2", "Roberta", "Bart", "Longformer", "CodeGen", "PreTrainedTokenizer"};
+    if (std::none_of(same.begin(), same.end(), [&](auto one) { return name.starts_with(one); }))
+      settings.wrong("tokenizer_class",
+                     "GPT2Tokenizer, as vocab.json does not say how others divide texts; give "
+                     "their tokenizer.json");
+  }
+  if (settings.flag("add_prefix_space", false)) settings.wrong("add_prefix_space", "false");
+  // Where both are there, transformers takes the first of these
+  std::vector<std::pair<std::size_t, json>> tokens;
+  const json& decoder = settings["added_tokens_decoder"];
+  const bool decodes = decoder.is_object();
+  const json& given = decodes ? decoder : added.is_object() ? added : none;
+  const std::string& file = decodes ? source : list;
+  if (!decodes && !added.is_null() && !added.is_object())
+    refuse(list, "", "is no object of tokens and their numbers; needed: one");
+  for (const auto& [key, value] : given.items()) {
+    const std::string& name = key;
+    const json number = decodes ? json::parse(name, nullptr, false) : value;
+    if (!number.is_number_unsigned() || number >= kMostTokens)
+      refuse(file, shown(name), "has no number; needed: 0 to {}", kMostTokens - 1);
+    tokens.emplace_back(number.get<std::size_t>(), decodes ? value : json{{"content", name}});
+  }
+  std::stable_sort(tokens.begin(), tokens.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [number, value] : tokens) {
+    const Part part(value, file, std::to_string(number));
+    const std::string content = part.text("content");
+    const auto known = numbers.find(content);
+    // transformers gives each the next number, whatever the file says
+    const std::size_t right =
+        known != numbers.end() ? static_cast<std::size_t>(known->second) : parts.tokens.size();
+    if (number != right)
+      refuse(file, shown(content), "has the number {}; needed: {}", number, right);
+    read_added(part, number, false, parts);
+    numbers.emplace(content, static_cast<std::int32_t>(number));
+  }
+  const json map = find("special_tokens_map.json");
+  for (const auto& [name, specials] :
+       {std::pair("special_tokens_map.json", &map), {"tokenizer_config.json", &config}}) {
+    if (!specials->is_object()) continue;
+    for (const auto& [key, value] : specials->items()) {
+      if (!key.ends_with("_token") && key != "additional_special_tokens") continue;
+      for (const json& one : value.is_array() ? value : json::array({value})) {
+        const json content = one.is_object() ? one.value("content", json()) : one;
+        if (!content.is_string() || numbers.contains(content.get<std::string>())) continue;
+        refuse(folder + name, key, "'{}' has no number; needed: one in added_tokens.json",
+               shown(content.get<std::string>()));
+      }
+    }
   }
 }
 
@@ -271,6 +340,7 @@ BpeParts read_vocab_and_merges(const json& vocab, const std::string& path) {
     parts.added.push_back({.token = static_cast<std::int32_t>(t), .content = parts.tokens[t]});
   }
   parts.divisions.push_back({known_pattern("gpt2"), true});
+  read_beside(folder, numbers, parts);
   return parts;
 }
 

@@ -28,7 +28,8 @@ class Bytes final : public Tokenizer {
     }
   }
   std::string_view bytes_of(std::int32_t token) const override {
-    return {&all_[static_cast<std::size_t>(token)], 1};
+    const auto at = static_cast<std::size_t>(token);
+    return at < all_.size() ? std::string_view(&all_[at], 1) : std::string_view();
   }
   std::string text() const override { return "bytes"; }
   std::string huggingface() const override {

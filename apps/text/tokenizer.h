@@ -38,7 +38,8 @@ class Tokenizer {
   using Loop = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>&)>;
   using Sink = std::function<void(std::span<const std::int32_t> tokens, std::size_t bytes)>;
   virtual void encode(std::string_view text, const Loop& loop, const Sink& sink) const = 0;
-  /// The bytes that a token stands for.
+  /// The bytes that a token stands for; none for a number that it has not, as those that a model
+  /// has room for beyond the tokenizer's.
   virtual std::string_view bytes_of(std::int32_t token) const = 0;
   /// All of it as a text that parse() takes: `bytes`, or as huggingface() has it.
   virtual std::string text() const = 0;

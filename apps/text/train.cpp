@@ -9,6 +9,8 @@
 
 #include "apps/text/bpe.h"
 #include "apps/text/unicode.h"
+#include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -104,6 +106,23 @@ class PairCounts {
 
 }  // namespace
 
+void check_special_tokens(const std::vector<std::string>& special) {
+  for (auto it = special.begin(); it != special.end(); ++it) {
+    const auto refuse = [&](const char* why) {
+      fail(ExitCode::kUsage, "tokenizer",
+           "the special token '{}' {}; needed: a text of its own, such as <|endoftext|>",
+           shown(*it), why);
+    };
+    const std::string bytes = bytes_of_letters(unicode::repaired(*it));
+    if (it->empty()) refuse("is empty");
+    if (unicode::valid_bytes(*it) != it->size()) refuse("is not UTF-8");
+    if (std::find(special.begin(), it, *it) != it) refuse("is given twice");
+    if (it->size() == 1 || bytes.size() == 1)
+      refuse("is a byte, or the letter that stands for one");
+    if (bytes != *it) refuse("is written in letters that stand for other bytes in tokenizer.json");
+  }
+}
+
 BpeTrainer::BpeTrainer(const std::string& pattern)
     : pattern_(known_pattern(pattern)), division_{Pattern(pattern_, "--pattern"), true} {}
 
@@ -150,8 +169,15 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
     byte_tokens[static_cast<std::size_t>(byte)] = static_cast<std::int32_t>(parts.tokens.size());
     parts.tokens.emplace_back(1, static_cast<char>(byte));
   }
+  // By what the file calls them: a special token is not another of the same bytes
+  const auto name_of = [](std::string_view text) {
+    std::string name;
+    for (const char byte : text) name += letter_of_byte(static_cast<unsigned char>(byte));
+    return name;
+  };
   for (std::size_t t = 0; t < parts.tokens.size(); ++t)
-    numbers.emplace(parts.tokens[t], static_cast<std::int32_t>(t));
+    numbers.emplace(t < special.size() ? special[t] : name_of(parts.tokens[t]),
+                    static_cast<std::int32_t>(t));
 
   std::vector<PairCounts::Word> words;
   for (const auto& [text, count] : counts_) {
@@ -167,7 +193,8 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
          pairs.next(kLeast, left, right)) {
     const auto at = [&](std::int32_t token) { return static_cast<std::size_t>(token); };
     std::string both = parts.tokens[at(left)] + parts.tokens[at(right)];
-    const auto [it, is_new] = numbers.emplace(both, static_cast<std::int32_t>(parts.tokens.size()));
+    const auto [it, is_new] =
+        numbers.emplace(name_of(both), static_cast<std::int32_t>(parts.tokens.size()));
     if (is_new) parts.tokens.push_back(std::move(both));
     parts.merges.push_back({left, right, it->second});
     pairs.merge(left, right, it->second);

@@ -13,6 +13,11 @@
 
 namespace starling {
 
+/// Error(kUsage) for special tokens of which no file of Hugging Face's could keep both what they
+/// are and what else it has: one that is given twice, empty, no UTF-8, a byte, or written in the
+/// letters that stand for other bytes.
+void check_special_tokens(const std::vector<std::string>& special);
+
 /// Makes a tokenizer of byte-level BPE from texts: again and again the two tokens that stand beside
 /// each other most often become one; of equally frequent ones those of the lowest numbers, as in
 /// Hugging Face's BpeTrainer. The same texts give the same tokenizer on any number of threads.

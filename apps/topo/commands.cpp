@@ -4,6 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "apps/trainer/output/arguments.h"
 #include "core/config.h"
 #include "core/error.h"
 
@@ -21,8 +22,7 @@ void add_topology_options(CLI::App& command, TopologyChoice& choice) {
       .add_option("--ranks-per-node", choice.ranks_per_node, "consecutive ranks that share a node")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command.add_option("--set", choice.settings, "a key of the topology, as KEY=VALUE (repeatable)")
-      ->allow_extra_args(false);
+  add_list(command, "--set", choice.settings, "a key of the topology, as KEY=VALUE (repeatable)");
 }
 
 ChosenTopology choose_topology(const TopologyChoice& choice) {

@@ -157,8 +157,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->check(CLI::IsMember(mixers().names()));
   command->add_option("--model", options.model,
                       "a trainer's config: its tensors, and the time of a step measured here");
-  command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")
-      ->allow_extra_args(false);
+  add_list(*command, "--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)");
   positive("--step-ms", options.step_ms,
            "time of one rank's forward and backward pass (default: measured here, or 100)");
   positive("--parameters", options.parameters_millions,

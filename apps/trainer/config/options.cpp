@@ -26,9 +26,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_flag("--version", options.version, "print version, commit and libraries");
   app.add_option("config", options.config,
                  "the config, a JSON file; with --resume it may be left out");
-  app.add_option("--set", options.settings,
-                 "key.path=value: change a config key; the value is JSON or a plain string")
-      ->allow_extra_args(false);
+  add_list(app, "--set", options.settings,
+           "key.path=value: change a config key; the value is JSON or a plain string");
   app.add_option("--output", options.output,
                  "folder for the run's files (default: runs/<config name>-<time>)");
   app.add_option("--resume", options.resume,

@@ -7,11 +7,19 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#if __has_include(<zstd.h>)
+#define STARLING_ZSTD
+#include <zstd.h>
+#endif
 
 #include "core/error.h"
 #include "core/file_io.h"
@@ -119,43 +127,147 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-PlainOrGzipReader::PlainOrGzipReader(std::string path) : path_(std::move(path)) {
+class PackedFile::Source {
+ public:
+  virtual ~Source() = default;
+  /// Writes up to `count` bytes, fewer only at the end; how many they are.
+  virtual std::size_t read(std::uint8_t* to, std::size_t count) = 0;
+  virtual std::uint64_t position() const = 0;
+};
+
+/// zlib's files, which takes what is not packed as it is.
+class PackedFile::Gzip final : public Source {
+ public:
+  Gzip(RegularFile& file, const std::string& path)
+      : path_(path), file_(::gzdopen(file.descriptor(), "rb")) {
+    if (!file_) fail(ExitCode::kUsage, "data", "cannot open {}: out of memory", path);
+    file.release();
+    ::gzbuffer(file_, 256 * 1024);
+  }
+  ~Gzip() override { ::gzclose(file_); }
+  Gzip(const Gzip&) = delete;
+  Gzip& operator=(const Gzip&) = delete;
+
+  std::size_t read(std::uint8_t* to, std::size_t count) override {
+    const int got = ::gzread(file_, to, static_cast<unsigned>(count));
+    if (got == static_cast<int>(count)) return count;
+    // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or
+    // is damaged says so here.
+    int code = Z_OK;
+    const char* reason = ::gzerror(file_, &code);
+    if (code == Z_ERRNO)
+      fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
+    if (code != Z_OK && code != Z_STREAM_END) {
+      fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again", path_,
+           code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
+    }
+    return static_cast<std::size_t>(got);
+  }
+  std::uint64_t position() const override {
+    return static_cast<std::uint64_t>(std::max<z_off_t>(::gzoffset(file_), 0));
+  }
+
+ private:
+  std::string path_;
+  gzFile file_;
+};
+
+#ifdef STARLING_ZSTD
+class PackedFile::Zstd final : public Source {
+ public:
+  Zstd(RegularFile& file, const std::string& path)
+      : path_(path), stream_(::ZSTD_createDStream()), packed_(::ZSTD_DStreamInSize()) {
+    if (!stream_) throw std::bad_alloc();
+    descriptor_ = file.release();
+  }
+  ~Zstd() override {
+    ::ZSTD_freeDStream(stream_);
+    ::close(descriptor_);
+  }
+  Zstd(const Zstd&) = delete;
+  Zstd& operator=(const Zstd&) = delete;
+
+  std::size_t read(std::uint8_t* to, std::size_t count) override {
+    const auto damaged = [&](const char* reason) {
+      fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again", path_,
+           reason);
+    };
+    ZSTD_outBuffer out{to, count, 0};
+    while (out.pos < out.size) {
+      if (in_.pos == in_.size && !full_) {
+        const ssize_t got = ::read(descriptor_, packed_.data(), packed_.size());
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+          fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
+        in_ = {packed_.data(), static_cast<std::size_t>(got), 0};
+        position_ += static_cast<std::uint64_t>(got);
+        if (got == 0 && within_) damaged("unexpected end of the zstd stream");
+        if (got == 0) break;
+      }
+      const std::size_t left = ::ZSTD_decompressStream(stream_, &out, &in_);
+      if (::ZSTD_isError(left)) damaged(::ZSTD_getErrorName(left));
+      within_ = left > 0;
+      full_ = within_ && out.pos == out.size;  // it may hold more than there was room for
+    }
+    return out.pos;
+  }
+  std::uint64_t position() const override { return position_; }
+
+ private:
+  std::string path_;
+  ZSTD_DStream* stream_;
+  std::vector<std::uint8_t> packed_;
+  ZSTD_inBuffer in_{nullptr, 0, 0};
+  int descriptor_ = -1;
+  std::uint64_t position_ = 0;
+  bool within_ = false, full_ = false;
+};
+#endif
+
+PackedFile::PackedFile(std::string path) : path_(std::move(path)) {
   RegularFile file(path_);
   if (!file.fault().empty())
     fail(ExitCode::kUsage, "data", "cannot open {}: {}", path_, file.fault());
-  file_ = ::gzdopen(file.descriptor(), "rb");
-  if (!file_) fail(ExitCode::kUsage, "data", "cannot open {}: out of memory", path_);
-  file.release();
-  ::gzbuffer(static_cast<gzFile>(file_), 256 * 1024);
+  std::array<char, 4> first{};
+  const ssize_t got = ::pread(file.descriptor(), first.data(), first.size(), 0);
+  const std::string_view begin(first.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  const bool gzip = begin.starts_with("\x1f\x8b"), zstd = begin == "\x28\xb5\x2f\xfd";
+  packed_ = gzip || zstd;
+  for (const auto& [end, is] : {std::pair(".gz", gzip), {".zst", zstd}}) {
+    if (path_.ends_with(end) && !is && !begin.empty())
+      fail(ExitCode::kUsage, "data", "{} is not packed as its name says; name it without {}", path_,
+           end);
+  }
+#ifdef STARLING_ZSTD
+  if (zstd) {
+    source_ = std::make_unique<Zstd>(file, path_);
+    return;
+  }
+#else
+  if (zstd)
+    fail(ExitCode::kUsage, "data",
+         "{} is packed by zstd, which this build is without; install libzstd-dev and build again, "
+         "or unpack it: zstd -d",
+         path_);
+#endif
+  source_ = std::make_unique<Gzip>(file, path_);
 }
 
-PlainOrGzipReader::~PlainOrGzipReader() { ::gzclose(static_cast<gzFile>(file_)); }
+PackedFile::~PackedFile() = default;
 
-std::vector<std::uint8_t> PlainOrGzipReader::read(std::uint64_t count) {
+std::uint64_t PackedFile::position() const { return source_->position(); }
+
+std::vector<std::uint8_t> PackedFile::read(std::uint64_t count) {
   constexpr std::uint64_t kChunk = 4 << 20;
-  const auto file = static_cast<gzFile>(file_);
   std::vector<std::uint8_t> bytes;
-  std::uint64_t done = 0;
-  while (done < count) {
+  for (std::uint64_t done = 0; done < count;) {
     const std::uint64_t wanted = std::min(kChunk, count - done);
     bytes.resize(static_cast<std::size_t>(done + wanted));
-    const int got = ::gzread(file, bytes.data() + done, static_cast<unsigned>(wanted));
-    if (got >= 0) done += static_cast<std::uint64_t>(got);
-    if (got < 0 || static_cast<std::uint64_t>(got) < wanted) {
-      // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or
-      // is damaged says so here.
-      int code = Z_OK;
-      const char* reason = ::gzerror(file, &code);
-      if (code == Z_ERRNO)
-        fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
-      if (code != Z_OK && code != Z_STREAM_END) {
-        fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again",
-             path_, code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
-      }
-      break;
-    }
+    const std::size_t got = source_->read(bytes.data() + done, static_cast<std::size_t>(wanted));
+    done += got;
+    bytes.resize(static_cast<std::size_t>(done));
+    if (got < wanted) break;
   }
-  bytes.resize(static_cast<std::size_t>(done));
   return bytes;
 }
 

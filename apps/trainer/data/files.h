@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,23 +42,31 @@ class MappedFile {
   bool knows_memory_ = false;  ///< the system tells which of the file's pages are in memory
 };
 
-/// Reads a plain or gzip-compressed file front to back. Errors (a damaged or cut-off archive among
-/// them) are Error(kUsage) that name the file.
-class PlainOrGzipReader {
+/// Reads a file front to back: as it is, or unpacked where its first bytes are gzip's or zstd's.
+/// Errors (a damaged or cut-off archive, and one that its name alone says it is) are Error(kUsage)
+/// that name the file.
+class PackedFile {
  public:
-  explicit PlainOrGzipReader(std::string path);
-  ~PlainOrGzipReader();
-  PlainOrGzipReader(const PlainOrGzipReader&) = delete;
-  PlainOrGzipReader& operator=(const PlainOrGzipReader&) = delete;
+  explicit PackedFile(std::string path);
+  ~PackedFile();
+  PackedFile(const PackedFile&) = delete;
+  PackedFile& operator=(const PackedFile&) = delete;
 
+  bool packed() const { return packed_; }
   /// Reads up to `count` bytes; fewer only at the end. Memory grows with what is read, not with
   /// `count`, which a damaged header may have made up.
   std::vector<std::uint8_t> read(std::uint64_t count);
+  /// How many of the file's bytes were needed for what was read, and perhaps some more.
+  std::uint64_t position() const;
   const std::string& path() const { return path_; }
 
  private:
+  class Source;
+  class Gzip;
+  class Zstd;
   std::string path_;
-  void* file_ = nullptr;
+  bool packed_ = false;
+  std::unique_ptr<Source> source_;
 };
 
 /// Whether a file (not a folder) is there.

@@ -56,7 +56,7 @@ struct IdxFile {
 
 /// Reads an IDX file of unsigned bytes whose dimensions are {any count, item...}.
 IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
-  PlainOrGzipReader reader(path);
+  PackedFile reader(path);
   const std::size_t dimensions = item.size() + 1, header_bytes = 4 + 4 * dimensions;
   const auto header = reader.read(header_bytes);
   if (header.size() < header_bytes) {

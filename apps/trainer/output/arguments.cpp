@@ -11,6 +11,7 @@
 #include <exception>
 #include <optional>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "apps/inference/version.h"
@@ -44,7 +45,31 @@ std::string option_hint(const std::vector<const CLI::App*>& apps, int argc,
   return {};
 }
 
+/// Stands before an argument that begins with a bracket, lest CLI11 take "[a,b]" for a list.
+constexpr char kAsItIs = '\x01';
+
+void take_as_given(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    option->transform(
+        [](std::string value) { return value.starts_with(kAsItIs) ? value.substr(1) : value; });
+  }
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    take_as_given(*command);
+}
+
 }  // namespace
+
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                      const std::string& doc) {
+  const auto take = [&values](const CLI::results_t& given) {
+    values = given;
+    return true;
+  };
+  return app.add_option(name, take, doc)
+      ->type_name("TEXT")
+      ->expected(CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(!name.starts_with("-"));
+}
 
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
                            const char* const* argv) {
@@ -53,6 +78,7 @@ std::string argument_error(const CLI::App& app, const CLI::ParseError& error, in
                          ? error.what()
                          : fmt::format("not known: {}", fmt::join(app.remaining(true), " "));
   std::replace(text.begin(), text.end(), '\n', ' ');
+  std::erase(text, kAsItIs);
   text = shown(text, 400);
   std::string command = app.get_name();
   std::vector<const CLI::App*> apps{&app};
@@ -86,8 +112,14 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* a
   app.set_version_flag(
       "--version", fmt::format("{} {} (commit {})", app.get_name(), version_text(), commit_text()),
       "print version and commit");
+  std::vector<std::string> arguments;  // the last first, as CLI11 has it
+  for (int i = argc - 1; i > 0; --i) {
+    const std::string argument = argv[i];
+    arguments.push_back((argument.starts_with("[") ? std::string(1, kAsItIs) : "") + argument);
+  }
+  take_as_given(app);
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help, --version
       std::ostringstream text;

@@ -3,13 +3,21 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
+class Option;
 class ParseError;
 }  // namespace CLI
 
 namespace starling {
+
+/// An option whose every occurrence takes one value, or an argument that takes all that are left:
+/// as they are given. CLI11's own lists also take what follows the value, "[a,b]" for two and "{}"
+/// for none.
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                      const std::string& doc);
 
 /// The text of what is wrong with a program's arguments, in one line, with the nearest option that
 /// there is and where to read on. Example: "not known: --bandwith 3;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -36,14 +37,16 @@ struct TextCollate final : Collate {
   }
 };
 
-/// A crc32 of a file that is soon made: of all of a small one, of pieces of a large one, and of its
-/// size.
-std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before) {
+/// A crc32 of a file that is soon made: of all of a small one, of pieces of a large one (fewer
+/// where there are many `files`), and of its size.
+std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before, std::size_t files = 1) {
   constexpr std::size_t kWhole = std::size_t{64} << 20, kPieces = 1024, kPiece = kWhole / kPieces;
   const auto bytes = file.bytes();
   const std::uint64_t size = bytes.size();
   std::uint32_t sum = checksum_of(bytes_of(size), before);
-  const std::size_t step = std::max(bytes.size() / kPieces, kPiece);
+  const std::size_t pieces =
+      std::max<std::size_t>(2 * kPieces / std::max<std::size_t>(files, 2), 1);
+  const std::size_t step = std::max(bytes.size() / pieces, kPiece);
   for (std::size_t at = 0; at < bytes.size(); at += step) {
     const std::size_t count = std::min(kPiece, bytes.size() - at);
     file.bring(at, count);
@@ -63,12 +66,14 @@ class Windows : public Dataset {
 
   DatasetInfo info() const override { return info_; }
   bool countable() const override { return true; }
+  void use_only_tests() override { only_tests_ = true; }
 
   void use_model(const SafetensorsFile& file, const std::string& source) override {
-    if (!tokenizer_ || file.metadata.count(kConfigMetadata) == 0) return;
+    if (file.metadata.count(kConfigMetadata) == 0) return;
     const std::string text = description_of(file, source).tokenizer;
     if (text.empty()) return;
     const auto other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
+    if (!tokenizer_) return set_tokenizer(other);
     if (other->vocab() != tokenizer_->vocab() || !agree(*other, *tokenizer_))
       fail(ExitCode::kUsage, "data", {.key = "data.tokenizer"},
            "has {} tokens that are not those ({}) that the model of {} was trained with; needed: "
@@ -115,8 +120,25 @@ class Windows : public Dataset {
     }
   };
 
+  /// A key that is a text or a list of texts. `sample`: what a description shows of it.
+  static std::vector<std::string> read_paths(ConfigSection& section, const char* key,
+                                             const char* doc) {
+    const nlohmann::json value = section.raw(key, "text or list of texts", doc);
+    std::vector<std::string> paths;
+    if (value.is_null()) return paths;
+    for (const nlohmann::json& item : value.is_array() ? value : nlohmann::json::array({value})) {
+      if (!item.is_string() || item.get<std::string>().empty())
+        section.error(key, "has {}; needed: the name of a file or folder, or a list of such",
+                      shown(item.dump()));
+      paths.push_back(item.get<std::string>());
+    }
+    return paths;
+  }
   /// The keys that both have.
-  void read_keys(ConfigSection& section) {
+  void read_keys(ConfigSection& section, const char* path_doc, const char* val_path_doc) {
+    paths_ = read_paths(section, "path", path_doc);
+    val_paths_ = read_paths(section, "val_path", val_path_doc);
+    if (paths_.empty() && !section.describing()) section.missing("path", "files or folders");
     length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
                                        "tokens of a sample, at most the model's context");
     limit_ = section.integer("limit", 0, Range::at_least(0),
@@ -130,6 +152,7 @@ class Windows : public Dataset {
   }
   std::int64_t vocab() const { return info_.tensors[0].classes; }
   void add_part(std::string name, const TokenSpan& tokens, const MappedFile* file) {
+    if (tokens.count == 0) return;
     const std::int64_t first = tokens_in_parts();
     parts_.push_back({std::move(name), tokens, file, first});
   }
@@ -138,10 +161,12 @@ class Windows : public Dataset {
   std::int64_t tokens_in_parts() const {
     return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
   }
-  /// Once all parts are there: the first tokens are for training, the others for tests.
-  void finish_parts(std::int64_t train_tokens, const std::string& where) {
+  /// Once all parts are there: the first tokens are for training, the others for tests. `more`:
+  /// what else the contents have.
+  void finish_parts(std::int64_t train_tokens, const std::string& more) {
     const std::int64_t test_tokens = tokens_in_parts() - train_tokens;
-    const auto samples = [&](std::int64_t tokens, std::int64_t limit, const char* what) {
+    const auto samples = [&](std::int64_t tokens, std::int64_t limit, const char* what,
+                             const std::string& where) {
       if (tokens <= length_) {
         fail(
             ExitCode::kUsage, "data", {.file = where, .key = "data.sequence_length"},
@@ -153,11 +178,16 @@ class Windows : public Dataset {
       return limit > 0 ? std::min(limit, all) : all;
     };
     train_tokens_ = train_tokens;
-    info_.train_samples = samples(train_tokens, limit_, "training");
-    info_.test_samples = test_tokens == 0 ? 0 : samples(test_tokens, test_limit_, "tests");
+    info_.train_samples =
+        train_is_left_out() ? 0 : samples(train_tokens, limit_, "training", paths_[0]);
+    info_.test_samples = test_tokens == 0 && val_paths_.empty()
+                             ? 0
+                             : samples(test_tokens, test_limit_, "tests",
+                                       (val_paths_.empty() ? paths_ : val_paths_)[0]);
     info_.contents =
-        fmt::format("tokens: {} for training + {} for tests, of a vocabulary of {}{}\n",
-                    train_tokens, test_tokens, vocab(), tokenizer_ ? "" : "; no tokenizer");
+        fmt::format("tokens: {}{} for tests, of a vocabulary of {}{}{}\n",
+                    train_is_left_out() ? "" : fmt::format("{} for training + ", train_tokens),
+                    test_tokens, vocab(), tokenizer_ ? "" : "; no tokenizer", more);
     if (!tokenizer_) return;
     auto collate = std::make_shared<TextCollate>();
     collate->tokenizer = tokenizer_;
@@ -169,6 +199,11 @@ class Windows : public Dataset {
         *info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
     }
   }
+  /// Tests have files of their own, and nothing else is asked for.
+  bool train_is_left_out() const { return only_tests_ && !val_paths_.empty(); }
+  /// Tokens are numbered so far: a model may have room for more than the tokenizer has.
+  std::int64_t known() const { return tokenizer_ ? tokenizer_->vocab() : vocab(); }
+  const char* whose() const { return tokenizer_ ? "the tokenizer" : "data.vocab"; }
   void add_checksum(const std::string& what, std::uint32_t checksum) {
     info_.checksums[what] = checksum;
   }
@@ -176,8 +211,12 @@ class Windows : public Dataset {
   void set_tokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);
     info_.test_bytes = 0.0;
+    for (std::int32_t token = 0; !has_gaps_ && token < tokenizer_->vocab(); ++token)
+      has_gaps_ = tokenizer_->bytes_of(token).empty();
   }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+
+  std::vector<std::string> paths_, val_paths_;
 
  private:
   std::int64_t begin_of(Split split, std::int64_t index) const {
@@ -205,9 +244,11 @@ class Windows : public Dataset {
     each_part(begin, static_cast<std::int64_t>(out.size()),
               [&](const Part& part, std::int64_t at, std::int64_t count) {
                 if (part.file) part.file->bring(part.byte(at), part.bytes(count));
-                const std::int64_t wrong = part.tokens.read(at, count, vocab(), to);
+                std::int64_t wrong = part.tokens.read(at, count, known(), to);
+                for (std::int64_t i = 0; has_gaps_ && wrong < 0 && i < count; ++i)
+                  wrong = tokenizer_->bytes_of(to[i]).empty() ? i : -1;
                 if (wrong >= 0)
-                  refuse_token(part.name, at + wrong, part.tokens[at + wrong], vocab());
+                  refuse_token(part.name, at + wrong, part.tokens[at + wrong], known(), whose());
                 to += count;
               });
   }
@@ -217,150 +258,264 @@ class Windows : public Dataset {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<Part> parts_;
   std::int64_t train_tokens_ = 0;
+  bool only_tests_ = false;
+  bool has_gaps_ = false;  ///< some numbers of the tokenizer stand for nothing
 };
 
 /// Files of tokens.
 class Tokens final : public Windows {
  public:
   explicit Tokens(ConfigSection& section) {
-    folder_ = section.required_text("path", "folder with train.bin and val.bin");
-    read_keys(section);
+    read_keys(section,
+              "a folder with train.bin and val.bin, or with others (*.bin), a file, a pattern of "
+              "files, or a list of such; required",
+              "the test set, as `path` has it: all of its files");
     std::int64_t vocab = section.integer(
         "vocab", 0, Range::closed(0, 1 << 30),
         "how many tokens there are; 0: as meta.json beside the files or the tokenizer says");
-    std::string tokenizer = section.text(
-        "tokenizer", "", "that made the tokens: `bytes` or a file; empty: as meta.json says");
-    set_vocab(vocab);
-    if (section.describing()) section.resolve("vocab", 50257);
+    std::string tokenizer =
+        section.text("tokenizer", "",
+                     "what the numbers mean, for bits per byte and text: `bytes` or a tokenizer's "
+                     "file; default: as meta.json says");
+    set_vocab(256);
+    if (section.describing()) section.resolve("path", "tokens");
     if (section.describing()) return;
-    meta_ = TokenMeta::find(folder_);
-    if (tokenizer.empty() && meta_)
-      tokenizer = meta_->tokenizer == "bytes" ? "bytes" : folder_ + "/" + meta_->tokenizer;
+    const std::string folder = folder_of(paths_[0]);
+    auto meta = meta_of(folder);
+    if (tokenizer.empty() && meta) tokenizer = tokenizer_of(*meta, folder);
     if (!tokenizer.empty()) set_tokenizer(Tokenizer::read(tokenizer));
-    if (meta_ && !meta_->checksums[meta_->tokenizer].empty() && tokenizer.starts_with(folder_)) {
+    if (meta && !meta->checksums[meta->tokenizer].empty() && tokenizer.starts_with(folder)) {
       const MappedFile file(tokenizer);
-      if (checksum(file.bytes().data(), file.bytes().size()) != meta_->checksums[meta_->tokenizer])
+      if (checksum(file.bytes().data(), file.bytes().size()) != meta->checksums[meta->tokenizer])
         fail(ExitCode::kUsage, "data", {.file = tokenizer},
-             "is not what {}/meta.json tells of; call starling-prepare tokens again", folder_);
+             "is not what {}/meta.json tells of; call starling-prepare tokens again", folder);
     }
-    const std::int64_t known = this->tokenizer() ? this->tokenizer()->vocab() : 0;
-    if (meta_ && known != meta_->vocab) {
-      fail(ExitCode::kUsage, "data", {.file = folder_ + "/meta.json", .key = "vocab"},
+    const std::int64_t own = this->tokenizer() ? known() : 0;
+    if (meta && own != meta->vocab) {
+      fail(ExitCode::kUsage, "data", {.file = folder + "/meta.json", .key = "vocab"},
            "is {}, {} has {} tokens; needed: the tokenizer that the files were made with",
-           meta_->vocab, tokenizer, known);
+           meta->vocab, tokenizer, own);
     }
-    if (vocab == 0) vocab = known;
+    if (vocab == 0) vocab = own;
+    if (vocab == 0 && !Tokens::countable()) files_of(paths_);  // refuses what is not there
     if (vocab == 0)
       section.error("vocab",
                     "is needed, as there is no {}/meta.json; as many tokens as the files' "
                     "tokenizer has, 50257 for GPT-2's",
-                    folder_);
-    if (vocab < known)
+                    folder);
+    if (vocab < own)
       section.error("vocab", "is {}, {} has {} tokens; allowed: as many or more", vocab, tokenizer,
-                    known);
+                    own);
     section.resolve("vocab", vocab);
     set_vocab(vocab);
     constexpr std::int64_t kAssumed = 1'000'000'000;
     if (!Tokens::countable()) assume_tokens(kAssumed);
   }
 
-  bool countable() const override { return file_exists(folder_ + "/train.bin"); }
+  bool countable() const override {
+    return std::none_of(paths_.begin(), paths_.end(),
+                        [](const std::string& path) { return token_files(path).empty(); });
+  }
   void open() override {
     if (is_open()) return;
-    const auto add = [&](const char* name, std::int64_t meta_tokens) {
-      const std::string path = folder_ + "/" + name;
-      const TokenFile& file = *files_.emplace_back(
-          std::make_unique<TokenFile>(path, vocab(), meta_ ? meta_->width : 0));
-      if (meta_ && file.tokens().count != meta_tokens)
-        fail(ExitCode::kUsage, "data", {.file = path},
-             "has {} tokens, {}/meta.json says {}; call starling-prepare tokens again",
-             file.tokens().count, folder_, meta_tokens);
-      constexpr std::int64_t kCheckedFirst = std::int64_t{1} << 25;  // the others as they are read
-      file.check(vocab(), kCheckedFirst);
-      add_checksum(std::string("tokens of ") + name, quick_checksum(file.map(), 0));
-      add_part(path, file.tokens(), &file.map());
-    };
-    add("train.bin", meta_ ? meta_->train_tokens : 0);
-    const std::int64_t train_tokens = tokens_in_parts();
-    if (file_exists(folder_ + "/val.bin")) {
-      add("val.bin", meta_ ? meta_->val_tokens : 0);
-    } else if (meta_ && meta_->val_tokens > 0) {
-      fail(ExitCode::kUsage, "data", {.file = folder_ + "/val.bin"},
-           "is missing; call starling-prepare tokens again");
+    std::vector<std::string> training, tests;
+    if (!train_is_left_out()) {
+      for (const std::string& file : files_of(paths_)) {
+        if (!is_named_for_tests(file)) {
+          training.push_back(file);
+        } else if (val_paths_.empty()) {
+          tests.push_back(file);
+        }
+      }
+      if (training.empty())
+        fail(ExitCode::kUsage, "data", {.key = "data.path"},
+             "{} has files for tests alone, by their names; needed: train.bin, or others (*.bin)",
+             shown(paths_[0], 200));
     }
-    finish_parts(train_tokens, folder_);
+    if (!val_paths_.empty()) tests = files_of(val_paths_);
+    add(training, training.size() + tests.size());
+    const std::int64_t train_tokens = tokens_in_parts();
+    add(tests, training.size() + tests.size());
+    finish_parts(train_tokens, files_.size() <= 2 ? "" : fmt::format("; {} files", files_.size()));
   }
 
  private:
-  std::string folder_;
-  std::optional<TokenMeta> meta_;
+  static std::string folder_of(const std::string& path) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) return path;
+    return std::filesystem::path(path).parent_path().string();
+  }
+  /// Of a file's folder: it is about train.bin and val.bin alone.
+  static std::optional<TokenMeta> meta_of(const std::string& folder) {
+    const bool theirs = file_exists(folder + "/train.bin") || file_exists(folder + "/val.bin");
+    return theirs ? TokenMeta::find(folder) : std::nullopt;
+  }
+  static std::string tokenizer_of(const TokenMeta& meta, const std::string& folder) {
+    return meta.tokenizer == "bytes" ? "bytes" : folder + "/" + meta.tokenizer;
+  }
+  static std::vector<std::string> files_of(const std::vector<std::string>& paths) {
+    std::vector<std::string> files;
+    for (const std::string& path : paths) {
+      const std::vector<std::string> found = token_files(path);
+      std::error_code error;
+      if (found.empty())
+        fail(ExitCode::kUsage, "data", "cannot open {}: {}", shown(path, 200),
+             std::filesystem::is_directory(path, error)
+                 ? "it has no train.bin, nor other files of tokens (*.bin)"
+             : path.find_first_of("*?[") != path.npos ? "no file has such a name"
+                                                      : "No such file or directory");
+      files.insert(files.end(), found.begin(), found.end());
+    }
+    return files;
+  }
+  /// The files' tokens, after looking at the first of each: of all `count` files together at so
+  /// many as of one alone.
+  void add(const std::vector<std::string>& paths, std::size_t count) {
+    std::uint32_t sum = 0;
+    for (const std::string& path : paths) {
+      const std::filesystem::path place(path);
+      const std::string folder = place.parent_path().string(), name = place.filename().string();
+      const std::optional<TokenMeta> meta =
+          name == "train.bin" || name == "val.bin" ? meta_of(folder) : std::nullopt;
+      if (meta) check_meaning(*meta, folder);
+      const TokenFile& file =
+          *files_.emplace_back(std::make_unique<TokenFile>(path, vocab(), meta ? meta->width : 0));
+      const std::int64_t told = !meta                 ? 0
+                                : name == "train.bin" ? meta->train_tokens
+                                                      : meta->val_tokens;
+      if (meta && file.tokens().count != told)
+        fail(ExitCode::kUsage, "data", {.file = path},
+             "has {} tokens, {}/meta.json says {}; call starling-prepare tokens again",
+             file.tokens().count, folder, told);
+      if (meta && name == "train.bin" && meta->val_tokens > 0 && !file_exists(folder + "/val.bin"))
+        fail(ExitCode::kUsage, "data", {.file = folder + "/val.bin"},
+             "is missing; call starling-prepare tokens again");
+      // The others are looked at as they are read
+      constexpr std::size_t kCheckedFirst = std::size_t{1} << 25;
+      file.check(known(),
+                 static_cast<std::int64_t>(kCheckedFirst / std::max<std::size_t>(count / 2, 1)),
+                 whose());
+      sum = quick_checksum(file.map(), sum, count);
+      add_part(path, file.tokens(), &file.map());
+    }
+    if (paths.size() == 1)
+      add_checksum("tokens of " + std::filesystem::path(paths[0]).filename().string(), sum);
+    else if (!paths.empty())
+      add_checksum("tokens of " + paths.front() + " and others", sum);
+  }
+  /// Files that were made by another tokenizer would be other texts.
+  void check_meaning(const TokenMeta& meta, const std::string& folder) const {
+    if (!tokenizer()) return;
+    const auto other = Tokenizer::read(tokenizer_of(meta, folder));
+    if (other->vocab() != known() || !agree(*other, *tokenizer()))
+      fail(ExitCode::kUsage, "data", {.file = folder + "/meta.json", .key = "tokenizer"},
+           "has {} tokens that are not those ({}) of the training set; needed: files by the same",
+           other->vocab(), known());
+  }
+
   std::vector<std::unique_ptr<TokenFile>> files_;
 };
 
-/// Text files, one after another with nothing between.
+/// Text files, one after another with nothing between, or a separator.
 class Text final : public Windows {
  public:
   explicit Text(ConfigSection& section) {
-    const nlohmann::json path = section.raw("path", "text or list of texts",
-                                            "files, or folders of files, of text; required");
-    read_keys(section);
+    read_keys(section,
+              "files, or folders of files, of text, as they are or packed (.gz, .zst); required",
+              "the test set: files, or folders of files, all of them");
     const std::string tokenizer = section.text(
         "tokenizer", "bytes", "`bytes`, or a tokenizer's file, such as tokenizer.json");
-    val_fraction_ = section.number("val_fraction", 0.1, Range::half_open(0.0, 1.0),
-                                   "share of the tokens, at the end, that is for tests");
+    form_.field = section.text(
+        "field", "",
+        "files are JSON lines, and this field of each line is a text; default: a file is a text");
+    const std::string separator = section.text(
+        "separator", "", "a token behind each text, such as <|endoftext|>; default: none");
+    if (val_paths_.empty()) {
+      val_fraction_ = section.number("val_fraction", 0.1, Range::half_open(0.0, 1.0),
+                                     "share of the tokens, at the end, that is for tests");
+    } else if (section.has("val_fraction")) {
+      section.error("val_fraction",
+                    "is given beside val_path, which all tests are of; leave one out");
+    }
     set_vocab(256);
     if (section.describing()) section.resolve("path", "text.txt");
     if (section.describing()) return;
-    if (path.is_null()) section.missing("path", "files or folders of text");
-    for (const nlohmann::json& item : path.is_array() ? path : nlohmann::json::array({path})) {
-      if (!item.is_string() || item.get<std::string>().empty())
-        section.error("path", "has {}; needed: the name of a file or folder, or a list of such",
-                      shown(item.dump()));
-      paths_.push_back(item.get<std::string>());
-    }
+    if (tokenizer != "bytes") others_.push_back(tokenizer);
     set_tokenizer(Tokenizer::read(tokenizer));
     set_vocab(this->tokenizer()->vocab());
+    if (!separator.empty()) form_.separator = separator_token(*this->tokenizer(), separator);
+    separator_ = static_cast<std::uint8_t>(form_.separator);
   }
 
   void open() override {
     if (is_open()) return;
-    std::uint32_t checksum = 0;
-    const bool bytes = tokenizer()->text() == "bytes";
-    Workers workers(bytes ? 1 : usable_cores());
-    for (const std::string& path : text_files(paths_)) {
-      auto file = std::make_unique<TextFile>(
-          path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
-      checksum = quick_checksum(file->map(), checksum);
-      const std::string_view text = file->text();
-      if (bytes) {  // read where they are
-        add_part(path, {file->map().bytes().data(), 1, static_cast<std::int64_t>(text.size())},
-                 &file->map());
-        files_.push_back(std::move(file));
-        continue;
-      }
-      if (const std::string note = file->note_on_encoding(); !note.empty())
-        log::info("warning: {}", note);  // told by one rank
-      std::vector<std::uint8_t>& made = tokens_.emplace_back();
-      const int width = vocab() > 65536 ? 4 : 2;
-      tokenizer()->encode(text, loop_of(workers),
-                          [&](std::span<const std::int32_t> tokens, std::size_t) {
-                            for (const std::int32_t token : tokens) {
-                              for (int byte = 0; byte < width; ++byte)
-                                made.push_back(static_cast<std::uint8_t>(token >> 8 * byte));
-                            }
-                          });
-      add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
+    Workers workers(tokenizer()->text() == "bytes" && form_.field.empty() ? 1 : usable_cores());
+    TextCount count;
+    if (!train_is_left_out()) add(paths_, "text", workers, count);
+    std::int64_t train_tokens = tokens_in_parts();
+    if (val_paths_.empty()) {
+      train_tokens =
+          static_cast<std::int64_t>(static_cast<double>(train_tokens) * (1.0 - val_fraction_));
+    } else {
+      add(val_paths_, "text of val_path", workers, count);
     }
-    add_checksum("text", checksum);
     const std::string meaning = tokenizer()->text();
     add_checksum("tokenizer", checksum_of({reinterpret_cast<const std::uint8_t*>(meaning.data()),
                                            meaning.size()}));
-    const auto tokens = static_cast<double>(tokens_in_parts());
-    finish_parts(static_cast<std::int64_t>(tokens * (1.0 - val_fraction_)), paths_.front());
+    finish_parts(train_tokens, count.text());
   }
 
  private:
-  std::vector<std::string> paths_;
+  void add(const std::vector<std::string>& paths, const char* what, Workers& workers,
+           TextCount& count) {
+    // What changes tokens, as do the files: as another file would
+    std::uint32_t sum = 0;
+    if (!form_.field.empty())
+      sum = checksum_of(
+          {reinterpret_cast<const std::uint8_t*>(form_.field.data()), form_.field.size()});
+    if (form_.separator >= 0) sum = checksum_of(bytes_of(form_.separator), sum);
+    const std::int64_t before = tokens_in_parts();
+    const std::vector<std::string> files = text_files(paths, others_);
+    for (const std::string& path : files) {
+      const bool bytes = tokenizer()->text() == "bytes" && form_.field.empty();
+      auto file = std::make_unique<TextFile>(
+          path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
+      sum = quick_checksum(file->map(), sum);
+      if (bytes && !file->packed()) {  // read where they are
+        const auto size = static_cast<std::int64_t>(file->text().size());
+        ++count.texts;
+        count.empty += size == 0;
+        add_part(path, {file->map().bytes().data(), 1, size}, &file->map());
+        if (size > 0 && form_.separator >= 0) add_part(path, {&separator_, 1, 1}, nullptr);
+        files_.push_back(std::move(file));
+        continue;
+      }
+      file.reset();
+      std::vector<std::uint8_t>& made = tokens_.emplace_back();
+      const int width = vocab() > 65536 ? 4 : vocab() > 256 ? 2 : 1;
+      const auto keep = [&](std::span<const std::int32_t> tokens, std::size_t) {
+        for (const std::int32_t token : tokens) {
+          for (int byte = 0; byte < width; ++byte)
+            made.push_back(static_cast<std::uint8_t>(token >> 8 * byte));
+        }
+      };
+      each_texts(
+          path, form_.field, workers, count,
+          [](const std::string& note) { log::info("warning: {}", note); },  // told by one rank
+          [&](Texts texts, std::uint64_t) {
+            encode_texts(*tokenizer(), texts, form_.separator, workers, keep);
+          });
+      add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
+    }
+    if (tokens_in_parts() == before)
+      fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200)}, "is empty{}; needed: a text",
+           files.size() > 1 ? ", and so are all others" : "");
+    add_checksum(what, sum);
+  }
+
+  TextForm form_;
+  std::uint8_t separator_ = 0;  ///< of bytes
+  std::vector<std::string> others_;
   double val_fraction_ = 0.0;
   std::vector<std::unique_ptr<TextFile>> files_;
   std::deque<std::vector<std::uint8_t>> tokens_;  ///< of each file, where these are made

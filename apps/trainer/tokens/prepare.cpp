@@ -28,20 +28,23 @@ struct Stopped {};
 
 std::int64_t megabytes(std::int64_t bytes) { return (bytes + 999'999) / 1'000'000; }
 
-/// Opens texts one after another, and tells of them.
+/// The texts of files one after another. `watch` hears of what is wrong with them.
 template <class Use>
-void each_text(const std::vector<std::string>& paths, const PrepareWatch& watch, const Use& use) {
-  for (const std::string& path : text_files(paths)) {
-    const TextFile file(path, MappedFile::Pages::kInOrder);
-    if (const std::string note = file.note_on_encoding(); !note.empty() && watch.bad)
-      watch.bad(Error(ExitCode::kUsage, {.component = "prepare", .what = note}));
-    use(file.text());
-  }
+void each_text(const std::vector<std::string>& files, const std::string& field, Workers& workers,
+               const PrepareWatch& watch, TextCount& count, const Use& use) {
+  const auto note = [&](const std::string& line) {
+    if (watch.bad) watch.bad(Error(ExitCode::kUsage, {.component = "prepare", .what = line}));
+  };
+  for (const std::string& path : files) each_texts(path, field, workers, count, note, use);
+  if (count.texts == count.empty)
+    fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200)}, "is empty{}; needed: a text",
+         files.size() > 1 ? ", and so are all others" : "");
 }
 
-std::int64_t bytes_of_texts(const std::vector<std::string>& paths) {
+/// How many bytes files have.
+std::int64_t bytes_of_files(const std::vector<std::string>& files) {
   std::int64_t bytes = 0;
-  for (const std::string& path : text_files(paths)) {
+  for (const std::string& path : files) {
     const RegularFile file(path);
     if (!file.fault().empty())
       fail(ExitCode::kUsage, "data", "cannot open {}: {}", shown(path, 200), file.fault());
@@ -88,32 +91,35 @@ class TokenWriter {
 
 TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& watch) {
   const auto tokenizer = Tokenizer::read(options.tokenizer, options.pattern);
-  TokensReport report{.vocab = tokenizer->vocab(), .text_bytes = bytes_of_texts(options.texts)};
   const auto path = [&](const char* name) { return options.destination + "/" + name; };
+  const std::vector<std::string> files =
+      text_files(options.texts, {path("train.bin"), path("val.bin"), path("meta.json"),
+                                 path("tokenizer.json"), options.tokenizer});
+  const std::int32_t separator =
+      options.separator.empty() ? -1 : separator_token(*tokenizer, options.separator);
+  const std::int64_t bytes = bytes_of_files(files);
+  TokensReport report{.vocab = tokenizer->vocab()};
   std::error_code error;
   fs::create_directories(options.destination, error);
   if (error)
     fail(ExitCode::kOutput, "prepare", "cannot make the folder {}: {}",
          shown(options.destination, 200), error.message());
-  if (watch.begins) watch.begins(megabytes(report.text_bytes), 0);
+  if (watch.begins) watch.begins(megabytes(bytes), 0);
 
   TokenMeta meta{.vocab = report.vocab, .width = report.vocab > 65536 ? 4 : 2};
   AtomicFile train(path("train.bin"));
   TokenWriter writer(train, meta.width);
   Workers workers(options.threads);
-  std::int64_t done = 0;
+  std::int64_t done = 0;  // of the texts' bytes, about
   try {
-    each_text(options.texts, watch, [&](std::string_view text) {
-      std::size_t of_text = 0;
-      tokenizer->encode(text, loop_of(workers),
-                        [&](std::span<const std::int32_t> tokens, std::size_t bytes) {
-                          writer.write(tokens);
-                          of_text = std::min(of_text + bytes, text.size());
-                          if (watch.goes_on)
-                            watch.goes_on(megabytes(done + static_cast<std::int64_t>(of_text)));
-                          if (watch.stop && watch.stop()) throw Stopped();
-                        });
-      done += static_cast<std::int64_t>(text.size());
+    each_text(files, options.field, workers, watch, report.count, [&](Texts texts, std::uint64_t) {
+      encode_texts(*tokenizer, texts, separator, workers,
+                   [&](std::span<const std::int32_t> tokens, std::size_t of_text) {
+                     writer.write(tokens);
+                     done += static_cast<std::int64_t>(of_text);
+                     if (watch.goes_on) watch.goes_on(megabytes(std::min(done, bytes)));
+                     if (watch.stop && watch.stop()) throw Stopped();
+                   });
     });
   } catch (const Stopped&) {
     report.stopped = true;
@@ -123,7 +129,7 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
       static_cast<double>(writer.written()) * (1.0 - options.val_fraction));
   meta.val_tokens = report.val_tokens = writer.written() - report.train_tokens;
   if (meta.train_tokens < 2 || meta.val_tokens == 1)
-    fail(ExitCode::kUsage, "prepare",
+    fail(ExitCode::kUsage, "prepare", {.file = shown(files[0], 200)},
          "the texts have {}, of which --val-fraction {} leaves {} and {}; needed: 2 or more",
          counted(writer.written(), "token"), options.val_fraction, meta.train_tokens,
          meta.val_tokens);
@@ -198,7 +204,7 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
       if (file.tokens().count != count)
         fail(ExitCode::kUsage, "check", {.file = path}, "has {} tokens, meta.json says {}",
              file.tokens().count, count);
-      file.check(meta->vocab, count);
+      file.check(meta->vocab, count, "meta.json");
       report.tokens += count;
       done += static_cast<std::int64_t>(file.map().bytes().size());
     });
@@ -214,16 +220,21 @@ TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWa
     fail(ExitCode::kUsage, "prepare",
          "--vocab {} is less than the 256 bytes and {}; needed: {} or more", options.vocab,
          counted(least - 256, "special token"), least);
-  AtomicFile out(options.out);
   BpeTrainer trainer(options.pattern);
+  check_special_tokens(options.special);
+  const std::vector<std::string> files = text_files(options.texts, {options.out});
+  AtomicFile out(options.out);
   Workers workers(options.threads);
   bool stopped = false;
   const auto goes_on = [&](std::int64_t tokens) {
     if (watch.goes_on) watch.goes_on(tokens);
     return !(watch.stop && watch.stop());
   };
-  each_text(options.texts, watch, [&](std::string_view text) {
-    if (!(stopped = stopped || (watch.stop && watch.stop()))) trainer.add(text, loop_of(workers));
+  TextCount count;
+  each_text(files, options.field, workers, watch, count, [&](Texts texts, std::uint64_t) {
+    for (const std::string_view text : texts) {
+      if (!(stopped = stopped || (watch.stop && watch.stop()))) trainer.add(text, loop_of(workers));
+    }
   });
   if (stopped) return {.stopped = true};
   if (watch.begins) watch.begins(options.vocab, 0);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/trainer/shards/prepare.h"
+#include "apps/trainer/tokens/texts.h"
 
 namespace starling {
 
@@ -13,11 +14,13 @@ struct TokensOptions {
   std::vector<std::string> texts;  ///< files, and folders of files
   std::string destination;
   std::string tokenizer = "bytes", pattern = {};  ///< see Tokenizer::read
+  std::string field = {}, separator = {};         ///< see TextForm; the latter as a text
   double val_fraction = 0.1;
   int threads = 1;
 };
 struct TokensReport {
-  std::int64_t vocab = 0, train_tokens = 0, val_tokens = 0, text_bytes = 0;
+  std::int64_t vocab = 0, train_tokens = 0, val_tokens = 0;
+  TextCount count = {};
   bool stopped = false;
 };
 /// Writes the tokens of the texts, one after another: destination/train.bin and val.bin (the last
@@ -38,7 +41,7 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch);
 /// Settings of `starling-prepare tokenizer`.
 struct TokenizerOptions {
   std::vector<std::string> texts;
-  std::string out, pattern = "gpt2";
+  std::string out, pattern = "gpt2", field = {};
   std::int64_t vocab = 4096;
   std::vector<std::string> special = {};
   int threads = 1;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,18 +13,22 @@
 
 namespace starling {
 
-/// The files that paths stand for: what lies in folders, at any depth, by name; names that begin
-/// with a dot are left out. Error(kUsage) where there is none.
-std::vector<std::string> text_files(const std::vector<std::string>& paths);
+/// The files that paths stand for: what lies in folders, at any depth, by name. Left out are names
+/// that begin with a dot, what Starling has written itself (the folders of runs, token files beside
+/// their meta.json, unfinished files), and `others`, which are there for something else.
+/// Error(kUsage) where a folder has none, and where one of `others` is given as a text by its name.
+std::vector<std::string> text_files(const std::vector<std::string>& paths,
+                                    const std::vector<std::string>& others = {});
 
-/// A file of text, mapped.
+/// A file of text, mapped, or unpacked where it is of gzip or zstd.
 class TextFile {
  public:
-  /// Error(kUsage) for an empty file.
   TextFile(const std::string& path, MappedFile::Pages pages);
   const MappedFile& map() const { return map_; }
+  bool packed() const { return packed_; }
   std::string_view text() const {
-    return {reinterpret_cast<const char*>(map_.bytes().data()), map_.bytes().size()};
+    const std::span<const std::uint8_t> bytes = packed_ ? unpacked_ : map_.bytes();
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   /// Reads all of it. Error(kUsage) for UTF-16 and UTF-32; a line that tells of bytes that are no
   /// UTF-8, for which U+FFFD stands; empty: there are none.
@@ -29,7 +36,36 @@ class TextFile {
 
  private:
   MappedFile map_;
+  bool packed_ = false;
+  std::vector<std::uint8_t> unpacked_;
 };
+
+/// Where texts lie in files.
+struct TextForm {
+  /// Files of JSON lines: this field of each line is a text; empty: a file is a text
+  std::string field = {};
+  std::int32_t separator = -1;  ///< a token that stands behind each text; -1: nothing does
+};
+/// The token that a separator is written as. Error(kUsage) where it is none, or several.
+std::int32_t separator_token(const Tokenizer& tokenizer, const std::string& separator);
+
+/// What texts had to be told of.
+struct TextCount {
+  std::int64_t texts = 0, empty = 0;  ///< the latter are left out
+  std::int64_t bytes = 0;             ///< of the texts themselves
+  std::string text() const;           ///< "; 2 empty texts are left out", or nothing
+};
+
+using Texts = std::span<const std::string_view>;
+/// Calls use(texts) with a file's texts that are not empty, some at a time and in their order, and
+/// how many of the file's bytes are read by then. note() gets lines for the user. Error(kUsage)
+/// names file and line.
+void each_texts(const std::string& path, const std::string& field, Workers& workers,
+                TextCount& count, const std::function<void(const std::string&)>& note,
+                const std::function<void(Texts, std::uint64_t)>& use);
+/// Their tokens, as Tokenizer::encode() gives them to `sink`.
+void encode_texts(const Tokenizer& tokenizer, Texts texts, std::int32_t separator, Workers& workers,
+                  const Tokenizer::Sink& sink);
 
 /// The loop of a tokenizer over these threads.
 Tokenizer::Loop loop_of(Workers& workers);

@@ -1,10 +1,13 @@
 #include "apps/trainer/tokens/token_files.h"
 
 #include <fmt/format.h>
+#include <glob.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -43,6 +46,48 @@ std::uint32_t word(std::span<const std::uint8_t> bytes, std::size_t at) {
   std::memcpy(&value, bytes.data() + at * sizeof value, sizeof value);
   return value;
 }
+
+/// Whether the numbers are such of T, all of them whole and below `vocab`.
+template <class T>
+bool are_numbers(std::span<const std::uint8_t> bytes, std::int64_t vocab) {
+  constexpr std::size_t kLeast = 8;
+  const std::size_t count = bytes.size() / sizeof(T);
+  bool any = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    T number{};
+    std::memcpy(&number, bytes.data() + i * sizeof number, sizeof number);
+    if (!(number >= T{0} && static_cast<double>(number) < static_cast<double>(vocab)) ||
+        static_cast<double>(number) != std::floor(static_cast<double>(number)))
+      return false;
+    any = any || number != T{0};
+  }
+  return any && count >= kLeast;
+}
+
+/// What tokens of `width` bytes are by their looks, if not that: nothing that is would look so.
+/// Empty: they are.
+std::string other_type(std::span<const std::uint8_t> bytes, std::int64_t vocab, int width) {
+  if (are_numbers<double>(bytes, vocab)) return "64-bit floating-point numbers";
+  if (are_numbers<std::uint64_t>(bytes, vocab)) return "64-bit integers";
+  if (are_numbers<float>(bytes, vocab)) return "32-bit floating-point numbers";
+  if (width < 4 && are_numbers<std::uint32_t>(bytes, vocab)) return "32-bit integers";
+  const bool letters = bytes.size() >= 64 && std::all_of(bytes.begin(), bytes.end(), [](auto c) {
+                         return (c >= ' ' && c < 0x7f) || c == '\n' || c == '\r' || c == '\t';
+                       });
+  return letters ? "a text" : "";
+}
+
+/// Beginnings of files that are no plain numbers.
+struct Beginning {
+  std::string_view bytes, what;
+};
+constexpr std::array kBeginnings = {
+    Beginning{"\x93NUMPY",
+              "numpy's .npy; needed: the numbers alone, as array.tofile() writes them"},
+    Beginning{"\x1f\x8b\x08", "packed by gzip; unpack it: gunzip"},
+    Beginning{"\x28\xb5\x2f\xfd", "packed by zstd; unpack it: zstd -d"},
+    Beginning{"PK\x03\x04", "a zip archive, as .npz and .pt are; needed: numbers alone"},
+    Beginning{"PAR1", "Parquet; needed: numbers alone"}};
 
 }  // namespace
 
@@ -129,6 +174,11 @@ TokenFile::TokenFile(const std::string& path, std::int64_t vocab, int width)
   };
   if (bytes.empty()) refuse("is empty; needed: tokens");
   map_.bring(0, std::min(bytes.size(), kLlmcHeaderBytes));
+  for (const Beginning& beginning : kBeginnings) {
+    if (std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
+            .starts_with(beginning.bytes))
+      refuse("is {}", beginning.what);
+  }
   std::optional<std::uint32_t> count;
   for (const LlmcHeader& header : kLlmcHeaders) {
     if (bytes.size() < 3 * sizeof(std::uint32_t) || word(bytes, 0) != header.magic) continue;
@@ -146,7 +196,8 @@ TokenFile::TokenFile(const std::string& path, std::int64_t vocab, int width)
     bytes = bytes.subspan(kLlmcHeaderBytes);
     break;
   }
-  if (width == 0) width = vocab > 65536 ? 4 : 2;
+  assumed_ = width == 0;
+  if (assumed_) width = vocab > 65536 ? 4 : 2;
   if (bytes.size() % static_cast<std::size_t>(width) != 0)
     refuse(
         "has {} bytes of tokens, which is no multiple of {}, the bytes of a uint{}; is it cut "
@@ -158,7 +209,7 @@ TokenFile::TokenFile(const std::string& path, std::int64_t vocab, int width)
     refuse("its header says {} tokens, {} follow; fetch the file again", *count, tokens_.count);
 }
 
-void TokenFile::check(std::int64_t vocab, std::int64_t most) const {
+void TokenFile::check(std::int64_t vocab, std::int64_t most, std::string_view whose) const {
   std::vector<std::int32_t> read(1 << 16);
   most = std::min(most, tokens_.count);
   const auto room = static_cast<std::int64_t>(read.size());
@@ -167,15 +218,71 @@ void TokenFile::check(std::int64_t vocab, std::int64_t most) const {
     map_.bring(static_cast<std::size_t>(tokens_.data - map_.bytes().data() + at * tokens_.width),
                static_cast<std::size_t>(count * tokens_.width));
     const std::int64_t wrong = tokens_.read(at, count, vocab, read.data());
-    if (wrong >= 0) refuse_token(map_.path(), at + wrong, tokens_[at + wrong], vocab);
+    const std::span first{tokens_.data, static_cast<std::size_t>(count * tokens_.width)};
+    if (at == 0 && assumed_) {
+      const std::string type = other_type(first, vocab, tokens_.width);
+      if (!type.empty())
+        fail(ExitCode::kUsage, "data", {.file = map_.path()},
+             "looks like {}; needed: uint{}, as array.astype(\"uint{}\").tofile() writes them, or "
+             "the folder that starling-prepare tokens makes",
+             type, 8 * tokens_.width, 8 * tokens_.width);
+      if (wrong >= 0 && wrong < 4 && tokens_.width == 4 && are_numbers<std::uint16_t>(first, vocab))
+        fail(ExitCode::kUsage, "data", {.file = map_.path()},
+             "looks like uint16, and above 65536 tokens ({} has {}) a file is of uint32; write it "
+             "so, or give the vocabulary that it was made with",
+             whose, vocab);
+    }
+    if (wrong >= 0) refuse_token(map_.path(), at + wrong, tokens_[at + wrong], vocab, whose);
   }
 }
 
 void refuse_token(const std::string& path, std::int64_t place, std::uint32_t token,
-                  std::int64_t vocab) {
+                  std::int64_t vocab, std::string_view whose) {
   fail(ExitCode::kUsage, "data", {.file = path},
-       "token number {} is {}, data.vocab has 0 to {}; give the vocabulary that it was made with",
-       place, token, vocab - 1);
+       "token number {} is {}, {} has 0 to {}; give the vocabulary that it was made with", place,
+       token, whose, vocab - 1);
+}
+
+std::vector<std::string> token_files(const std::string& path) {
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(path, error);
+  if (!folder && file_exists(path)) return {path};
+  std::vector<std::string> files;
+  for (const char* name : {"/train.bin", "/val.bin"}) {
+    if (folder && file_exists(path + name)) files.push_back(path + name);
+  }
+  if (folder && file_exists(path + "/train.bin")) return files;
+  ::glob_t found{};
+  // A folder's own name may have what patterns are made of
+  std::string pattern;
+  for (const char c : path) {
+    if (folder && std::string_view("*?[\\").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  ::glob((pattern + (folder ? "/*.bin" : "")).c_str(), 0, nullptr, &found);
+  files.clear();
+  for (std::size_t i = 0; i < found.gl_pathc; ++i) {
+    if (file_exists(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool is_named_for_tests(const std::string& path) {
+  const std::string name = std::filesystem::path(path).stem().string();
+  constexpr std::array kWords = {"val", "valid", "validation", "eval", "test"};
+  std::string word;
+  for (std::size_t i = 0; i <= name.size(); ++i) {
+    const char c = i < name.size() ? static_cast<char>(name[i] | 0x20) : '\0';
+    if (c >= 'a' && c <= 'z') {
+      word += c;
+      continue;
+    }
+    if (std::find(kWords.begin(), kWords.end(), word) != kWords.end()) return true;
+    word.clear();
+  }
+  return false;
 }
 
 }  // namespace starling

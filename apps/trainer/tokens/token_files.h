@@ -45,15 +45,24 @@ class TokenFile {
   TokenFile(const std::string& path, std::int64_t vocab, int width = 0);
   const MappedFile& map() const { return map_; }
   const TokenSpan& tokens() const { return tokens_; }
-  /// Reads the first tokens, up to `most`, and refuses the file where one is not below `vocab`.
-  void check(std::int64_t vocab, std::int64_t most) const;
+  /// Reads the first tokens, up to `most`, and refuses the file where one is not below `vocab`
+  /// (which `whose` has, such as data.vocab), or where they are numbers of another type.
+  void check(std::int64_t vocab, std::int64_t most, std::string_view whose) const;
 
  private:
   MappedFile map_;
   TokenSpan tokens_;
+  bool assumed_ = false;  ///< nothing says how many bytes a token has
 };
 
 [[noreturn]] void refuse_token(const std::string& path, std::int64_t place, std::uint32_t token,
-                               std::int64_t vocab);
+                               std::int64_t vocab, std::string_view whose);
+
+/// The files that a folder, a file or a pattern (train_*.bin) stands for, by name: of a folder its
+/// train.bin and val.bin, or all *.bin where there is no train.bin. Empty: there are none.
+std::vector<std::string> token_files(const std::string& path);
+/// Whether a file's name says that it is for tests: val, valid, validation, eval or test is a word
+/// of it.
+bool is_named_for_tests(const std::string& path);
 
 }  // namespace starling

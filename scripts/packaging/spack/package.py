@@ -36,6 +36,7 @@ class Starling(CMakePackage):
     depends_on("libjpeg-turbo")
     depends_on("libpng")
     depends_on("zlib-api")
+    depends_on("zstd")
 
     conflicts("%gcc@:11", msg="C++20 as of GCC 12")
 
