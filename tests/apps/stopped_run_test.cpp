@@ -50,7 +50,7 @@ TEST_CASE("stopped run: its newest whole checkpoint is the model, and by step th
       "run.json",
       test::short_config(
           kNet,
-          R"("batch_size": 16, "optimizer": {"type": "sgd", "lr": 0.2, "momentum": 0.9}, "sync": {"algorithm": "gossip", "topology": {"type": "ring"}},
+          R"("batch_size": 16, "optimizer": {"type": "sgd", "lr": 0.2, "momentum": 0.9}, "sync": {"algorithm": "gossip", "topology": {"type": "static-ring"}},
     "steps": 8, "checkpoint": {"every_steps": 4, "keep": 3},)"));
   program.play(R"table(
 0 3 | to step 8 | step 8/8 | run.json --output run
@@ -110,12 +110,13 @@ copy run/model.safetensors twelve.safetensors
     program.play("copy eight.safetensors run/model.safetensors");
     found = find_model("run");
     CHECK(found.path == "run/model.safetensors");
-    CHECK(test::matches(found.told, "model\\.4\\.weight.*taking run/model\\.safetensors, of step 8"));
+    CHECK(
+        test::matches(found.told, "model\\.4\\.weight.*taking run/model\\.safetensors, of step 8"));
     program.play("forget run 4\ncut run/checkpoints/step-8/rank-1.safetensors 900");
     CHECK(test::matches(error_of("run"), "step-12.*model\\.4\\.weight.*no other checkpoint"));
     program.play("remove run/checkpoints/step-12/DONE run/checkpoints/step-8");
-    CHECK(test::matches(error_of("run"),
-                        "no complete checkpoint: there are .*checkpoints/step-12"));
+    CHECK(
+        test::matches(error_of("run"), "no complete checkpoint: there are .*checkpoints/step-12"));
     program.play("folder empty");
     CHECK(test::matches(error_of("empty"), "empty has no model.safetensors.*it is empty"));
   }
@@ -126,10 +127,9 @@ TEST_CASE("stopped run: what the mean goes by is the end's, whatever trained") {
   program.write("run.json",
                 test::short_config(
                     kNet, R"("batch_size": 16, "steps": 6, "checkpoint": {"every_steps": 6},)"));
-  for (const std::string settings :
-       {"optimizer={"type":"schedule_free_adamw","lr":0.05}",
-        "sync.algorithm=push_sum | sync.topology.type=directed-exp", "sync.algorithm=allreduce",
-        "sync.batch_norm=recalibrate"}) {
+  for (const std::string settings : {R"(optimizer={"type":"schedule_free_adamw","lr":0.05})",
+                                     "sync.algorithm=push_sum | sync.topology.type=directed-exp",
+                                     "sync.algorithm=allreduce", "sync.batch_norm=recalibrate"}) {
     INFO(settings);
     program.play("remove run\n0 3 | to the end | step 6/6 | run.json --output run | " + settings);
     const SafetensorsFile end = read_safetensors("run/model.safetensors");
@@ -142,7 +142,6 @@ TEST_CASE("stopped run: what the mean goes by is the end's, whatever trained") {
         mean.tensors.at(name) = end.tensors.at(name);
     }
     CHECK(distance(mean, end) < 1e-6);
-    if (test::matches(settings, "allreduce")) CHECK(distance(mean, end) == 0.0);
   }
 }
 
