@@ -516,7 +516,7 @@ json ConfigSection::raw(const std::string& key, const std::string& type, const s
   auto& entry = node_->declare(key, type, {}, {}, doc);
   const json* value = node_->find(key);
   if (value && value->is_array() && value->empty() && type.find("list") != std::string::npos)
-    node_->wrong(key, "a " + type + ", which is not empty", *value);
+    node_->wrong(key, "a " + type + " that is not empty", *value);
   entry.value = value ? *value : json();
   return entry.value;
 }

@@ -47,8 +47,8 @@ struct Files {
   }
   template <class T>
   std::string tokens(const std::string& name, const std::vector<T>& tokens) const {
-    return text(name, std::string(reinterpret_cast<const char*>(tokens.data()),
-                                  sizeof(T) * tokens.size()));
+    return text(
+        name, std::string(reinterpret_cast<const char*>(tokens.data()), sizeof(T) * tokens.size()));
   }
 };
 
@@ -75,7 +75,8 @@ Numbers all(const Dataset& dataset, Dataset::Split split) {
   const auto count = split == Dataset::Split::kTrain ? info.train_samples : info.test_samples;
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t token = 0, target = 0;
-    std::byte* out[] = {reinterpret_cast<std::byte*>(&token), reinterpret_cast<std::byte*>(&target)};
+    std::byte* out[] = {reinterpret_cast<std::byte*>(&token),
+                        reinterpret_cast<std::byte*>(&target)};
     dataset.read(split, i, out);
     if (i == 0) numbers.push_back(token);
     CHECK(token == numbers.back());
@@ -91,7 +92,8 @@ Numbers numbers_of(const std::string& text) {
 
 constexpr auto kTraining = Dataset::Split::kTrain, kTests = Dataset::Split::kTest;
 
-TEST_CASE("apps/tokens: texts of all forms have the tokens of the plain ones, in file and training") {
+TEST_CASE(
+    "apps/tokens: texts of all forms have the tokens of the plain ones, in file and training") {
   const Files files;
   files.text("in/a.txt", "plain");
   files.gzip("in/b.txt.gz", "packed");
@@ -105,8 +107,10 @@ TEST_CASE("apps/tokens: texts of all forms have the tokens of the plain ones, in
   keys["separator"] = "|";
   CHECK(all(*opened("text", keys), kTraining) == numbers_of("plain|packed|"));
 
-  TokensOptions options{.texts = {files.at("in")}, .destination = files.at("out"),
-                        .separator = "|", .val_fraction = 0.0};
+  TokensOptions options{.texts = {files.at("in")},
+                        .destination = files.at("out"),
+                        .separator = "|",
+                        .val_fraction = 0.0};
   const TokensReport report = prepare_tokens(options, {});
   CHECK(report.count.empty == 2);
   CHECK(report.count.bytes == 11);
@@ -115,7 +119,8 @@ TEST_CASE("apps/tokens: texts of all forms have the tokens of the plain ones, in
 
   // a token of several bytes: the tokenizer must have it
   keys["separator"] = "<e>";
-  CHECK(contains(refusal("text", keys), "the separator '<e>' is 3 tokens of this tokenizer (60 101"));
+  CHECK(
+      contains(refusal("text", keys), "the separator '<e>' is 3 tokens of this tokenizer (60 101"));
   Workers workers(1);
   const std::string tokenizer = files.text(
       "t.json",
@@ -144,7 +149,8 @@ TEST_CASE("apps/tokens: a field of JSON lines is a text each") {
     CHECK(all(*dataset, kTraining) == numbers_of("one\ntw\xc3\xb6\n\n"));
     CHECK(contains(dataset->info().contents, "; 1 empty text is left out"));
     keys["field"] = "id";
-    CHECK(contains(refusal("text", keys), std::string(name) + ": line 1: field id is 1; needed: a"));
+    CHECK(
+        contains(refusal("text", keys), std::string(name) + ": line 1: field id is 1; needed: a"));
     keys["field"] = "body";
     CHECK(contains(refusal("text", keys), std::string(name) + ": line 1: has no field body: '{"));
   }
@@ -156,12 +162,16 @@ TEST_CASE("apps/tokens: a field of JSON lines is a text each") {
   // lines beyond what is read at once
   std::string many, expected;
   for (int k = 0; many.size() < 9'000'000; ++k) {
-    many += "{\"text\": \"" + std::to_string(k) + "\", \"pad\": \"" + std::string(900, 'p') + "\"}\n";
+    many +=
+        "{\"text\": \"" + std::to_string(k) + "\", \"pad\": \"" + std::string(900, 'p') + "\"}\n";
     expected += std::to_string(k);
   }
   files.text("d.jsonl", many);
-  TokensOptions options{.texts = {files.at("d.jsonl")}, .destination = files.at("out"),
-                        .field = "text", .val_fraction = 0.0, .threads = 2};
+  TokensOptions options{.texts = {files.at("d.jsonl")},
+                        .destination = files.at("out"),
+                        .field = "text",
+                        .val_fraction = 0.0,
+                        .threads = 2};
   prepare_tokens(options, {});
   CHECK(all(*opened("tokens", {{"path", files.at("out")}, {"sequence_length", 1}}), kTraining) ==
         numbers_of(expected));
@@ -176,10 +186,10 @@ TEST_CASE("apps/tokens: packed files that are damaged are named") {
   files.text("a.gz", whole.substr(0, whole.size() / 2));
   CHECK(contains(refusal("text", keys), "a.gz is damaged or cut short (unexpected end"));
   files.text("a.gz", "just a text");
-  CHECK(contains(refusal("text", keys), "a.gz is not packed as its name says; name it without .gz"));
+  CHECK(
+      contains(refusal("text", keys), "a.gz is not packed as its name says; name it without .gz"));
   // a frame of zstd of "plain text\n" twice, and a cut one
-  const std::string frame(
-      "\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00plain text\n\xf5\xb5\x05Q", 24);
+  const std::string frame("\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00plain text\n\xf5\xb5\x05Q", 24);
   files.text("b.zst", frame + frame);
   const json zst{{"path", files.at("b.zst")}, {"sequence_length", 1}, {"val_fraction", 0.0}};
 #if !__has_include(<zstd.h>)
@@ -188,13 +198,15 @@ TEST_CASE("apps/tokens: packed files that are damaged are named") {
 #endif
   CHECK(all(*opened("text", zst), kTraining) == numbers_of("plain text\nplain text\n"));
   files.text("b.zst", frame.substr(0, 15));
-  CHECK(contains(refusal("text", zst), "b.zst is damaged or cut short (unexpected end of the zstd"));
+  CHECK(
+      contains(refusal("text", zst), "b.zst is damaged or cut short (unexpected end of the zstd"));
 }
 
 TEST_CASE("apps/tokens: tests of files of their own are all of them") {
   const Files files;
   const std::string tokenizer = files.text(
-      "t.json", BpeTrainer("gpt2").train(256, {}, [](std::int64_t) { return true; })->huggingface());
+      "t.json",
+      BpeTrainer("gpt2").train(256, {}, [](std::int64_t) { return true; })->huggingface());
   files.text("train/a.txt", "training text");
   files.text("test/b.txt", "abcde");
   json keys{{"path", files.at("train")}, {"val_path", files.at("test")}, {"sequence_length", 2}};
@@ -234,8 +246,10 @@ TEST_CASE("apps/tokens: tests of files of their own are all of them") {
   dataset->open();
   CHECK(dataset->info().test_samples == 4);
   // by another tokenizer
-  TokensOptions other{.texts = {files.at("test")}, .destination = files.at("new"),
-                      .tokenizer = tokenizer, .val_fraction = 0.0};
+  TokensOptions other{.texts = {files.at("test")},
+                      .destination = files.at("new"),
+                      .tokenizer = tokenizer,
+                      .val_fraction = 0.0};
   prepare_tokens(other, {});
   keys["tokenizer"] = "bytes";
   files.tokens<std::uint16_t>("train.bin", {1, 2, 3, 4, 5, 6, 7});
@@ -291,9 +305,10 @@ TEST_CASE("apps/tokens: files of other numbers than tokens are named by what the
   keys["vocab"] = 50'257;
   files.text("train.bin", std::string(100, 'a') + std::string(100, ' '));
   CHECK(contains(refusal("tokens", keys), "train.bin: looks like a text; needed"));
-  for (const auto& [begin, what] :
-       {std::pair("\x93NUMPY\x01", "is numpy's .npy"), {"\x1f\x8b\x08\x04", "is packed by gzip"},
-        {"\x28\xb5\x2f\xfd", "is packed by zstd"}, {"PK\x03\x04", "is a zip archive"}}) {
+  for (const auto& [begin, what] : {std::pair("\x93NUMPY\x01", "is numpy's .npy"),
+                                    {"\x1f\x8b\x08\x04", "is packed by gzip"},
+                                    {"\x28\xb5\x2f\xfd", "is packed by zstd"},
+                                    {"PK\x03\x04", "is a zip archive"}}) {
     files.text("train.bin", std::string(begin) + std::string(100, '\1'));
     CHECK(contains(refusal("tokens", keys), what));
   }
@@ -307,12 +322,15 @@ TEST_CASE("apps/tokens: what the tokenizer has not is refused, and stands for no
   json whole = json::parse(Tokenizer::bytes()->huggingface());
   whole["added_tokens"] = {{{"id", 300}, {"content", "<e>"}, {"normalized", false}}};
   const std::string tokenizer = files.text("t.json", whole.dump());
-  json keys{{"path", files.folder.path()}, {"vocab", 512}, {"tokenizer", tokenizer},
+  json keys{{"path", files.folder.path()},
+            {"vocab", 512},
+            {"tokenizer", tokenizer},
             {"sequence_length", 1}};
   for (const std::uint16_t token : {301, 511}) {
     files.tokens<std::uint16_t>("train.bin", {1, 2, token});
-    CHECK(contains(refusal("tokens", keys), "train.bin: token number 2 is " + std::to_string(token) +
-                                                ", the tokenizer has 0 to 300"));
+    CHECK(contains(
+        refusal("tokens", keys),
+        "train.bin: token number 2 is " + std::to_string(token) + ", the tokenizer has 0 to 300"));
   }
   files.tokens<std::uint16_t>("train.bin", {1, 2, 300});
   files.tokens<std::uint16_t>("val.bin", {1, 299});  // between those that it has
@@ -336,8 +354,10 @@ TEST_CASE("apps/tokens: what was made of texts is no text") {
   }
   for (int call = 0; call < 2; ++call) {
     train_tokenizer({.texts = {in}, .out = files.at("in/tok.json"), .vocab = 257}, {});
-    TokensOptions options{.texts = {in}, .destination = files.at("out"),
-                          .tokenizer = files.at("in/tok.json"), .val_fraction = 0.0};
+    TokensOptions options{.texts = {in},
+                          .destination = files.at("out"),
+                          .tokenizer = files.at("in/tok.json"),
+                          .val_fraction = 0.0};
     CHECK(prepare_tokens(options, {}).count.bytes == 9);
   }
   std::filesystem::remove(files.at("in/tok.json"));
@@ -364,7 +384,8 @@ TEST_CASE("apps/tokens: special tokens that a file cannot keep apart are refused
   CHECK(says({"<a>", "<b>", "<a>"}, "the special token '<a>' is given twice"));
   CHECK(says({""}, "is empty"));
   CHECK(says({"\xff"}, "is not UTF-8"));
-  for (const char* byte : {"a", " ", "\n", "é", "Ġ"}) CHECK(says({byte}, "is a byte, or the letter"));
+  for (const char* byte : {"a", " ", "\n", "é", "Ġ"})
+    CHECK(says({byte}, "is a byte, or the letter"));
   CHECK(says({"Ġcd"}, "is written in letters that stand for other bytes"));
   CHECK(says({"<é>"}, "is written in letters that stand for other bytes"));
   CHECK_NOTHROW(check_special_tokens({"<|endoftext|>", "<s", "<s>", "a b", "日本", "[PAD]"}));
