@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
+
 namespace starling {
 
 namespace {
@@ -120,6 +122,16 @@ std::uint64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+void check_stack_limit() {
+  constexpr rlim_t kLeast = 256 << 10;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return;
+  fail(ExitCode::kMemory, "memory",
+       "the limit of stacks is {} KiB (ulimit -s), too few for threads that compute; allow {} or "
+       "more, as by ulimit -s 8192",
+       limit.rlim_cur >> 10, kLeast >> 10);
 }
 
 }  // namespace starling

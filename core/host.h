@@ -13,6 +13,10 @@ int usable_cores();
 /// /proc/self/cgroup, `root` where the groups are mounted.
 double cpu_quota(const std::string& groups, const std::string& root);
 double cpu_quota();
+
+/// Error(kMemory) where the limit of stacks (ulimit -s), which is that of every thread's too, is
+/// smaller than kernels and libraries take: they would die in their midst without a word.
+void check_stack_limit();
 /// Cores of a rank: the share of one of `local_size` ranks on this host: all of them where mpirun
 /// bound each rank to cores of its own.
 int cores_of_rank(int local_size);

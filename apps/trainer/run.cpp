@@ -517,6 +517,7 @@ int run_program(int argc, char** argv, bool& told) {
   try {
     install_stop_signals();
     at_stop_signal(AtStopSignal::kEnd);
+    check_stack_limit();
     options = parse_train_options(argc, argv);
     if (answer_question(options, is_first_rank())) return 0;
     if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until ranks know each other

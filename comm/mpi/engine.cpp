@@ -40,11 +40,6 @@ std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
   return *kept;
 }
 
-std::chrono::steady_clock::duration seconds(double value) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      std::chrono::duration<double>(value));
-}
-
 /// A collective call of the control plane; all else belongs to a lane of exchanges.
 bool is_call(const MpiOperation& operation) {
   return operation.label().step < 0 && operation.label().bucket < 0;
@@ -74,7 +69,7 @@ MpiEngine::~MpiEngine() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   if (!unwinding && !failed_) {
     try {
-      const auto limit = Clock::now() + seconds(lost_ ? std::min(timeout_, 1.0) : timeout_);
+      const auto limit = Clock::now() + Clock::seconds(lost_ ? std::min(timeout_, 1.0) : timeout_);
       for (const auto& [ticket, operation] : tickets_) {
         if (!wait_until(*operation, limit, nullptr)) break;
       }
@@ -154,7 +149,7 @@ void MpiEngine::wait(Ticket ticket) {
   const auto it = tickets_.find(ticket);
   require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
   const std::shared_ptr<MpiOperation> operation = it->second;
-  const auto limit = Clock::now() + seconds(timeout_);
+  const auto limit = Clock::now() + Clock::seconds(timeout_);
   if (!wait_until(*operation, limit, operation->flow())) give_up(*operation);
   tickets_.erase(it);
 }
@@ -181,7 +176,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
   auto moved_at = begin;
   auto next_question = moved_at + kAskAfter;
   std::vector<int> late;
-  const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  const auto waited = [&] { return Clock::seconds_since(begin); };
   auto sleep = kCallerSleep;
   while (true) {
     bool moved = false;

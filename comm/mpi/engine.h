@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "comm/mpi/operation.h"
+#include "core/running_clock.h"
 
 namespace starling::detail {
 
@@ -36,7 +36,7 @@ class MpiEngine {
   void complete(const std::shared_ptr<MpiOperation>& operation) { wait(start(operation)); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
   void run();
   /// Moves everything on once, under mpi_lock(). True if something moved.
   bool drive();

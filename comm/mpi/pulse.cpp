@@ -13,6 +13,7 @@
 #include "comm/mpi/ulfm.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
+#include "core/running_clock.h"
 #include "core/stop_signals.h"
 
 namespace starling::detail {
@@ -23,7 +24,7 @@ constexpr double kLastWordsSeconds = 0.05;
 constexpr int kHostBytes = 64;  // of a name, its end included; what is longer is cut
 
 double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double>(RunningClock::now().time_since_epoch()).count();
 }
 
 std::string text_of(std::int64_t step, std::int64_t bucket) {

@@ -88,7 +88,7 @@ class MpiPulse {
     Message message;
   };
   std::vector<std::unique_ptr<Sent>> sent_;
-  std::vector<double> heard_;  ///< seconds of the steady clock; 0: never
+  std::vector<double> heard_;  ///< seconds of the running clock; 0: never
   std::vector<Message> answers_;
   std::vector<std::string> hosts_;
   std::vector<bool> mustered_;

@@ -28,6 +28,7 @@
 #include "comm/mpi/watch.h"
 #include "core/flight_recorder.h"
 #include "core/last_word.h"
+#include "core/running_clock.h"
 #include "core/stop_signals.h"
 
 namespace starling {
@@ -55,9 +56,8 @@ void limit_recovery(double seconds, const std::function<void()>& end) {
   const int now = recoveries;
   if (limited.exchange(now) == now) return;
   const auto watch_clock = [=] {
-    const auto over = [begin = std::chrono::steady_clock::now()](double limit) {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >=
-             limit;
+    const auto over = [begin = RunningClock::now()](double limit) {
+      return RunningClock::seconds_since(begin) >= limit;
     };
     for (bool called_back = false; !over(seconds);) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

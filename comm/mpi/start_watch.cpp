@@ -134,7 +134,7 @@ void StartWatch::look() {
                     "was short, and start again",
                     rank_, lost, size_));
   }
-  if (limit_ > 0.0 && std::chrono::duration<double>(now - begin_).count() > limit_) {
+  if (limit_ > 0.0 && Clock::seconds_since(begin_) > limit_) {
     end(speaker,
         fmt::format("rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; {}",
                     rank_, limit_, size_, missing_text(), remedy_text()));

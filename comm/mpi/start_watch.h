@@ -1,12 +1,12 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/mpi/launcher.h"
+#include "core/running_clock.h"
 
 namespace starling::detail {
 
@@ -27,7 +27,7 @@ class StartWatch {
   StartWatch& operator=(const StartWatch&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
   void run();
   void look();
   std::string missing_text() const;

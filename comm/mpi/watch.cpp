@@ -140,7 +140,7 @@ void RankWatch::run() {
     if (process.file < 0) report(process);
     files.push_back({process.file, POLLIN, 0});  // one below 0 is passed over
   }
-  Heartbeat heartbeat{Clock::now(), {}, Clock::now()};
+  Heartbeat heartbeat{{}, Clock::now()};
   while (!stop_) {
     const int ready = ::poll(files.data(), files.size(),
                              several_hosts_ || wake_ < 0 ? static_cast<int>(kLook.count()) : -1);
@@ -203,18 +203,17 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
   if (lock.owns_lock()) pulse_.poll();
   const double limit = limit_;
   if (watched_ < 0 || limit <= 0.0) return;
-  // Whoever was suspended himself, or is inside of a call of MPI, has heard nothing and knows
-  // nothing.
-  if (!lock.owns_lock() || now - state.last_look > 3 * kLook) state.silent_since = now;
-  state.last_look = Clock::now();
-  if (!lock.owns_lock()) return;
+  if (!lock.owns_lock()) {  // inside of a call of MPI nothing is heard
+    state.silent_since = now;
+    return;
+  }
   if (std::chrono::duration<double>(now - state.last_question).count() >=
       question_interval(limit)) {
     pulse_.ask(watched_);
     state.last_question = now;
   }
   const double heard = pulse_.seconds_since(watched_);
-  const double silent = std::chrono::duration<double>(now - state.silent_since).count();
+  const double silent = Clock::seconds_since(state.silent_since);
   const double silence = heard < 0 ? silent : std::min(heard, silent);
   if (silence <= limit) return;
   note_flight(FlightEvent::kLost, kNoExchange, std::span(&watched_, 1));

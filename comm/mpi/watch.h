@@ -3,7 +3,6 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "comm/lost_ranks.h"
 #include "comm/mpi/pulse.h"
+#include "core/running_clock.h"
 
 namespace starling::detail {
 
@@ -48,7 +48,7 @@ class RankWatch {
   bool end_process(int rank);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
   struct Process {
     int rank;
     pid_t id;
@@ -56,7 +56,7 @@ class RankWatch {
     int file;
   };
   struct Heartbeat {
-    Clock::time_point last_look, last_question, silent_since;
+    Clock::time_point last_question, silent_since;
   };
   void run();
   /// Lets another rank's goodbye count first, which has said why, and reports the loss otherwise.

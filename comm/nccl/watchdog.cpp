@@ -120,7 +120,7 @@ void NcclWatchdog::settle(NcclComm comm, const std::function<std::string()>& wha
                          last_words(comm)));
         check_locked();
       }
-      if (std::chrono::duration<double>(Clock::now() - begin).count() > timeout_seconds_) {
+      if (Clock::seconds_since(begin) > timeout_seconds_) {
         lose(fmt::format(
             "rank {} waited {:g} s (sync.timeout_s) on host {} for NCCL to connect {}{}", rank_,
             timeout_seconds_, host_name(), what(), last_words(comm)));
@@ -185,15 +185,13 @@ void NcclWatchdog::look() {
     Followed& first = followed_.front();
     const auto now = Clock::now();
     if (!first.started && backend_.done(first.ready)) first.started = now;
-    if (!first.started ||
-        std::chrono::duration<double>(now - *first.started).count() <= timeout_seconds_)
-      return;
+    if (!first.started || Clock::seconds_since(*first.started) <= timeout_seconds_) return;
     lose(fmt::format(
         "rank {} waited {:g} s (sync.timeout_s) on host {} for {}, {:.1f} s after its issue{}; "
         "which rank is missing NCCL does "
         "not tell",
-        rank_, timeout_seconds_, host_name(), first.what(),
-        std::chrono::duration<double>(now - first.issued).count(), last_words(comms_.front())));
+        rank_, timeout_seconds_, host_name(), first.what(), Clock::seconds_since(first.issued),
+        last_words(comms_.front())));
   } catch (const std::exception& error) {  // the device has failed
     lose(fmt::format("rank {} on host {}: {}", rank_, host_name(), message_of(error)));
   }
@@ -244,8 +242,7 @@ bool NcclWatchdog::drain() noexcept {
         forget_what_is_through();
         if (followed_.empty()) return true;
         // The thread sees no loss where even an exchange's data never gets ready.
-        if (std::chrono::duration<double>(Clock::now() - begin).count() > 2.0 * timeout_seconds_)
-          return false;
+        if (Clock::seconds_since(begin) > 2.0 * timeout_seconds_) return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }

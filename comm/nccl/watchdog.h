@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -16,6 +15,7 @@
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/running_clock.h"
 
 namespace starling {
 
@@ -75,7 +75,7 @@ class NcclWatchdog {
   void close() noexcept;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
   struct Followed {
     std::function<std::string()> what;
     Event ready, through;

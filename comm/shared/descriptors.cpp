@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,11 +15,10 @@
 
 #include "comm/agreement.h"
 #include "comm/lost_ranks.h"
+#include "core/running_clock.h"
 
 namespace starling::detail {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// "" and an abstract name: a socket that is in no folder and ends with its process.
 sockaddr_un address_of(const std::string& name) {
@@ -119,8 +117,7 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
     }
   }
   std::size_t left = unsent.size();
-  const auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(timeout_seconds));
+  const auto limit = RunningClock::now() + RunningClock::seconds(timeout_seconds);
   while (left > 0 || !unsent.empty()) {
     std::erase_if(unsent, [&](std::size_t k) {
       const std::string& text = told[static_cast<std::size_t>(local[k])];
@@ -141,7 +138,7 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
     }
     if (left == 0 && unsent.empty()) break;
     check_lost_ranks();
-    if (Clock::now() >= limit) {
+    if (RunningClock::now() >= limit) {
       fail(ExitCode::kLost, "sharing", "no descriptor from {} ranks within {:g} s", left,
            timeout_seconds);
     }

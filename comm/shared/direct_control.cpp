@@ -97,8 +97,9 @@ void advance(std::atomic<std::uint32_t>& count, std::uint32_t value) {
 }
 
 bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
-              std::chrono::nanoseconds spin, std::chrono::steady_clock::time_point deadline) {
+              std::chrono::nanoseconds spin, std::chrono::nanoseconds limit) {
   if (reached(count, target)) return true;
+  const auto deadline = Clock::now() + limit;
   if (spin.count() > 0) {
     const auto until = Clock::now() + spin;
     do {
@@ -114,11 +115,11 @@ bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
     const auto left =
         std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
-    const timespec limit{static_cast<std::time_t>(left / 1'000'000'000),
+    const timespec pause{static_cast<std::time_t>(left / 1'000'000'000),
                          static_cast<long>(left % 1'000'000'000)};
     // Returns at once where the count is not `seen` any more. The others' memory may be read-only
     // here: waiting does not write.
-    syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &limit,
+    syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &pause,
             nullptr, 0);
   }
 }

@@ -64,8 +64,8 @@ inline bool reached(const std::atomic<std::uint32_t>& count, std::uint32_t targe
 /// Sets a count and wakes those that sleep on it, in whichever process.
 void advance(std::atomic<std::uint32_t>& count, std::uint32_t value);
 /// Waits until reached(), by looking for `spin` at first and sleeping then; false where the
-/// deadline comes first.
+/// limit comes first.
 bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
-              std::chrono::nanoseconds spin, std::chrono::steady_clock::time_point deadline);
+              std::chrono::nanoseconds spin, std::chrono::nanoseconds limit);
 
 }  // namespace starling::detail

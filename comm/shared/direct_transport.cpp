@@ -19,6 +19,7 @@
 #include "comm/transports/forwarding.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/running_clock.h"
 
 namespace starling {
 namespace {
@@ -26,17 +27,13 @@ namespace {
 using detail::BucketCounts;
 using detail::ControlBlock;
 using detail::SharedLayout;
-using Clock = std::chrono::steady_clock;
+using Clock = RunningClock;
 using Doing = detail::Pulse::Doing;
 
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr auto kSlice = std::chrono::milliseconds(20);  // of a long wait, between checks
 // after which a rank is called late, at first
 constexpr double kLateSeconds = 10.0;
-
-Clock::duration seconds(double value) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
-}
 
 /// Counts in shared memory, at which ranks look and on which they sleep.
 class DirectMixer final : public detail::SharedMixer {
@@ -152,14 +149,13 @@ void DirectMixer::await(const std::vector<int>& ranks,
       begin = Clock::now();
       control_->pulse.beat(doing, label);
     }
-    const auto deadline = begin + seconds(settings_.timeout_seconds);
-    const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    const auto deadline = begin + Clock::seconds(settings_.timeout_seconds);
+    const auto waited = [&] { return Clock::seconds_since(begin); };
     double& late_after =
         late_after_.try_emplace(r, std::min(kLateSeconds, settings_.timeout_seconds / 3))
             .first->second;
     bool late = false;
-    while (
-        !detail::wait_for(count_of(r), target, spin, std::min(deadline, Clock::now() + kSlice))) {
+    while (!detail::wait_for(count_of(r), target, spin, kSlice)) {
       spin = std::chrono::nanoseconds(0);
       if (settings_.check) settings_.check();
       check_lost_ranks();

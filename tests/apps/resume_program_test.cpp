@@ -149,9 +149,9 @@ TEST_CASE(
   program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
                                                R"("batch_size": 8, "steps": 12,
     "optimizer": {"type": "adamw", "lr": 0.01}, "ema": {"decay": 0.9}, "sync": {"algorithm": "allreduce"},
-    "checkpoint": {"every_steps": 4, "keep": 3, "best": true}, "evaluate": {"every_steps": 4},)"));
+    "checkpoint": {"every_steps": 4, "keep": 3, "best": true},)"));
   program.play(R"table(
-0 3 | three ranks | done | run.json --output whole
+0 3 | three ranks | done | run.json --output whole | evaluate.every_steps=4
 0 3 | without a stop | done | run.json --output straight | steps=14
 copy whole resumed
 0 3 | resumed | continuing after step 12 | run.json --output resumed --resume latest | steps=14
@@ -184,6 +184,24 @@ same straight gone
   }
   CHECK(read_safetensors("gossip/checkpoints/step-12/rank-1.safetensors")
             .tensors.contains("model.1.weight"));
+  // --dry-run says beforehand what the tensors in a checkpoint's files take.
+  for (const std::string algorithm : {"allreduce", "gossip"}) {
+    CAPTURE(algorithm);
+    std::size_t written = 0;
+    const CheckpointFile checkpoint(algorithm == "gossip" ? "gossip/checkpoints/step-12"
+                                                          : "whole/checkpoints/step-12");
+    for (int rank = 0; rank < 3; ++rank) {
+      for (const auto& [name, tensor] : read_safetensors(checkpoint.rank_file(rank)).tensors)
+        written += tensor.bytes.size();
+    }
+    const test::Ended told = program.check("dry", 3, 0, "", "run.json --dry-run --json",
+                                           {"sync.algorithm=" + algorithm});
+    const auto disk = nlohmann::json::parse(told.out)["disk"];
+    const auto model = disk["model"].get<std::size_t>();
+    CHECK(disk["checkpoint"] == written);
+    CHECK(disk["kept"] == 3 * written + (written + model) + 2 * model);
+    CHECK(disk["while_writing"] == disk["kept"].get<std::size_t>() + written + model);
+  }
 }
 
 TEST_CASE("runs: damage is found before the first step, and the checkpoint before it taken") {

@@ -121,4 +121,27 @@ END
 else
   echo "skipped: no process namespaces here"
 fi
+
+# A job that is suspended as a whole, as by Slurm or a paused container, goes on: no rank has waited
+# for another meanwhile, nor does silence count. Ranks far apart wait for heartbeats too.
+suspend() { # NAME LAUNCH... -- OPTION...: stops all ranks for longer than any limit, and continues
+  local name=$1 launch=() mpirun pids
+  shift
+  while [ "$1" != -- ]; do launch+=("$1") && shift; done
+  shift
+  LOST_NAME=$work/$name mpirun -x LOST_NAME --oversubscribe -n 2 "${launch[@]}" "$train" small.json --set steps=4000 \
+    --set sync.timeout_s=3 --set sync.heartbeat_s=2 "$@" --output "$name" >"$name.log" 2>&1 &
+  mpirun=$!
+  wait_for_lines "$name" 5 || failed "$name: trains"
+  pids=$(ps -eo pid=,ppid= | awk -v top=$mpirun '{ parent[$1] = $2 } END { for (p in parent) { for (q = p; q > 1; q = parent[q]) if (parent[q] == top) print p } }')
+  kill -STOP $pids
+  sleep 5
+  kill -CONT $pids
+  wait "$mpirun"
+  echo $? >"$name.end"
+  verify "$name: goes on after all its ranks were stopped" bash -c "cat $name.log $name.end; [ \"\$(cat $name.end)\" = 0 ]"
+}
+suspend suspended-direct -- --set sync.transport=direct
+suspend suspended-messages -- --set sync.transport=mpi --set sync.algorithm=allreduce
+[ ! -f apart.sh ] || suspend suspended-apart --mca btl self,tcp ./apart.sh -- --set sync.transport=mpi
 finish

@@ -201,9 +201,47 @@ std::string describe_config() {
   return text;
 }
 
+namespace {
+
+/// A pass that operations refuse for its size is the config's fault: of batch_size, where a smaller
+/// one is computed, else of the model or its samples.
+ShapeTrace trace_pass(const TrainConfig& config) {
+  const auto trace = [&](std::int64_t batch_size) {
+    PassShape shape = config.pass_shape();
+    shape.batch_size = batch_size;
+    return trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
+  };
+  const std::int64_t given = config.length.batch_size;
+  try {
+    return trace(given);
+  } catch (const Error& refusal) {
+    if (refusal.code() != ExitCode::kInternal) throw;
+    std::int64_t works = 0, fails = given;
+    while (fails - works > 1) {
+      const std::int64_t middle = works + (fails - works) / 2;
+      try {
+        trace(middle);
+        works = middle;
+      } catch (const Error&) {
+        fails = middle;
+      }
+    }
+    if (works == 0) {
+      fail(ExitCode::kUsage, "config", {.file = config.source},
+           "the model cannot be computed in these sizes, with batch_size 1 neither: {}; make it or "
+           "its samples smaller",
+           message_of(refusal));
+    }
+    fail(ExitCode::kUsage, "config", {.file = config.source, .key = "batch_size"},
+         "{} is more than the model can take at once ({}); allowed: <= {}", given,
+         message_of(refusal), works);
+  }
+}
+
+}  // namespace
+
 ShapeTrace trace_shapes(const TrainConfig& config) {
-  ShapeTrace trace =
-      trace_shapes(*config.task, *config.model, config.pass_shape(), config.optimizer.allow_unused);
+  ShapeTrace trace = trace_pass(config);
   const auto buckets = static_cast<std::int64_t>(
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes)
           .buckets.size());

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/running_clock.h"
 #include "layers/functions.h"
 
 namespace starling {
@@ -130,9 +131,9 @@ void DeviceRowMaker::settle(Slot& slot) const {
   };
   try {
     backend_.wait(slot.arrived);
-    const auto limit = std::chrono::steady_clock::now() + kSettle;
+    const auto limit = RunningClock::now() + kSettle;
     while (!writable(slot)) {
-      if (std::chrono::steady_clock::now() > limit) return leak();
+      if (RunningClock::now() > limit) return leak();
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   } catch (...) {

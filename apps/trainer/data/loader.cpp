@@ -22,6 +22,7 @@
 #include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/running_clock.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -217,9 +218,9 @@ struct Loader::State {
   bool wait_until_writable(const BatchMaker::Slot& slot, const Position& position) {
     if (maker->writable(slot)) return true;
     const TraceSpan span("wait for the upload", {}, TraceLane::kLoader);
-    const auto limit = std::chrono::steady_clock::now() + kUploadLimit;
+    const auto limit = RunningClock::now() + kUploadLimit;
     while (!maker->writable(slot)) {
-      if (std::chrono::steady_clock::now() > limit) {
+      if (RunningClock::now() > limit) {
         fail(ExitCode::kLost, "loader",
              "the device has not copied an earlier batch within {} s, whose host memory batch {} "
              "of epoch {} was to take; it is stuck in a step before",

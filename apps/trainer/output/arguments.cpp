@@ -18,6 +18,7 @@
 #include "core/console.h"
 #include "core/crash.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/last_word.h"
 #include "core/registry.h"
 #include "core/stop_signals.h"
@@ -138,6 +139,7 @@ int run_program(const char* name, const std::function<int()>& program) {
   try {
     install_stop_signals();
     at_stop_signal(AtStopSignal::kEnd);
+    check_stack_limit();
     return program();
   } catch (...) {
     const Error failure = as_error(std::current_exception());

@@ -10,6 +10,7 @@
 #include "apps/trainer/config/graph_plan.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/data/picture_pool.h"
+#include "apps/trainer/report/disk_need.h"
 #include "apps/trainer/report/floor.h"
 #include "apps/trainer/report/token_rates.h"
 #include "comm/bucket.h"
@@ -253,6 +254,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   out += fmt::format("parameters: {}\n", config.model->parameter_count());
   out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
                      size_text(largest * static_cast<double>(size_of(config.device.dtype))));
+  out += disk_text(config, site, trace);
   return out + memory_text(memory_need(config, site, trace));
 }
 
@@ -271,6 +273,7 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
          {"last", bucket.slots.back().parameter->name}});
   }
   const MemoryNeed need = memory_need(config, site, trace);
+  const DiskNeed disk = disk_need(config, site, trace);
   nlohmann::json text = nlohmann::json::array();
   std::istringstream lines(dry_run_report(config, site, trace));
   for (std::string line; std::getline(lines, line);) text.push_back(line);
@@ -297,6 +300,12 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
                              {"batches", bytes(need.batches)},
                              {"cached_samples", bytes(need.cache)},
                              {"in_all", bytes(need.total())}}},
+                           {"disk",
+                            {{"checkpoint", bytes(disk.checkpoint)},
+                             {"best", bytes(disk.best)},
+                             {"model", bytes(disk.model)},
+                             {"kept", bytes(disk.kept)},
+                             {"while_writing", bytes(disk.most)}}},
                            {"text", std::move(text)}};
   return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 
 #include "core/host_device.h"
@@ -26,17 +25,6 @@ STARLING_HD void store_release_system(std::uint32_t* to, std::uint32_t value) {
   asm volatile("st.release.sys.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
 #else
   __atomic_store_n(to, value, __ATOMIC_RELEASE);
-#endif
-}
-/// A clock of the device's, in nanoseconds.
-STARLING_HD std::uint64_t nanoseconds_now() {
-#if defined(__CUDA_ARCH__)
-  std::uint64_t now = 0;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) : : "memory");
-  return now;
-#else
-  return static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 #endif
 }
 #if !defined(__CUDACC__)

@@ -1,7 +1,9 @@
 #include "kernels/cuda/runtime/peer.h"
 
+#include <chrono>
 #include <new>
 
+#include "core/running_clock.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/handshake.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -32,7 +34,21 @@ CudaPeerMemory::CudaPeerMemory(CudaBackend& backend)
       words_(new (pinned_.get()) PeerWords) {
   load_kernels();
 }
-CudaPeerMemory::~CudaPeerMemory() = default;
+CudaPeerMemory::~CudaPeerMemory() {
+  stop_ = true;
+  if (ticks_.joinable()) ticks_.join();
+}
+
+void CudaPeerMemory::tick() {
+  if (ticks_.joinable()) return;
+  ticks_ = std::thread([this] {
+    while (!stop_) {
+      const auto ran = RunningClock::now().time_since_epoch() / std::chrono::milliseconds(1);
+      store_release_system(&words_->ran, static_cast<std::uint32_t>(ran));
+      std::this_thread::sleep_for(std::chrono::milliseconds(PeerWords::kTick));
+    }
+  });
+}
 
 std::string CudaPeerMemory::device() const { return device_uuid(backend_.info().number); }
 std::string CudaPeerMemory::why_not_exported() const {

@@ -18,18 +18,18 @@ __global__ void signal_kernel(std::uint32_t* counter, StepScalar<std::uint32_t> 
 
 __global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited,
                              StepScalar<std::uint32_t> value, PeerWords* words,
-                             PeerMemory::Purpose purpose, std::uint64_t limit) {
+                             PeerMemory::Purpose purpose, std::uint32_t limit) {
   const std::uint32_t wanted = value.get();
-  std::uint64_t begin = 0;
+  std::uint32_t begin = 0;
   for (int i = 0; i < awaited.count; ++i) {
     for (unsigned looks = 0;; ++looks) {
       const std::uint32_t seen = load_acquire_system(awaited.counters[i]);
       if (has_reached(seen, wanted)) break;
       if (looks % kLooksAtWords == 0) {
         if (load_acquire_system(&words->lost) != 0) return;
-        const std::uint64_t now = nanoseconds_now();
-        if (begin == 0) begin = now;
-        if (now - begin >= limit) {
+        const std::uint32_t now = load_acquire_system(&words->ran);
+        if (begin == 0) begin = now;  // 0: not noted yet
+        if (now - begin > limit) {
           words->rank = awaited.ranks[i];
           words->bucket = purpose.bucket;
           words->kind = purpose.kind;
@@ -65,7 +65,10 @@ void CudaPeerMemory::signal(std::uint32_t* counter, std::uint32_t value) {
 
 void CudaPeerMemory::await(std::span<const Awaited> counters, std::uint32_t value,
                            const Purpose& purpose, double limit_seconds) {
-  const auto limit = static_cast<std::uint64_t>(std::max(limit_seconds, 0.0) * 1e9);
+  tick();
+  // What the host noted last may be a tick old.
+  const auto limit =
+      static_cast<std::uint32_t>(std::clamp(limit_seconds, 0.0, 1e6) * 1e3) + PeerWords::kTick;
   while (!counters.empty()) {
     AwaitedCounters some;
     for (; some.count < AwaitedCounters::kMost &&

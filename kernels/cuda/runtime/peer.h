@@ -1,11 +1,13 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "core/peer_memory.h"
 
@@ -20,6 +22,9 @@ struct PeerWords {
   std::uint32_t told = 0;  ///< not 0: the rest holds what was lost
   std::int32_t rank = 0, bucket = 0, kind = 0;
   std::uint32_t wanted = 0, seen = 0;
+  /// By the host: milliseconds in which its process ran, by which limits go
+  std::uint32_t ran = 0;
+  static constexpr std::uint32_t kTick = 50;  ///< milliseconds
 };
 
 /// The counters of one launch.
@@ -56,10 +61,13 @@ class CudaPeerMemory final : public PeerMemory {
 
  private:
   void load_kernels();  ///< peer.cu
+  void tick();          ///< from now on `ran` goes on
 
   CudaBackend& backend_;
   std::shared_ptr<std::byte> pinned_;
   PeerWords* words_;
+  std::atomic<bool> stop_{false};
+  std::thread ticks_;
 };
 
 }  // namespace starling::cuda
