@@ -129,7 +129,7 @@ suspend() { # NAME LAUNCH... -- OPTION...: stops all ranks for longer than any l
   shift
   while [ "$1" != -- ]; do launch+=("$1") && shift; done
   shift
-  LOST_NAME=$work/$name mpirun -x LOST_NAME --oversubscribe -n 2 "${launch[@]}" "$train" small.json --set steps=4000 \
+  LOST_NAME=$work/$name mpirun -x LOST_NAME --oversubscribe -n 2 "${launch[@]}" "$train" small.json --set steps=1500 \
     --set sync.timeout_s=3 --set sync.heartbeat_s=2 "$@" --output "$name" >"$name.log" 2>&1 &
   mpirun=$!
   wait_for_lines "$name" 5 || failed "$name: trains"
