@@ -23,7 +23,9 @@
 #include "apps/inference/inference.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/console.h"
+#include "core/csv.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/host.h"
 #include "core/text.h"
 #include "kernels/cpu/parallel.h"
@@ -40,6 +42,7 @@ struct PredictOptions {
   std::vector<std::string> inputs;
   std::int64_t top = 5;
   bool json = false;
+  std::string out;
   InferenceOptions inference;
   std::optional<std::string> prompt;
   GenerateOptions generate;
@@ -153,6 +156,50 @@ std::string line_of(const InferenceModel& model, const std::string& file, std::i
   return fmt::format("{{{},\"top\":{}}}\n", place, top.dump());
 }
 
+/// What --out has: a head, and a row for each that is predicted.
+std::string table_head(const InferenceModel& model) {
+  std::string head = model.columns() ? "file,row,prediction" : "file,prediction";
+  if (classifies(model)) return head + ",probability\n";
+  for (std::int64_t i = 1; i < model.output().elements(); ++i)
+    head += fmt::format(",prediction {}", i + 1);
+  return head + "\n";
+}
+
+std::string table_row(const InferenceModel& model, const std::string& file, std::int64_t row,
+                      std::span<const float> logits) {
+  std::string text = csv_cell(file);
+  if (row > 0) text += fmt::format(",{}", row);
+  if (!classifies(model)) return text + fmt::format(",{}\n", fmt::join(logits, ","));
+  const auto best = static_cast<std::size_t>(largest(logits).front());
+  return text + fmt::format(",{},{:.6g}\n", csv_cell(model.classes().at(best)),
+                            model.probabilities(logits)[best]);
+}
+
+/// Where predictions go: lines on stdout, or a file that appears whole.
+class Predictions {
+ public:
+  Predictions(const InferenceModel& model, const PredictOptions& options)
+      : model_(model), options_(options) {
+    if (options.out.empty()) return;
+    const std::string head = table_head(model);
+    file_ = open_output("--out", options.out, {{head}, "table of predictions"});
+    file_->write(head.data(), head.size());
+  }
+  void add(const std::string& file, std::int64_t row, std::span<const float> logits) {
+    if (!file_) return answer(line_of(model_, file, row, logits, options_));
+    const std::string line = table_row(model_, file, row, logits);
+    file_->write(line.data(), line.size());
+  }
+  void finish() {
+    if (file_) file_->commit();
+  }
+
+ private:
+  const InferenceModel& model_;
+  const PredictOptions& options_;
+  std::unique_ptr<AtomicFile> file_;
+};
+
 /// Whether the model's outputs are numbers; complains where they are not.
 bool are_finite(std::span<const float> outputs, const std::string& of) {
   if (std::all_of(outputs.begin(), outputs.end(), [](float x) { return std::isfinite(x); }))
@@ -169,6 +216,7 @@ ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
   const auto inputs = static_cast<std::size_t>(model.input().elements()),
              outputs = static_cast<std::size_t>(model.output().elements());
   ExitCode result = ExitCode::kOk;
+  Predictions predictions(model, options);
   for (const std::string& file : options.inputs) {
     const TableRows table = model.read_table(file);
     for (std::size_t begin = 0; begin < table.rows.size(); begin += kBatch) {
@@ -179,13 +227,14 @@ ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
         const std::span<const float> own = std::span(logits).subspan(i * outputs, outputs);
         const std::int64_t row = table.rows[begin + i];
         if (are_finite(own, fmt::format("{}:{}", file, row))) {
-          answer(line_of(model, file, row, own, options));
+          predictions.add(file, row, own);
         } else {
           result = ExitCode::kUsage;
         }
       }
     }
   }
+  predictions.finish();
   return result;
 }
 
@@ -220,6 +269,7 @@ ExitCode predict(const PredictOptions& options) {
          model->is_language_model() ? "--prompt TEXT, and no files" : "files, and no --prompt");
   if (model->columns()) return predict_tables(*model, options);
   const std::vector<std::string> files = files_of(options.inputs);
+  Predictions predictions(*model, options);
   const int threads = options.inference.threads > 0 ? options.inference.threads : usable_cores();
   const auto outputs = static_cast<std::size_t>(model->output().elements());
   ExitCode result = ExitCode::kOk;
@@ -241,12 +291,13 @@ ExitCode predict(const PredictOptions& options) {
       const std::span<const float> own =
           std::span<const float>(logits).subspan(outputs * row++, outputs);
       if (are_finite(own, files[begin + i])) {
-        answer(line_of(*model, files[begin + i], 0, own, options));
+        predictions.add(files[begin + i], 0, own);
       } else {
         result = ExitCode::kUsage;
       }
     }
   }
+  predictions.finish();
   return result;
 }
 
@@ -260,7 +311,9 @@ int run_predict(int argc, char** argv) {
                  "a run's folder, its model.safetensors, or a checkpoint's folder")
       ->required();
   add_list(app, "pictures", options.inputs,
-           "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows");
+           "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows, - for "
+           "one of "
+           "a pipe");
   app.add_option("--top", options.top, "how many classes a line names")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
@@ -271,9 +324,13 @@ int run_predict(int argc, char** argv) {
                "\"tokens_per_second\"}, the new ones; of a table's row also \"row\", the names "
                "being row 1; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
+  app.add_option("--out", options.out,
+                 "write predictions to this file as CSV: file, a table's row, prediction, and of "
+                 "classes the probability")
+      ->excludes("--top", "--json");
   CLI::Option* const prompt = app.add_option("--prompt", options.prompt,
                                              "of a language model: the text that it goes on with")
-                                  ->excludes("--top");
+                                  ->excludes("--top", "--out");
   app.add_option("--tokens", options.generate.tokens, "how many tokens it adds")
       ->capture_default_str()
       ->needs(prompt);

@@ -1,5 +1,6 @@
 #include "core/csv.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -35,13 +36,90 @@ std::string whole_file(const std::string& path, const std::string& key) {
   return text;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+/// Whether all of a text is a finite number.
+bool read_number(std::string_view text, double& value) {
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
 }
 
 }  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f", kUnbroken = "\xC2\xA0";
+  for (;;) {
+    text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+    text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
+    if (text.starts_with(kUnbroken)) {
+      text.remove_prefix(kUnbroken.size());
+    } else if (text.ends_with(kUnbroken)) {
+      text.remove_suffix(kUnbroken.size());
+    } else {
+      return text;
+    }
+  }
+}
+
+CsvValue csv_value(std::string_view cell) {
+  using Kind = CsvValue::Kind;
+  const std::string_view text = trimmed(cell);
+  double number = 0.0;
+  if (read_number(text, number)) {
+    number += 0.0;  // -0 is 0
+    return {Kind::kNumber, number, fmt::format("{}", number)};
+  }
+  constexpr std::size_t kLongestWord = 5;
+  std::string lower = text.size() <= kLongestWord ? lower_case(text) : std::string();
+  if (text.empty()) return {};
+  for (const char* word : {"na", "n/a", "#n/a", "<na>", "nan", "-nan", "null"}) {
+    if (lower == word) return {};
+  }
+  if (lower == "true" || lower == "yes") return {Kind::kBoolean, 1.0, std::move(lower)};
+  if (lower == "false" || lower == "no") return {Kind::kBoolean, 0.0, std::move(lower)};
+  return {Kind::kText, 0.0, std::string(text)};
+}
+
+bool begins_as_number(std::string_view text) {
+  if (!text.empty() && (text[0] == '+' || text[0] == '-')) text.remove_prefix(1);
+  const std::string lower = lower_case(text.substr(0, 9));
+  if (lower == "inf" || lower == "infinity") return true;
+  if (!text.empty() && text[0] == '.') text.remove_prefix(1);
+  return !text.empty() && text[0] >= '0' && text[0] <= '9';
+}
+
+bool is_unnamed(std::string_view column) {
+  constexpr std::string_view kPandas = "Unnamed: ";
+  return column.empty() ||
+         (column.starts_with(kPandas) && column.size() > kPandas.size() &&
+          column.find_first_not_of("0123456789", kPandas.size()) == std::string_view::npos);
+}
+
+CsvFile CsvFile::read_stream(const std::string& path) {
+  const int opened = path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text;
+  ssize_t got = opened < 0 ? -1 : 1;
+  for (char piece[1 << 16]; got != 0;) {
+    if (opened >= 0) got = ::read(opened, piece, sizeof piece);
+    if (got < 0 && opened >= 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const int fault = errno;
+      if (opened >= 0) ::close(opened);
+      fail(ExitCode::kUsage, "data", "cannot {} {}: {}", opened < 0 ? "open" : "read", path,
+           std::strerror(fault));
+    }
+    text.append(piece, static_cast<std::size_t>(got));
+  }
+  ::close(opened);
+  return {path, std::move(text)};
+}
 
 CsvFile CsvFile::read(const std::string& path, const std::string& key) {
   return {path, whole_file(path, key)};
@@ -62,8 +140,11 @@ CsvFile::CsvFile(std::string name, std::string text)
   if (!next())
     fail(ExitCode::kUsage, "data", {.file = name_},
          "the table is empty; needed: a first row with the columns' names, and rows below it");
-  names_ = cells_;
+  for (const std::string& cell : cells_) names_.emplace_back(trimmed(cell));
+  first_at_ = at_;
+  first_row_ = row_;
   for (std::size_t c = 0; c < names_.size(); ++c) {
+    if (is_unnamed(names_[c])) continue;
     const auto before =
         std::find(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(c), names_[c]);
     if (before == names_.begin() + static_cast<std::ptrdiff_t>(c)) continue;
@@ -103,6 +184,11 @@ bool CsvFile::next() {
   return false;
 }
 
+void CsvFile::rewind() {
+  at_ = first_at_;
+  row_ = first_row_;
+}
+
 /// False where the line is empty.
 bool CsvFile::read_row() {
   cells_.clear();
@@ -113,11 +199,15 @@ bool CsvFile::read_row() {
     if (at == text.size() || text[at] == '\n') return 1;
     return text.substr(at, 2) == "\r\n" ? 2 : 0;
   };
+  const auto pass_blanks = [&](std::size_t at) {
+    return std::min(text.find_first_not_of(" \t", at), text.size());
+  };
   if (const std::size_t end = line_end(at_)) return at_ += end, false;
   for (;;) {
     std::string& cell = cells_.emplace_back();
-    if (at_ < text.size() && text[at_] == '"') {
-      for (++at_;; ++at_) {
+    const std::size_t quoted = pass_blanks(at_);
+    if (quoted < text.size() && text[quoted] == '"') {
+      for (at_ = quoted + 1;; ++at_) {
         const std::size_t quote = text.find('"', at_);
         if (quote == std::string_view::npos)
           fail(ExitCode::kUsage, "data", {.file = name_},
@@ -128,6 +218,7 @@ bool CsvFile::read_row() {
         if (at_ == text.size() || text[at_] != '"') break;
         cell += '"';
       }
+      at_ = pass_blanks(at_);
       if (line_end(at_) == 0 && text[at_] != ',')
         fail(ExitCode::kUsage, "data", {.file = name_},
              "row {}, cell {}: text follows its closing quote; needed: a comma or the line's end",
@@ -147,16 +238,12 @@ bool CsvFile::read_row() {
 }
 
 double CsvFile::number(std::size_t column, const char* needed) const {
-  std::string_view text = trimmed(cells_[column]);
-  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   double value = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
-    refuse(column, needed);
+  if (!read_number(trimmed(cells_[column]), value)) refuse(column, needed);
   return value;
 }
 
-void CsvFile::refuse(std::size_t column, const char* needed) const {
+void CsvFile::refuse(std::size_t column, std::string_view needed) const {
   fail(ExitCode::kUsage, "data", {.file = name_}, "row {}, column {}: is {}; needed: {}", row_,
        told_apart(names_[column]),
        cells_[column].empty() ? "empty" : "'" + shown(cells_[column]) + "'", needed);

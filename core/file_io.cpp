@@ -132,6 +132,27 @@ RegularFile::~RegularFile() {
 
 int RegularFile::release() { return std::exchange(descriptor_, -1); }
 
+std::unique_ptr<AtomicFile> open_output(std::string_view option, const std::string& path,
+                                        const OutputKind& kind) {
+  const RegularFile there(path);
+  struct stat status {};
+  const bool unread =
+      !there.fault().empty() && ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  const auto begins = [&](std::string_view with) {
+    std::string begin(with.size(), '\0');
+    return ::pread(there.descriptor(), begin.data(), begin.size(), 0) ==
+               static_cast<ssize_t>(begin.size()) &&
+           begin == with;
+  };
+  if (unread ||
+      (there.bytes() > 0 && std::none_of(kind.begins.begin(), kind.begins.end(), begins))) {
+    fail(ExitCode::kUsage, "arguments",
+         "{} {}: the file is there already and holds no {}; name another one, or remove it", option,
+         shown(path, 200), kind.what);
+  }
+  return std::make_unique<AtomicFile>(path);
+}
+
 AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
   if (path_.empty() || path_.find('\0') != std::string::npos) refuse(ENOENT);
   target_ = followed(path_);

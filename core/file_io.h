@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace starling {
 
@@ -73,6 +74,18 @@ class AtomicFile {
   std::unique_ptr<char, Free> buffer_;
   std::size_t used_ = 0;
 };
+
+/// What a program writes into a file that its user names: what such files begin with, one of these,
+/// and what they are called.
+struct OutputKind {
+  std::vector<std::string_view> begins;
+  const char* what;  ///< "table of samples"
+};
+/// The file that an option names, opened before hours go into what it is to hold. A file that is
+/// there stays as it is, by Error(kUsage), unless it is empty or of the kind itself: the option
+/// that was meant may have been another, or the file.
+std::unique_ptr<AtomicFile> open_output(std::string_view option, const std::string& path,
+                                        const OutputKind& kind);
 
 /// Removes the temporary files of all that are being written: for a process that ends without their
 /// destructors.

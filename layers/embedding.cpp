@@ -1,5 +1,6 @@
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "layers/builtin.h"
@@ -31,6 +32,37 @@ class Embedding : public Layer {
   Parameter* table_ = nullptr;
 };
 
+/// Of a vector the inputs from `first` on, of which one is 1 and the others 0, as a category of a
+/// table is, become that one's row of a table. Tensor: weight (columns×inputs), drawn as
+/// embedding's.
+class EmbedInputs : public Layer {
+ public:
+  EmbedInputs(std::int64_t first, std::int64_t inputs, std::int64_t columns)
+      : first_(first), inputs_(inputs), columns_(columns) {}
+
+ protected:
+  Shape build(const Shape& input) override {
+    if (input.rank() != 1 || input[0] < first_ + inputs_)
+      bad_shape(input, "a vector of " + std::to_string(first_ + inputs_) + " numbers or more");
+    behind_ = input[0] - first_ - inputs_;
+    table_ = &add_parameter("weight", {columns_, inputs_}, Init::normal(1.0));
+    return {first_ + columns_ + behind_};
+  }
+  Variable compute(const Variable& x, Pass& pass) override {
+    const std::int64_t end = first_ + inputs_;
+    std::vector<Variable> parts;
+    if (first_ > 0) parts.push_back(functions::slice(x, -1, 0, first_, pass));
+    parts.push_back(
+        functions::linear(functions::slice(x, -1, first_, end, pass), *table_, nullptr, pass));
+    if (behind_ > 0) parts.push_back(functions::slice(x, -1, end, end + behind_, pass));
+    return parts.size() == 1 ? parts[0] : functions::concat(parts, -1, pass);
+  }
+
+ private:
+  std::int64_t first_, inputs_, columns_, behind_ = 0;
+  Parameter* table_ = nullptr;
+};
+
 }  // namespace
 
 void builtin::add_embedding(LayerRegistry& registry) {
@@ -44,6 +76,18 @@ void builtin::add_embedding(LayerRegistry& registry) {
         return std::make_unique<Embedding>(rows, columns);
       },
       "a learned vector for each token; takes whole numbers");
+  registry.add(
+      "embed_inputs",
+      [](ConfigSection& section) {
+        const std::int64_t first = section.required_integer("first", Range::closed(0, 1 << 24),
+                                                            "the first input, counted from 0");
+        const std::int64_t inputs =
+            section.required_integer("inputs", kSizeRange, "how many inputs, one for a category");
+        const std::int64_t columns =
+            section.required_integer("embedding_dim", kSizeRange, "numbers in their place");
+        return std::make_unique<EmbedInputs>(first, inputs, columns);
+      },
+      "a learned vector for each category of a table's column, in the place of its inputs");
 }
 
 }  // namespace starling

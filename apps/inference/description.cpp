@@ -1,5 +1,6 @@
 #include "apps/inference/description.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -42,18 +43,33 @@ class Metadatum {
   json value_;
 };
 
-/// For each number of the input, the column it comes from.
+constexpr std::array kInputKinds{"number", "category", "missing"};  // as TableInput
+
+/// For each number of the input, the column it comes from. Files of before `kinds` have numbers
+/// alone.
 TableColumns columns_of(const SafetensorsFile& file, const std::string& source,
                         const Shape& input) {
   const Metadatum entry(file, source, kColumns);
   try {
     const json& value = entry.value();
-    const TableColumns columns{value.at("names"), value.at("mean"), value.at("std"),
-                               value.at("target")};
+    TableColumns columns{.names = value.at("names"),
+                         .mean = value.at("mean"),
+                         .deviation = value.at("std"),
+                         .target = value.at("target")};
     const auto width = static_cast<std::size_t>(input.elements());
-    if (input.rank() == 1 && columns.names.size() == width && columns.mean.size() == width &&
-        columns.deviation.size() == width)
-      return columns;
+    columns.categories = value.value("categories", std::vector<std::string>(width));
+    columns.missing = value.value("missing", columns.missing);
+    columns.target_mean = value.value("target_mean", columns.target_mean);
+    columns.target_deviation = value.value("target_std", columns.target_deviation);
+    bool right = input.rank() == 1 && columns.names.size() == width &&
+                 columns.mean.size() == width && columns.deviation.size() == width &&
+                 columns.categories.size() == width && columns.target_deviation > 0.0;
+    for (const json& kind : value.value("kinds", json(std::vector<std::string>(width, "number")))) {
+      const auto it = std::find(kInputKinds.begin(), kInputKinds.end(), kind.get<std::string>());
+      columns.kinds.push_back(static_cast<TableInput>(it - kInputKinds.begin()));
+      right = right && it != kInputKinds.end();
+    }
+    if (right && columns.kinds.size() == width) return columns;
   } catch (const json::exception&) {  // told with the rest
   }
   entry.wrong(
@@ -69,6 +85,13 @@ bool is_numbers(const json& value, std::size_t most) {
 }
 
 }  // namespace
+
+std::string name_of_output(const std::vector<std::string>& classes, std::size_t output) {
+  if (output < classes.size()) return classes[output];
+  std::string name = std::to_string(output);
+  while (std::find(classes.begin(), classes.end(), name) != classes.end()) name = "output " + name;
+  return name;
+}
 
 void describe(const ModelDescription& description, SafetensorsFile& file) {
   file.metadata[kConfigMetadata] = description.config;
@@ -91,11 +114,20 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
   file.metadata[kInput] = input.dump();
   if (!description.tokenizer.empty()) file.metadata[kTokenizer] = description.tokenizer;
   if (const auto& table = description.table) {
+    json kinds = json::array();
+    for (const TableInput kind : table->kinds)
+      kinds.push_back(kInputKinds.at(static_cast<std::size_t>(kind)));
     file.metadata[kColumns] = json{
         {"names", table->names},
         {"mean", table->mean},
         {"std", table->deviation},
-        {"target", table->target}}.dump();
+        {"target", table->target},
+        {"kinds", std::move(kinds)},
+        {"categories", table->categories},
+        {"missing", table->missing},
+        {"target_mean", table->target_mean},
+        {"target_std",
+         table->target_deviation}}.dump();
   }
 }
 

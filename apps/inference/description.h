@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,10 @@ struct ModelDescription {
   /// Where inputs are tokens of text: Tokenizer::text(); empty: what they mean is not known
   std::string tokenizer = {};
 };
+
+/// What an output is called: its class's name; beyond those its number, so that no two are the
+/// same.
+std::string name_of_output(const std::vector<std::string>& classes, std::size_t output);
 
 inline constexpr const char* kConfigMetadata = "starling.config";
 

@@ -122,8 +122,9 @@ class LoadedModel final : public InferenceModel {
     separate_outputs_ = has_separate_outputs(description_, source_);
     // A model may have more outputs than its data had classes (model.num_classes): programs index
     // the names by output.
-    for (auto i = static_cast<std::int64_t>(classes().size()); i < output().back(); ++i)
-      description_.classes.push_back(std::to_string(i));
+    const std::vector<std::string> known = classes();
+    for (auto i = known.size(); i < static_cast<std::size_t>(output().back()); ++i)
+      description_.classes.push_back(name_of_output(known, i));
     check_model_tensors(file, source_, *model_);
     backend_ = backend_of(options);
     if (const auto refusal = model_->unsupported(formats_.activations, backend_->device()))
@@ -162,6 +163,10 @@ class LoadedModel final : public InferenceModel {
            model_->forward(Variable(as(formats_.activations, numbers)), pass).value());
     std::vector<float> result(static_cast<std::size_t>(outputs.elements()));
     backend_->copy_to_host(outputs, result.data());
+    if (const TableColumns* table = columns()) {  // in the target's own unit
+      for (float& number : result)
+        number = static_cast<float>(number * table->target_deviation + table->target_mean);
+    }
     return result;
   }
 

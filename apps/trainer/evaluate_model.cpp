@@ -22,6 +22,7 @@
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/trainer/data/image_collate.h"
+#include "apps/trainer/data/training_as_tests.h"
 #include "apps/trainer/tasks/metric.h"
 #include "comm/agreement.h"
 #include "core/console.h"
@@ -57,12 +58,9 @@ struct ConfusionTable {
   std::size_t outputs = 0;
 };
 
-std::string name_at(const std::vector<std::string>& names, std::size_t c) {
-  return c < names.size() ? names[c] : std::to_string(c);
-}
-
 constexpr std::string_view kTableBegin = "true class",
-                           kSamplesBegin = "file,class,prediction,probability,loss\n";
+                           kSamplesBegin = "file,class,prediction,probability,loss\n",
+                           kNumbersBegin = "file,target,prediction,error\n";
 
 /// The file of a table that begins so, opened before hours go into what it is to hold; null where
 /// none is asked for. A file that is there and holds something else is left alone.
@@ -83,13 +81,36 @@ std::unique_ptr<AtomicFile> open_table(const char* option, const std::string& pa
   return std::make_unique<AtomicFile>(path);
 }
 
-/// What came of a test sample. Ranks send it to rank 0 as it lies in memory.
+/// What came of a sample. Ranks send it to rank 0 as it lies in memory.
 struct SampleOutput {
-  double loss, probability;  ///< of its class, plain cross entropy; of what is predicted
+  double loss;         ///< plain cross entropy; of numbers the difference's size
+  double probability;  ///< of what is predicted; of numbers what is predicted
   std::int64_t sample;
   std::int32_t label, predicted;  ///< the latter -1 where an output is no number
+  double target;                  ///< of numbers
 };
 static_assert(std::is_trivially_copyable_v<SampleOutput>);
+
+/// Adds a batch's numbers, in the target's own unit.
+void add_numbers(const TaskOutput& output, std::span<const std::int64_t> samples,
+                 const DatasetInfo& data, std::vector<SampleOutput>& all) {
+  const auto numbers = [&](const Tensor& given) {
+    const Tensor wide = functions::in_format(given, DType::kFloat64, given.backend());
+    std::vector<double> result(samples.size());
+    given.backend().copy_to_host(wide, result.data());
+    for (double& number : result) number = number * data.target_deviation + data.target_mean;
+    return result;
+  };
+  const std::vector<double> given = numbers(output.outputs.value()),
+                            wanted = numbers(output.targets);
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    all.push_back({.loss = std::abs(given[i] - wanted[i]),
+                   .probability = given[i],
+                   .sample = samples[i],
+                   .label = 0,
+                   .predicted = 0,
+                   .target = wanted[i]});
+}
 
 /// Adds a batch's. `separate`: outputs are a yes or no each, whose probability is the sigmoid.
 void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples, bool separate,
@@ -113,14 +134,15 @@ void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples
                                              : 1.0 / sum,
                    .sample = samples[i],
                    .label = labels[i],
-                   .predicted = number ? static_cast<std::int32_t>(best - row.begin()) : -1});
+                   .predicted = number ? static_cast<std::int32_t>(best - row.begin()) : -1,
+                   .target = 0.0});
   }
 }
 
 /// The samples of all ranks as comma-separated values, those with the largest loss first. On rank
 /// 0; collective.
 std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig& config,
-                        World& world) {
+                        const Dataset& dataset, bool classes, World& world) {
   const std::string mine(reinterpret_cast<const char*>(own.data()),
                          own.size() * sizeof(SampleOutput));
   const std::vector<std::string> parts =
@@ -140,14 +162,21 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig&
     return a.sample < b.sample;
   });
   const std::vector<std::string>& names = config.data.info.class_names;
-  std::string text(kSamplesBegin);
+  std::string text(classes ? kSamplesBegin : kNumbersBegin);
   for (const SampleOutput& one : all) {
-    text += fmt::format(
-        "{},{},{},{:.6g},{:.6g}\n",
-        csv_cell(config.data.dataset->name(Dataset::Split::kTest, one.sample)),
-        csv_cell(name_at(names, static_cast<std::size_t>(one.label))),
-        one.predicted < 0 ? "" : csv_cell(name_at(names, static_cast<std::size_t>(one.predicted))),
-        one.probability, one.loss);
+    const std::string name = csv_cell(dataset.name(Dataset::Split::kTest, one.sample));
+    if (!classes) {
+      text += fmt::format("{},{:.9g},{:.9g},{:.6g}\n", name, one.target, one.probability,
+                          one.probability - one.target);
+      continue;
+    }
+    text +=
+        fmt::format("{},{},{},{:.6g},{:.6g}\n", name,
+                    csv_cell(name_of_output(names, static_cast<std::size_t>(one.label))),
+                    one.predicted < 0
+                        ? ""
+                        : csv_cell(name_of_output(names, static_cast<std::size_t>(one.predicted))),
+                    one.probability, one.loss);
   }
   return text;
 }
@@ -173,7 +202,7 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
   const ConfusionTable table(result);
   const bool lacks = table.lacks_numbers();
   std::string text(kTableBegin);
-  for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_cell(name_at(names, c));
+  for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_cell(name_of_output(names, c));
   text += lacks ? ",no number\n" : "\n";
   for (std::size_t r = 0; r < std::min(table.outputs, names.size()); ++r) {
     text += csv_cell(names[r]);
@@ -207,11 +236,14 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
                         Transport& transport) {
   World& world = transport;
   const bool classes = counts_confusions(config.data.info, *config.model);
+  const TensorInfo* target = config.data.info.find("target");
+  const bool numbers = target && is_floating(target->dtype) && target->shape == Shape{1} &&
+                       config.task->target() == "target";
   std::unique_ptr<AtomicFile> table, samples_table;
   together(world, [&] {
     for (const auto& [option, path] :
          {std::pair("--confusion", options.confusion), {"--samples", options.samples}}) {
-      if (!classes && !path.empty())
+      if (!classes && !path.empty() && !(numbers && path == options.samples))
         fail(ExitCode::kUsage, "arguments",
              "{} {}: samples of this data set have no classes to confuse; leave it out", option,
              path);
@@ -224,44 +256,52 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     config.model->refresh_low();
     if (world.rank() != 0) return;
     table = open_table("--confusion", options.confusion, kTableBegin, "confusion table");
-    samples_table = open_table("--samples", options.samples, kSamplesBegin, "table of samples");
+    samples_table = open_table("--samples", options.samples,
+                               classes ? kSamplesBegin : kNumbersBegin, "table of samples");
   });
-  EvaluationLoader loader(*config.data.dataset, config.length.batch_size, world.rank(),
-                          world.size(), backend, config.device.compute, 1, config.evaluate.views);
+  const TrainingAsTests training(*config.data.dataset);
+  const Dataset& tested =
+      options.of_training ? static_cast<const Dataset&>(training) : *config.data.dataset;
+  if (options.of_training) config.task->know_sizes(tested.info());
+  EvaluationLoader loader(tested, config.length.batch_size, world.rank(), world.size(), backend,
+                          config.device.compute, 1, config.evaluate.views);
   std::vector<SampleOutput> outputs;
   EachOutput each;
+  bool separate = false;
   if (!options.samples.empty()) {
-    const bool separate = config.resolved["loss"].value("type", "") == "bce_with_logits";
-    each = [&outputs, separate](const TaskOutput& output, std::span<const std::int64_t> samples) {
-      add_outputs(output, samples, separate, outputs);
+    separate = config.resolved["loss"].value("type", "") == "bce_with_logits";
+    each = [&](const TaskOutput& output, std::span<const std::int64_t> samples) {
+      if (classes) return add_outputs(output, samples, separate, outputs);
+      add_numbers(output, samples, config.data.info, outputs);
     };
   }
   const EvaluationResult result =
       evaluate(*config.task, *config.model, loader, backend, transport, classes, {}, each);
   const std::string samples_text =
-      options.samples.empty() ? "" : samples_csv(outputs, config, world);
+      options.samples.empty() ? "" : samples_csv(outputs, config, tested, classes, world);
   together(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it
+    const auto write = [&](AtomicFile* file, const std::string& csv) {
+      if (!file) return;
+      try {
+        file->write(csv.data(), csv.size());
+        file->commit();
+      } catch (const Error&) {
+        unwritten = std::current_exception();
+      }
+    };
+    write(samples_table.get(), samples_text);
     if (classes) {
       const std::vector<std::string> names =
           config.data.info.names_of_classes(config.data.info.classes);
-      const auto write = [&](AtomicFile* file, const std::string& csv) {
-        if (!file) return;
-        try {
-          file->write(csv.data(), csv.size());
-          file->commit();
-        } catch (const Error&) {
-          unwritten = std::current_exception();
-        }
-      };
       write(table.get(), confusion_csv(result, names));
-      write(samples_table.get(), samples_text);
       answer(class_table(result, names));
     }
     nlohmann::json line{{"samples", result.samples}};
     if (images_of(config.data.info).pictures) line["bad_pictures"] = result.left_out;
-    for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
+    for (const MetricValue& metric : result.values)
+      line[(options.of_training ? "train_" : "test_") + metric.name] = metric.value;
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);
     for (const MetricValue& metric : result.values) {

@@ -101,8 +101,12 @@ nlohmann::json read_config(const TrainOptions& options) {
 TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank) {
   nlohmann::json config = read_config(options);
   const std::string source = source_of(options);
+  DataUse use;
+  if (!options.evaluate.empty())
+    use = {.tested_model = options.evaluate, .training_rows = options.of_training};
   try {
-    return read_train_config(config, source, site, options.dry_run);  // else once the data is there
+    // The size is checked here for a dry run alone, else once the data is there
+    return read_train_config(config, source, site, options.dry_run, use);
   } catch (const Error& error) {
     const ErrorParts& parts = error.parts();
     if (!options.elastic ||
@@ -115,7 +119,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
     const std::string other =
         given.is_string() ? given.get<std::string>() : ElasticSettings().topology;
     config["sync"]["topology"] = {{"type", other}};
-    TrainConfig result = read_train_config(config, source, site, options.dry_run);
+    TrainConfig result = read_train_config(config, source, site, options.dry_run, use);
     if (first_rank) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
     return result;
   }
@@ -132,13 +136,14 @@ void warn_of_known_tests(const TrainConfig& config) {
     return;
   const auto share = test_share_of(model, file);
   const auto& tests = config.data.info.test_share->most;
-  if (!share || share->most.size() != tests.size()) return;
+  if (!share || share->most.size() != tests.size() || share->by != config.data.info.test_share->by)
+    return;
   const auto& held = share->most;
   const bool within = std::equal(held.begin(), held.end(), tests.begin(),
                                  [](const auto& kept, const auto& own) { return own <= kept; });
   if (within && share->seed == config.data.info.test_share->seed) return;
   log::info(
-      "warning: init: {} was trained on some of the pictures that are for tests here, as its run "
+      "warning: init: {} was trained on some of the samples that are for tests here, as its run "
       "held out others; give its seed, {}, and no larger data.val_fraction than it had",
       file, share->seed);
 }
@@ -149,8 +154,6 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
     const std::string& file = options.evaluate;
     const SafetensorsFile model = read_model_metadata(file);
     if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
-    config.data.dataset->use_model(model, file);
-    config.data.dataset->use_only_tests();
   }
   named("data", "open()", [&] { config.data.dataset->open(); });
   config.data.info = config.data.dataset->info();

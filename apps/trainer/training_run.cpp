@@ -58,7 +58,9 @@ constexpr int kMostRanksNamed = 64;
 std::string text_of(const std::vector<MetricValue>& metrics) {
   std::string shares, others;
   for (const MetricValue& metric : metrics) {
-    if (metric.share) {
+    if (std::isnan(metric.value)) {
+      others += fmt::format("no test {}, ", metric.name);
+    } else if (metric.share) {
       shares += fmt::format("test {} {:.2f} %, ", metric.name, 100.0 * metric.value);
     } else {
       others += fmt::format("test {} {:.4f}, ", metric.name, metric.value);
@@ -423,7 +425,10 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
                         step(), metric.name, metric.value);
     }
     if (transport_.rank() == 0)
-      log::warning("the test after step {} gives test_{} {}", step(), metric.name, metric.value);
+      log::warning(
+          "the test after step {} gives no test_{}{}; it counts for no best checkpoint, nor "
+          "for early_stopping",
+          step(), metric.name, metric.name == "r2" ? ", as all its targets are the same" : "");
   }
   if (writer_) {
     MetricsLine line;

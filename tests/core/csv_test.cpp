@@ -92,6 +92,52 @@ TEST_CASE("core/csv: numbers are what the cell says to the last bit, and finite"
   CHECK(contains(refusal("a,b\n7,\n", true), "row 2, column 'b': is empty; needed: a number"));
 }
 
+TEST_CASE("core/csv: cells that say the same have one value, however they are written") {
+  using Kind = CsvValue::Kind;
+  const auto all = [](Kind kind, const std::string& text, const std::vector<const char*>& cells) {
+    for (const char* cell : cells) {
+      CAPTURE(cell);
+      CHECK(csv_value(cell).kind == kind);
+      CHECK(csv_value(cell).text == text);
+    }
+  };
+  all(Kind::kNumber, "0.5",
+      {"0.5", "0.50", ".5", "+5e-1", " 0.5\t", "5E-1",
+       "\xC2\xA0"
+       "0.5"});
+  all(Kind::kNumber, "1", {"1", "1.0", "1e0", "+1", "01", "1."});
+  all(Kind::kNumber, "0", {"0", "-0", "0.0", "-0e5"});
+  all(Kind::kMissing, "",
+      {"", " ", "\t \xC2\xA0", "NA", "na", "N/A", "#N/A", "<NA>", "nan", "NaN", "-nan", " NULL "});
+  all(Kind::kBoolean, "true", {"true", "TRUE", " True"});
+  all(Kind::kBoolean, "no", {"no", "No", "NO "});
+  all(Kind::kText, "dog", {"dog", " dog ", "dog\t", "dog\xC2\xA0"});
+  all(Kind::kText, "Dog", {"Dog"});
+  CHECK(csv_value("Yes").number == 1.0);
+  CHECK(csv_value("FALSE").number == 0.0);
+  CHECK(csv_value("none").kind == Kind::kText);  // it may well be a class
+  for (const char* text : {"1,234", "0x1p3", "inf", "-Infinity", "12:30", "5%", ".5.", "1e400"})
+    CHECK(begins_as_number(text));
+  for (const char* text : {"cat", "-", "information", "n1", "", "e5"})
+    CHECK_FALSE(begins_as_number(text));
+  for (const char* name : {"", "Unnamed: 0", "Unnamed: 12"}) CHECK(is_unnamed(name));
+  for (const char* name : {"a", "Unnamed", "Unnamed: ", "Unnamed: a"})
+    CHECK_FALSE(is_unnamed(name));
+}
+
+TEST_CASE("core/csv: blanks around names and quotes are none of the cell; some may have no name") {
+  CsvFile file("t.csv", " a ,,\" b \",,\"c, d\" \n1,2,  \"x \",4, \"5\"\t\n");
+  CHECK(file.names() == Cells{"a", "", "b", "", "c, d"});
+  for (int pass = 0; pass < 2; ++pass) {
+    REQUIRE(file.next());
+    CHECK(file.row() == 2);
+    CHECK(file.cell(2) == "x ");
+    CHECK(file.cell(4) == "5");
+    CHECK_FALSE(file.next());
+    file.rewind();
+  }
+}
+
 TEST_CASE("core/csv: what is no table is named by file and row") {
   const auto check = [](const std::string& text, const std::string& expected) {
     CAPTURE(text);
@@ -103,7 +149,7 @@ TEST_CASE("core/csv: what is no table is named by file and row") {
   check("a,b\n1,2,3\n", "row 2 has 3 cells; needed: 2");
   check("a,b\n1,\n\n1,2,\n", "row 4 has 3 cells");
   check("a,b,a\n", "columns 1 and 3 have the same name, 'a'; each needs a name of its own");
-  check("a,,\n", "columns 2 and 3 have the same name, ''");
+  check("a, \"a\" \n", "columns 1 and 2 have the same name, 'a'");
   check("a\n\"1\n2\n", "row 2, cell 1: its quote is never closed");
   check("a,b\n1,\"2\"3\n", "row 2, cell 2: text follows its closing quote");
   check("a\n1\n\xff\n", "line 3 is not UTF-8");

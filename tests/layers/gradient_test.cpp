@@ -78,6 +78,16 @@ TEST_CASE("layers/gradients: embedding, of tokens of any shape and of one for ea
                tokens.reshaped({2, 2, 3}));
 }
 
+TEST_CASE("layers/gradients: a category's row in the place of its inputs, wherever they stand") {
+  for (const int first : {0, 1, 3}) {
+    CAPTURE(first);
+    check_layers(R"({"type": "embed_inputs", "first": )" + std::to_string(first) +
+                     R"(, "inputs": 3, "embedding_dim": 2}, {"type": "linear", "out_features": 2})",
+                 {6}, 4);
+  }
+  check_layers(R"({"type": "embed_inputs", "first": 0, "inputs": 6, "embedding_dim": 2})", {6});
+}
+
 TEST_CASE("layers/gradients: batch and layer normalisation") {
   check_layers(R"({"type": "batch_norm"})", {3, 4, 5});
   check_layers(R"({"type": "batch_norm", "eps": 0.1}, {"type": "silu"})", {6}, 5);

@@ -37,7 +37,8 @@ void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFil
         {"seed", share->seed},
         {"most", std::move(most)},
         {"tests", share->tests},
-        {"digest", share->digest}}.dump();
+        {"digest", share->digest},
+        {"by", share->by}}.dump();
   }
 }
 
@@ -67,6 +68,8 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
     share.seed = json["seed"].get<std::uint64_t>();
     share.tests = json.value("tests", share.tests);
     share.digest = json.value("digest", share.digest);
+    const auto by = json.value("by", nlohmann::json(""));
+    if (by.is_string()) share.by = by.get<std::string>();
     for (const auto& most : json["most"]) {
       right = right && (most.is_null() || most.is_number_unsigned());
       share.most.emplace_back(most.is_number_unsigned() ? std::optional(most.get<std::uint64_t>())

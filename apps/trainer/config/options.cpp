@@ -60,6 +60,10 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--samples", options.samples,
                  "with --evaluate: write each test sample with its prediction, the worst first, as "
                  "CSV");
+  std::string samples_of;
+  app.add_option("--samples-of", samples_of,
+                 "with --samples: train for the samples that training takes (test)")
+      ->check(CLI::IsMember({"train", "test"}));
   app.add_option(
       "--lr-find", options.lr_find,
       "try growing learning rates, write the losses to this file as CSV, suggest a rate, "
@@ -86,6 +90,13 @@ TrainOptions parse_train_options(int argc, char** argv) {
       fail(ExitCode::kUsage, "arguments",
            "{} is given without --evaluate; add --evaluate MODEL.safetensors", option);
   }
+  if (!samples_of.empty() && options.samples.empty())
+    fail(ExitCode::kUsage, "arguments",
+         "--samples-of is given without --samples; add --samples FILE.csv");
+  options.of_training = samples_of == "train";
+  if (options.of_training && !options.test.empty())
+    fail(ExitCode::kUsage, "arguments",
+         "--samples-of train does not go with --test, whose samples are all tests; leave one out");
   for (const CLI::Option* option : range) {
     if (!option->empty() && options.lr_find.empty())
       fail(ExitCode::kUsage, "arguments", "{} is given without --lr-find; add --lr-find FILE.csv",

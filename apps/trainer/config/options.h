@@ -18,8 +18,9 @@ struct TrainOptions {
       lr_find;
   LrRange lr_range;  ///< of --lr-find
   std::vector<std::string> settings;
-  bool list_long = false;  ///< --list says a line on each
-  bool elastic = false;    ///< --resume may go on with another number of ranks
+  bool of_training = false;  ///< --samples has the training set's
+  bool list_long = false;    ///< --list says a line on each
+  bool elastic = false;      ///< --resume may go on with another number of ranks
   bool dry_run = false, json = false, check_gradients = false, version = false, help = false,
        describe_config = false;
   std::string help_text;

@@ -1,6 +1,7 @@
 #include "apps/trainer/config/train_config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "apps/inference/plugins.h"
 #include "apps/trainer/config/graph_plan.h"
@@ -13,7 +14,7 @@
 namespace starling {
 namespace {
 
-TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
+TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use = {}) {
   TrainConfig config;
   load_plugins(root.texts(
       "plugins", {},
@@ -39,7 +40,9 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.output.log_every =
       root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
 
-  config.data = read_data(root, config.seed, site);
+  use.initial_model = config.state.init.file;
+  use.skips_initial = !config.state.init.skip.empty();
+  config.data = read_data(root, config.seed, site, use);
   std::vector<std::string> metrics;
   config.task = read_task(root, config.data.info, metrics);
   config.model = read_model(root, config.data.info, config.task.get());
@@ -149,11 +152,11 @@ std::string describe_augmentations() {
 }  // namespace
 
 TrainConfig read_train_config(const nlohmann::json& given, const std::string& source,
-                              const RankLayout& site, bool check_size) {
+                              const RankLayout& site, bool check_size, DataUse use) {
   ConfigSection root(given, source);
   TrainConfig config;
   try {
-    config = read_root(root, site);
+    config = read_root(root, site, std::move(use));
   } catch (const Error& error) {  // a registry knows the key of an unknown name, not the file
     ErrorParts parts = error.parts();
     if (parts.component != "config" || parts.where.key.empty() || !parts.where.file.empty()) throw;

@@ -53,9 +53,9 @@ inline RunLength run_length(const TrainConfig& config, const RankLayout& site) {
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it
 /// names first. `check_size`: with the sizes that the data set declares; a run leaves that to
-/// check_data_size() once it is open.
+/// check_data_size() once it is open. `use`: what it is read for, where that is not to train.
 TrainConfig read_train_config(const nlohmann::json& config, const std::string& source,
-                              const RankLayout& site, bool check_size = true);
+                              const RankLayout& site, bool check_size = true, DataUse use = {});
 /// Checks what depends on the data set's size, such as the steps of an epoch.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
 

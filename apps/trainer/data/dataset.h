@@ -47,6 +47,8 @@ struct TestShare {
   std::int64_t tests = 0;
   /// The sum of their draws, which tells whether they are the same
   std::uint64_t digest = 0;
+  /// What a draw is of: "values" of a table's row; empty: names, of older files a row's text
+  std::string by = {};
 };
 
 /// What a data set declares about itself without opening a file, so that a dry run needs none.
@@ -68,6 +70,9 @@ struct DatasetInfo {
   /// nobody knows
   std::optional<double> test_bytes = {};
   std::optional<TestShare> test_share = {};  ///< once it is open, where tests are drawn
+  /// Once it is open: what was taken off numbers that are predicted, and what they were divided by
+  /// then; metrics are in their own unit
+  double target_mean = 0.0, target_deviation = 1.0;
   /// Once it is open: lines on what it has and what it leaves out, for the user
   std::string contents = {};
   /// How batches are made of samples; null: by collate()'s choice
@@ -120,13 +125,16 @@ class Dataset {
   virtual void use_task(const std::string& type) { (void)type; }
   /// Tests take this share, not a newly drawn one: before open().
   virtual void use_test_share(const TestShare&) {}
-  /// Nothing is trained on: before open(), which leaves training files alone where tests lie in
-  /// files of their own.
+  /// Nothing is trained on: before use_task() and open(), which leave training files alone where
+  /// tests lie in files of their own.
   virtual void use_only_tests() {}
-  /// Tests are of this file's model: before open(), for what was made of training samples.
+  /// Tests are of this file's model: before use_task(), for what was made of training samples.
   virtual void use_model(const SafetensorsFile& file, const std::string& source) {
     (void)file, (void)source;
   }
+  /// Training goes on from this file's model (`init`), before use_task(): its inputs and classes
+  /// are to mean what they meant. `skips`: some of its tensors are left out.
+  virtual void use_initial_model(const std::string& file, bool skips) { (void)file, (void)skips; }
   /// The filter that pictures are resized with, once it is known: before anything is read.
   virtual void set_interpolation(Interpolation) {}
   /// The class that data.partition, class weights and the sampler `class_balanced` go by.

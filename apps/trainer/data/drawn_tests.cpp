@@ -24,7 +24,8 @@ std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
 }  // namespace
 
 DrawnTests draw_tests(const TestDraw& draw) {
-  DrawnTests drawn{.share = draw.kept ? *draw.kept : TestShare{.seed = draw.seed, .most = {}}};
+  DrawnTests drawn{.share = draw.kept ? *draw.kept
+                                      : TestShare{.seed = draw.seed, .most = {}, .by = draw.by}};
   auto& most = drawn.share.most;
   most.resize(static_cast<std::size_t>(draw.classes));
   std::vector<std::uint64_t> draws;
@@ -52,7 +53,9 @@ DrawnTests draw_tests(const TestDraw& draw) {
   }
   const auto tests = static_cast<std::int64_t>(drawn.test.size());
   if (tests == 0 && draw.kept)
-    fail(ExitCode::kUsage, "data", "{}: {} has none of the {}s that the model file keeps for tests",
+    fail(ExitCode::kUsage, "data",
+         "{}: {} has none of the {}s that the model file keeps for tests; to test all of it: "
+         "--test PATH",
          draw.who, draw.where, draw.noun);
   if (tests == 0)
     fail(ExitCode::kUsage, "data", "{}: data.val_fraction {} of {}; use a larger one", draw.who,
@@ -63,10 +66,17 @@ DrawnTests draw_tests(const TestDraw& draw) {
   } else {  // by the first rank alone
     const TestShare& share = drawn.share;
     const bool same = share.tests == 0 || (share.tests == tests && share.digest == digest);
-    log::info("data: tests take {}the {} {}{} of {} that the model's run held out{}",
-              draw.limit > 0 && draw.limit < tests ? fmt::format("{} of ", draw.limit) : "", tests,
-              draw.noun, tests == 1 ? "" : "s", draw.where,
-              same ? "" : fmt::format(" or that came since: it held out {}", share.tests));
+    const std::string own =
+        draw.limit > 0 && draw.limit < tests ? fmt::format("{} of ", draw.limit) : "";
+    if (same) {
+      log::info("data: tests take {}the {} {}{} of {} that the model's run held out", own, tests,
+                draw.noun, tests == 1 ? "" : "s", draw.where);
+    } else {
+      log::info(
+          "data: tests take {}{} of the {} {}s of {}, by the share that the model's run drew "
+          "when it held out {}; to test all of another set: --test PATH",
+          own, tests, draw.samples, draw.noun, draw.where, share.tests);
+    }
   }
   return drawn;
 }

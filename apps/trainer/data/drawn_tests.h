@@ -19,6 +19,7 @@ struct TestDraw {
   std::function<std::string(std::int64_t)> name;
   std::uint64_t seed = 1;
   double fraction = 0.0;
+  std::string by = {};                 ///< TestShare's
   std::optional<TestShare> kept = {};  ///< takes the place of seed and fraction
   // For lines and errors
   std::int64_t limit = 0;  ///< of tests that are taken in the end; 0: all

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/inference/model_source.h"
 #include "apps/trainer/data/image_collate.h"
 #include "core/log.h"
 
@@ -91,7 +92,8 @@ void read_cache(ConfigSection& section, DataSettings& settings, const RankLayout
 
 }  // namespace
 
-DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout& site) {
+DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout& site,
+                       const DataUse& use) {
   DataSettings settings;
   ConfigSection data = root.section("data", "the data set and how it is read");
   if (!root.has("data") && !root.describing())
@@ -129,6 +131,12 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
   }
   settings.dataset = datasets().make(type, data.path("type"), data, seed);
   data.finish();
+  if (!use.tested_model.empty()) {
+    settings.dataset->use_model(read_model_metadata(use.tested_model), use.tested_model);
+    if (!use.training_rows) settings.dataset->use_only_tests();
+  } else if (!use.initial_model.empty()) {
+    settings.dataset->use_initial_model(use.initial_model, use.skips_initial);
+  }
   ConfigSection task = root.section("task", "");
   settings.dataset->use_task(task.has("type") ? task.text("type", "", "") : "");
   settings.info = settings.dataset->info();

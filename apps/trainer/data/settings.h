@@ -24,7 +24,16 @@ struct DataSettings {
   double dirichlet_alpha = 0.0;  ///< of a label-skewed partition; 0: samples are shared
 };
 
+/// What the data set is for beside training.
+struct DataUse {
+  std::string tested_model;    ///< file of a model that is tested; empty: something is trained
+  bool training_rows = false;  ///< of it: outputs on training samples are wanted, too
+  std::string initial_model;   ///< of `init`
+  bool skips_initial = false;  ///< some of its tensors are left out
+};
+
 /// Reads it, and of `task` the type, which data sets may ask for. The data set is not opened.
-DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout& site);
+DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout& site,
+                       const DataUse& use = {});
 
 }  // namespace starling

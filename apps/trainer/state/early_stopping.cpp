@@ -16,9 +16,10 @@ bool EarlyStopping::ends(const std::vector<MetricValue>& values, std::int64_t st
   const auto found = std::find_if(values.begin(), values.end(), [&](const MetricValue& value) {
     return "test_" + value.name == settings_.metric;
   });
-  if (found == values.end()) return false;
+  // Not that the tests are no better: there is no number, as r2 of targets that are all the same
+  if (found == values.end() || !std::isfinite(found->value)) return ended();
   const double by = settings_.rises ? found->value - best_ : best_ - found->value;
-  if (std::isfinite(found->value) && (best_step_ < 0 || by > settings_.min_delta)) {
+  if (best_step_ < 0 || by > settings_.min_delta) {
     best_ = found->value;
     best_step_ = step;
     waited_ = 0;

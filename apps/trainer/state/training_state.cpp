@@ -27,7 +27,7 @@ const std::set<std::string>& changeable_keys() {
       "tensorboard",     "prometheus",       "trace",         "precision",     "sync.transport",
       "sync.timeout_s",  "sync.heartbeat_s", "sync.max_ctas", "cuda_graphs",   "data.cache",
       "flight_recorder", "sync.verify",      "elastic",       "check_numbers", "optimizer.lr",
-      "early_stopping"};
+      "early_stopping",  "data.val_path"};
   return keys;
 }
 

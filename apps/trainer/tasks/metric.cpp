@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -80,8 +81,10 @@ class NumberMetric final : public Metric {
     const bool numbers = is_floating(targets.dtype) && targets.shape == outputs;
     return numbers ? "" : "a number for each output";
   }
-  void add(const Task&, const TaskOutput& output, const Tensor& totals, Pass& pass) const override {
+  void add(const Task& task, const TaskOutput& output, const Tensor& totals,
+           Pass& pass) const override {
     Backend& backend = pass.backend;
+    const double unit = task.data().target_deviation;  // r2 is a ratio, which has none
     const Tensor outputs = output.outputs.value();
     if (output.targets.shape() != outputs.shape() || !is_floating(output.targets.dtype())) {
       fail(ExitCode::kUsage, "metric",
@@ -98,7 +101,11 @@ class NumberMetric final : public Metric {
                          .x = x,
                          .targets = t,
                          .loss = errors});
-    add_to(totals, 0, errors, 1.0, backend);
+    add_to(totals, 0, errors,
+           kind_ == Kind::kMae   ? unit
+           : kind_ == Kind::kMse ? unit * unit
+                                 : 1.0,
+           backend);
     if (kind_ != Kind::kR2) return;
     const Tensor ones(backend, t.shape(), DType::kFloat64);
     backend.fill(ones, 1.0);
@@ -114,10 +121,11 @@ class NumberMetric final : public Metric {
     const double count = rows > 0.0 ? rows * static_cast<double>(outputs_) : std::nan("");
     if (kind_ == Kind::kMse) return {{"mse", sums[0] / count}};
     if (kind_ == Kind::kMae) return {{"mae", sums[0] / count}};
-    // Targets that are all the same are explained wholly or not at all.
-    const double spread = sums[2] - sums[1] * sums[1] / count;
-    const double share = spread > 0.0 ? sums[0] / spread : sums[0] > 0.0 ? 1.0 : 0.0;
-    return {{"r2", rows > 0.0 ? 1.0 - share : count, false, true}};
+    // Of targets that are all the same, to what their sums' rounding lets through, there is none.
+    const double spread = sums[2] - sums[1] * sums[1] / count,
+                 rounding = 8.0 * std::numeric_limits<double>::epsilon() * std::sqrt(count);
+    const bool differ = spread > rounding * sums[2];
+    return {{"r2", differ ? 1.0 - sums[0] / spread : std::nan(""), false, true}};
   }
 
  private:

@@ -122,6 +122,7 @@ void Task::know_sizes(const DatasetInfo& opened) {
   data_.train_samples = opened.train_samples;
   data_.test_samples = opened.test_samples;
   data_.test_bytes = opened.test_bytes;
+  data_.target_deviation = opened.target_deviation;
 }
 
 void Task::set_metrics(std::vector<std::unique_ptr<Metric>> metrics) {

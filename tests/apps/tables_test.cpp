@@ -1,0 +1,494 @@
+// Tables as users have them: saved by other programs, with categories, empty cells and test sets of
+// their own, and models that go on with other tables.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/inference/description.h"
+#include "apps/inference/inference.h"
+#include "apps/trainer/data/dataset.h"
+#include "core/checksum.h"
+#include "core/csv.h"
+#include "core/random.h"
+#include "core/safetensors.h"
+#include "tests/apps/program.h"
+#include "tests/apps/trainer_run.h"
+#include "tests/support/errors.h"
+
+namespace starling {
+namespace {
+
+using test::contains;
+using test::Program;
+using Rows = std::vector<std::vector<double>>;
+
+std::unique_ptr<Dataset> table_of(const nlohmann::json& keys, const std::string& task = "") {
+  register_builtin_datasets();
+  ConfigSection section(keys, "test.json");
+  auto dataset = datasets().make("csv", "data.type", section, 1);
+  section.finish();
+  dataset->use_task(task);
+  return dataset;
+}
+
+/// All samples of a split: inputs, and the target or label behind them.
+Rows samples_of(const Dataset& dataset, Dataset::Split split) {
+  const DatasetInfo info = dataset.info();
+  const auto width = static_cast<std::size_t>(info.tensors[0].shape.elements());
+  Rows rows;
+  for (std::int64_t i = 0;
+       i < (split == Dataset::Split::kTrain ? info.train_samples : info.test_samples); ++i) {
+    std::vector<float> features(width);
+    float target = 0.0F;
+    std::int32_t label = 0;
+    std::byte* out[] = {reinterpret_cast<std::byte*>(features.data()),
+                        info.classes > 0 ? reinterpret_cast<std::byte*>(&label)
+                                         : reinterpret_cast<std::byte*>(&target)};
+    dataset.read(split, i, out);
+    rows.emplace_back(features.begin(), features.end());
+    rows.back().push_back(info.classes > 0 ? label : static_cast<double>(target));
+  }
+  return rows;
+}
+
+/// The inputs of the training rows without tests, normalised by hand where a column says so.
+Rows inputs_of(const test::Folder& folder, const std::string& text, nlohmann::json keys = {}) {
+  keys.update(nlohmann::json{
+      {"path", folder.write("t.csv", text)}, {"target", "y"}, {"val_fraction", 0.0}});
+  const auto dataset = table_of(keys);
+  dataset->open();
+  Rows rows = samples_of(*dataset, Dataset::Split::kTrain);
+  for (auto& row : rows) row.pop_back();
+  return rows;
+}
+
+std::string refusal_of(const test::Folder& folder, const std::string& text,
+                       nlohmann::json keys = {}, const std::string& task = "") {
+  keys.update(nlohmann::json{{"path", folder.write("t.csv", text)}, {"target", "y"}});
+  return test::error_text(ExitCode::kUsage, [&] { table_of(keys, task)->open(); });
+}
+
+double draw(std::uint64_t row, int place) {
+  return uniform_double(random_bits(9, RandomStream::kSynthetic, 0, row).v[place], 0);
+}
+
+std::string line_table(int from, int to, double shift = 0.0, bool reordered = false) {
+  std::string text = reordered ? "b,y,a\n" : "a,b,y\n";
+  for (int r = from; r < to; ++r) {
+    const double a = 10.0 * draw(static_cast<std::uint64_t>(r), 0) + shift,
+                 b = draw(static_cast<std::uint64_t>(r), 1) - 0.5, y = 3.0 * a - 2.0 * b + 5.0;
+    text += reordered ? fmt::format("{},{},{}\n", b, y, a) : fmt::format("{},{},{}\n", a, b, y);
+  }
+  return text;
+}
+
+std::string config_of(const std::string& data, const std::string& keys = "") {
+  return R"({"data": {"type": "csv", )" + data +
+         R"(}, "model": {"type": "mlp", "hidden": [8]}, "optimizer": {"type": "adam", "lr": 0.03},
+    "batch_size": 10, "epochs": 20, "threads": 1, "tensorboard": false, "evaluate": {"every_epochs": 0},
+    "checkpoint": {"every_epochs": 0}, "sync": {"transport": "mpi"})" +
+         keys + "}";
+}
+
+nlohmann::json tested(const Program& program, const std::string& command,
+                      const Program::Arguments& settings = {}) {
+  const std::string out = program.check("tested", 1, 0, "samples", command, settings).out;
+  return nlohmann::json::parse(out.substr(out.rfind('\n', out.size() - 2) + 1));
+}
+
+}  // namespace
+
+TEST_CASE("tables: a row's values decide whether it is for tests, whoever wrote the file") {
+  const test::Folder folder;
+  struct Row {
+    double a;
+    bool yes;
+    std::string kind;
+    int y;
+  };
+  std::vector<Row> rows;
+  for (int r = 0; r < 80; ++r)
+    rows.push_back({(r - 40) / 4.0, r % 3 == 0, r % 2 == 0 ? "big one" : "small", r});
+  const auto tests_of = [&](const std::string& text) {
+    const auto dataset =
+        table_of({{"path", folder.write("t.csv", text)}, {"target", "y"}, {"val_fraction", 0.2}});
+    dataset->open();
+    std::set<double> tests;
+    for (const auto& row : samples_of(*dataset, Dataset::Split::kTest)) tests.insert(row.back());
+    return tests;
+  };
+  std::string plain = "a,flag,kind,y\n", quoted = "\xEF\xBB\xBF\"a\",\"flag\",\"kind\",\"y\"\r\n",
+              other = ",kind , y,flag,a\n";
+  for (const Row& row : rows) {
+    plain += fmt::format("{},{},{},{}\n", row.a, row.yes ? "true" : "false", row.kind, row.y);
+    quoted += fmt::format("\"{:.3f}\",\"{}\",\"{}\",\"{:+d}\"\r\n", row.a,
+                          row.yes ? "TRUE" : "FALSE", row.kind, row.y);
+  }
+  std::reverse(rows.begin(), rows.end());
+  for (const Row& row : rows)  // as pandas writes it, an index in front; -0 is 0
+    other += fmt::format("{},{} , {}.0,{},{}{:e}\n", row.y, row.kind, row.y,
+                         row.yes ? "True" : "False", row.a == 0.0 ? "-" : "", row.a);
+  const std::set<double> tests = tests_of(plain);
+  CHECK(tests.size() == 16);
+  CHECK(tests_of(quoted) == tests);
+  CHECK(tests_of(other) == tests);
+}
+
+TEST_CASE("tables: columns of texts are categories, booleans are numbers, texts that are neither") {
+  const test::Folder folder;
+  // color: blue, red; ok: yes is 1; z: numbers that are names; same: one category alone
+  const Rows rows = inputs_of(folder,
+                              "color,ok,z,same,y\nred,Yes,07,x,1\n blue,no,7.0,x,2\nred,no,8,x,3\n"
+                              "\"blue \",YES,8,x,4\n",
+                              {{"categories", {"z"}}});
+  CHECK(rows ==
+        Rows{{0, 1, 1, 1, 0, 0}, {1, 0, -1, 1, 0, 0}, {0, 1, -1, 0, 1, 0}, {1, 0, 1, 0, 1, 0}});
+  CHECK(inputs_of(folder, "a,b,y\n1,2,3\n3,5,4\n", {{"ignore", {"b"}}}) == Rows{{-1}, {1}});
+  for (const char* cell : {"1,234", "0x1p3", "inf", "12:30", "5%"}) {
+    CAPTURE(cell);
+    CHECK(contains(refusal_of(folder, fmt::format("a,y\n\"{0}\",1\n\"{0}\",2\n", cell)),
+                   fmt::format("row 2, column 'a': is '{}'; needed: a number", cell)));
+  }
+  CHECK(contains(refusal_of(folder, "a,y\n1,1\ncat,2\n"), "row 3, column 'a': is 'cat'"));
+  std::string many = "a,y\n";
+  for (int r = 0; r < 6; ++r) many += fmt::format("name{},{}\n", r, r);
+  CHECK(contains(refusal_of(folder, many, {{"max_categories", 5}}),
+                 "column 'a' has 6 different texts in 6 rows"));
+  CHECK(inputs_of(folder, many, {{"max_categories", 6}})[0].size() == 6);
+  CHECK(contains(refusal_of(folder, "a,y\n1,1\n", {{"ignore", {"y"}}}), "names the target, 'y'"));
+  CHECK(contains(refusal_of(folder, "a,y\n1,1\n", {{"categories", {"A"}}}),
+                 "has no column 'A' (data.categories)"));
+  CHECK(contains(refusal_of(folder, ",y\n1,1\n"), "no column but the target that has a name"));
+  CHECK(contains(refusal_of(folder, "a,Y\n1,1\n"), "did you mean 'Y'?"));
+}
+
+TEST_CASE("tables: empty cells are an error, a mean, or also an input of their own") {
+  const test::Folder folder;
+  const std::string text = "a,kind,y\n1,x,1\n,w,2\n3,NA,3\nnan,x,4\n";
+  CHECK(contains(refusal_of(folder, text),
+                 "row 3, column 'a': is empty; needed: a number; "
+                 "\"missing\": \"mean\" or \"column\""));
+  CHECK(contains(refusal_of(folder, "kind,y\nx,1\nw,2\nn/a,3\n"),
+                 "row 4, column 'kind': is 'n/a'; needed: a category"));
+  CHECK(inputs_of(folder, text, {{"missing", "mean"}}) ==
+        Rows{{-1, 0, 1}, {0, 1, 0}, {1, 0, 0}, {0, 0, 1}});
+  CHECK(inputs_of(folder, text, {{"missing", "column"}}) ==
+        Rows{{-1, 0, 0, 1, 0}, {0, 1, 1, 0, 0}, {1, 0, 0, 0, 1}, {0, 1, 0, 1, 0}});
+  CHECK(contains(refusal_of(folder, "a,y\n,1\n,2\n", {{"missing", "mean"}, {"val_fraction", 0.0}}),
+                 "column 'a' has no number in a training row"));
+  // A target is never empty, nor a class
+  for (const char* cell : {"", " ", "NA", "null", "NaN"}) {
+    CAPTURE(cell);
+    const std::string labels = fmt::format("a,y\n1,cat\n2,dog\n3,{}\n", cell);
+    CHECK(contains(refusal_of(folder, labels, {{"missing", "mean"}}, "classification"),
+                   "row 4, column 'y': is "));
+    CHECK(contains(refusal_of(folder, fmt::format("a,y\n1,2\n2,{}\n", cell), {{"missing", "mean"}}),
+                   "row 3, column 'y': is "));
+  }
+}
+
+TEST_CASE("tables: spellings of one class are one, under the first spelling") {
+  const test::Folder folder;
+  const auto classes_of = [&](const std::string& text) {
+    return table_of({{"path", folder.write("t.csv", text)}, {"target", "y"}}, "classification")
+        ->info()
+        .class_names;
+  };
+  std::string words = "a,y\n", numbers = words, flags = words;
+  for (int r = 0; r < 40; ++r) {
+    words += fmt::format("{},{}\n", r, r % 2 == 0 ? "dog" : r % 4 == 1 ? "\" dog \"" : "cat");
+    numbers += fmt::format("{},{}\n", r, r % 2 == 0 ? "1" : r % 4 == 1 ? "1.0" : "2");
+    flags += fmt::format("{},{}\n", r, r % 2 == 0 ? "True" : r % 4 == 1 ? "TRUE" : "no");
+  }
+  CHECK(classes_of(words) == std::vector<std::string>{"cat", "dog"});
+  CHECK(classes_of(numbers) == std::vector<std::string>{"1", "2"});
+  CHECK(classes_of(flags) == std::vector<std::string>{"TRUE", "no"});
+  // Outputs beyond the classes are called otherwise than any of them
+  CHECK(name_of_output({"2", "1"}, 1) == "1");
+  CHECK(name_of_output({"2", "1"}, 2) == "output 2");
+  CHECK(name_of_output({"cat"}, 2) == "2");
+}
+
+TEST_CASE("tables: a test set of its own is all that is tested, and of --test no other is needed") {
+  const Program program;
+  program.write("t.csv", line_table(0, 100));
+  program.write("v.csv", line_table(100, 130, 0.0, true));
+  program.write("new.csv", line_table(200, 500));
+  program.write("some.csv", line_table(98, 108));
+  program.write("names.csv", "a,b,y\n");
+  program.write("lacks.csv", "a,b\n1,2\n");
+  program.write("run.json", config_of(R"("path": "t.csv", "val_path": "v.csv", "target": "y")"));
+  program.play(R"table(
+0 1 | its own | rows: 100 for training \+ 30 for tests, all of v\.csv, 2 columns and 'y' | run.json --output whole
+2 1 | two ways | data\.val_fraction: is given beside data\.val_path | run.json --output out | data.val_fraction=0.1
+2 1 | not there | cannot open none\.csv | run.json --output out | data.val_path=none.csv
+2 1 | no rows | names\.csv: has no rows | run.json --output out | data.val_path=names.csv
+2 1 | no target | lacks\.csv: has no column 'y' \(data\.target\) | --evaluate whole --test lacks.csv
+2 1 | no rows to test | names\.csv: has no rows | --evaluate whole --test names.csv
+0 2 | rows that are known | warning: 2 of the 10 rows of some\.csv are the same as a row of t\.csv | run.json --output known | data.val_path=some.csv
+2 1 | not both | --samples-of train does not go with --test | --evaluate whole --test v.csv --samples x.csv --samples-of train
+2 1 | of nothing | --samples-of is given without --samples | --evaluate whole --samples-of train
+lacks out
+0 1 | shares | done | run.json --output drawn | data.val_path="" | data.val_fraction=0.2
+0 1 | the same | tests take the 20 rows of t\.csv that the model's run held out$ | --evaluate drawn
+0 1 | others | tests take [0-9]+ of the 300 rows of new\.csv, by the share that the model's run drew when it held out 20; .* --test PATH | --evaluate drawn | data.path=new.csv
+)table");
+  const nlohmann::json own = tested(program, "--evaluate whole");
+  CHECK(own["samples"] == 30);
+  CHECK(tested(program, "--evaluate whole --samples train.csv --samples-of train")["samples"] ==
+        100);
+  CHECK(contains(program.read("train.csv"), "t.csv:2,"));
+  CHECK(program.read("train.csv").find("v.csv") == std::string::npos);
+  CHECK(tested(program, "--evaluate drawn --samples rest.csv --samples-of train")["samples"] == 80);
+  std::filesystem::remove("t.csv");
+  std::filesystem::remove("v.csv");
+  CHECK(tested(program, "--evaluate whole --test new.csv")["samples"] == 300);
+  CHECK(tested(program, "--evaluate drawn --test new.csv")["samples"] == 300);
+  CHECK(contains(program.check("all", 1, 0, "all 300 rows", "--evaluate whole --test new.csv").err,
+                 "data: tests take all 300 rows of new.csv"));
+}
+
+TEST_CASE("tables: classes and categories that a test set alone has are errors by row") {
+  const Program program;
+  std::string train = "color,a,kind\n", val = "kind,color,a\n";
+  for (int r = 0; r < 40; ++r)
+    train += fmt::format("{},{},{}\n", r % 3 == 0 ? "red" : "blue", r, r % 2 == 0 ? "cat" : "dog");
+  program.write("t.csv", train);
+  program.write("class.csv", val + "cat,red,1\nbird,red,2\n");
+  program.write("color.csv", val + "cat,red,1\ndog,mauve,2\n");
+  program.write("right.csv", val + "dog ,blue,1\n \"cat\",red,2\n");
+  program.write("run.json",
+                config_of(R"("path": "t.csv", "val_path": "right.csv", "target": "kind")",
+                          R"(, "task": {"type": "classification"})"));
+  program.play(R"table(
+0 1 | right | 40 for training \+ 2 for tests | run.json --output whole
+2 1 | a class | class\.csv: row 3, column 'kind': is 'bird'; needed: one of the 2 classes | run.json --output out | data.val_path=class.csv
+2 1 | of the model, too | class\.csv: row 3, column 'kind': is 'bird' | --evaluate whole --test class.csv
+2 1 | a category | color\.csv: row 3, column 'color': is 'mauve'; needed: a category of the training rows: 'blue', 'red' | run.json --output out | data.val_path=color.csv
+0 1 | that counts as empty | warning: 1 cell of column 'color' is no category of the training rows, such as 'mauve' | run.json --output mean | data.val_path=color.csv | data.missing=mean
+lacks out
+)table");
+  const auto model = load_model("mean");
+  CHECK(model->read_table("color.csv").numbers[3] == 0.0F);
+  CHECK(model->read_table("color.csv").numbers[4] == 0.0F);
+  CHECK(contains(test::error_text(ExitCode::kUsage,
+                                  [] { (void)load_model("whole")->read_table("color.csv"); }),
+                 "color.csv: row 3, column 'color': is 'mauve'"));
+}
+
+TEST_CASE("tables: init takes columns by name, as the model's weights know them, and its classes") {
+  const Program program;
+  program.write("t.csv", line_table(0, 100));
+  program.write("order.csv", line_table(0, 100, 0.0, true));
+  program.write("later.csv", line_table(300, 400, 20.0));
+  program.write("lacks.csv", "a,y\n1,2\n2,3\n3,4\n4,5\n");
+  std::string more = "c,a,b,y\n";
+  std::istringstream lines(line_table(0, 50).substr(6));
+  for (std::string line; std::getline(lines, line);) more += "5," + line + "\n";
+  program.write("more.csv", more);
+  program.write("probe.csv", "b,a\n0.25,3\n-0.5,9\n");
+  program.write("run.json", config_of(R"("path": "t.csv", "target": "y", "scale_target": true)"));
+  program.play(R"table(
+0 1 | the first | done | run.json --output first
+let still = init=first/model.safetensors | optimizer.lr=0 | epochs=1
+0 1 | another order | columns are taken, and normalised, as first/model\.safetensors had them | run.json --output order | $still | data.path=order.csv
+0 1 | other means | columns are taken | run.json --output later | $still | data.path=later.csv
+0 1 | a column more | 2 columns and 'y' | run.json --output more | $still | data.path=more.csv
+0 2 | without the key | columns are taken | run.json --output unscaled | $still | data.scale_target=false
+2 1 | a column less | lacks\.csv: has no column 'b' \(which the model of first/model\.safetensors was trained with\) | run.json --output out | $still | data.path=lacks.csv
+0 1 | new columns, where weights are left out | columns are other ones than those of | run.json --output skipped | data.path=lacks.csv | init={"file": "first/model.safetensors", "skip": ["1.*"]} | batch_size=1 | data.val_fraction=0
+lacks out
+)table");
+  const auto predicted = [](const std::string& run) {
+    const auto model = load_model(run);
+    return model->logits(std::span<const float>(model->read_table("probe.csv").numbers));
+  };
+  const std::vector<float> first = predicted("first");
+  CHECK(first[0] == doctest::Approx(13.5).epsilon(0.2));  // 3 a - 2 b + 5
+  for (const char* run : {"order", "later", "more", "unscaled"}) {
+    CAPTURE(run);
+    CHECK(predicted(run) == first);
+  }
+}
+
+TEST_CASE("tables: a category may be a learned vector in the place of its inputs") {
+  const Program program;
+  std::string text = "a,kind,b,y\n";
+  const char* kinds[] = {"x", "y", "z"};
+  for (int r = 0; r < 200; ++r)
+    text += fmt::format("{},{},{},{}\n", draw(static_cast<std::uint64_t>(r), 0), kinds[r % 3],
+                        r % 5, r % 3 == 0 ? 4.0 : -1.0);
+  program.write("t.csv", text);
+  program.write("run.json", config_of(R"("path": "t.csv", "target": "y")"));
+  program.check("a run", 1, 0,
+                R"(categories: 'kind' \(inputs 1 to 3\), so that 3 columns become 5 inputs)",
+                "run.json --output run",
+                {R"(model={"type": "sequential", "layers": [
+          {"type": "embed_inputs", "first": 1, "inputs": 3, "embedding_dim": 2},
+          {"type": "linear", "out_features": 8}, {"type": "relu"}, {"type": "linear", "out_features": 1}]})",
+                 "precision=fp64"});
+  CHECK(nlohmann::json::parse(program.read("run/summary.json"))["test_r2"].get<double>() > 0.9);
+  const SafetensorsFile file = read_safetensors("run/model.safetensors");
+  CHECK(file.tensors.at("0.weight").shape == Shape{2, 3});
+  // The layer by hand: numbers stay, and of the category its column of the weight stands between
+  const std::vector<double> table = test::numbers_in(file, "0.weight"),
+                            weight = test::numbers_in(file, "1.weight"),
+                            bias = test::numbers_in(file, "1.bias"),
+                            last = test::numbers_in(file, "3.weight"),
+                            end = test::numbers_in(file, "3.bias");
+  program.write("probe.csv", "b,kind,a\n2,z,0.5\n");
+  const auto model = load_model("run");
+  const TableRows rows = model->read_table("probe.csv");
+  REQUIRE(rows.numbers.size() == 5);
+  const double x[] = {rows.numbers[0], table[2], table[5], rows.numbers[4]};
+  double expected = end[0];
+  for (std::size_t h = 0; h < 8; ++h) {
+    double sum = bias[h];
+    for (std::size_t i = 0; i < 4; ++i) sum += weight[h * 4 + i] * x[i];
+    expected += last[h] * std::max(sum, 0.0);
+  }
+  CHECK(model->logits(std::span<const float>(rows.numbers))[0] ==
+        doctest::Approx(expected).epsilon(1e-4));
+}
+
+TEST_CASE("tables: classes stay the model's where a run goes on") {
+  const Program program;
+  std::string all = "a,kind\n", two = all, others = all;
+  for (int r = 0; r < 60; ++r) {
+    all += fmt::format("{},{}\n", r, r % 3 == 0 ? "ant" : r % 3 == 1 ? "bee" : "cat");
+    two += fmt::format("{},{}\n", r, r % 2 == 0 ? "cat " : "bee");
+    others += fmt::format("{},{}\n", r, r % 3 == 0 ? "ant" : r % 3 == 1 ? "bee" : "eel");
+  }
+  program.write("t.csv", all);
+  program.write("two.csv", two);
+  program.write("others.csv", others);
+  program.write("run.json", config_of(R"("path": "t.csv", "target": "kind")",
+                                      R"(, "task": {"type": "classification"})"));
+  program.play(R"table(
+0 1 | the first | done | run.json --output first
+let on = init=first/model.safetensors | epochs=1
+0 1 | fewer | done | run.json --output two | $on | data.path=two.csv
+2 1 | another | others\.csv: row 4, column 'kind': is 'eel'; needed: one of the 3 classes that first/model\.safetensors has | run.json --output out | $on | data.path=others.csv
+lacks out
+)table");
+  CHECK(load_model("two")->classes() == std::vector<std::string>{"ant", "bee", "cat"});
+}
+
+TEST_CASE("tables: scaled targets are learnt whatever their unit, and told in it") {
+  const Program program;
+  const std::string lines = line_table(0, 200).substr(6);
+  std::string text = "a,b,y\n";
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t comma = line.rfind(',');
+    text += fmt::format("{},{}\n", line.substr(0, comma),
+                        1e6 + 1e4 * std::stod(line.substr(comma + 1)));
+  }
+  program.write("t.csv", text);
+  program.write("run.json", config_of(R"("path": "t.csv", "target": "y", "val_fraction": 0.25)",
+                                      R"(, "task": {"type": "regression"})"));
+  program.play(R"table(
+0 2 | scaled | done | run.json --output scaled | data.scale_target=true
+0 1 | not | done | run.json --output plain
+0 1 | its rows | train_r2 | --evaluate scaled --samples rows.csv --samples-of train
+0 1 | its tests | test_r2 | --evaluate scaled --samples tests.csv
+)table");
+  const nlohmann::json scaled = nlohmann::json::parse(program.read("scaled/summary.json")),
+                       plain = nlohmann::json::parse(program.read("plain/summary.json"));
+  CHECK(scaled["test_r2"].get<double>() > 0.9);
+  CHECK(plain["test_r2"].get<double>() < 0.0);  // far from a million yet
+  // What predict says of the test rows, against their targets, is what the test has said
+  const auto model = load_model("scaled");
+  const TableRows rows = model->read_table("t.csv");
+  const std::vector<float> predicted = model->logits(std::span<const float>(rows.numbers));
+  CsvFile tests("tests.csv", program.read("tests.csv")), file("t.csv", text);
+  std::vector<double> targets;
+  while (file.next()) targets.push_back(file.number(2));
+  double sizes = 0.0, squares = 0.0, count = 0.0;
+  while (tests.next()) {
+    const std::string& name = tests.cell(0);
+    const auto row = static_cast<std::size_t>(std::stoi(name.substr(name.rfind(':') + 1))) - 2;
+    CHECK(tests.number(1) == doctest::Approx(targets[row]).epsilon(1e-6));
+    CHECK(tests.number(2) == doctest::Approx(predicted[row]).epsilon(1e-6));
+    sizes += std::abs(predicted[row] - targets[row]);
+    squares += (predicted[row] - targets[row]) * (predicted[row] - targets[row]);
+    ++count;
+  }
+  CHECK(count == 50.0);
+  const nlohmann::json again = tested(program, "--evaluate scaled");
+  CHECK(again["test_mae"].get<double>() == doctest::Approx(sizes / count).epsilon(1e-3));
+  CHECK(again["test_mse"].get<double>() == doctest::Approx(squares / count).epsilon(1e-3));
+}
+
+TEST_CASE("tables: r2 of targets that are all the same is none, and ends no run") {
+  const Program program;
+  program.write("t.csv", line_table(0, 60));
+  program.write("one.csv", line_table(70, 71));
+  program.write("same.csv", "a,b,y\n1,0,0.1\n2,0,0.1\n3,1,0.1\n");
+  program.write("run.json",
+                config_of(R"("path": "t.csv", "target": "y", "val_path": "one.csv")",
+                          R"(, "early_stopping": {"metric": "test_r2", "patience": 1})"));
+  for (const char* tests : {"one.csv", "same.csv"}) {
+    CAPTURE(tests);
+    program.check("a run", 1, 0, "gives no test_r2, as all its targets are the same",
+                  std::string("run.json --output ") + tests + ".run",
+                  {std::string("data.val_path=") + tests, "evaluate.every_epochs=1"});
+    const nlohmann::json summary =
+        nlohmann::json::parse(program.read(std::string(tests) + ".run/summary.json"));
+    CHECK(summary["test_r2"].is_null());
+    CHECK(summary["steps"] == 120);  // 20 epochs of 6
+    CHECK(tested(program, std::string("--evaluate ") + tests + ".run")["test_r2"].is_null());
+  }
+}
+
+TEST_CASE("tables: a model of an earlier version is tested on the rows that it held out") {
+  const Program program;
+  std::string table = "a,b,y\n";
+  for (int r = 0; r < 100; ++r) table += fmt::format("{}.0,{},{}\n", r, r % 7, 2 * r);
+  program.write("t.csv", table);
+  program.write("run.json", config_of(R"("path": "t.csv", "target": "y", "val_fraction": 0.2)"));
+  program.check("a run", 1, 0, "done", "run.json --output now", {"epochs=1"});
+  SafetensorsFile file = read_safetensors("now/model.safetensors");
+  nlohmann::json share = nlohmann::json::parse(file.metadata.at("starling.test_share"));
+  CHECK(share["by"] == "values");
+  // As it was: draws of the lines' texts, of which the 20 lowest were tests
+  share.erase("by");
+  std::vector<std::pair<std::uint64_t, int>> draws;
+  std::istringstream lines(table.substr(6));
+  int row = 2;
+  for (std::string line; std::getline(lines, line); ++row) {
+    const Philox4x32 bits =
+        random_bits(1, RandomStream::kPartition, 0, std::stoull(checksum(line), nullptr, 16));
+    draws.emplace_back(std::uint64_t{bits.v[0]} << 32 | bits.v[1], row);
+  }
+  std::sort(draws.begin(), draws.end());
+  share["most"] = {draws[19].first};
+  share["digest"] = 0;
+  std::set<std::string> expected;
+  for (int i = 0; i < 20; ++i)
+    expected.insert(fmt::format("t.csv:{}", draws[static_cast<std::size_t>(i)].second));
+  file.metadata["starling.test_share"] = share.dump();
+  nlohmann::json columns = nlohmann::json::parse(file.metadata.at("starling.columns"));
+  for (const char* key : {"kinds", "categories", "missing", "target_mean", "target_std"})
+    columns.erase(key);
+  file.metadata["starling.columns"] = columns.dump();
+  file.metadata.erase("starling.checksums");
+  add_checksums(file);
+  write_safetensors("before.safetensors", file);
+  CHECK(tested(program, "--evaluate before.safetensors --samples rows.csv")["samples"] == 20);
+  std::set<std::string> rows;
+  CsvFile samples("rows.csv", program.read("rows.csv"));
+  while (samples.next()) rows.insert(samples.cell(0));
+  CHECK(rows == expected);
+}
+
+}  // namespace starling
