@@ -1,6 +1,7 @@
 // Folders of texts and of tokens, and tokenizers, drawn from a seed that the input gives, against a
-// model of what docs/data.md says: which files are texts, which tokens they have, what is for tests,
-// and what is refused. fuzz_texts --runs 10000 --seed 1 CORPUS: so many trials in one process.
+// model of what docs/data.md says: which files are texts, which tokens they have, what is for
+// tests, and what is refused. fuzz_texts --runs 10000 --seed 1 CORPUS: so many trials in one
+// process.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -38,9 +39,9 @@ struct Draw {
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(random() % n); }
   bool one_in(std::size_t n) { return below(n) == 0; }
   std::string text(bool valid) {
-    static const std::vector<std::string> kPieces{"the",  " ",     "\n",    "  ",    "It's", "12",
-                                                  "naïve", "你好", "<|e|>", "<a",    "<a>",  "\r\n",
-                                                  "x",    "[PAD]", "\"",    "\\n",   "\t",   "é"};
+    static const std::vector<std::string> kPieces{"the",   " ",     "\n",    "  ",  "It's", "12",
+                                                  "naïve", "你好",  "<|e|>", "<a",  "<a>",  "\r\n",
+                                                  "x",     "[PAD]", "\"",    "\\n", "\t",   "é"};
     std::string text;
     for (std::size_t k = one_in(6) ? 0 : below(40); k > 0; --k)
       text += !valid && one_in(30) ? std::string(1, static_cast<char>(0x80 + below(0x80)))
@@ -67,7 +68,8 @@ std::string refusal_of(const Read& read) {
   } catch (const Error& error) {
     const std::string message = error.what();
     expect(error.code() == ExitCode::kUsage, message);
-    expect(!message.empty() && message.size() < 4096 && message.find('\n') == message.npos, message);
+    expect(!message.empty() && message.size() < 4096 && message.find('\n') == message.npos,
+           message);
     return message;
   }
   return {};
@@ -118,8 +120,8 @@ void check_dataset(const char* type, const json& keys, const Numbers& training,
 
 /// A tokenizer trained on drawn texts with drawn special tokens; none: these are refused, rightly.
 std::string draw_tokenizer(Draw& draw) {
-  static const std::vector<std::string> kSpecial{"<|e|>", "<a>", "<a", "[PAD]", "the", " x", "你好",
-                                                 "a",     " ",   "",   "é",     "\xff", "Ġx", "<|e|>"};
+  static const std::vector<std::string> kSpecial{
+      "<|e|>", "<a>", "<a", "[PAD]", "the", " x", "你好", "a", " ", "", "é", "\xff", "Ġx", "<|e|>"};
   std::vector<std::string> special;
   bool wrong = false;
   for (std::size_t k = draw.below(4); k > 0; --k) {
@@ -211,8 +213,11 @@ void try_texts(Draw& draw) {
   };
   Numbers training = fill("in"), tests;
   const std::size_t length = 1 + draw.below(5);
-  json keys{{"path", fuzz::folder() + "/in"}, {"tokenizer", path}, {"sequence_length", length},
-            {"field", field}, {"separator", separator}};
+  json keys{{"path", fuzz::folder() + "/in"},
+            {"tokenizer", path},
+            {"sequence_length", length},
+            {"field", field},
+            {"separator", separator}};
   const double fraction = draw.one_in(2) ? 0.0 : 0.25;
   if (draw.one_in(3)) {
     tests = fill("tests");
@@ -220,7 +225,8 @@ void try_texts(Draw& draw) {
     if (draw.one_in(10)) keys["val_fraction"] = fraction, refused = true;
   } else {
     keys["val_fraction"] = fraction;
-    const auto cut = static_cast<std::ptrdiff_t>(static_cast<double>(training.size()) * (1 - fraction));
+    const auto cut =
+        static_cast<std::ptrdiff_t>(static_cast<double>(training.size()) * (1 - fraction));
     tests.assign(training.begin() + cut, training.end());
     training.resize(static_cast<std::size_t>(cut));
   }
@@ -231,8 +237,12 @@ void try_texts(Draw& draw) {
   const std::string out = fuzz::folder() + (draw.one_in(2) ? "/in/out" : "/in");
   const bool few = training.size() < 2 || tests.size() == 1;
   for (int call = 0; call < 2; ++call) {
-    TokensOptions options{.texts = {keys["path"]}, .destination = out, .tokenizer = path,
-                          .field = field, .separator = separator, .val_fraction = fraction};
+    TokensOptions options{.texts = {keys["path"]},
+                          .destination = out,
+                          .tokenizer = path,
+                          .field = field,
+                          .separator = separator,
+                          .val_fraction = fraction};
     const std::string said = refusal_of([&] {
       const TokensReport report = prepare_tokens(options, {});
       expect(report.train_tokens == static_cast<std::int64_t>(training.size()) &&
@@ -245,7 +255,6 @@ void try_texts(Draw& draw) {
   expect(check_tokens(out, {}).faults == 0, "a check of what was written");
   check_dataset("tokens", {{"path", out}, {"sequence_length", length}}, training, tests, length,
                 false);
-
 }
 
 template <class T>
@@ -273,15 +282,15 @@ void try_tokens(Draw& draw) {
     if (fault == 0) {
       tokens[draw.below(tokens.size())] = static_cast<std::int32_t>(limit + draw.below(100));
     }
-    std::string content = right == 2 ? numbers_as<std::uint16_t>(tokens)
-                                     : numbers_as<std::uint32_t>(tokens);
+    std::string content =
+        right == 2 ? numbers_as<std::uint16_t>(tokens) : numbers_as<std::uint32_t>(tokens);
     if (fault == 1) content = numbers_as<std::int64_t>(tokens);
     if (fault == 2) content = numbers_as<float>(tokens);
     if (fault == 3) content = numbers_as<double>(tokens);
     if (fault == 4) content.pop_back();
     if (fault == 5) content.clear();
-    if (fault == 6) content = right == 2 ? numbers_as<std::uint32_t>(tokens)
-                                         : "\x93NUMPY\x01" + content;
+    if (fault == 6)
+      content = right == 2 ? numbers_as<std::uint32_t>(tokens) : "\x93NUMPY\x01" + content;
     refused = refused || fault <= 6;
     if (fault >= 30) {  // llm.c's header
       const std::uint32_t wrong = fault == 39 ? 1 : 0;
@@ -304,7 +313,8 @@ void try_tokens(Draw& draw) {
     file(shards == 0 ? "t/val.bin" : "t/web_val_0.bin", tests);
   put("t/notes.txt", "no");
   json keys{{"path", fuzz::folder() + (shards > 0 && own ? "/t/*_train_*.bin" : "/t")},
-            {"vocab", vocab}, {"sequence_length", length}};
+            {"vocab", vocab},
+            {"sequence_length", length}};
   if (known > 0) keys["tokenizer"] = "bytes";
   if (own) keys["val_path"] = fuzz::folder() + "/v";
   check_dataset("tokens", keys, training, tests, length, refused);

@@ -132,7 +132,6 @@ class PackedFile::Source {
   virtual ~Source() = default;
   /// Writes up to `count` bytes, fewer only at the end; how many they are.
   virtual std::size_t read(std::uint8_t* to, std::size_t count) = 0;
-  virtual std::uint64_t position() const = 0;
 };
 
 /// zlib's files, which takes what is not packed as it is.
@@ -162,9 +161,6 @@ class PackedFile::Gzip final : public Source {
            code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
     }
     return static_cast<std::size_t>(got);
-  }
-  std::uint64_t position() const override {
-    return static_cast<std::uint64_t>(std::max<z_off_t>(::gzoffset(file_), 0));
   }
 
  private:
@@ -200,7 +196,6 @@ class PackedFile::Zstd final : public Source {
         if (got < 0)
           fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
         in_ = {packed_.data(), static_cast<std::size_t>(got), 0};
-        position_ += static_cast<std::uint64_t>(got);
         if (got == 0 && within_) damaged("unexpected end of the zstd stream");
         if (got == 0) break;
       }
@@ -211,7 +206,6 @@ class PackedFile::Zstd final : public Source {
     }
     return out.pos;
   }
-  std::uint64_t position() const override { return position_; }
 
  private:
   std::string path_;
@@ -219,7 +213,6 @@ class PackedFile::Zstd final : public Source {
   std::vector<std::uint8_t> packed_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
   int descriptor_ = -1;
-  std::uint64_t position_ = 0;
   bool within_ = false, full_ = false;
 };
 #endif
@@ -254,8 +247,6 @@ PackedFile::PackedFile(std::string path) : path_(std::move(path)) {
 }
 
 PackedFile::~PackedFile() = default;
-
-std::uint64_t PackedFile::position() const { return source_->position(); }
 
 std::vector<std::uint8_t> PackedFile::read(std::uint64_t count) {
   constexpr std::uint64_t kChunk = 4 << 20;

@@ -56,8 +56,6 @@ class PackedFile {
   /// Reads up to `count` bytes; fewer only at the end. Memory grows with what is read, not with
   /// `count`, which a damaged header may have made up.
   std::vector<std::uint8_t> read(std::uint64_t count);
-  /// How many of the file's bytes were needed for what was read, and perhaps some more.
-  std::uint64_t position() const;
   const std::string& path() const { return path_; }
 
  private:

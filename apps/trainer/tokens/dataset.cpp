@@ -343,7 +343,8 @@ class Tokens final : public Windows {
   static std::string folder_of(const std::string& path) {
     std::error_code error;
     if (std::filesystem::is_directory(path, error)) return path;
-    return std::filesystem::path(path).parent_path().string();
+    const std::string parent = std::filesystem::path(path).parent_path().string();
+    return parent.empty() ? "." : parent;
   }
   /// Of a file's folder: it is about train.bin and val.bin alone.
   static std::optional<TokenMeta> meta_of(const std::string& folder) {
@@ -373,8 +374,8 @@ class Tokens final : public Windows {
   void add(const std::vector<std::string>& paths, std::size_t count) {
     std::uint32_t sum = 0;
     for (const std::string& path : paths) {
-      const std::filesystem::path place(path);
-      const std::string folder = place.parent_path().string(), name = place.filename().string();
+      const std::string folder = folder_of(path),
+                        name = std::filesystem::path(path).filename().string();
       const std::optional<TokenMeta> meta =
           name == "train.bin" || name == "val.bin" ? meta_of(folder) : std::nullopt;
       if (meta) check_meaning(*meta, folder);
@@ -425,7 +426,7 @@ class Text final : public Windows {
               "the test set: files, or folders of files, all of them");
     const std::string tokenizer = section.text(
         "tokenizer", "bytes", "`bytes`, or a tokenizer's file, such as tokenizer.json");
-    form_.field = section.text(
+    field_ = section.text(
         "field", "",
         "files are JSON lines, and this field of each line is a text; default: a file is a text");
     const std::string separator = section.text(
@@ -443,13 +444,13 @@ class Text final : public Windows {
     if (tokenizer != "bytes") others_.push_back(tokenizer);
     set_tokenizer(Tokenizer::read(tokenizer));
     set_vocab(this->tokenizer()->vocab());
-    if (!separator.empty()) form_.separator = separator_token(*this->tokenizer(), separator);
-    separator_ = static_cast<std::uint8_t>(form_.separator);
+    if (!separator.empty()) separator_ = separator_token(*this->tokenizer(), separator);
+    separator_byte_ = static_cast<std::uint8_t>(separator_);
   }
 
   void open() override {
     if (is_open()) return;
-    Workers workers(tokenizer()->text() == "bytes" && form_.field.empty() ? 1 : usable_cores());
+    Workers workers(tokenizer()->text() == "bytes" && field_.empty() ? 1 : usable_cores());
     TextCount count;
     if (!train_is_left_out()) add(paths_, "text", workers, count);
     std::int64_t train_tokens = tokens_in_parts();
@@ -470,14 +471,13 @@ class Text final : public Windows {
            TextCount& count) {
     // What changes tokens, as do the files: as another file would
     std::uint32_t sum = 0;
-    if (!form_.field.empty())
-      sum = checksum_of(
-          {reinterpret_cast<const std::uint8_t*>(form_.field.data()), form_.field.size()});
-    if (form_.separator >= 0) sum = checksum_of(bytes_of(form_.separator), sum);
+    if (!field_.empty())
+      sum = checksum_of({reinterpret_cast<const std::uint8_t*>(field_.data()), field_.size()});
+    if (separator_ >= 0) sum = checksum_of(bytes_of(separator_), sum);
     const std::int64_t before = tokens_in_parts();
     const std::vector<std::string> files = text_files(paths, others_);
     for (const std::string& path : files) {
-      const bool bytes = tokenizer()->text() == "bytes" && form_.field.empty();
+      const bool bytes = tokenizer()->text() == "bytes" && field_.empty();
       auto file = std::make_unique<TextFile>(
           path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
       sum = quick_checksum(file->map(), sum);
@@ -486,7 +486,7 @@ class Text final : public Windows {
         ++count.texts;
         count.empty += size == 0;
         add_part(path, {file->map().bytes().data(), 1, size}, &file->map());
-        if (size > 0 && form_.separator >= 0) add_part(path, {&separator_, 1, 1}, nullptr);
+        if (size > 0 && separator_ >= 0) add_part(path, {&separator_byte_, 1, 1}, nullptr);
         files_.push_back(std::move(file));
         continue;
       }
@@ -500,11 +500,9 @@ class Text final : public Windows {
         }
       };
       each_texts(
-          path, form_.field, workers, count,
+          path, field_, workers, count,
           [](const std::string& note) { log::info("warning: {}", note); },  // told by one rank
-          [&](Texts texts, std::uint64_t) {
-            encode_texts(*tokenizer(), texts, form_.separator, workers, keep);
-          });
+          [&](Texts texts) { encode_texts(*tokenizer(), texts, separator_, workers, keep); });
       add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
     }
     if (tokens_in_parts() == before)
@@ -513,8 +511,9 @@ class Text final : public Windows {
     add_checksum(what, sum);
   }
 
-  TextForm form_;
-  std::uint8_t separator_ = 0;  ///< of bytes
+  std::string field_;
+  std::int32_t separator_ = -1;  ///< a token behind each text; -1: none
+  std::uint8_t separator_byte_ = 0;
   std::vector<std::string> others_;
   double val_fraction_ = 0.0;
   std::vector<std::unique_ptr<TextFile>> files_;

@@ -112,7 +112,7 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
   Workers workers(options.threads);
   std::int64_t done = 0;  // of the texts' bytes, about
   try {
-    each_text(files, options.field, workers, watch, report.count, [&](Texts texts, std::uint64_t) {
+    each_text(files, options.field, workers, watch, report.count, [&](Texts texts) {
       encode_texts(*tokenizer, texts, separator, workers,
                    [&](std::span<const std::int32_t> tokens, std::size_t of_text) {
                      writer.write(tokens);
@@ -231,7 +231,7 @@ TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWa
     return !(watch.stop && watch.stop());
   };
   TextCount count;
-  each_text(files, options.field, workers, watch, count, [&](Texts texts, std::uint64_t) {
+  each_text(files, options.field, workers, watch, count, [&](Texts texts) {
     for (const std::string_view text : texts) {
       if (!(stopped = stopped || (watch.stop && watch.stop()))) trainer.add(text, loop_of(workers));
     }

@@ -14,7 +14,7 @@ struct TokensOptions {
   std::vector<std::string> texts;  ///< files, and folders of files
   std::string destination;
   std::string tokenizer = "bytes", pattern = {};  ///< see Tokenizer::read
-  std::string field = {}, separator = {};         ///< see TextForm; the latter as a text
+  std::string field = {}, separator = {};         ///< see each_texts(), encode_texts()
   double val_fraction = 0.1;
   int threads = 1;
 };

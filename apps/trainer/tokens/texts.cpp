@@ -151,12 +151,12 @@ std::string TextCount::text() const {
 
 void each_texts(const std::string& path, const std::string& field, Workers& workers,
                 TextCount& count, const std::function<void(const std::string&)>& note,
-                const std::function<void(Texts, std::uint64_t)>& use) {
-  const auto give = [&](std::vector<std::string_view> texts, std::uint64_t position) {
+                const std::function<void(Texts)>& use) {
+  const auto give = [&](std::vector<std::string_view> texts) {
     count.texts += static_cast<std::int64_t>(texts.size());
     count.empty += std::erase(texts, std::string_view());
     for (const std::string_view text : texts) count.bytes += static_cast<std::int64_t>(text.size());
-    use(texts, position);
+    use(texts);
   };
   if (field.empty()) {
     const TextFile file(path, MappedFile::Pages::kInOrder);
@@ -167,7 +167,7 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
           fmt::format("{}: is taken as it is, braces and all; the texts in JSON lines alone are "
                       "had by naming their field",
                       shown(path, 200)));
-    return give({file.text()}, file.map().bytes().size());
+    return give({file.text()});
   }
   constexpr std::uint64_t kBlock = 8 << 20;
   PackedFile file(path);
@@ -197,7 +197,7 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
         texts[at] = text_of_line(found[at].text, field, path, found[at].number);
       }
     });
-    give({texts.begin(), texts.end()}, file.position());
+    give({texts.begin(), texts.end()});
     if (last) return;
     lines.erase(0, end);
   }

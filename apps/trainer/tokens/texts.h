@@ -40,12 +40,6 @@ class TextFile {
   std::vector<std::uint8_t> unpacked_;
 };
 
-/// Where texts lie in files.
-struct TextForm {
-  /// Files of JSON lines: this field of each line is a text; empty: a file is a text
-  std::string field = {};
-  std::int32_t separator = -1;  ///< a token that stands behind each text; -1: nothing does
-};
 /// The token that a separator is written as. Error(kUsage) where it is none, or several.
 std::int32_t separator_token(const Tokenizer& tokenizer, const std::string& separator);
 
@@ -57,13 +51,14 @@ struct TextCount {
 };
 
 using Texts = std::span<const std::string_view>;
-/// Calls use(texts) with a file's texts that are not empty, some at a time and in their order, and
-/// how many of the file's bytes are read by then. note() gets lines for the user. Error(kUsage)
-/// names file and line.
+/// Calls use(texts) with a file's texts that are not empty, some at a time and in their order: the
+/// file itself, or with a `field` that of each of its JSON lines. note() gets lines for the user.
+/// Error(kUsage) names file and line.
 void each_texts(const std::string& path, const std::string& field, Workers& workers,
                 TextCount& count, const std::function<void(const std::string&)>& note,
-                const std::function<void(Texts, std::uint64_t)>& use);
-/// Their tokens, as Tokenizer::encode() gives them to `sink`.
+                const std::function<void(Texts)>& use);
+/// Their tokens, as Tokenizer::encode() gives them to `sink`, `separator` behind each text; -1:
+/// none.
 void encode_texts(const Tokenizer& tokenizer, Texts texts, std::int32_t separator, Workers& workers,
                   const Tokenizer::Sink& sink);
 
