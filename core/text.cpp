@@ -140,6 +140,14 @@ bool same_looks(const Looks& a, const Looks& b) {
 std::string shown(std::string_view text, std::size_t limit) { return escaped(text, limit, false); }
 std::string in_line(std::string_view text) { return escaped(text, std::string::npos, true); }
 
+std::string shown_lines(std::string_view text) {
+  std::string result;
+  for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
+       text.remove_prefix(end + 1))
+    result += shown(text.substr(0, end), std::string::npos) + '\n';
+  return result + shown(text, std::string::npos);
+}
+
 std::string json_text(std::string_view text) {
   std::string result = "\"";
   while (!text.empty()) {

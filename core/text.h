@@ -14,6 +14,9 @@ namespace starling {
 /// `limit` characters is replaced by "…".
 std::string shown(std::string_view text, std::size_t limit = 80);
 
+/// A text of several lines, each so, and whole.
+std::string shown_lines(std::string_view text);
+
 /// A name as a part of an output's line: its bytes, but for control characters, which are escaped.
 std::string in_line(std::string_view text);
 

@@ -1,7 +1,6 @@
 #include "apps/trainer/evaluate_model.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -62,23 +61,10 @@ constexpr std::string_view kTableBegin = "true class",
                            kSamplesBegin = "file,class,prediction,probability,loss\n",
                            kNumbersBegin = "file,target,prediction,error\n";
 
-/// The file of a table that begins so, opened before hours go into what it is to hold; null where
-/// none is asked for. A file that is there and holds something else is left alone.
+/// The file of a table that begins so; null where none is asked for.
 std::unique_ptr<AtomicFile> open_table(const char* option, const std::string& path,
                                        std::string_view begins, const char* what) {
-  if (path.empty()) return nullptr;
-  const RegularFile there(path);
-  if (there.fault().empty() && there.bytes() > 0) {
-    std::string begin(begins.size(), '\0');
-    if (::read(there.descriptor(), begin.data(), begin.size()) !=
-            static_cast<ssize_t>(begin.size()) ||
-        begin != begins) {
-      fail(ExitCode::kUsage, "arguments",
-           "{} {}: the file is there already and holds no {}; name another one", option,
-           shown(path, 200), what);
-    }
-  }
-  return std::make_unique<AtomicFile>(path);
+  return path.empty() ? nullptr : open_output(option, path, {{begins}, what});
 }
 
 /// What came of a sample. Ranks send it to rank 0 as it lies in memory.

@@ -189,3 +189,36 @@ TEST_CASE(
   }
   CHECK_FALSE(fs::exists(in("unfinished")));
 }
+
+TEST_CASE("core/open_output: what is there of another kind stays, whatever it is") {
+  const Folder folder;
+  const auto in = [&](const char* name) { return folder.path() + "/" + name; };
+  const OutputKind kind{{"step,lr\n", "older step\n"}, "table of rates"};
+  const auto write = [&](const std::string& path) {
+    const auto file = open_output("--rates", path, kind);
+    file->write("step,lr\nnew", 11);
+    file->commit();
+  };
+  for (const char* own : {"", "step,lr\n", "step,lr\n1,2\n", "older step\n3"}) {
+    folder.write("own", own);
+    write(in("own"));
+    CHECK(folder.read("own") == "step,lr\nnew");
+  }
+  write(in("new"));
+  CHECK(folder.read("new") == "step,lr\nnew");
+  // Shorter than what is looked for, alike at first, and with what is looked for further on
+  for (const std::string other : {"s", "step,lr", "step,loss\n1", "\nstep,lr\n", "{}"}) {
+    folder.write("other", other);
+    fs::create_symlink("other", in("link"));
+    for (const char* name : {"other", "link"}) {
+      const std::string said = error_of(ExitCode::kUsage, [&] { write(in(name)); });
+      CHECK(contains(said, std::string("--rates ") + in(name)));
+      CHECK(contains(said, "holds no table of rates; name another one"));
+    }
+    CHECK(folder.read("other") == other);
+    fs::remove(in("link"));
+  }
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { write(in("no/where")); }), "no/where"));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { write(folder.path()); }), "folder"));
+  write("/dev/null");
+}

@@ -223,7 +223,11 @@ TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWa
   BpeTrainer trainer(options.pattern);
   check_special_tokens(options.special);
   const std::vector<std::string> files = text_files(options.texts, {options.out});
-  AtomicFile out(options.out);
+  // As this program writes it, and as Hugging Face's do
+  const auto out = open_output(
+      "--out", options.out,
+      {{"{\n \"version\": \"1.0\"", "{\n  \"version\": \"1.0\"", "{\"version\":\"1.0\""},
+       "tokenizer"});
   Workers workers(options.threads);
   bool stopped = false;
   const auto goes_on = [&](std::int64_t tokens) {
@@ -241,8 +245,8 @@ TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWa
   const auto tokenizer = trainer.train(options.vocab, options.special, goes_on);
   if (!tokenizer) return {.stopped = true};
   const std::string text = tokenizer->huggingface();
-  out.write(text.data(), text.size());
-  out.commit();
+  out->write(text.data(), text.size());
+  out->commit();
   return {.vocab = tokenizer->vocab()};
 }
 
