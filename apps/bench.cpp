@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "apps/bench/benches.h"
@@ -18,7 +19,12 @@ namespace {
 /// Adds an option with a default value, and the range of what it may be.
 template <class T>
 void add_number(CLI::App* app, const char* name, T& value, const char* doc, T least, T most) {
-  app->add_option(name, value, doc)->capture_default_str()->check(CLI::Range(least, most));
+  CLI::Option* option = app->add_option(name, value, doc)->capture_default_str();
+  if constexpr (std::is_floating_point_v<T>) {
+    option->check(number_in(least, most));
+  } else {
+    option->check(whole_in(least, static_cast<std::uint64_t>(most)));
+  }
 }
 
 /// Adds what model is trained, and how, to benchmarks of whole steps.
@@ -67,7 +73,7 @@ int run_bench(int argc, char** argv) {
   const auto add_repeats = [&](CLI::App* bench, int usual) {
     bench->add_option("--repeats", repeats, "runs to take the median of")
         ->default_str(std::to_string(usual))
-        ->check(CLI::Range(1, 100000));
+        ->check(whole_in(1, 100000));
     bench->callback([&, usual] {
       if (repeats == 0) repeats = usual;
     });
@@ -113,7 +119,7 @@ int run_bench(int argc, char** argv) {
   kernels
       ->add_option("--batch", kernel_settings.batch,
                    "samples; by default 128 on a CPU, 2048 on a GPU, beyond its caches")
-      ->check(CLI::Range(1, 1 << 16));
+      ->check(whole_in(1, 1 << 16));
   add_threads(kernels);
   add_repeats(kernels, 20);
 
@@ -147,7 +153,7 @@ int run_bench(int argc, char** argv) {
   floor
       ->add_option("--batch", floor_settings.batch,
                    "samples of a micro-batch instead of the config's")
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(whole_in(1, 1 << 24));
   floor->add_option("--precision", floor_settings.precision,
                     "fp32, bf16, fp16 instead of the config's");
   floor
@@ -158,11 +164,11 @@ int run_bench(int argc, char** argv) {
   floor
       ->add_option("--bandwidth", floor_settings.bandwidth,
                    "TB/s of a copy, read and written, instead of that GPU's")
-      ->check(CLI::Range(1e-6, 1e6));
+      ->check(number_in(1e-6, 1e6));
   floor
       ->add_option("--flops", floor_settings.tflops,
                    "TFLOP/s of a matrix product instead of that GPU's")
-      ->check(CLI::Range(1e-6, 1e6));
+      ->check(number_in(1e-6, 1e6));
   add_number(floor, "--ranks", floor_settings.ranks, "ranks that train together", 1, 1 << 20);
 
   StepBench gpu_settings{{"resnet50", "adamw", 224, 1000, 40}, "bf16", 256};
@@ -216,7 +222,6 @@ int run_bench(int argc, char** argv) {
 
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  refuse_odd_numbers(app);
   register_builtins();
   step_settings.threads = exchange_settings.threads = kernel_settings.threads =
       function_settings.threads = threads;

@@ -315,7 +315,7 @@ int run_predict(int argc, char** argv) {
            "one of "
            "a pipe");
   app.add_option("--top", options.top, "how many classes a line names")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(whole_in(1, 1 << 24))
       ->capture_default_str();
   app.add_flag("--json", options.json,
                "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", "
@@ -332,28 +332,33 @@ int run_predict(int argc, char** argv) {
                                              "of a language model: the text that it goes on with")
                                   ->excludes("--top", "--out");
   app.add_option("--tokens", options.generate.tokens, "how many tokens it adds")
+      ->check(whole_in(1, 1 << 30))
       ->capture_default_str()
       ->needs(prompt);
   app.add_option("--temperature", options.generate.temperature,
                  "what logits are divided by; 0: the most probable token is taken each time")
+      ->check(number_in(0.0, 1e6))
       ->capture_default_str()
       ->needs(prompt);
   app.add_option("--top-k", options.generate.top_k,
                  "only the k most probable tokens are drawn; 0: all")
+      ->check(whole_in(0, 1 << 30))
       ->capture_default_str()
       ->needs(prompt);
   app.add_option("--top-p", options.generate.top_p,
                  "only the most probable tokens that have this probability together are drawn")
+      ->check(number_in(1e-12, 1.0))
       ->capture_default_str()
       ->needs(prompt);
   app.add_option("--seed", options.generate.seed, "of the draws")
+      ->check(whole_in(0, UINT64_MAX))
       ->capture_default_str()
       ->needs(prompt);
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
   add_list(app, "--plugin", options.inference.plugins,
            "shared library with a layer or model that is not built in");
   if (const auto status = parse_arguments(app, argc, argv)) return *status;

@@ -203,12 +203,12 @@ int run_prepare(int argc, char** argv) {
           ->add_option(
               "--size", options.size,
               "pictures with a longer shorter side are resized until it has so many pixels")
-          ->check(CLI::Range(1, 8192));
+          ->check(whole_in(1, 8192));
   CLI::Option* quality = images
                              ->add_option("--quality", options.quality,
                                           "of the JPEG that resized pictures become (default: 90); "
                                           "without --size all pictures become JPEG")
-                             ->check(CLI::Range(1, 100));
+                             ->check(whole_in(1, 100));
   images
       ->add_flag("--raw", options.raw,
                  "pixels instead of JPEG: nothing is left to decode, and files are larger")
@@ -223,13 +223,13 @@ int run_prepare(int argc, char** argv) {
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   images->add_option("--max-pixels", options.max_pixels, "larger pictures are refused")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->check(whole_in(1, std::uint64_t{1} << 40))
       ->capture_default_str();
   images->add_option("--shard-pictures", options.shard_pictures, "pictures of a shard")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(whole_in(1, 1 << 20))
       ->capture_default_str();
   images->add_option("--threads", options.threads, "that decode (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
 
   TokensOptions tokens;
   CLI::App* of_text =
@@ -251,14 +251,14 @@ int run_prepare(int argc, char** argv) {
   of_text
       ->add_option("--val-fraction", tokens.val_fraction,
                    "share of the tokens, at the end, that is for tests")
-      ->check(CLI::Range(0.0, 0.999999))
+      ->check(number_in(0.0, 0.999999))
       ->capture_default_str();
   of_text->add_option("--field", tokens.field,
                       "files are JSON lines, and this field of each line is a text");
   of_text->add_option("--separator", tokens.separator,
                       "a token behind each text, such as '<|endoftext|>' (default: none)");
   of_text->add_option("--threads", options.threads, "that work (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
 
   TokenizerOptions trained;
   CLI::App* trains =
@@ -267,7 +267,7 @@ int run_prepare(int argc, char** argv) {
       ->required()
       ->option_text("...");
   trains->add_option("--vocab", trained.vocab, "tokens in all")
-      ->check(CLI::Range(256, 1 << 20))
+      ->check(whole_in(256, 1 << 20))
       ->capture_default_str();
   trains->add_option("--out", trained.out, "tokenizer.json for it")->required();
   add_list(*trains, "--special", trained.special,
@@ -278,13 +278,13 @@ int run_prepare(int argc, char** argv) {
       ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}))
       ->capture_default_str();
   trains->add_option("--threads", options.threads, "that count (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
 
   CLI::App* check =
       app.add_subcommand("check", "compares every record or token of DEST with its checksum");
   check->add_option("DEST", folder, "folder of shards or token files")->required();
   check->add_option("--threads", options.threads, "that read (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
 
   ExampleTree tree;
   CLI::App* example = app.add_subcommand(
@@ -292,23 +292,25 @@ int run_prepare(int argc, char** argv) {
       "draws pictures, DEST/train/<class>/… and DEST/val/<class>/…, to try a config with");
   example->add_option("DEST", tree.destination, "folder that is empty or new")->required();
   example->add_option("--classes", tree.classes, "kinds of pictures")
-      ->check(CLI::Range(1, 100'000))
+      ->check(whole_in(1, 100'000))
       ->capture_default_str();
   example->add_option("--train", tree.train, "pictures of a class to train on")
-      ->check(CLI::Range(1, 100'000))
+      ->check(whole_in(1, 100'000))
       ->capture_default_str();
   example->add_option("--val", tree.val, "pictures of a class for tests")
-      ->check(CLI::Range(1, 100'000))
+      ->check(whole_in(1, 100'000))
       ->capture_default_str();
   example->add_option("--width", tree.width, "of two pictures in three; the third stands")
-      ->check(CLI::Range(8, 8192))
+      ->check(whole_in(8, 8192))
       ->capture_default_str();
   example->add_option("--height", tree.height, "of those")
-      ->check(CLI::Range(8, 8192))
+      ->check(whole_in(8, 8192))
       ->capture_default_str();
-  example->add_option("--seed", tree.seed, "of what is random")->capture_default_str();
+  example->add_option("--seed", tree.seed, "of what is random")
+      ->check(whole_in(0, UINT64_MAX))
+      ->capture_default_str();
   example->add_option("--threads", options.threads, "that draw (default: all cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
 
   std::string run, destination;
   CLI::App* exported = app.add_subcommand(

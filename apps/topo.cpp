@@ -20,7 +20,6 @@ int run(int argc, char** argv) {
   add_plan(app, plan_options);
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  refuse_odd_numbers(app);
   if (measure_command->parsed()) return measure(measure_options);
   if (show_command->parsed()) {
     show(show_options);

@@ -12,8 +12,8 @@
 #include "core/console.h"
 #include "core/core_wait.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/host.h"
-#include "core/safetensors.h"
 #include "kernels/open_backend.h"
 
 namespace starling {
@@ -22,18 +22,18 @@ CLI::App* add_measure(CLI::App& app, MeasureOptions& options) {
   CLI::App* command = app.add_subcommand(
       "measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
   command->add_option("--seconds", options.seconds, "about how long it may take")
-      ->check(CLI::Range(0.1, 600.0))
+      ->check(number_in(0.1, 600.0))
       ->capture_default_str();
   command
       ->add_option("--timeout", options.timeout,
                    "seconds after which a wait for another rank is an error")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(number_in(1.0, 1e6))
       ->capture_default_str();
   command
       ->add_option(
           "--threads", options.threads,
           "compute threads of each rank in training (default: an equal share of the cores)")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_in(1, 1024));
   command->add_option("--output", options.output,
                       "write the figures into this file, for `plan --measured`");
   return command;
@@ -43,6 +43,11 @@ int measure(const MeasureOptions& options) {
   MpiSession session;
   try {
     const std::unique_ptr<Transport> transport = session.make_transport(options.timeout);
+    std::unique_ptr<AtomicFile> file;
+    together(*transport, [&] {
+      if (transport->rank() == 0 && !options.output.empty())
+        file = open_output("--output", options.output, {{"{\n  \"ranks\": "}, "measured network"});
+    });
     if (transport->size() < 2) {
       fail(ExitCode::kUsage, "measure",
            "there is one rank and nothing between ranks to measure; start it as mpirun -n 2 "
@@ -61,7 +66,10 @@ int measure(const MeasureOptions& options) {
     together(*transport, [&] {
       if (transport->rank() != 0) return;
       const std::string text = to_json(network);
-      if (!options.output.empty()) write_file_atomically(options.output, text.data(), text.size());
+      if (file) {
+        file->write(text.data(), text.size());
+        file->commit();
+      }
       write_standard_output(text);
       if (const std::string warning = half_duplex_warning(network); !warning.empty())
         complain("warning: {}", warning);

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "comm/algorithm.h"
@@ -13,6 +11,7 @@
 #include "comm/growth.h"
 #include "comm/mixer.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/text.h"
 #include "kernels/open_backend.h"
 #include "topology/mixing.h"
@@ -274,21 +273,22 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
 }  // namespace
 
 void show(const ShowOptions& options) {
+  const auto file = options.svg.empty()
+                        ? nullptr
+                        : open_output("--svg", options.svg,
+                                      {{"<svg xmlns=\"http://www.w3.org/2000/svg\" width="},
+                                       "topology's picture"});
   const ChosenTopology chosen = choose_topology(options.choice);
   if (options.json) return write_json(chosen, stdout, "standard output");
   const std::string growth =
       options.algorithm.empty() ? "" : growth_text(options, *chosen.topology);
-  if (options.svg.empty()) return write_standard_output(report_text(chosen) + growth);
+  if (!file) return write_standard_output(report_text(chosen) + growth);
   if (!growth.empty()) write_standard_output(growth);
   const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks,
                                         options.choice.ranks == 1 ? "" : "s");
   const std::string picture = topology_svg(*chosen.topology, chosen.report, title);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.svg.c_str(), "wb"),
-                                                             &std::fclose);
-  if (!file)
-    fail(ExitCode::kUsage, "output", "--svg: {} cannot be opened for writing: {}", options.svg,
-         std::strerror(errno));
-  write_all(file.get(), picture, options.svg);
+  file->write(picture.data(), picture.size());
+  file->commit();
 }
 
 CLI::App* add_show(CLI::App& app, ShowOptions& options) {
@@ -306,7 +306,7 @@ CLI::App* add_show(CLI::App& app, ShowOptions& options) {
   command->add_option("--exchange", options.exchange, "sync.exchange of that algorithm")
       ->check(CLI::IsMember(mixers().names()));
   command->add_option("--momentum", options.momentum, "of the sgd beside it")
-      ->check(CLI::Range(0.0, 0.999999));
+      ->check(number_in(0.0, 0.999999));
   command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
   return command;
 }

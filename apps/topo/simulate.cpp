@@ -54,22 +54,23 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
       "simulate", "run gossip on quadratics and print the consensus error after each round");
   add_topology_options(*command, options.choice);
   command->add_option("--rounds", options.rounds, "exchanges")
-      ->check(CLI::Range(0, 1000000))
+      ->check(whole_in(0, 1000000))
       ->capture_default_str();
   command
       ->add_option("--lr", options.simulation.lr,
                    "learning rate; 0: averaging alone, of what the ranks' optima are")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_in(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--dimension", options.simulation.dimension, "numbers a rank holds")
-      ->check(CLI::Range(1, 4096))
+      ->check(whole_in(1, 4096))
       ->capture_default_str();
   command
       ->add_option("--heterogeneity", options.simulation.heterogeneity,
                    "standard deviation of the ranks' optima")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_in(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--seed", options.simulation.seed, "what the optima are drawn from")
+      ->check(whole_in(0, UINT64_MAX))
       ->capture_default_str();
   command->add_flag("--json", options.json, "print the figures as JSON");
   return command;

@@ -68,7 +68,7 @@ check "an unknown subcommand" 2 "unknown subcommand 'paint'; known: show, simula
 check "a misspelt subcommand" 2 "did you mean 'show'" "$topo" shwo ring -n 4
 check "no subcommand" 2 'subcommand' "$topo"
 check "JSON and SVG at once" 2 'json' "$topo" show ring -n 4 --json --svg picture.svg
-check "an SVG that cannot be opened" 2 'no/such' "$topo" show ring -n 4 --svg no/such/picture.svg
+check "an SVG that cannot be opened" 5 'no/such' "$topo" show ring -n 4 --svg no/such/picture.svg
 check "a full disk" 5 'could not be written' bash -c '"$topo" show ring -n 4 >/dev/full'
 check "consensus with what an algorithm encodes" 0 "with what it encodes: disagreement × 0.[78][0-9]+ a round, down to fp32's own rounding" "$topo" show static-ring -n 8 --algorithm choco
 check "and with an exchange that is encoded" 0 "a round, down to 0.0[0-9]+ of the parameters' size" "$topo" show static-ring -n 8 --algorithm gossip --exchange int8

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -164,40 +165,44 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
 
 namespace {
 
-/// The number that a text stands for, as long as one can compute with it.
-std::optional<double> usable_number(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || (number != 0.0 && !std::isnormal(number)))
-    return std::nullopt;
-  return number;
+/// Whether a text is a whole number within the ends. Not 010, which some read as eight.
+bool is_whole_in(const std::string& text, std::int64_t least, std::uint64_t most) {
+  const bool negative = text.starts_with('-');
+  const char *begin = text.data(), *end = begin + text.size();
+  if (end - begin > (negative ? 2 : 1) && begin[negative ? 1 : 0] == '0') return false;
+  const auto within = [&](auto number) {
+    const auto [at, error] = std::from_chars(begin, end, number);
+    return error == std::errc() && at == end && !std::cmp_less(number, least) &&
+           !std::cmp_greater(number, most);
+  };
+  return negative ? within(std::int64_t{}) : within(std::uint64_t{});
 }
 
-/// Does refuse_odd_numbers() for a program or a subcommand, which is called `command`.
-void refuse_odd(const CLI::App& app, const std::string& command) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_type_name().starts_with("FLOAT")) continue;
-    for (const std::string& text : option->results()) {
-      if (usable_number(text)) continue;
-      fail(ExitCode::kUsage, "arguments",
-           "{}: expected a finite number, and none too small to compute with, found '{}'; see {} "
-           "--help",
-           option->get_name(), shown(text, 60), command);
-    }
-  }
-  for (const CLI::App* parsed : app.get_subcommands())
-    refuse_odd(*parsed, command + " " + parsed->get_name());
+bool is_number_in(const std::string& text, double least, double most) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  return end != text.c_str() && *end == '\0' && (number == 0.0 || std::isnormal(number)) &&
+         number >= least && number <= most;
+}
+
+template <class Test, class Number, class Most>
+CLI::Validator range(const char* kind, Test test, Number least, Most most) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        return test(text, least, most) ? std::string()
+                                       : fmt::format("expected {} from {} to {}, found '{}'", kind,
+                                                     least, most, shown(text, 60));
+      },
+      fmt::format("{}..{}", least, most));
 }
 
 }  // namespace
 
-std::string positive_number(const std::string& text) {
-  const std::optional<double> number = usable_number(text);
-  return number && *number > 0.0
-             ? ""
-             : fmt::format("expected a number above 0, found '{}'", shown(text, 60));
+CLI::Validator whole_in(std::int64_t least, std::uint64_t most) {
+  return range("a whole number", is_whole_in, least, most);
 }
-
-void refuse_odd_numbers(const CLI::App& app) { refuse_odd(app, app.get_name()); }
+CLI::Validator number_in(double least, double most) {
+  return range("a number", is_number_in, least, most);
+}
 
 }  // namespace starling

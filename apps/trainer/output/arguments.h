@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@ namespace CLI {
 class App;
 class Option;
 class ParseError;
+class Validator;
 }  // namespace CLI
 
 namespace starling {
@@ -40,10 +42,11 @@ int run_program(const char* name, const std::function<int()>& program);
 /// Error(kUsage) where a program's first argument is no option and none of its subcommands; names
 /// those and the nearest.
 void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv);
-/// A check of an option: what is wrong with its text, where that is no number above 0.
-std::string positive_number(const std::string& text);
-/// Refuses an option's number that is nan, infinite or subnormal, which ranges let through:
-/// Error(kUsage). Called after parsing.
-void refuse_odd_numbers(const CLI::App& app);
+/// The check of an option that takes a number: what it may be, ends included, which --help names
+/// and every error too: "--threads: expected a whole number from 1 to 1024, found '1e3'". A whole
+/// number has digits alone, and perhaps a minus; any other is one that can be computed with: not
+/// nan, not infinite, and not too small. Every number of every program has one of these.
+CLI::Validator whole_in(std::int64_t least, std::uint64_t most);
+CLI::Validator number_in(double least, double most);
 
 }  // namespace starling
