@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -11,11 +13,13 @@
 
 #include "apps/trainer/output/event_file.h"
 #include "apps/trainer/output/metrics.h"
+#include "core/text.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;
 using namespace starling::test;
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -247,6 +251,83 @@ TEST_CASE("apps/metrics: Prometheus' file has the newest numbers, and is replace
   CHECK(text.find("starling_rank_wait_seconds{" + run + ",rank=\"1\"} 0.003\n") !=
         std::string::npos);
   CHECK(text.find("2.5") == std::string::npos);
+}
+
+TEST_CASE("apps/metrics: Prometheus can read every name, and a folder that goes ends nothing") {
+  const Folder folder;
+  std::filesystem::create_directory(folder / "gone");
+  const std::string file = folder / "gone/starling.prom";
+  const MetricsLine line{
+      .step = 1, .loss = 2.0, .test = {{"f1-macro é", 0.5, true}, {"f1 macro é", 0.25, true}}};
+  MetricsWriter writer(folder / "caf\xe9\n\\", {.tensorboard = false, .prometheus = file}, 0);
+  writer.write(line);
+  const std::string text = read_text(file);
+  CHECK(is_utf8(text));
+  const std::regex comment("# TYPE [a-zA-Z_:][a-zA-Z0-9_:]* gauge"),
+      gauge(R"re([a-zA-Z_:][a-zA-Z0-9_:]*\{([a-z]+="([^"\\]|\\["\\n])*",?)*\} [0-9.e+-]+)re");
+  std::istringstream in(text);
+  std::set<std::string> seen;
+  for (std::string one; std::getline(in, one);) {
+    CAPTURE(one);
+    CHECK(std::regex_match(one, one.starts_with("#") ? comment : gauge));
+    CHECK(seen.insert(one).second);
+  }
+  CHECK(text.find(R"(,field="test_f1-macro é"} 0.5)") != std::string::npos);
+  CHECK(text.find(R"(,field="test_f1 macro é"} 0.25)") != std::string::npos);
+  CHECK(text.find(R"(caf\\xe9)") != std::string::npos);
+
+  std::filesystem::remove_all(folder / "gone");
+  writer.write({.step = 2, .loss = 1.0});
+  writer.write({.step = 3, .loss = 1.0});
+  std::filesystem::create_directory(folder / "gone");
+  writer.write({.step = 4, .loss = 1.0});
+  CHECK(contains(read_text(file), "starling_step{"));
+  CHECK(contains(read_text(file), "} 4\n"));
+}
+
+TEST_CASE(
+    "apps/metrics: an event file is after all others of its folder, whatever the clock says") {
+  const Folder folder;
+  const auto moments = [](const std::string& path) {
+    std::vector<double> all;
+    for (const std::string& record : records_of(path)) {
+      const std::uint64_t bits = Message(record).numbers.at(1);
+      all.push_back(0.0);
+      std::memcpy(&all.back(), &bits, 8);
+    }
+    return all;
+  };
+  // As a clock has it that is ahead by years: a name, and a record that is later by an hour.
+  constexpr double kAhead = 4e9;
+  std::string record("\x09", 1);
+  const double late = kAhead + 3600.5;
+  record.append(reinterpret_cast<const char*>(&late), 8);
+  const std::string text = tfrecord(record);
+  const auto write = [&](const std::string& name, std::string bytes) {
+    write_bytes(folder / name, Bytes(bytes.begin(), bytes.end()));
+  };
+  write("events.out.tfevents.4000000000.host.9", text + text.substr(0, 7));
+  write("events.out.tfevents.x.host.9", "no record");
+  write("events.out.tfevents.99999999999999999999.host.9", "\x01");
+  double before = late;
+  for (int start = 0; start < 2; ++start) {
+    const auto old = event_files(folder.path());
+    {
+      EventFile file(folder.path(), 1);
+      for (int step = 1; step < 4; ++step) file.scalar("loss", step, 1.0);
+      file.flush();
+    }
+    for (const std::string& path : event_files(folder.path())) {
+      if (std::find(old.begin(), old.end(), path) != old.end()) continue;
+      const double in_name = std::stod(fs::path(path).filename().string().substr(20));
+      CHECK(in_name > before);
+      const std::vector<double> all = moments(path);
+      REQUIRE(all.size() == 5);
+      CHECK(all[0] >= in_name);
+      CHECK(std::is_sorted(all.begin(), all.end()));
+      before = all.back();
+    }
+  }
 }
 
 TEST_CASE("apps/metrics: a full disk is an output error that names the file") {

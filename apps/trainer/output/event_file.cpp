@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
-#include <ctime>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
 namespace starling {
 namespace {
@@ -49,25 +54,50 @@ void put_bytes(std::string& out, std::uint32_t field, std::string_view value) {
   out += value;
 }
 
-/// message Event { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary =
-/// 5; SessionLog session_log = 7; }
-std::string event(std::int64_t step, std::uint32_t field, std::string_view value) {
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  std::string out;
-  put_tag(out, 1, kFixed64);
-  put_little_endian(out, std::bit_cast<std::uint64_t>(now));
-  put_tag(out, 2, kVarint);
-  put_varint(out, static_cast<std::uint64_t>(step));
-  put_bytes(out, field, value);
-  return out;
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string event_file_path(const std::string& folder) {
+constexpr std::string_view kName = "events.out.tfevents.";
+/// A tag, a double; before it length and masked CRC of a record, behind the payload another CRC.
+constexpr std::size_t kBefore = 12, kTime = 9, kAfter = 4;
+
+template <class T>
+T little_endian(std::string_view bytes) {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    value |= static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  return value;
+}
+
+/// The last moment in a folder's event files, those in their names among them; 0: there are none.
+double last_moment(const std::string& folder) {
+  double last = 0.0;
+  const auto take = [&](double moment) {  // a damaged file does not lead beyond the year 2255
+    if (moment > last && moment < 9e9) last = moment;
+  };
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kName)) continue;
+    take(std::strtod(name.c_str() + kName.size(), nullptr));
+    std::ifstream in(entry.path(), std::ios::binary);
+    std::string head(kBefore + kTime, '\0');
+    while (in.read(head.data(), static_cast<std::streamsize>(head.size()))) {
+      const auto bytes = little_endian<std::uint64_t>(head);
+      if (head[kBefore] != '\x09' || bytes < kTime || bytes > (1u << 30)) break;
+      take(std::bit_cast<double>(
+          little_endian<std::uint64_t>(std::string_view(head).substr(kBefore + 1))));
+      in.ignore(static_cast<std::streamsize>(bytes - kTime + kAfter));
+    }
+  }
+  return last;
+}
+
+std::string event_file_path(const std::string& folder, double time) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
-  return fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, std::time(nullptr), host.data(),
-                     ::getpid());
+  return fmt::format("{}/{}{:.0f}.{}.{}", folder, kName, time, host.data(), ::getpid());
 }
 
 }  // namespace
@@ -90,11 +120,25 @@ std::string tfrecord(std::string_view payload) {
 }
 
 EventFile::EventFile(const std::string& folder, std::int64_t first_step)
-    : file_(event_file_path(folder), false) {
+    : last_(std::max(std::floor(now()), std::floor(last_moment(folder)) + 1.0)),
+      file_(event_file_path(folder, last_), false) {
   std::string start;  // message SessionLog { SessionStatus status = 1; }, START = 1
   put_tag(start, 1, kVarint);
   put_varint(start, 1);
   file_.append(tfrecord(event(0, 3, "brain.Event:2")) + tfrecord(event(first_step, 7, start)));
+}
+
+/// message Event { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary =
+/// 5; SessionLog session_log = 7; }
+std::string EventFile::event(std::int64_t step, std::uint32_t field, std::string_view value) {
+  last_ = std::max(last_, now());
+  std::string out;
+  put_tag(out, 1, kFixed64);
+  put_little_endian(out, std::bit_cast<std::uint64_t>(last_));
+  put_tag(out, 2, kVarint);
+  put_varint(out, static_cast<std::uint64_t>(step));
+  put_bytes(out, field, value);
+  return out;
 }
 
 void EventFile::scalar(std::string_view tag, std::int64_t step, double value) {

@@ -21,13 +21,18 @@ std::string tfrecord(std::string_view payload);
 class EventFile {
  public:
   /// Starts a new file in `folder`. TensorBoard then drops what older files of the folder hold from
-  /// `first_step` on.
+  /// `first_step` on. It reads files in the order of their names, TIME first, so this one's TIME
+  /// and all its moments are after every moment of those, also where the clock has been set back.
   EventFile(const std::string& folder, std::int64_t first_step);
   /// Adds a scalar to the batch that flush() writes.
   void scalar(std::string_view tag, std::int64_t step, double value);
   void flush();
 
  private:
+  /// A record of an event, of now, but of no moment before the last one.
+  std::string event(std::int64_t step, std::uint32_t field, std::string_view value);
+
+  double last_;  ///< the last moment, in seconds
   OutputFile file_;
   std::string pending_;
 };
