@@ -15,13 +15,15 @@
 #include "apps/trainer/report/leftovers.h"
 #include "core/console.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
 
 ExitCode run_blame(const std::string& run) {
   const FlightRecords records = read_flight_records(run);
-  answer(blame(records));
+  complain("starling-doctor: {}", start_text(records));
+  answer(shown_lines(blame(records)));
   for (const Error& error : records.damaged) complain("starling-doctor: {}", error.what());
   return records.damaged.empty() ? ExitCode::kOk : ExitCode::kUsage;
 }
@@ -82,7 +84,7 @@ int run_doctor(int argc, char** argv) {
   app.get_subcommand("check")
       ->add_option("--timeout", check_options.timeout,
                    "seconds after which a wait for another rank is an error")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(number_in(1.0, 1e6))
       ->capture_default_str();
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;

@@ -90,8 +90,10 @@ FlightRecorder& FlightRecorder::instance() {
   return *recorder;
 }
 
-void FlightRecorder::open(int rank, int ranks, std::string_view host, const std::string& folder) {
+void FlightRecorder::open(int rank, int ranks, std::string_view host, const std::string& folder,
+                          std::int64_t start) {
   open_ = false;
+  start_ = start;
   rank_ = rank;
   ranks_ = ranks;
   copy_text(host_, host.substr(0, host_.size() - 1));
@@ -160,9 +162,9 @@ void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code,
   const std::uint64_t first = end > kKept ? end - kKept : 0;
   out << R"({"format":1,"rank":)" << rank_ << R"(,"ranks":)" << ranks_ << R"(,"host":")";
   out.json(host_.data()) << R"(","process":)" << static_cast<std::int64_t>(::getpid())
-                         << R"(,"us":)" << nanoseconds_of(CLOCK_REALTIME) / 1000 << R"(,"reason":")"
-                         << reason_name(reason) << R"(","exit":)" << exit_code << R"(,"step":)"
-                         << step() << R"(,"text":")";
+                         << R"(,"us":)" << nanoseconds_of(CLOCK_REALTIME) / 1000 << R"(,"start":)"
+                         << start_ << R"(,"reason":")" << reason_name(reason) << R"(","exit":)"
+                         << exit_code << R"(,"step":)" << step() << R"(,"text":")";
   out.json(text) << "\"}\n";
   std::int64_t written = 0;
   for (std::uint64_t number = first; number < end; ++number) {

@@ -70,8 +70,10 @@ class FlightRecorder {
   static FlightRecorder& instance();
 
   /// Opens the recorder: from now on write() makes FOLDER/rank-R.jsonl. The folder itself is made
-  /// when there is something to write.
-  void open(int rank, int ranks, std::string_view host, const std::string& folder);
+  /// when there is something to write. `start`: what tells this start of the job from others, the
+  /// same on all ranks: microseconds of the wall clock.
+  void open(int rank, int ranks, std::string_view host, const std::string& folder,
+            std::int64_t start = 0);
   /// Events are counted but not kept, and nothing is ever written.
   void switch_off() { on_.store(false, std::memory_order_relaxed); }
   bool on() const { return on_.load(std::memory_order_relaxed); }
@@ -110,6 +112,7 @@ class FlightRecorder {
   std::atomic<std::int64_t> step_{-1};
   std::atomic<bool> on_{true}, open_{false}, ended_{false};
   int rank_ = 0, ranks_ = 1;
+  std::int64_t start_ = 0;
   std::array<char, kPath> folder_{}, file_{}, temporary_{};
   std::array<char, 256> host_{};
 };

@@ -335,8 +335,9 @@ std::string findings_text(const std::vector<Finding>& findings) {
     faults += finding.level == Level::kFault ? 1 : 0;
     warnings += finding.level == Level::kWarning ? 1 : 0;
   }
-  return text + fmt::format("{} fault{}, {} warning{}\n", faults, faults == 1 ? "" : "s", warnings,
-                            warnings == 1 ? "" : "s");
+  return shown_lines(text) + fmt::format("{} fault{}, {} warning{}\n", faults,
+                                         faults == 1 ? "" : "s", warnings,
+                                         warnings == 1 ? "" : "s");
 }
 
 json findings_json(const std::vector<Finding>& findings, const std::vector<json>& ranks) {

@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
@@ -27,6 +30,7 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/lr_find.h"
+#include "apps/trainer/output/prometheus.h"
 #include "apps/trainer/output_folder.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
@@ -172,32 +176,60 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   warn_of_known_tests(config);
 }
 
-/// Checks that the trace's file can be written, now rather than after training. What is there stays
-/// as it is.
-void check_trace_file(const std::string& path) {
+/// Checks that a file can be written, now rather than after training. What is there stays as it is.
+void check_output(const char* key, const std::string& path, const OutputKind& kind) {
   std::error_code error;
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) &&
-      !std::filesystem::is_directory(path, error))
+  if (path.empty() ||
+      (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) &&
+       !std::filesystem::is_directory(path, error)))
     return;  // a device or a pipe, which is not opened for a look
-  const AtomicFile file(path);
+  open_output(key, path, kind);
 }
 
-/// The timeline of all ranks that have one, written by the lowest of them. Collective.
-void write_trace(const std::string& path, const std::string& mine, World& world) {
+/// A timeline begins with the run that it is of: its folder, and the first line of its metrics, by
+/// which the report knows it wherever both lie.
+constexpr std::string_view kTraceBegin =
+    R"({"displayTimeUnit":"ms","otherData":{"program":"starling-train",)";
+
+/// A path that means the same in every folder, as far as JSON can say it.
+std::string absolute(const std::string& path) {
+  const std::string whole = std::filesystem::absolute(path).lexically_normal().string();
+  return is_utf8(whole) ? whole : path;
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// The timeline of all ranks that have one, written by the lowest of them. `folder`: the run's.
+/// Collective.
+void write_trace(const std::string& path, const std::string& mine, const std::string& folder,
+                 World& world) {
+  // Rank 0 has the folder
+  std::string run;
+  if (world.rank() == 0)
+    run = nlohmann::ordered_json{{"run", absolute(folder)},
+                                 {"first_line", first_line(folder + "/metrics.jsonl")}}
+              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+              .substr(1);
+  if (world.size() > 1) run = world.all_gather(run).front();
   const std::vector<std::string> events =
       world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
   const auto writer = std::find_if(events.begin(), events.end(),
                                    [](const std::string& part) { return !part.empty(); });
   together(world, [&] {
     if (writer - events.begin() != world.rank()) return;
-    std::string text = "{\"traceEvents\":[";
+    std::string text = fmt::format("{}{},\"traceEvents\":[", kTraceBegin, run);
     bool first = true;
     for (const std::string& part : events) {
       if (part.empty()) continue;
       text += (first ? "\n" : ",\n") + part;
       first = false;
     }
-    text += "\n],\"displayTimeUnit\":\"ms\"}\n";
+    text += "\n]}\n";
     write_file_atomically(path, text.data(), text.size());
   });
 }
@@ -215,7 +247,11 @@ void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, Wo
       std::filesystem::rename(path, path + ".before", error);
     }
   }
-  recorder.open(world.rank(), world.size(), host_name(), path);
+  auto start = std::chrono::duration_cast<std::chrono::microseconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count();
+  if (world.size() > 1) world.broadcast(&start, sizeof start, 0);
+  recorder.open(world.rank(), world.size(), host_name(), path, start);
   world.barrier();
 }
 
@@ -234,8 +270,12 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                Heritage& heritage, bool recorded) {
   RunFolder folder;
   together(transport, [&] {
-    if (!config.output.trace.empty()) check_trace_file(config.output.trace);
+    // An older version's timeline began with its events
+    check_output("trace", config.output.trace,
+                 {{kTraceBegin, "{\"traceEvents\":[\n"}, "timeline of a run"});
     if (transport.rank() != 0) return;
+    check_output("prometheus", config.output.prometheus,
+                 {{PrometheusFile::kBegin}, "numbers of a run"});
     // A bad file is noticed before there is a folder that a second try would find in its way.
     if (!config.state.init.file.empty() && options.resume.empty()) {
       check_hugging_face_config(config.state.init.file, config.resolved.at("model"));
@@ -286,6 +326,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                                  ? ""
                                  : choose_by_measurement(config, site, trace, backend, transport);
   std::vector<std::string> changed;  // since the checkpoint
+  const bool tracing = !config.output.trace.empty();
   together(transport, [&] {
     if (folder.resume || !config.length.stretches.empty())
       check_data_size(config, source_of(options), site);
@@ -294,7 +335,14 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
       changed = check_resumable(state, source, config.resolved, config.written, transport.size(),
                                 config.device.compute, other_ranks, &config.data.info);
     }
-    if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
+    if (transport.rank() != 0) return;
+    nlohmann::json resolved = config.resolved;
+    if (tracing)  // for who reads it elsewhere
+      resolved["trace"] = absolute(config.output.trace);
+    write_config(folder.path, resolved.dump(2) + "\n");
+    // It is of an end that the run goes beyond
+    std::error_code none;
+    if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", none);
   });
 
   if (transport.rank() == 0) {
@@ -321,7 +369,6 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                   config.state.elastic));
   }
   Tracer tracer(transport.rank());
-  const bool tracing = !config.output.trace.empty();
   double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
   if (transport.size() > 1) transport.world().max(&any_traces, 1);
   transport.world().barrier();
@@ -353,7 +400,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result),
                                      "the end of the run");
   if (any_traces > 0.0)
-    write_trace(config.output.trace, tracing ? tracer.events(origin) : std::string(), transport);
+    write_trace(config.output.trace, tracing ? tracer.events(origin) : std::string(), folder.path,
+                transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
       say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",

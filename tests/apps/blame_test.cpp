@@ -405,3 +405,32 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/empty"),
                        doctest::Contains("no rank has left a flight record"), Error);
 }
+
+TEST_CASE("flight records: of the newest start alone, and which that was") {
+  const test::Folder made;
+  const std::string folder = made.path();
+  const auto write = [&](const char* place, int rank, int ranks, std::int64_t start) {
+    FlightRecorder recorder;
+    recorder.open(rank, ranks, "a", folder + "/" + place, start);
+    recorder.note(FlightEvent::kStep, {.step = 4});
+    REQUIRE(recorder.write(FlightRecorder::Reason::kError, 3, "why"));
+  };
+  // A start of three ranks, and a later one of two whose host could not take all the old files away
+  const std::int64_t day = 86'400'000'000;
+  for (const int rank : {0, 1, 2}) write("flight.before", rank, 3, 10 * day);
+  FlightRecords records = read_flight_records(folder);
+  CHECK(records.of.size() == 3);
+  CHECK(records.before);
+  CHECK(contains(start_text(records), "the start of 1970-01-1"));
+  CHECK(contains(start_text(records), "not the newest one, which has left no record"));
+  write("flight", 0, 2, 20 * day);
+  write("flight", 1, 2, 20 * day);
+  for (const int rank : {2, 3}) write("flight", rank, 4, 11 * day);
+  records = read_flight_records(folder);
+  CHECK(records.of.size() == 2);
+  CHECK_FALSE(records.before);
+  CHECK(records.start == 20 * day);
+  CHECK(records.earlier == std::vector<int>{2, 3});
+  CHECK(contains(start_text(records), "the start of 1970-01-2"));
+  CHECK(contains(start_text(records), "left out, as of earlier starts: ranks 2 and 3"));
+}

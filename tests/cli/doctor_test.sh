@@ -81,6 +81,7 @@ check "then nothing is wrong" 0 "^cause: none, nothing went wrong" blame end
 check "and otherwise not" 0 "done: model" ranks 2 "$train" faulty.json --set steps=5 --set sync.algorithm=gossip --output on
 verify "there is no folder" test ! -e on/flight
 check "resumed" 0 "done: model" ranks 2 "$train" faulty.json --set steps=8 --set sync.algorithm=gossip --output end --resume latest
+check "the doctor says of which start its records are" 0 "these records are of the start of 20.*, not the newest one, which has left no record" blame end
 verify "what was there stays beside" test -s end/flight.before/rank-1.jsonl -a ! -e end/flight
 check "off" 139 "\[crash\] SIGSEGV .* in step -?[0-9]+|\[crash\] SIGSEGV" faulty off 2 null --set flight_recorder=off
 verify "no record then" test ! -e off/flight

@@ -514,6 +514,19 @@ class Blame {
 
 }  // namespace
 
+std::string start_text(const FlightRecords& records) {
+  const std::int64_t us = records.start > 0 ? records.start : records.last;
+  const std::time_t seconds = us / 1'000'000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return fmt::format(
+      "these records are of {} {:%Y-%m-%d} {}{}{}", records.start > 0 ? "the start of" : "", local,
+      clock_text(us), records.before ? ", not the newest one, which has left no record" : "",
+      records.earlier.empty()
+          ? ""
+          : fmt::format("; left out, as of earlier starts: {}", names(records.earlier)));
+}
+
 std::string blame(const FlightRecords& records) { return Blame(records).text(); }
 
 }  // namespace starling

@@ -90,6 +90,7 @@ FlightRecord read_flight_record(const std::string& path) {
         line.at("host").get_to(record.host);
         line.at("process").get_to(record.process);
         record.us = whole(line, "us");
+        record.start = whole(line, "begun", 0);
         line.at("reason").get_to(record.reason);
         line.at("exit").get_to(record.exit);
         record.step = whole(line, "step");
@@ -119,9 +120,14 @@ FlightRecords read_flight_records(const std::string& run) {
   std::error_code error;
   if (!fs::is_directory(run, error))
     fail(ExitCode::kUsage, "doctor", "{}: is no folder; give the output folder of a run", run);
-  const fs::path inner = fs::path(run) / "flight";
-  const fs::path folder = fs::is_directory(inner, error) ? inner : fs::path(run);
   FlightRecords records;
+  fs::path folder = run;
+  for (const char* inner : {"flight", "flight.before"}) {
+    if (!fs::is_directory(fs::path(run) / inner, error)) continue;
+    folder = fs::path(run) / inner;
+    records.before = folder.filename() != "flight";
+    break;
+  }
   std::vector<FlightRecord> whole;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const int rank = rank_of_file(entry.path());
@@ -145,6 +151,16 @@ FlightRecords read_flight_records(const std::string& run) {
          "rank that gets SIGQUIT",
          run);
   }
+  for (const FlightRecord& record : whole) {
+    records.start = std::max(records.start, record.start);
+    records.last = std::max(records.last, record.us);
+  }
+  std::erase_if(whole, [&](const FlightRecord& record) {
+    if (record.start == records.start) return false;
+    records.earlier.push_back(record.rank);
+    return true;
+  });
+  std::sort(records.earlier.begin(), records.earlier.end());
   const int ranks = whole.front().ranks;
   for (const FlightRecord& record : whole) {
     if (record.ranks != ranks) {
