@@ -6,6 +6,10 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <tuple>
 
 #include "apps/trainer/auto/auto_plan.h"
 #include "apps/trainer/trainer.h"
@@ -21,6 +25,8 @@ namespace {
 /// in fastai.
 constexpr double kSmoothing = 0.98, kMostRise = 4.0;
 
+constexpr std::string_view kTableBegin = "step,lr,loss,smoothed_loss\n";
+
 /// Rates that grow from the first to the last by the same factor each.
 class GrowingRates final : public Schedule {
  public:
@@ -35,25 +41,66 @@ class GrowingRates final : public Schedule {
 };
 
 /// A line a stretch of steps: its first rate, the smoothed loss, and a bar as long as that.
-std::string chart(const std::vector<RangePoint>& points, double marked) {
+std::string chart(const RangeFindings& found) {
   constexpr std::size_t kRows = 20, kWidth = 44;
-  const auto by_loss = [](const RangePoint& a, const RangePoint& b) {
-    return a.smoothed < b.smoothed;
-  };
-  const auto [low, high] = std::minmax_element(points.begin(), points.end(), by_loss);
-  const double range = high->smoothed - low->smoothed;
-  const std::size_t rows = std::min(kRows, points.size());
+  const auto& [rates, curve] = std::tie(found.rates, found.curve);
+  const auto [low, high] = std::minmax_element(curve.begin(), curve.end());
+  const double marked = found.steepest.value_or(-1.0), range = *high - *low;
+  const std::size_t rows = std::min(kRows, curve.size());
   std::string text = fmt::format("{:>10}  {:>9}\n", "lr", "loss");
   for (std::size_t row = 0; row < rows; ++row) {
-    const std::size_t begin = row * points.size() / rows, end = (row + 1) * points.size() / rows;
-    const RangePoint& point = points[begin];
-    const bool here = marked >= point.lr && (end == points.size() || marked < points[end].lr);
-    const double share = range > 0.0 ? (point.smoothed - low->smoothed) / range : 0.0;
-    text += fmt::format("{:>10.2e}  {:>9.4g}  {}{}\n", point.lr, point.smoothed,
+    const std::size_t begin = row * curve.size() / rows, end = (row + 1) * curve.size() / rows;
+    const bool here = marked >= rates[begin] && (end == rates.size() || marked < rates[end]);
+    const double share = range > 0.0 ? (curve[begin] - *low) / range : 0.0;
+    text += fmt::format("{:>10.2e}  {:>9.4g}  {}{}\n", rates[begin], curve[begin],
                         std::string(1 + static_cast<std::size_t>(share * (kWidth - 1)), '#'),
                         here ? "  <- suggested" : "");
   }
   return text;
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// The `width` values around the i-th, or the first or last so many.
+std::span<const double> around(const std::vector<double>& values, std::size_t i,
+                               std::size_t width) {
+  const std::size_t begin = i < width / 2 ? 0 : std::min(i - width / 2, values.size() - width);
+  return std::span(values).subspan(begin, width);
+}
+
+/// The values, but where one is far from the median of those around, that.
+std::vector<double> without_spikes(const std::vector<double>& values) {
+  const std::size_t width = std::max<std::size_t>(3, values.size() / 10) | 1;
+  std::vector<double> medians, distances;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto near = around(values, i, width);
+    medians.push_back(median_of({near.begin(), near.end()}));
+    distances.push_back(std::abs(values[i] - medians[i]));
+  }
+  const double usual = 1.4826 * median_of(distances);  // a normal distribution's deviation
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (distances[i] <= 4.0 * usual) medians[i] = values[i];
+  return medians;
+}
+
+/// A straight line through values at 0, 1, 2, …: its slope, and that in standard errors.
+struct Line {
+  double slope, certainty;
+};
+Line line_through(std::span<const double> values) {
+  const auto n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double xx = 0.0, xy = 0.0, yy = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = static_cast<double>(i) - (n - 1.0) / 2.0, y = values[i] - mean;
+    xx += x * x, xy += x * y, yy += y * y;
+  }
+  const double rest = std::max(yy - xy * xy / xx, 1e-12 * yy) / (n - 2.0);
+  return {xy / xx, rest > 0.0 ? xy / xx / std::sqrt(rest / xx) : 0.0};
 }
 
 }  // namespace
@@ -72,22 +119,39 @@ bool add_range_point(std::vector<RangePoint>& points, double lr, double loss) {
 }
 
 std::optional<RangeFindings> findings_of(const std::vector<RangePoint>& points) {
-  if (points.size() < 3) return std::nullopt;
-  const auto least = std::min_element(
-      points.begin(), points.end(),
-      [](const RangePoint& a, const RangePoint& b) { return a.smoothed < b.smoothed; });
-  RangeFindings found{.least = least->lr, .still_falling = least + 1 == points.end()};
-  double steepest = 0.0;
-  // The first losses are a mean of few, whose noise may fall faster than anything is learnt.
-  for (auto point = points.begin() + static_cast<std::ptrdiff_t>(points.size() / 10); point < least;
-       ++point) {
-    const auto next = point + 1;
-    const double slope = (next->smoothed - point->smoothed) / std::log(next->lr / point->lr);
-    if (slope >= steepest) continue;
-    steepest = slope;
-    found.steepest = point->lr;
+  constexpr std::size_t kMostStretches = 200, kLeastWidth = 7;
+  if (points.size() < kLeastWidth) return std::nullopt;
+  RangeFindings found;
+  std::vector<double> losses;
+  const std::size_t stretch = (points.size() + kMostStretches - 1) / kMostStretches;
+  for (std::size_t begin = 0; begin < points.size(); begin += stretch) {
+    const std::size_t end = std::min(begin + stretch, points.size());
+    double sum = 0.0;
+    for (std::size_t i = begin; i < end; ++i) sum += points[i].loss;
+    losses.push_back(sum / static_cast<double>(end - begin));
+    found.rates.push_back(points[(begin + end - 1) / 2].lr);
   }
-  if (steepest == 0.0) return std::nullopt;
+  losses = without_spikes(losses);
+  const std::size_t width = std::max(kLeastWidth, losses.size() / 5) | 1;
+  // Of all stretches with noise alone, one in some hundred tests looks like a fall by this.
+  const double certain = 3.9 + 25.0 / static_cast<double>(width - 2);
+  std::vector<Line> lines;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const auto near = around(losses, i, width);
+    found.curve.push_back(std::accumulate(near.begin(), near.end(), 0.0) /
+                          static_cast<double>(width));
+    lines.push_back(line_through(near));
+  }
+  const auto least = static_cast<std::size_t>(
+      std::min_element(found.curve.begin(), found.curve.end()) - found.curve.begin());
+  found.least = found.rates[least];
+  found.still_falling = least + width / 2 + 1 >= losses.size();
+  double steepest = 0.0;
+  for (std::size_t i = width / 2; i <= least && i + width / 2 < losses.size(); ++i) {
+    if (lines[i].slope >= steepest || lines[i].certainty > -certain) continue;
+    steepest = lines[i].slope;
+    found.steepest = found.rates[i];
+  }
   return found;
 }
 
@@ -101,7 +165,8 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
            "--lr-find changes the rate at every step, and {} needs one rate in all; leave it out",
            config.optimizer.type);
     }
-    if (transport.rank() == 0) file = std::make_unique<AtomicFile>(options.lr_find);
+    if (transport.rank() == 0)
+      file = open_output("--lr-find", options.lr_find, {{kTableBegin}, "table of rates"});
   });
   config.length.epochs = 0.0;
   config.length.steps = range.steps;
@@ -133,7 +198,7 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
   if (stopped) return ExitCode::kStopped;
   together(transport, [&] {
     if (transport.rank() != 0) return;
-    std::string table = "step,lr,loss,smoothed_loss\n";
+    std::string table(kTableBegin);
     for (std::size_t i = 0; i < points.size(); ++i) {
       const auto& [lr, loss, smoothed] = points[i];
       table += fmt::format("{},{},{},{}\n", i + 1, lr, loss, smoothed);
@@ -141,17 +206,19 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
     file->write(table.data(), table.size());
     file->commit();
     const auto found = findings_of(points);
-    if (!points.empty()) answer(chart(points, found ? found->steepest : -1.0));
+    if (found) answer(chart(*found));
     if (static_cast<std::int64_t>(points.size()) < range.steps)
       answer("ended after {} of {} steps, as the loss grew\n", points.size(), range.steps);
-    if (!found) {
-      answer("the loss does not fall between {} and {}; try --lr-from and --lr-to beyond these\n",
-             range.from, range.to);
+    if (!found || !found->steepest) {
+      answer(
+          "no suggestion: between {} and {} no fall of the loss stands out of its noise; try more "
+          "--lr-steps, a larger batch_size, or rates beyond these\n",
+          range.from, points.empty() ? range.to : points.back().lr);
     } else {
       answer(
           "suggested: --set optimizer.lr={:.2g}, where the loss falls fastest; it is least at "
           "{:.2g}{}\n",
-          found->steepest, found->least,
+          *found->steepest, found->least,
           found->still_falling ? " and still falls there: try a larger --lr-to" : "");
     }
     answer("losses: {}\n", options.lr_find);
