@@ -21,7 +21,7 @@ int report(int argc, char** argv) {
                "starling-report"};
   std::vector<std::string> folders;
   std::string out = "report.html";
-  bool text = false, watch = false;
+  bool text = false, watch = false, samples = false;
   int port = 0;
   add_list(app, "runs", folders, "folders of runs")->required()->type_name("RUN");
   CLI::Option* to =
@@ -33,8 +33,12 @@ int report(int argc, char** argv) {
           ->excludes(to)
           ->excludes(as_text);
   app.add_option("--port", port, "of --watch; 0: any that is free")
-      ->check(CLI::Range(0, 65535))
+      ->check(whole_in(0, 65535))
       ->needs(live);
+  app.add_flag("--samples", samples,
+               "have each run's model of text write something, which may take minutes")
+      ->excludes(as_text)
+      ->excludes(live);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   Runs runs;
   for (const std::string& folder : folders) runs.push_back(std::make_unique<RunLog>(folder));
@@ -45,10 +49,11 @@ int report(int argc, char** argv) {
   } else if (text) {
     answer(report_text(runs, terminal_width()));
   } else {
-    const std::string page = report_page(report_body(runs) + text_samples(runs), false);
-    AtomicFile file(out);
-    file.write(page.data(), page.size());
-    file.commit();
+    const auto file = open_output("--out", out, {{kPageBegin}, "report"});
+    const std::string page =
+        report_page(report_body(runs) + (samples ? text_samples(runs) : ""), false);
+    file->write(page.data(), page.size());
+    file->commit();
     answer("{}\n", out);
   }
   return 0;

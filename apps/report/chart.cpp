@@ -225,7 +225,7 @@ std::string draw_tiles(const Tiles& tiles) {
   const double width = left + side * static_cast<double>(columns),
                height = top + high * static_cast<double>(rows) + 62.0;
   std::string svg = fmt::format(
-      R"(<svg class="tiles" viewBox="0 0 {0:.0f} {1:.0f}" style="max-width:{0:.0f}px" role="img" aria-label="{2}">)",
+      R"(<svg class="tiles" width="{0:.0f}" viewBox="0 0 {0:.0f} {1:.0f}" role="img" aria-label="{2}">)",
       std::max(width, 200.0), height, html_text(tiles.title));
   const auto add = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(svg), format, std::forward<Args>(args)...);

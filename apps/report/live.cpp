@@ -59,9 +59,9 @@ void serve_report(Runs& runs, int port) {
     const std::string tag = fmt::format("\"{}\"", version);
     response.set_header("Cache-Control", "no-store");
     response.set_header("Referrer-Policy", "no-referrer");
+    response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy",
-                        "default-src 'none'; style-src 'unsafe-inline'; script-src "
-                        "'unsafe-inline'; img-src data:; connect-src 'self'");
+                        content_policy(true) + "; frame-ancestors 'none'");
     response.set_header("ETag", tag);
     if (!whole && request.get_header_value("If-None-Match") == tag) {
       response.status = 304;
@@ -74,7 +74,10 @@ void serve_report(Runs& runs, int port) {
   server.Get("/" + token + "/body",
              [&](const auto& request, auto& response) { answer(false, request, response); });
   server.set_payload_max_length(0);
-  server.set_read_timeout(5);
+  // Connections that say nothing keep nobody else waiting: a thread each, and that for a second
+  server.new_task_queue = [] { return new httplib::ThreadPool(256); };
+  server.set_keep_alive_timeout(1);
+  server.set_read_timeout(1);
   server.set_write_timeout(5);
   // One that is there already is not taken over.
   server.set_socket_options([](socket_t socket) {

@@ -53,7 +53,7 @@ std::string key_of(std::size_t run) {
 /// A figure of one picture, or of one for each axis to choose from, each with its numbers.
 class Figure {
  public:
-  Figure(std::string id, const std::string& title) : id_(std::move(id)) {
+  Figure(const std::string& id, const std::string& title) : id_(html_text(id)) {
     html_ = fmt::format("<figure id=\"{}\"><figcaption>{}</figcaption>", id_, html_text(title));
   }
   void axes(const Chart& chart, const std::function<std::vector<ChartLine>(const Axis&)>& lines) {
@@ -92,21 +92,20 @@ class Figure {
 };
 
 /// The curves of a field, one for each run that has it.
-std::string field_figure(const Runs& runs, const std::string& field, const std::string& title,
-                         const Chart& chart, bool marks) {
+std::string field_figure(const Runs& runs, const FieldText& of) {
   const auto lines_over = [&](const Axis& axis) {
     std::vector<ChartLine> lines;
     for (std::size_t r = 0; r < runs.size(); ++r) {
-      const Series& series = runs[r]->series(field);
+      const Series& series = runs[r]->series(of.field);
       const std::vector<double>& x = series.*axis.numbers;
       if (x.empty() || x.size() != series.value.size()) continue;
-      lines.push_back({runs[r]->name, x, series.value, r, marks});
+      lines.push_back({runs[r]->name, x, series.value, r, of.marks});
     }
     return lines;
   };
   if (lines_over(kAxes[0]).empty()) return "";
-  Figure figure(field, title);
-  figure.axes(chart, lines_over);
+  Figure figure(of.field, of.title);
+  figure.axes({.y_label = of.unit, .logarithmic = of.logarithmic, .share = of.share}, lines_over);
   return figure.finish();
 }
 
@@ -172,11 +171,23 @@ std::string waits_figure(const RunLog& run, std::size_t number) {
   return figure.finish();
 }
 
+/// A name that may go on in the next line behind an underscore.
+std::string breakable(const std::string& name) {
+  std::string html;
+  for (const char c : html_text(name)) (html += c) += c == '_' ? "<wbr>" : "";
+  return html;
+}
+/// A number and its unit, which stay in one line.
+std::string unbroken(std::string text) {
+  for (std::size_t at; (at = text.find(' ')) != std::string::npos;) text.replace(at, 1, "&nbsp;");
+  return text;
+}
+
 std::string runs_table(const Runs& runs, const std::vector<std::string>& fields) {
   std::string html =
       "<div class=\"scroll\"><table class=\"runs\"><thead><tr><th>run</th><th>state</th>"
       "<th>step</th><th>ranks</th><th>algorithm</th><th>topology</th><th>loss</th>";
-  for (const std::string& field : fields) html += "<th>" + html_text(field) + "</th>";
+  for (const std::string& field : fields) html += "<th>" + breakable(field) + "</th>";
   html +=
       "<th>training</th><th>samples/s</th><th>consensus distance</th><th>memory, MiB</th>"
       "<th>version</th></tr></thead><tbody>";
@@ -186,24 +197,24 @@ std::string runs_table(const Runs& runs, const std::vector<std::string>& fields)
       const Series& series = run.series(field);
       if (series.value.empty()) return std::string("–");
       const double value = series.value.back();
-      return is_share(field) ? fmt::format("{:.2f} %", 100.0 * value) : number_text(value);
+      return is_share(field) ? fmt::format("{:.2f}&nbsp;%", 100.0 * value) : number_text(value);
     };
     html += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td>", key_of(r),
                         html_text(run.name), run.state(), run.last_step(), run.ranks());
     html += fmt::format("<td>{}</td><td>{}</td><td>{}</td>",
-                        html_text(text_at(run.config(), "/sync/algorithm/type")),
-                        html_text(text_at(run.config(), "/sync/topology/type")), last("loss"));
+                        breakable(text_at(run.config(), "/sync/algorithm/type")),
+                        breakable(text_at(run.config(), "/sync/topology/type")), last("loss"));
     for (const std::string& field : fields) html += "<td>" + last(field) + "</td>";
     const Series& loss = run.series("loss");
     const auto bytes = run.summary().find("peak_memory_bytes");
     html += fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>",
-                        loss.seconds.empty() ? "–" : seconds_text(loss.seconds.back()),
+                        loss.seconds.empty() ? "–" : unbroken(seconds_text(loss.seconds.back())),
                         last("samples_per_second"), last("consensus_distance"),
                         bytes == run.summary().end() || !bytes->is_number()
                             ? "–"
                             : number_text(bytes->get<double>() / (1 << 20)),
                         html_text(text_at(run.summary(), "/version")),
-                        html_text(text_at(run.summary(), "/commit", "")));
+                        html_text(text_at(run.summary(), "/commit", "").substr(0, 8)));
   }
   return html + "</tbody></table></div>\n";
 }
@@ -213,7 +224,7 @@ std::string differences_table(const Runs& runs) {
   const std::vector<Difference> all = differences(runs);
   std::string html = "<h2 id=\"differences\">Where the configs differ</h2>\n";
   if (all.empty()) return html + "<p>They are the same.</p>\n";
-  html += "<div class=\"scroll\"><table><thead><tr><th>key</th>";
+  html += "<div class=\"scroll\"><table class=\"differences\"><thead><tr><th>key</th>";
   for (std::size_t r = 0; r < runs.size(); ++r)
     html += "<th>" + key_of(r) + html_text(runs[r]->name) + "</th>";
   html += "</tr></thead><tbody>";
@@ -259,6 +270,22 @@ std::string topologies_part(const Runs& runs) {
   return html.empty()
              ? ""
              : "<h2 id=\"topologies\">Topologies</h2>\n<div class=\"wide\">" + html + "</div>\n";
+}
+
+/// What the runs wrote in training, the newest first.
+std::string written_part(const Runs& runs) {
+  constexpr std::size_t kMost = 5;
+  std::string html;
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const auto& samples = runs[r]->samples();
+    if (samples.empty()) continue;
+    html += "<h3>" + key_of(r) + html_text(runs[r]->name) + "</h3>\n";
+    for (std::size_t k = 0; k < std::min(kMost, samples.size()); ++k) {
+      const auto& [step, text] = samples[samples.size() - 1 - k];
+      html += fmt::format("<p>step {}</p><p class=\"sample\">{}</p>\n", step, html_lines(text));
+    }
+  }
+  return html.empty() ? "" : "<h2 id=\"written\">What the models wrote in training</h2>\n" + html;
 }
 
 std::string classes_figure(const RunLog& run, std::size_t number) {
@@ -338,12 +365,13 @@ std::vector<Difference> differences(const Runs& runs) {
   for (const std::string& key : keys) {
     if (key == "trace") continue;  // says nothing of the training
     Difference difference{key, {}};
+    std::set<std::string> said;
     for (const auto& run : flat) {
       const auto found = run.find(key);
+      if (found != run.end()) said.insert(found->second);
       difference.values.push_back(found == run.end() ? "–" : found->second);
     }
-    if (std::set<std::string>(difference.values.begin(), difference.values.end()).size() > 1)
-      result.push_back(std::move(difference));
+    if (said.size() > 1) result.push_back(std::move(difference));
   }
   return result;
 }
@@ -362,6 +390,37 @@ std::vector<std::string> test_fields(const Runs& runs) {
   return fields;
 }
 
+std::vector<FieldText> drawn_fields(const Runs& runs) {
+  // What the page shows elsewhere, or under another name
+  std::set<std::string> known{
+      "step",         "epoch",           "images_per_second", "step_ms",         "data_wait_ms",
+      "slowest_rank", "slowest_rank_ms", "bytes_sent",        "fastest_rank_ms", "wait_ms"};
+  std::vector<FieldText> fields{{"loss", "Loss", "loss", true}};
+  for (const std::string& field : test_fields(runs)) {
+    const bool share = is_share(field);
+    fields.push_back({field, field, field, !share, share, true});
+  }
+  for (FieldText field :
+       {FieldText{"lr", "Learning rate", "learning rate"},
+        {"grad_norm", "Gradient norm before clipping: mean of the ranks", "norm", true},
+        {"grad_norm_max", "Gradient norm before clipping: largest of the ranks", "norm", true},
+        {"consensus_distance", "Consensus distance", "consensus distance", true, false, true},
+        {"samples_per_second", "Throughput", "samples/s"},
+        {"tokens_per_second", "Tokens", "tokens/s"},
+        {"model_flop_utilization", "Model FLOP utilization", "share of the peak", false, true}})
+    fields.push_back(std::move(field));
+  for (const FieldText& field : fields) known.insert(field.field);
+  for (const auto& run : runs) {
+    for (const auto& [field, series] : run->series())
+      if (known.insert(field).second) fields.push_back({field, field, field});
+  }
+  std::erase_if(fields, [&](const FieldText& field) {
+    return std::all_of(runs.begin(), runs.end(),
+                       [&](const auto& run) { return run->series(field.field).value.empty(); });
+  });
+  return fields;
+}
+
 std::string report_body(const Runs& runs) {
   const std::vector<std::string> tests = test_fields(runs);
   std::string html = "<h2 id=\"runs\">Runs</h2>\n" + runs_table(runs, tests);
@@ -370,19 +429,7 @@ std::string report_body(const Runs& runs) {
   for (std::size_t r = 0; r < runs.size(); ++r)
     html += "<span>" + key_of(r) + html_text(runs[r]->name) + "</span> ";
   html += "</p>\n<div class=\"figures\">";
-  html += field_figure(runs, "loss", "Loss", {.y_label = "loss", .logarithmic = true}, false);
-  for (const std::string& field : tests) {
-    const bool share = is_share(field);
-    html += field_figure(runs, field, field,
-                         {.y_label = field, .logarithmic = !share, .share = share}, true);
-  }
-  html += field_figure(runs, "lr", "Learning rate", {.y_label = "learning rate"}, false);
-  html += field_figure(runs, "consensus_distance", "Consensus distance",
-                       {.y_label = "consensus distance", .logarithmic = true}, true);
-  html += field_figure(runs, "samples_per_second", "Throughput", {.y_label = "samples/s"}, false);
-  html += field_figure(runs, "tokens_per_second", "Tokens", {.y_label = "tokens/s"}, false);
-  html += field_figure(runs, "model_flop_utilization", "Model FLOP utilization",
-                       {.y_label = "share of the peak", .share = true}, false);
+  for (const FieldText& field : drawn_fields(runs)) html += field_figure(runs, field);
   html += utilization_figure(runs);
   for (std::size_t r = 0; r < runs.size(); ++r) html += waits_figure(*runs[r], r);
   html += "</div>\n";
@@ -390,7 +437,7 @@ std::string report_body(const Runs& runs) {
   for (std::size_t r = 0; r < runs.size(); ++r) classes += classes_figure(*runs[r], r);
   if (!classes.empty())
     html += "<h2 id=\"classes\">Classes</h2>\n<div class=\"figures\">" + classes + "</div>\n";
-  html += topologies_part(runs);
+  html += written_part(runs) + topologies_part(runs);
   std::string timelines;
   for (const auto& run : runs) {
     const std::string svg = draw_timeline(*run);
@@ -412,13 +459,20 @@ std::string report_body(const Runs& runs) {
   return html;
 }
 
+std::string content_policy(bool follow) {
+  return fmt::format(
+      "default-src 'none'; style-src 'sha256-{}'; img-src data:; base-uri 'none'; "
+      "form-action 'none'{}",
+      kStyleHash,
+      follow ? fmt::format("; script-src 'sha256-{}'; connect-src 'self'", kScriptHash) : "");
+}
+
 std::string report_page(const std::string& body, bool follow) {
   return fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width,initial-scale=1\"><link rel=\"icon\" href=\"data:,\">"
-      "<title>Starling: report</title><style>{}</style></head>\n<body><header><h1>Starling</h1>"
-      "<p id=\"state\">{}</p></header>\n<main id=\"main\">\n{}</main>\n{}</body></html>\n",
-      kReportStyle, follow ? "live" : "", body,
+      "{}<meta http-equiv=\"Content-Security-Policy\" content=\"{}\"><style>{}</style></head>\n"
+      "<body><header><h1>Starling</h1><p id=\"state\">{}</p></header>\n<main id=\"main\">\n{}"
+      "</main>\n{}</body></html>\n",
+      kPageBegin, content_policy(follow), kReportStyle, follow ? "live" : "", body,
       follow ? fmt::format("<script>{}</script>\n", kFollowScript) : "");
 }
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +28,21 @@ nlohmann::json json_of(const std::string& path) {
   if (!json.is_object())
     fail(ExitCode::kUsage, "report", "{}: is no JSON object; needed: a run's file", shown(path));
   return json;
+}
+
+/// So many bytes of a file from one on; less where it has less.
+std::string bytes_of(const RegularFile& file, std::uint64_t from, std::uint64_t count) {
+  std::string text(count, '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t got = ::pread(file.descriptor(), text.data() + have, text.size() - have,
+                                static_cast<off_t>(from + have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  text.resize(have);
+  return text;
 }
 
 /// Whether a process has the folder's lock: a run writes there.
@@ -65,6 +79,9 @@ void RunLog::forget() {
   series_.clear();
   waits_.clear();
   waits_at_.clear();
+  samples_.clear();
+  first_line_.clear();
+  last_line_.clear();
   read_ = 0;
   step_ = seconds_ = bytes_ = 0.0;
 }
@@ -83,26 +100,26 @@ bool RunLog::refresh() {
   bool change = before != std::make_pair(config_, summary_);
 
   const RegularFile file(folder_ + "/metrics.jsonl");
-  if (!file.fault().empty()) return change;
-  struct stat facts {};
-  if (::fstat(file.descriptor(), &facts) != 0) return change;
-  // A resumed run may have cut lines off, or written the file anew.
-  if (file_ != facts.st_ino || file.bytes() < read_) forget();
-  file_ = facts.st_ino;
-  std::string text(file.bytes() - read_, '\0');
-  std::size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t got = ::pread(file.descriptor(), text.data() + have, text.size() - have,
-                                static_cast<off_t>(read_ + have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    have += static_cast<std::size_t>(got);
+  if (!file.fault().empty()) {
+    change |= read_ > 0;
+    forget();
+    return change;
   }
-  text.resize(have);
+  // A file that was made anew may have the old one's number, and be longer: its lines tell.
+  if (bytes_of(file, 0, first_line_.size()) != first_line_ ||
+      bytes_of(file, read_ - std::min<std::uint64_t>(read_, last_line_.size() + 1),
+               last_line_.size()) != last_line_) {
+    forget();
+    change = true;
+  }
+  const std::string text =
+      bytes_of(file, read_, file.bytes() - std::min<std::uint64_t>(read_, file.bytes()));
   for (std::size_t begin = 0;;) {
     const std::size_t end = text.find('\n', begin);
     if (end == std::string::npos) break;
-    take_line(text.substr(begin, end - begin));
+    last_line_ = text.substr(begin, end - begin);
+    if (read_ == 0 && begin == 0) first_line_ = last_line_;
+    take_line(last_line_);
     begin = end + 1;
     change = true;
   }
@@ -119,10 +136,12 @@ void RunLog::take_line(const std::string& line) {
     return found != json.end() && found->is_number() ? found->get<double>() : fallback;
   };
   if (!json.is_object() || !json.contains("step")) return;
-  const double step = number("step", step_);
+  const double step = std::clamp(number("step", step_), 0.0, 9e15);
   seconds_ += std::max(step - step_, 0.0) * number("step_ms", 0.0) / 1e3;
   bytes_ = number("bytes_sent", bytes_);
   step_ = step;
+  if (const auto sample = json.find("sample"); sample != json.end() && sample->is_string())
+    samples_.emplace_back(static_cast<std::int64_t>(step), sample->get<std::string>());
   for (const auto& [key, value] : json.items()) {
     if (!value.is_number() && !value.is_null()) continue;
     Series& series = series_[key];
@@ -155,7 +174,10 @@ std::int64_t RunLog::ranks() const {
 std::string RunLog::state() const {
   if (removed_) return "is removed";
   if (is_locked(folder_)) return series_.empty() ? "no line yet" : "is under way";
-  if (!summary_.empty()) return "has ended";
+  // A run that went on after its end, as older versions left the summary then
+  const auto steps = summary_.find("steps");
+  const bool beyond = steps != summary_.end() && steps->is_number() && steps->get<double>() < step_;
+  if (!summary_.empty() && !beyond) return "has ended";
   if (series_.empty()) return "no line yet";
   return fmt::format("stopped at step {}", last_step());
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace starling {
@@ -23,7 +24,7 @@ class RunLog {
   /// Error(kUsage) where the folder is none, or holds no run.
   explicit RunLog(std::string folder);
   /// Reads what has been added since; true where something has. A run that was begun anew in the
-  /// folder is read from its start.
+  /// folder, or went on from before what was read last, is read from its start.
   bool refresh();
 
   const std::string& folder() const { return folder_; }
@@ -40,6 +41,10 @@ class RunLog {
   /// Milliseconds a step that each rank waited for others, one list a line of `waits_at`.
   const std::vector<std::vector<double>>& waits() const { return waits_; }
   const std::vector<double>& waits_at() const { return waits_at_; }
+  /// Texts that it wrote in training, by step (`evaluate.prompt`).
+  const std::vector<std::pair<std::int64_t, std::string>>& samples() const { return samples_; }
+  /// The first line of its metrics, which no other run has: times are in it. Empty: there is none.
+  const std::string& first_line() const { return first_line_; }
   std::int64_t ranks() const;
   std::int64_t last_step() const { return static_cast<std::int64_t>(step_); }
   /// Confusion matrix of the last test, with the classes' names; empty: there is none.
@@ -58,7 +63,9 @@ class RunLog {
   std::map<std::string, Series> series_;
   std::vector<std::vector<double>> waits_;
   std::vector<double> waits_at_;
-  std::uint64_t read_ = 0, file_ = 0;  ///< bytes of metrics.jsonl, and which file it was
+  std::vector<std::pair<std::int64_t, std::string>> samples_;
+  std::uint64_t read_ = 0;  ///< bytes of metrics.jsonl, which begin and end with these lines
+  std::string first_line_, last_line_;
   double step_ = 0.0, seconds_ = 0.0, bytes_ = 0.0;
   bool removed_ = false;
 };

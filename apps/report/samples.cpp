@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "apps/inference/inference.h"
 #include "apps/report/chart.h"
+#include "apps/trainer/output/progress.h"
+#include "core/console.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -22,12 +27,20 @@ std::string text_samples(const Runs& runs) {
       continue;
     html += fmt::format("<h3>{}</h3>\n", html_text(run->name));
     try {
+      constexpr std::int64_t kTokens = 100;
+      Progress progress(2 * kTokens, 0, stdout_is_terminal(), "token");
+      progress.message("loading " + shown(file, 200));
       const auto model = load_model(file);
+      std::int64_t made = 0;
       for (const std::uint64_t seed : {1, 2}) {
-        const Generated made =
-            model->generate("\n", {.tokens = 100, .temperature = 0.8, .top_k = 50, .seed = seed});
-        html += fmt::format("<p class=\"sample\">{}</p>\n", html_lines(made.text));
+        const Generated text = model->generate(
+            "\n", {.tokens = kTokens, .temperature = 0.8, .top_k = 50, .seed = seed},
+            [&](std::string_view) { progress.update(std::min(++made, 2 * kTokens), "written"); });
+        html += fmt::format("<p class=\"sample\">{}</p>\n", html_lines(text.text));
+        made = static_cast<std::int64_t>(seed) * kTokens;
       }
+      progress.update(2 * kTokens, "written");
+      progress.finish();
     } catch (const Error& fault) {  // such as a plug-in's model: the report is of more than this
       html += fmt::format("<p>{}</p>\n", html_text(fault.what()));
     }

@@ -1,7 +1,11 @@
 #pragma once
 
-// The report's style sheet, and the script of its live page.
+// The report's style sheet, and the script of its live page, with their SHA-256 in base64: of
+// what is inline in a page, a browser takes these two alone.
 namespace starling {
+
+inline constexpr const char* kStyleHash = "Ckrya0PPYgrBmOTBOcp3L57raHRC7bUB4oxyTRKW/Xs=";
+inline constexpr const char* kScriptHash = "wZssfPly3+iMAS6ssRymgNjXjrwqBYy0b2CVt5Ru7DY=";
 
 inline constexpr const char* kReportStyle = R"css(
 :root{color-scheme:light dark;--back:#fff;--card:#f8fafc;--text:#0f172a;--soft:#475569;--rule:#e2e8f0;
@@ -17,8 +21,8 @@ h1{font-size:22px;margin:16px 0 0}h2{font-size:18px;margin:32px 0 8px}
 #state{color:var(--soft);margin:0}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{padding:4px 10px 4px 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap;max-width:420px;overflow:hidden;text-overflow:ellipsis}
-th{color:var(--soft);font-weight:600}.runs th,.runs td:last-child{white-space:normal;vertical-align:bottom}
+th,td{padding:4px 10px 4px 0;text-align:left;border-bottom:1px solid var(--rule);vertical-align:bottom;max-width:420px;overflow-wrap:break-word}
+th{color:var(--soft);font-weight:600}.runs{font-size:12px}.runs th,.runs td{padding-right:8px}.runs td:first-child,.differences td{min-width:120px;overflow-wrap:anywhere}
 .key{display:inline-block;width:10px;height:10px;border-radius:5px;margin-right:6px;background:var(--c)}
 .key.again{background:none;border:2.5px solid var(--c)}
 .legend{margin:0 0 8px}.legend span{display:inline-block;margin-right:16px}
@@ -55,7 +59,8 @@ async function look(){
   const answer=await fetch('body',{headers:tag?{'If-None-Match':tag}:{},cache:'no-store'});
   if(answer.status===200){
    const on=[...main.querySelectorAll('input:checked')].map(e=>e.id),open=[...main.querySelectorAll('details[open]')].map(e=>e.id);
-   tag=answer.headers.get('ETag')||'';main.innerHTML=await answer.text();
+   tag=answer.headers.get('ETag')||'';
+   main.replaceChildren(...new DOMParser().parseFromString(await answer.text(),'text/html').body.childNodes);
    for(const id of on){const e=document.getElementById(id);if(e)e.checked=true}
    for(const id of open){const e=document.getElementById(id);if(e)e.open=true}
   }

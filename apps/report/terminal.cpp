@@ -43,8 +43,9 @@ std::string bars(const std::vector<double>& values, std::size_t width, double lo
   return text;
 }
 
-void add_field(std::string& text, const Runs& runs, const std::string& field, std::size_t names,
+void add_field(std::string& text, const Runs& runs, const FieldText& of, std::size_t names,
                std::size_t width) {
+  const std::string& field = of.field;
   double low = std::numeric_limits<double>::infinity(), high = -low;
   for (const auto& run : runs) {
     for (const double value : run->series(field).value) {
@@ -54,13 +55,16 @@ void add_field(std::string& text, const Runs& runs, const std::string& field, st
     }
   }
   if (!(low <= high)) return;
-  text += fmt::format("\n{} ({} to {})\n", field, number_text(low), number_text(high));
+  const auto number = [&](double value) {
+    return of.share ? fmt::format("{:.4g} %", 100.0 * value) : number_text(value);
+  };
+  text += fmt::format("\n{} ({} to {}{}{})\n", shown(field), number(low), number(high),
+                      of.unit.empty() ? "" : " ", of.unit);
   for (const auto& run : runs) {
     const std::vector<double>& values = run->series(field).value;
     if (values.empty()) continue;
     // name, bars, first → last number
-    const std::string ends =
-        fmt::format("{} → {}", number_text(values.front()), number_text(values.back()));
+    const std::string ends = fmt::format("{} → {}", number(values.front()), number(values.back()));
     text += "  " + padded(shown(run->name, names), names) + "  " +
             padded(bars(values, width, low, high), width) + "  " + ends + "\n";
   }
@@ -84,16 +88,16 @@ std::string report_text(const Runs& runs, std::size_t width) {
   }
   const std::size_t taken = names + 28;
   const std::size_t room = std::clamp<std::size_t>(width > taken ? width - taken : 0, 10, 60);
-  add_field(text, runs, "loss", names, room);
-  for (const std::string& field : test_fields(runs)) add_field(text, runs, field, names, room);
-  for (const char* field : {"lr", "consensus_distance", "samples_per_second", "tokens_per_second",
-                            "model_flop_utilization", "wait_ms"})
+  for (FieldText field : drawn_fields(runs)) {
+    if (!field.unit.ends_with("/s")) field.unit.clear();  // it says what the name says
     add_field(text, runs, field, names, room);
+  }
+  add_field(text, runs, {"wait_ms", "", "ms a step"}, names, room);
   if (runs.size() < 2) return text;
   const std::vector<Difference> all = differences(runs);
   text += all.empty() ? "\nthe configs are the same\n" : "\nwhere the configs differ\n";
   for (const Difference& difference : all) {
-    text += "  " + difference.key + "\n";
+    text += "  " + shown(difference.key) + "\n";
     for (std::size_t r = 0; r < runs.size(); ++r)
       text += "    " + padded(shown(runs[r]->name, names), names) + "  " +
               shown(difference.values[r], 60) + "\n";

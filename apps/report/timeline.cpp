@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apps/report/chart.h"
+#include "apps/report/page.h"
 #include "core/text.h"
 
 namespace starling {
@@ -74,7 +75,7 @@ std::string draw_timeline(const RunLog& run) {
     path = given->get<std::string>();
   if (!std::filesystem::is_regular_file(path, error)) return "";
   const auto note = [&](const char* why) {
-    return fmt::format("<p class=\"none\">{}: {}</p>\n", html_text(path), why);
+    return fmt::format("<p class=\"none\">{}: {}</p>\n", html_text(path), html_text(why));
   };
   if (std::filesystem::file_size(path, error) > kMostBytes)
     return note("is larger than 256 MiB; open it in Perfetto");
@@ -83,6 +84,17 @@ std::string draw_timeline(const RunLog& run) {
   const auto events = json.is_object() ? json.find("traceEvents") : json.end();
   if (!json.is_object() || events == json.end() || !events->is_array())
     return note("is no whole timeline");
+  // Another run may have been traced into the same file, or one of the reader's folder has its
+  // name.
+  const auto of = json.find("otherData");
+  const auto said = [&](const char* key) {
+    return of != json.end() && of->is_object() ? text_at(*of, key, "") : "";
+  };
+  const std::string folder = std::filesystem::weakly_canonical(run.folder(), error).string();
+  if (said("/run").empty())
+    return note("does not say which run it is of, as those of older versions: trace it anew");
+  if (run.first_line().empty() ? said("/run") != folder : said("/first_line") != run.first_line())
+    return note(("is the timeline of another run, " + said("/run")).c_str());
   std::map<Lane, std::vector<Span>> lanes;
   std::map<Lane, std::string> names;
   try {
