@@ -162,7 +162,7 @@ void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code,
   const std::uint64_t first = end > kKept ? end - kKept : 0;
   out << R"({"format":1,"rank":)" << rank_ << R"(,"ranks":)" << ranks_ << R"(,"host":")";
   out.json(host_.data()) << R"(","process":)" << static_cast<std::int64_t>(::getpid())
-                         << R"(,"us":)" << nanoseconds_of(CLOCK_REALTIME) / 1000 << R"(,"start":)"
+                         << R"(,"us":)" << nanoseconds_of(CLOCK_REALTIME) / 1000 << R"(,"begun":)"
                          << start_ << R"(,"reason":")" << reason_name(reason) << R"(","exit":)"
                          << exit_code << R"(,"step":)" << step() << R"(,"text":")";
   out.json(text) << "\"}\n";
