@@ -126,7 +126,10 @@ line few.csv ^5,0\.(1|09999)
 lacks x.csv run
 copy run.json mine.json
 2 1 | a file of another kind | --lr-find mine.json: the file is there already and holds no table of rates | run.json --lr-find mine.json
+2 1 | a timeline | trace mine.json: the file is there already and holds no timeline of a run | run.json --trace mine.json --output run
+2 1 | numbers for Prometheus | prometheus mine.json: the file is there already and holds no numbers of a run | run.json --output run | prometheus=mine.json
 alike run.json mine.json
+lacks run
 0 2 | its own | ^suggested|^no suggestion | run.json --lr-find few.csv --lr-steps 8
 )table");
   // The first steps are those of a run at these rates, by one rank and without the mean of two.

@@ -68,6 +68,11 @@ check "an unknown subcommand" 2 "unknown subcommand 'paint'; known: show, simula
 check "a misspelt subcommand" 2 "did you mean 'show'" "$topo" shwo ring -n 4
 check "no subcommand" 2 'subcommand' "$topo"
 check "JSON and SVG at once" 2 'json' "$topo" show ring -n 4 --json --svg picture.svg
+echo mine >mine.txt
+check "a file of another kind" 2 "svg mine.txt: the file is there already and holds no topology's picture" "$topo" show ring -n 4 --svg mine.txt
+check "a picture takes the place of one" 0 "" "$topo" show ring -n 4 --svg picture.svg
+check "figures, too" 2 "output mine.txt: the file is there already and holds no measured network" ranks 2 "$topo" measure --seconds 0.1 --output mine.txt
+verify "it stays" grep -qx mine mine.txt
 check "an SVG that cannot be opened" 5 'no/such' "$topo" show ring -n 4 --svg no/such/picture.svg
 check "a full disk" 5 'could not be written' bash -c '"$topo" show ring -n 4 >/dev/full'
 check "consensus with what an algorithm encodes" 0 "with what it encodes: disagreement × 0.[78][0-9]+ a round, down to fp32's own rounding" "$topo" show static-ring -n 8 --algorithm choco
