@@ -191,6 +191,7 @@ TEST_CASE(
 }
 
 TEST_CASE("core/open_output: what is there of another kind stays, whatever it is") {
+  namespace fs = std::filesystem;
   const Folder folder;
   const auto in = [&](const char* name) { return folder.path() + "/" + name; };
   const OutputKind kind{{"step,lr\n", "older step\n"}, "table of rates"};
