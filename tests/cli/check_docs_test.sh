@@ -2,6 +2,7 @@
 # scripts/check_docs.py finds what it looks for.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 docs=$root/scripts/check_docs.py
+verify "docs/reference.md is up to date (scripts/reference.py >docs/reference.md)" bash -c '"$0"/scripts/reference.py | diff - "$0"/docs/reference.md' "$root"
 words() { printf 'w %.0s' $(seq "$1"); }
 
 {

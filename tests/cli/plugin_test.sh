@@ -53,6 +53,7 @@ fi
 check "build the plug-in" 0 "libmine\.so" "$cmake" --build mine/build --verbose
 verify "the project's own warning flags are not imposed" bash -c '! grep -q -- -Werror .stdout'
 verify "it compiles without a warning" bash -c '! grep -i warning .stdout .stderr'
+check "its unit test, of a layer on a backend of <starling/testing.h>" 0 "100% tests passed" ctest --test-dir mine/build
 [ -z "${gpu_side:-}" ] || verify "with nvcc the kernels of the optimizer and of the operation are in it, and need no library of CUDA" bash -c \
   'nm -DC mine/build/libmine.so | grep -q register_gpu_update && nm -C mine/build/libmine.so | grep -q backward_kernel && ! readelf -d mine/build/libmine.so | grep -Eq "NEEDED.*(cuda|cublas|cudnn)"'
 program=$(ls prefix/bin/starling-train)
