@@ -278,7 +278,7 @@ unsaid warning
 0 1 | or more of them | ^warning: init: share/model.safetensors was trained on some | pets.json --output more | $on | data.val_fraction=0.5
 copy pets/train/ant mixed/train/ant/more
 copy pets/train/ant mixed/train/ant/again
-0 1 | and what came since | ^data: tests take the [3-9] pictures of mixed/train that the model's run held out or that came since: it held out 2$ | --evaluate share | data.test_limit=0
+0 1 | and what came since | ^data: tests take [3-9] of the 48 pictures of mixed/train, by the share that the model's run drew when it held out 2; .* --test PATH$ | --evaluate share | data.test_limit=0
 2 1 | images that shrink | data.progressive.from: is 17, larger than image_size 16 | pets.json --dry-run | data.progressive={"from": 17}
 2 1 | a growth without epochs | data.progressive.end_epoch: is 3, not after start_epoch 3 | pets.json --dry-run | data.progressive={"from": 8, "start_epoch": 3, "end_epoch": 3}
 copy pets others

@@ -31,7 +31,8 @@ TEST_CASE("early stopping: so many tests in a row without a better one") {
   EarlyStopping again({.metric = "test_loss", .rises = false, .patience = 2, .min_delta = 0.1});
   again.read(falling.text(), "test");
   CHECK(again.text() == falling.text());
-  CHECK(test(falling, 0.8, 5));
+  CHECK_FALSE(test(falling, 0.8, 5));  // what is no number was no test
+  CHECK(test(falling, 0.8, 6));
   CHECK(falling.ended());
   CHECK_FALSE(test(again, 0.7, 5));
   EarlyStopping rising({.metric = "test_loss", .rises = true, .patience = 1, .min_delta = 0.0});

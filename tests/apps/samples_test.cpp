@@ -102,8 +102,8 @@ lacks x.csv
   refused("--evaluate run --samples other.csv",
           "--samples other.csv: the file is there already and holds no table of samples");
   CHECK(program.read("other.csv") == "what,ever\n");
-  refused("--evaluate numbers --samples x.csv",
-          "--samples x.csv: samples of this data set have no classes to confuse");
+  refused("--evaluate numbers --confusion x.csv",
+          "--confusion x.csv: samples of this data set have no classes to confuse");
   CsvFile table = CsvFile::read("t.csv"), samples = CsvFile::read("one.csv");
   std::vector<std::string> kinds{"", ""};  // by row of the file
   while (table.next()) {

@@ -23,9 +23,27 @@ check "a word" 2 "^starling-predict: \[data\] word.csv: row 2, column 'b': is 't
 check "a picture" 2 "^starling-predict: \[data\] .*420.jpg: line [0-9]+ is not UTF-8" "$predict" run "$root/tests/golden/pictures/420.jpg"
 check "the rows that it was not trained on" 0 '"test_r2":(1.0|0\.999)' "$train" --evaluate run
 
+verify "as a table" "$predict" run new.csv --out predictions.csv
+verify "a row each, by file and row" grep -qE '^new.csv,2,32[78]' predictions.csv
+verify "under its head" test "$(head -n 1 predictions.csv)" = file,row,prediction
+verify "over one of its kind" "$predict" run new.csv new.csv --out predictions.csv
+verify "which is wholly replaced" test "$(wc -l <predictions.csv)" = 5
+echo mine >foreign.csv
+check "over another file" 2 "--out foreign.csv: the file is there already and holds no table of predictions" "$predict" run new.csv --out foreign.csv
+verify "which stays" test "$(cat foreign.csv)" = mine
+check "where nothing can be written" 5 "no/p.csv" "$predict" run new.csv --out no/p.csv
+check "a table that is wrong leaves no file" 2 "row 2, column 'b'" "$predict" run word.csv --out none.csv
+verify "none" test ! -e none.csv
+check "not with other forms" 2 "--out" "$predict" run new.csv --out p.csv --json
+check "of a pipe" 0 "^-:2: 32[78]" sh -c '"$0" run - <new.csv' "$predict"
+check "of a pipe by name" 0 "^/dev/stdin:4: (149|150)" sh -c 'cat new.csv | "$0" run /dev/stdin' "$predict"
+check "of a folder" 2 "cannot read \\.: Is a directory" "$predict" run .
+
 sed 's/price, in k/kind/; s/,[0-9]*[02468],"/,even,"/; s/,[0-9]\+,"/,odd,"/' flats.csv >kinds.csv
 check "classes, on 2 ranks" 0 "test accuracy" ranks 2 "$train" run.json --output kinds --set data.path=kinds.csv --set data.target=kind \
   --set task.type=classification --set 'model={"type": "mlp", "hidden": [8]}' --set epochs=2
 check "a line a row with the classes" 0 "^kinds.csv:121: (even|odd) [0-9.]+ %, (even|odd) [0-9.]+ %$" "$predict" kinds kinds.csv
 check "as JSON" 0 '^\{"file":"kinds.csv","row":2,"top":\[\{"class":"(even|odd)","index":[01],"probability":' "$predict" kinds kinds.csv --json --top 1
+verify "classes as a table" "$predict" kinds kinds.csv --out kinds-out.csv
+verify "with probabilities" grep -qE '^kinds.csv,121,(even|odd),(0\.[0-9]+|1)$' kinds-out.csv
 finish

@@ -24,6 +24,7 @@
 #include "apps/trainer/data/drawn_tests.h"
 #include "apps/trainer/data/files.h"
 #include "apps/trainer/data/table_columns.h"
+#include "core/checksum.h"
 #include "core/csv.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -218,7 +219,7 @@ class CsvRows final : public Dataset {
       labels.emplace(csv_value(info_.class_names[c]).text, static_cast<std::int32_t>(c));
     std::map<std::string, std::size_t> places{{keys_.target, target}};
     for (const std::string& name : columns_.columns()) places.emplace(name, file.column(name, ""));
-    std::uint32_t checksum = 0;
+    std::uint32_t crc = 0;
     const std::size_t before = lines_.size();
     for (file.rewind(); file.next();) {
       reader.read_row(numbers_);
@@ -238,18 +239,18 @@ class CsvRows final : public Dataset {
         if (!std::isfinite(static_cast<float>(value.number)))
           file.refuse(target, "a number that fp32 can hold");
       }
-      std::string& values = values_.emplace_back();
+      std::string values;
       for (const auto& [name, place] : places)
         values += name + '\0' + csv_value(file.cell(place)).text + '\0';
+      values_.push_back(checksum(values));
       file_rows_.push_back(file.row());
       const std::string& line = lines_.emplace_back(file.line());
-      checksum =
-          checksum_of({reinterpret_cast<const std::uint8_t*>(line.data()), line.size()}, checksum);
+      crc = checksum_of({reinterpret_cast<const std::uint8_t*>(line.data()), line.size()}, crc);
     }
     if (lines_.size() == before)
       fail(ExitCode::kUsage, "data", {.file = file.name()}, "has no rows below the columns' names");
     reader.tell_unknown();
-    info_.checksums[what] = checksum;
+    info_.checksums[what] = crc;
   }
 
   void split() {
@@ -294,7 +295,7 @@ class CsvRows final : public Dataset {
 
   /// What is to be known of a test set of its own.
   void tell_tests() const {
-    if (model_.is_tested)
+    if (only_tests_)
       log::info("data: tests take all {} of {}", counted(info_.test_samples, "row"), val_path_);
     const auto tests = values_.begin() + static_cast<std::ptrdiff_t>(rows_of_path_);
     const std::set<std::string_view> trained(values_.begin(), tests);
@@ -335,7 +336,7 @@ class CsvRows final : public Dataset {
   // By row of the file, those of val_path after those of path
   std::size_t rows_of_path_ = 0;
   std::vector<std::string> lines_;   ///< texts; until it is open
-  std::vector<std::string> values_;  ///< values by column, the same of rows that say the same; so
+  std::vector<std::string> values_;  ///< checksums, the same of rows that say the same; so
   std::vector<double> numbers_, wide_targets_;  ///< as the file has them; until it is open
   std::vector<float> features_, targets_;
   std::vector<std::int32_t> labels_;
