@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,7 +47,11 @@ struct PredictOptions {
   std::string out;
   InferenceOptions inference;
   std::optional<std::string> prompt;
+  std::string prompts;       ///< a file of prompts, or `-`
+  std::int64_t samples = 1;  ///< texts of a prompt
   GenerateOptions generate;
+
+  bool of_text() const { return prompt || !prompts.empty(); }
 };
 
 bool named_as_picture(const fs::path& path) {
@@ -238,35 +244,76 @@ ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
   return result;
 }
 
-/// Goes on with the prompt: the text as it is made, or one JSON object.
-ExitCode generate(InferenceModel& model, const PredictOptions& options) {
-  const std::string& prompt = *options.prompt;
-  if (options.json) {
-    const Generated made = model.generate(prompt, options.generate);
-    const nlohmann::ordered_json line{{"prompt", prompt},
-                                      {"text", made.text},
-                                      {"tokens", made.tokens},
-                                      {"tokens_per_second", made.tokens_per_second}};
-    answer(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-    return ExitCode::kOk;
+/// Goes on with a prompt, as often as was asked for: the text as it is made, or a JSON object a
+/// line.
+void generate(InferenceModel& model, const std::string& prompt, const PredictOptions& options) {
+  for (std::int64_t sample = 0; sample < options.samples; ++sample) {
+    GenerateOptions own = options.generate;
+    own.seed += static_cast<std::uint64_t>(sample);
+    if (options.json) {
+      const Generated made = model.generate(prompt, own);
+      nlohmann::ordered_json line{{"prompt", prompt}, {"text", made.text}, {"tokens", made.tokens}};
+      if (options.samples > 1) line["seed"] = own.seed;
+      line["tokens_per_second"] = made.tokens_per_second;
+      answer(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      continue;
+    }
+    bool begun = false;
+    const auto begin = [&] {
+      if (!std::exchange(begun, true)) answer(prompt);
+    };
+    model.generate(prompt, own, [&](std::string_view piece) {
+      begin();
+      answer(std::string(piece));
+    });
+    begin();  // an end may be all that was made
+    answer("\n");
   }
-  bool begun = false;
-  model.generate(prompt, options.generate, [&](std::string_view piece) {
-    if (!std::exchange(begun, true)) answer(prompt);
-    answer(std::string(piece));
-  });
-  answer("\n");
-  return ExitCode::kOk;
+}
+
+/// The same with each line of a file, or of a pipe as it comes. A line that is no prompt is named,
+/// and the others go on.
+ExitCode generate_lines(InferenceModel& model, const PredictOptions& options) {
+  const std::string& path = options.prompts;
+  std::ifstream file;
+  std::error_code error;
+  if (path != "-") file.open(path, std::ios::binary);
+  if (path != "-" && (!file || fs::is_directory(path, error)))
+    fail(ExitCode::kUsage, "predict", {.file = shown(path), .key = "--prompts"},
+         "cannot be read; needed: a file with a prompt a line, or - for standard input");
+  std::istream& lines = path == "-" ? std::cin : file;
+  ExitCode result = ExitCode::kOk;
+  std::int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (++number == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+    if (line.ends_with('\r')) line.pop_back();
+    try {
+      generate(model, line, options);
+    } catch (const Error& fault) {
+      if (fault.code() != ExitCode::kUsage) throw;
+      complain("starling-predict: {}:{}: {}", shown(path), number, fault.what());
+      result = ExitCode::kUsage;
+    }
+  }
+  if (number == 0)
+    fail(ExitCode::kUsage, "predict", {.file = shown(path), .key = "--prompts"},
+         "has no line; needed: a prompt a line");
+  return result;
 }
 
 ExitCode predict(const PredictOptions& options) {
   check_options(options.generate);
   const auto model = load_model(options.model, options.inference);
-  if (options.prompt && options.inputs.empty()) return generate(*model, options);
-  if (options.prompt || model->is_language_model())
+  if (options.of_text() != model->is_language_model() ||
+      (options.of_text() && !options.inputs.empty()))
     fail(ExitCode::kUsage, "predict", "{} is {}; give {}", options.model,
          model->is_language_model() ? "a language model" : "no language model",
          model->is_language_model() ? "--prompt TEXT, and no files" : "files, and no --prompt");
+  if (!options.prompts.empty()) return generate_lines(*model, options);
+  if (options.prompt) {
+    generate(*model, *options.prompt, options);
+    return ExitCode::kOk;
+  }
   if (model->columns()) return predict_tables(*model, options);
   const std::vector<std::string> files = files_of(options.inputs);
   Predictions predictions(*model, options);
@@ -308,7 +355,8 @@ int run_predict(int argc, char** argv) {
       "model of a table's rows, a line a row of CSV files. A language model goes on with a text.",
       "starling-predict"};
   app.add_option("model", options.model,
-                 "a run's folder, its model.safetensors, or a checkpoint's folder")
+                 "a run's folder, its model.safetensors, or a checkpoint's folder; of text also a "
+                 "folder of Hugging Face's")
       ->required();
   add_list(app, "pictures", options.inputs,
            "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows, - for "
@@ -321,7 +369,8 @@ int run_predict(int argc, char** argv) {
                "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", "
                "\"probability\"}]}; of another task {\"file\", "
                "\"outputs\"}; of a text {\"prompt\", \"text\", \"tokens\", "
-               "\"tokens_per_second\"}, the new ones; of a table's row also \"row\", the names "
+               "\"tokens_per_second\"}, the new ones, with --samples also \"seed\"; of a table's "
+               "row also \"row\", the names "
                "being row 1; bytes of a "
                "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
   app.add_option("--out", options.out,
@@ -331,29 +380,38 @@ int run_predict(int argc, char** argv) {
   CLI::Option* const prompt = app.add_option("--prompt", options.prompt,
                                              "of a language model: the text that it goes on with")
                                   ->excludes("--top", "--out");
-  app.add_option("--tokens", options.generate.tokens, "how many tokens it adds")
-      ->check(whole_in(1, 1 << 30))
-      ->capture_default_str()
-      ->needs(prompt);
-  app.add_option("--temperature", options.generate.temperature,
-                 "what logits are divided by; 0: the most probable token is taken each time")
-      ->check(number_in(0.0, 1e6))
-      ->capture_default_str()
-      ->needs(prompt);
-  app.add_option("--top-k", options.generate.top_k,
-                 "only the k most probable tokens are drawn; 0: all")
-      ->check(whole_in(0, 1 << 30))
-      ->capture_default_str()
-      ->needs(prompt);
-  app.add_option("--top-p", options.generate.top_p,
-                 "only the most probable tokens that have this probability together are drawn")
-      ->check(number_in(1e-12, 1.0))
-      ->capture_default_str()
-      ->needs(prompt);
-  app.add_option("--seed", options.generate.seed, "of the draws")
-      ->check(whole_in(0, UINT64_MAX))
-      ->capture_default_str()
-      ->needs(prompt);
+  app.add_option("--prompts", options.prompts,
+                 "a file with a prompt a line, each of which it goes on with; -: standard input")
+      ->excludes("--top", "--out")
+      ->excludes(prompt);
+  const CLI::Option* const of_texts[] = {
+      app.add_option("--tokens", options.generate.tokens, "how many tokens it adds at most")
+          ->check(whole_in(1, 1 << 30))
+          ->capture_default_str(),
+      app.add_option("--stop", options.generate.stop,
+                     "a text before which it ends; may be given again")
+          ->allow_extra_args(false),
+      app.add_flag("--ignore-eos", options.generate.ignore_eos,
+                   "go on behind a token that ends texts, such as <|endoftext|>"),
+      app.add_option("--samples", options.samples,
+                     "how many texts of a prompt: of --seed, of the seed after it, and so on")
+          ->check(whole_in(1, 1 << 20))
+          ->capture_default_str(),
+      app.add_option("--temperature", options.generate.temperature,
+                     "what logits are divided by; 0: the most probable token is taken each time")
+          ->check(number_in(0.0, 1e6))
+          ->capture_default_str(),
+      app.add_option("--top-k", options.generate.top_k,
+                     "only the k most probable tokens are drawn; 0: all")
+          ->check(whole_in(0, 1 << 30))
+          ->capture_default_str(),
+      app.add_option("--top-p", options.generate.top_p,
+                     "only the most probable tokens that have this probability together are drawn")
+          ->check(number_in(1e-12, 1.0))
+          ->capture_default_str(),
+      app.add_option("--seed", options.generate.seed, "of the draws")
+          ->check(whole_in(0, UINT64_MAX))
+          ->capture_default_str()};
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -362,9 +420,17 @@ int run_predict(int argc, char** argv) {
   add_list(app, "--plugin", options.inference.plugins,
            "shared library with a layer or model that is not built in");
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  if (!options.prompt && options.inputs.empty())
+  for (const CLI::Option* option : of_texts) {
+    if (!option->empty() && !options.of_text())
+      fail(ExitCode::kUsage, "arguments", "{} requires --prompt, or --prompts", option->get_name());
+  }
+  if (!options.of_text() && options.inputs.empty())
     fail(ExitCode::kUsage, "predict",
          "nothing is given for the model; needed: pictures, a table, or --prompt TEXT");
+  if (options.samples > 1 && options.generate.temperature == 0.0)
+    fail(ExitCode::kUsage, "arguments",
+         "--samples {} with --temperature 0 would be {} equal texts; give a temperature above 0",
+         options.samples, options.samples);
   return static_cast<int>(predict(options));
 }
 

@@ -141,6 +141,18 @@ Extent read_extent(const Reader& reader, const std::string& name, const json& en
   return extent;
 }
 
+/// The shape of an entry that is not read otherwise; none where it is no shape, or one too large.
+std::optional<Shape> shape_of_left_out(const json& entry) {
+  const auto shape = entry.find("shape");
+  if (shape == entry.end() || !shape->is_array() || shape->size() > Shape::kMaxRank) return {};
+  std::vector<std::int64_t> sizes;
+  for (const json& size : *shape) {
+    if (!size.is_number_unsigned() || size > INT32_MAX) return {};
+    sizes.push_back(size.get<std::int64_t>());
+  }
+  return Shape(std::span<const std::int64_t>(sizes));
+}
+
 /// Checks one tensor's entry; the bytes are not read yet.
 FileTensor read_entry(const Reader& reader, const std::string& name, const json& entry,
                       std::uint64_t data_size, Extent& extent) {
@@ -306,6 +318,7 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
     }
     if (left_out && left_out(name)) {
       left.push_back(read_extent(reader, name, entry, data_size));
+      if (const auto shape = shape_of_left_out(entry)) file.left_out.emplace(name, *shape);
       continue;
     }
     Extent extent;

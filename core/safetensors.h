@@ -27,6 +27,8 @@ struct FileTensor {
 struct SafetensorsFile {
   std::map<std::string, FileTensor> tensors;
   std::map<std::string, std::string> metadata;
+  /// Shapes of tensors that were left out, where they can be read; nothing of a file to be written.
+  std::map<std::string, Shape> left_out = {};
 };
 
 /// What a file was written as, for a reader to tell whether it still is that: checksums

@@ -22,7 +22,7 @@ namespace starling {
 ///
 /// What comes next, of which only the new tokens are computed:
 ///
-///     KeyValueCache cache;
+///     KeyValueCache cache;  // where model.cached()
 ///     Variable h = model.hidden(prompt, cache, pass);  // [1,T,width]
 ///     h = model.hidden(token, cache, pass);            // [1,1,width], and so on
 class LanguageModel : public Layer {
@@ -32,6 +32,8 @@ class LanguageModel : public Layer {
     bool tie = false;
     double head_deviation = 0.02;  ///< of the initial values of a head of its own, lm_head.weight
     std::vector<std::string> left_out = {};  ///< see FileNames
+    /// Of several tokens the body computes the new ones alone, behind those of a KeyValueCache
+    bool cached = false;
   };
   /// `body`: a layer whose first parameter is the table of tokens [vocab, width]; its tensors are
   /// named `name`.….
@@ -41,11 +43,13 @@ class LanguageModel : public Layer {
   /// [N,T,width] after the last norm. Error(kUsage) where T is more than the context.
   Variable hidden(const Variable& tokens, Pass& pass);
   /// Of tokens behind those in the cache, which takes them in. Error(kUsage) where they are
-  /// together more than the context, or the pass has a tape.
+  /// together more than the context, or the pass has a tape. Only where cached().
   Variable hidden(const Variable& tokens, KeyValueCache& cache, Pass& pass);
   /// [vocab, width]
   Parameter& head() { return *head_; }
   std::int64_t vocab() const { return settings_.vocab; }
+  /// Whether hidden() may be given a cache; without, a text is computed anew for each token.
+  bool cached() const { return settings_.cached; }
   /// The most tokens of a sequence.
   std::int64_t context() const { return settings_.context; }
   FileNames file_names() const override;

@@ -48,6 +48,13 @@ struct FileNames {
   /// "transformer.wte.weight"}.
   std::vector<std::pair<std::string, std::string>> copies = {};
 };
+/// Whether a tensor of a file is one of those that hold nothing learned.
+inline bool holds_nothing(const FileNames& names, const std::string& tensor) {
+  for (const std::string& end : names.left_out) {
+    if (("." + tensor).ends_with(end)) return true;
+  }
+  return false;
+}
 
 /// The values that a layer takes, and the shapes of one sample of each.
 using Values = std::span<const Variable>;

@@ -18,6 +18,7 @@ constexpr const char* kNormalize = "starling.normalize";
 constexpr const char* kInput = "starling.input";
 constexpr const char* kColumns = "starling.columns";
 constexpr const char* kTokenizer = "starling.tokenizer";
+constexpr const char* kCompanions = "starling.companions";
 
 /// One metadata text as JSON, whose faults name file and key.
 class Metadatum {
@@ -113,6 +114,7 @@ void describe(const ModelDescription& description, SafetensorsFile& file) {
   }
   file.metadata[kInput] = input.dump();
   if (!description.tokenizer.empty()) file.metadata[kTokenizer] = description.tokenizer;
+  if (!description.companions.empty()) file.metadata[kCompanions] = description.companions;
   if (const auto& table = description.table) {
     json kinds = json::array();
     for (const TableInput kind : table->kinds)
@@ -158,6 +160,8 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
   if (file.metadata.count(kColumns) != 0) result.table = columns_of(file, source, result.image);
   if (const auto it = file.metadata.find(kTokenizer); it != file.metadata.end())
     result.tokenizer = it->second;
+  if (const auto it = file.metadata.find(kCompanions); it != file.metadata.end())
+    result.companions = it->second;
   result.pictures = file.metadata.count(kNormalize) != 0;
   if (!result.pictures) return result;
   const Metadatum normalize(file, source, kNormalize);

@@ -14,7 +14,7 @@
 namespace starling {
 
 /// What a model file says of itself, so that the file alone is enough to use the model: the
-/// metadata starling.config, .classes, .normalize, .columns, .tokenizer and .input of
+/// metadata starling.config, .classes, .normalize, .columns, .tokenizer, .companions and .input of
 /// `model.safetensors`.
 struct ModelDescription {
   std::string config;                ///< the resolved config of the run, JSON
@@ -28,6 +28,7 @@ struct ModelDescription {
   std::optional<TableColumns> table = {};  ///< where inputs are rows of a table
   /// Where inputs are tokens of text: Tokenizer::text(); empty: what they mean is not known
   std::string tokenizer = {};
+  std::string companions = {};  ///< Companions::text(); empty: none are known
 };
 
 /// What an output is called: its class's name; beyond those its number, so that no two are the

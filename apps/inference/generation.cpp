@@ -1,9 +1,11 @@
 #include "apps/inference/generation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
 
+#include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
@@ -21,6 +23,9 @@ void check_options(const GenerateOptions& options) {
   if (options.top_k < 0) refuse("top-k", options.top_k, ">= 0, where 0 is all");
   if (!(options.top_p > 0.0 && options.top_p <= 1.0))
     refuse("top-p", options.top_p, "above 0 and at most 1, where 1 is all");
+  for (const std::string& stop : options.stop) {
+    if (stop.empty()) refuse("stop", "''", "a text of one character or more");
+  }
 }
 
 namespace {
@@ -87,9 +92,13 @@ std::int32_t choose_token(std::span<const float> logits, const GenerateOptions& 
   return static_cast<std::int32_t>(last);
 }
 
+TextContext::TextContext(Model& model, Backend& backend)
+    : model_(model), text_(model.language_model()), backend_(backend) {}
+
 std::vector<float> TextContext::after(std::span<const std::int32_t> tokens) {
   require(!tokens.empty(), "generate", "there are no tokens");
-  const auto context = static_cast<std::size_t>(model_.context());
+  const auto context =
+      static_cast<std::size_t>(text_ ? text_->context() : model_.input_shape().back());
   for (const std::int32_t token : tokens) {
     if (window_.size() == context) {
       const std::size_t leave = std::max<std::size_t>(1, context / 2);
@@ -99,27 +108,123 @@ std::vector<float> TextContext::after(std::span<const std::int32_t> tokens) {
     window_.push_back(token);
   }
   tokens_ += static_cast<std::int64_t>(tokens.size());
-  const std::span<const std::int32_t> fresh =
-      std::span(window_).subspan(static_cast<std::size_t>(cache_.tokens()));
-  const auto count = static_cast<std::int64_t>(fresh.size());
-  const Tensor input(backend_, Shape{1, count}, DType::kInt32);
-  backend_.copy_from_host(fresh.data(), input);
-  Pass pass{backend_};
-  const Tensor hidden = model_.hidden(Variable(input), cache_, pass).value();
-  const std::int64_t width = hidden.shape().back(), vocab = model_.vocab();
-  const Tensor logits(backend_, Shape{1, vocab}, hidden.dtype());
-  backend_.matmul({.a = hidden.slice((count - 1) * width, Shape{1, width}),
-                   .b = transposed(model_.head().operand()),
-                   .bias = {},
-                   .c = logits});
+  const Tensor logits = this->logits();
   Tensor numbers = logits;
   if (logits.dtype() != DType::kFloat32) {
     numbers = Tensor(backend_, logits.shape(), DType::kFloat32);
     backend_.cast({.x = logits, .y = numbers});
   }
-  std::vector<float> result(static_cast<std::size_t>(vocab));
+  std::vector<float> result(static_cast<std::size_t>(numbers.elements()));
   backend_.copy_to_host(numbers, result.data());
   return result;
+}
+
+Tensor TextContext::logits() {
+  Pass pass{backend_};
+  std::vector<std::int32_t> fresh(
+      window_.begin() + (text_ && text_->cached() ? cache_.tokens() : 0), window_.end());
+  const auto last = static_cast<std::int64_t>(fresh.size()) - 1;
+  // A model of its own may know one length alone; what stands behind a token does not change it
+  if (!text_) fresh.resize(static_cast<std::size_t>(model_.input_shape().back()));
+  const Tensor input(backend_, Shape{1, static_cast<std::int64_t>(fresh.size())}, DType::kInt32);
+  backend_.copy_from_host(fresh.data(), input);
+  const auto row = [&](const Tensor& all) {
+    return all.slice(last * all.shape().back(), Shape{1, all.shape().back()});
+  };
+  if (!text_) return row(model_.forward(Variable(input), pass).value());
+  const Tensor hidden = text_->cached() ? text_->hidden(Variable(input), cache_, pass).value()
+                                        : text_->hidden(Variable(input), pass).value();
+  const Tensor logits(backend_, Shape{1, text_->vocab()}, hidden.dtype());
+  backend_.matmul(
+      {.a = row(hidden), .b = transposed(text_->head().operand()), .bias = {}, .c = logits});
+  return logits;
+}
+
+namespace {
+
+/// How many bytes at a text's end may be the beginning of a stop.
+std::size_t held_back(std::string_view text, std::span<const std::string> stops) {
+  std::size_t most = 0;
+  for (const std::string& stop : stops) {
+    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > most; --n) {
+      if (text.ends_with(std::string_view(stop).substr(0, n))) most = n;
+    }
+  }
+  return most;
+}
+
+/// Where the first of the stops begins; npos: there is none.
+std::size_t first_stop(std::string_view text, std::span<const std::string> stops) {
+  std::size_t first = std::string_view::npos;
+  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  return first;
+}
+
+}  // namespace
+
+Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
+                   const TextBounds& bounds, std::span<const std::int32_t> prompt,
+                   const GenerateOptions& options, const EachPiece& each) {
+  check_options(options);
+  if (!tokenizer && !options.stop.empty())
+    fail(ExitCode::kUsage, "generate", {.key = "stop"},
+         "is a text, and the model has no tokenizer; leave it out");
+  // What a model has beyond its tokenizer's tokens stands for no text
+  const std::int64_t vocab = tokenizer ? tokenizer->vocab() : model.output_shape().back();
+  const auto stands = [&](std::int32_t token) {
+    return !tokenizer || !tokenizer->bytes_of(token).empty();
+  };
+  if (prompt.empty())
+    fail(ExitCode::kUsage, "generate", {.key = "prompt"},
+         "is empty; needed: a text to go on with, be it a line break");
+  for (const std::int32_t token : prompt) {
+    if (token < 0 || token >= vocab)
+      fail(ExitCode::kUsage, "generate", {.key = "prompt"}, "has token {}; allowed: 0 to {}", token,
+           vocab - 1);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  Generated result;
+  TextContext text(model, backend);
+  std::string bytes;  // not told yet
+  const auto tell = [&](std::size_t end) {
+    const std::string piece = unicode::repaired(std::string_view(bytes).substr(0, end));
+    bytes.erase(0, end);
+    result.text += piece;
+    if (each && !piece.empty()) each(piece);
+  };
+  std::vector<float> logits = text.after(prompt);
+  for (;;) {
+    for (std::int32_t token = 0; token < vocab; ++token) {
+      if (!stands(token)) logits[static_cast<std::size_t>(token)] = -INFINITY;
+    }
+    const std::int32_t token = choose_token(
+        std::span(logits).first(static_cast<std::size_t>(vocab)), options, text.tokens());
+    result.tokens.push_back(token);
+    if (!options.ignore_eos &&
+        std::find(bounds.ends.begin(), bounds.ends.end(), token) != bounds.ends.end())
+      break;
+    if (tokenizer) bytes += tokenizer->bytes_of(token);
+    if (const std::size_t stop = first_stop(bytes, options.stop); stop != std::string::npos) {
+      bytes.resize(stop);
+      break;
+    }
+    const std::string_view sure(bytes.data(), bytes.size() - held_back(bytes, options.stop));
+    tell(whole_characters(sure));
+    if (static_cast<std::int64_t>(result.tokens.size()) == options.tokens) break;
+    logits = text.after({&token, 1});
+  }
+  tell(bytes.size());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  result.tokens_per_second =
+      static_cast<double>(result.tokens.size()) / std::max(seconds.count(), 1e-9);
+  return result;
+}
+
+std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextBounds& bounds,
+                                        std::string_view prompt) {
+  std::vector<std::int32_t> tokens = bounds.begin;
+  tokenizer.encode(prompt, tokens);
+  return tokens;
 }
 
 std::size_t whole_characters(std::string_view text) {

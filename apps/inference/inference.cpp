@@ -11,13 +11,13 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/generation.h"
+#include "apps/inference/hugging_face.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/inference/plugins.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
 #include "apps/text/tokenizer.h"
-#include "apps/text/unicode.h"
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -76,6 +76,13 @@ std::unique_ptr<Model> described_model(const ModelDescription& description,
   }
 }
 
+/// The run's task.type; empty in files of before that key.
+std::string task_of(const ModelDescription& description, const std::string& source) {
+  const nlohmann::json config = parse_json(description.config, source);
+  const nlohmann::json::json_pointer type("/task/type");
+  return config.contains(type) && config[type].is_string() ? config[type].get<std::string>() : "";
+}
+
 /// Views of the run's evaluate.tta; models of before that key were tested without.
 std::vector<TestView> described_views(const ModelDescription& description,
                                       const std::string& source) {
@@ -106,9 +113,11 @@ class LoadedModel final : public InferenceModel {
     register_builtin_layers();
     register_builtin_models();
     load_plugins(options.plugins);
-    const SafetensorsFile file = read_model(source_);
+    const SafetensorsFile file = read_described(source_);
     description_ = description_of(file, source_);
     model_ = described_model(description_, source_);
+    is_text_ = model_->language_model() || task_of(description_, source_) == "language_model";
+    bounds_ = text_bounds(description_);
     views_ = described_views(description_, source_);
     if (is_language_model() && !description_.tokenizer.empty()) {
       tokenizer_ = Tokenizer::parse(description_.tokenizer, source_ + ": starling.tokenizer");
@@ -125,7 +134,7 @@ class LoadedModel final : public InferenceModel {
     const std::vector<std::string> known = classes();
     for (auto i = known.size(); i < static_cast<std::size_t>(output().back()); ++i)
       description_.classes.push_back(name_of_output(known, i));
-    check_model_tensors(file, source_, *model_);
+    check_model_tensors(file, source_, *model_, formats_.parameters, formats_.activations);
     backend_ = backend_of(options);
     if (const auto refusal = model_->unsupported(formats_.activations, backend_->device()))
       throw Error(*refusal);
@@ -231,7 +240,7 @@ class LoadedModel final : public InferenceModel {
          source_, file);
   }
 
-  bool is_language_model() const override { return model_->language_model() != nullptr; }
+  bool is_language_model() const override { return is_text_; }
 
   Generated generate(std::string_view prompt, const GenerateOptions& options,
                      const EachPiece& each) override {
@@ -240,58 +249,22 @@ class LoadedModel final : public InferenceModel {
       fail(ExitCode::kUsage, "generate",
            "{}: has no metadata starling.tokenizer, so a text is no tokens for it; give tokens",
            source_);
-    std::vector<std::int32_t> tokens;
-    tokenizer_->encode(prompt, tokens);
-    return generate(std::span<const std::int32_t>(tokens), options, each);
+    return generate(std::span<const std::int32_t>(prompt_tokens(*tokenizer_, bounds_, prompt)),
+                    options, each);
   }
 
   Generated generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                      const EachPiece& each) override {
     need_text();
-    check_options(options);
-    // What a model has beyond its tokenizer's tokens stands for no text
-    const std::int64_t vocab = tokenizer_ ? tokenizer_->vocab() : output().back();
-    if (prompt.empty())
-      fail(ExitCode::kUsage, "generate", {.key = "prompt"},
-           "is empty; needed: a text to go on with, be it a line break");
-    for (const std::int32_t token : prompt) {
-      if (token < 0 || token >= vocab)
-        fail(ExitCode::kUsage, "generate", {.key = "prompt"}, "has token {}; allowed: 0 to {}",
-             token, vocab - 1);
-    }
-    const auto begin = std::chrono::steady_clock::now();
-    Generated result;
-    TextContext text(*model_->language_model(), *backend_);
-    std::string bytes;  // not told yet
-    const auto tell = [&](std::size_t end) {
-      const std::string piece = unicode::repaired(std::string_view(bytes).substr(0, end));
-      bytes.erase(0, end);
-      result.text += piece;
-      if (each && !piece.empty()) each(piece);
-    };
-    std::vector<float> logits = text.after(prompt);
-    for (;;) {
-      const std::int32_t token = choose_token(
-          std::span(logits).first(static_cast<std::size_t>(vocab)), options, text.tokens());
-      result.tokens.push_back(token);
-      if (tokenizer_) bytes += tokenizer_->bytes_of(token);
-      tell(whole_characters(bytes));
-      if (static_cast<std::int64_t>(result.tokens.size()) == options.tokens) break;
-      logits = text.after({&token, 1});
-    }
-    tell(bytes.size());
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    result.tokens_per_second =
-        static_cast<double>(options.tokens) / std::max(seconds.count(), 1e-9);
-    return result;
+    return starling::generate(*model_, *backend_, tokenizer_.get(), bounds_, prompt, options, each);
   }
 
  private:
   void need_text() const {
     if (is_language_model()) return;
     fail(ExitCode::kUsage, "generate",
-         "{}: is no language model (gpt2, llama), so it goes on with no text; its inputs are {}",
-         source_, input().text());
+         "{}: is no language model, so it goes on with no text; its inputs are {}", source_,
+         input().text());
   }
 
   void need_pictures() const {
@@ -321,6 +294,8 @@ class LoadedModel final : public InferenceModel {
   std::unique_ptr<Model> model_;
   std::vector<TestView> views_;
   std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
+  bool is_text_ = false;
+  TextBounds bounds_;  ///< of texts
   bool separate_outputs_ = false;
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };

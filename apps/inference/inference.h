@@ -40,6 +40,10 @@ struct GenerateOptions {
   /// Of those only the most probable that together have at least this probability, in (0, 1]
   double top_p = 1.0;
   std::uint64_t seed = 1;  ///< of the draws
+  /// The text ends before the first of these that it has; `tokens` are those up to it
+  std::vector<std::string> stop = {};
+  /// Goes on behind a token that ends texts; else it is the last of `tokens`, and not in the text
+  bool ignore_eos = false;
 };
 
 /// What a model has made of a prompt: new tokens alone.
@@ -91,16 +95,17 @@ class InferenceModel {
   /// names file, row and column.
   virtual TableRows read_table(const std::string& file) const = 0;
 
-  /// Whether it is a language model: {T} tokens in, a logit for each token of a vocabulary behind
-  /// each of them out. It has generate() in place of logits().
+  /// Whether it is a language model, built in or a plug-in's: {T} tokens in, a logit for each token
+  /// of a vocabulary behind each of them out. It has generate() in place of logits().
   virtual bool is_language_model() const = 0;
   /// How the model goes on with a text, by the tokenizer that it was trained with; the same tokens
   /// on every machine with the same logits. A text longer than the model's context loses its oldest
-  /// half when it is full, and again. Error(kUsage) where the prompt is empty, an option is not
-  /// allowed, or the model is of no text.
+  /// half when it is full, and again. What the tokenizer puts before a text (bos) is put before the
+  /// prompt, and a token that ends texts (eos) is the last one. Error(kUsage) where the prompt is
+  /// empty, an option is not allowed, or the model is of no text.
   virtual Generated generate(std::string_view prompt, const GenerateOptions& options = {},
                              const EachPiece& each = {}) = 0;
-  /// The same with tokens.
+  /// The same with tokens, as they are.
   virtual Generated generate(std::span<const std::int32_t> prompt,
                              const GenerateOptions& options = {}, const EachPiece& each = {}) = 0;
 };

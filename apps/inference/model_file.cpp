@@ -1,6 +1,8 @@
 #include "apps/inference/model_file.h"
 
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "core/backend.h"
@@ -43,6 +45,23 @@ std::vector<std::byte> converted(const FileTensor& file, DType to) {
     });
   });
   return result;
+}
+
+/// Error(kUsage) where a number is finite in the file, but not in the format that it is to have.
+void check_range(const FileTensor& file, DType to, std::span<const std::byte> bytes,
+                 const std::string& what) {
+  if (all_finite(to, bytes)) return;
+  double largest = 0.0;
+  const std::vector<std::byte> wide = converted(file, DType::kFloat64);
+  for (std::size_t at = 0; at < wide.size(); at += sizeof(double)) {
+    double value = 0.0;
+    std::memcpy(&value, wide.data() + at, sizeof value);
+    if (std::abs(value) > std::abs(largest)) largest = value;
+  }
+  fail(ExitCode::kUsage, "model file",
+       "{} holds {:.6g}, which {} cannot hold; use a model of smaller numbers, or a precision of "
+       "more range",
+       what, largest, name_of(to));
 }
 
 }  // namespace
@@ -102,6 +121,7 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
          what);
   }
   const std::vector<std::byte> bytes = converted(file, tensor.dtype());
+  check_range(file, tensor.dtype(), bytes, what);
   std::vector<std::byte> memory(tensor.bytes());
   to_memory_layout(bytes.data(), tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
   tensor.backend().copy_from_host(memory.data(), tensor);
@@ -113,6 +133,30 @@ void add_model_tensors(const Model& model, const std::string& prefix, Safetensor
     put(parameter->value, parameter->layout, file.tensors[prefix + parameter->name]);
   for (const ModelBuffer* buffer : model.buffers())
     put(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
+}
+
+void take_names(SafetensorsFile& file, const std::string& source, const Model& model) {
+  const FileNames names = model.file_names();
+  std::set<std::string> own;
+  for (const Parameter* parameter : model.parameters()) own.insert(parameter->name);
+  for (const ModelBuffer* buffer : model.buffers()) own.insert(buffer->name);
+  std::map<std::string, FileTensor> renamed;
+  for (auto& [name, tensor] : file.tensors) {
+    const std::string longer = names.optional_prefix + name;
+    const bool bare = own.count(name) == 0 && own.count(longer) > 0;
+    renamed[bare ? longer : name] = std::move(tensor);
+  }
+  file.tensors = std::move(renamed);
+  for (const auto& [copy, original] : names.copies) {
+    const auto found = file.tensors.find(copy), of = file.tensors.find(original);
+    if (own.count(copy) > 0 || found == file.tensors.end() || of == file.tensors.end()) continue;
+    if (found->second.shape != of->second.shape || found->second.bytes != of->second.bytes)
+      fail(ExitCode::kUsage, "model file",
+           "{}: tensor {} differs from {}, and the model has one for both (model.tie is true); set "
+           "model.tie to false",
+           source, copy, original);
+    file.tensors.erase(found);
+  }
 }
 
 void load_model_tensors(const SafetensorsFile& file, const std::string& source,
@@ -156,8 +200,13 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
     }
     from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name);
   };
-  for (Parameter* parameter : model.parameters())
+  for (Parameter* parameter : model.parameters()) {
     load(parameter->name, parameter->value, parameter->layout);
+    if (!parameter->low) continue;
+    const FileTensor& own = file.tensors.at(prefix + parameter->name);
+    const DType low = parameter->low.dtype();
+    check_range(own, low, converted(own, low), source + ": tensor " + prefix + parameter->name);
+  }
   for (ModelBuffer* buffer : model.buffers())
     load(buffer->name, buffer->value, TensorLayout::kPlain);
   for (const auto& [name, tensor] : file.tensors) {
@@ -168,8 +217,9 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
   }
 }
 
-void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model) {
-  model.allocate(meta_backend(), DType::kFloat32);
+void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model,
+                         DType dtype, DType compute) {
+  model.allocate(meta_backend(), dtype, compute);
   load_model_tensors(file, source, "", model);
   model.drop_memory();
 }

@@ -25,6 +25,10 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
                        PutTensor put = to_file_tensor);
 
+/// Names a file's tensors as the model does, and takes out what holds nothing of its own. `source`
+/// names the file in errors.
+void take_names(SafetensorsFile& file, const std::string& source, const Model& model);
+
 /// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that
 /// names it; batch norm's num_batches_tracked is optional. With a prefix, tensors under other names
 /// are left alone.
@@ -33,6 +37,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
 
 /// Whether load_model_tensors() would take the file, found on shapes alone: before a run makes its
 /// output folder. The model has no memory afterwards.
-void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model);
+void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model,
+                         DType dtype = DType::kFloat32, DType compute = DType::kFloat32);
 
 }  // namespace starling

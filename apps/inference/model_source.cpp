@@ -155,8 +155,9 @@ std::string what_is_there(const std::string& folder) {
          !error && it != fs::directory_iterator(); it.increment(error)) {
       const std::string name = it->path().filename().string();
       if (*part != '\0' && !name.starts_with("step-")) continue;
-      names.push_back((*part != '\0' ? "checkpoints/" : "") + shown(name, 40) +
-                      (*part != '\0' && !is_checkpoint(it->path().string()) ? " (incomplete)" : ""));
+      names.push_back(
+          (*part != '\0' ? "checkpoints/" : "") + shown(name, 40) +
+          (*part != '\0' && !is_checkpoint(it->path().string()) ? " (incomplete)" : ""));
     }
   }
   if (names.empty()) return "it is empty";
@@ -187,18 +188,18 @@ ModelSource find_model(const std::string& path) {
     if (has_file && *step <= written.value_or(INT64_MAX)) break;
     const std::string folder = checkpoint_path(path, *step);
     try {
-      return {folder,
-              fmt::format("{}: {}{}", fault.empty() ? path : fault + "; " + path,
-                          text_of_whole(folder),
-                          written ? fmt::format(" (model.safetensors is of step {})", *written)
-                                  : "")};
+      return {
+          folder,
+          fmt::format("{}: {}{}", fault.empty() ? path : fault + "; " + path, text_of_whole(folder),
+                      written ? fmt::format(" (model.safetensors is of step {})", *written) : "")};
     } catch (const Error& damaged) {
       if (damaged.code() != ExitCode::kUsage) throw;
       if (fault.empty()) fault = damaged.message();
     }
   }
   if (has_file)
-    return {file, fault.empty() ? "" : fmt::format("{}; taking {}, of step {}", fault, file, *written)};
+    return {file,
+            fault.empty() ? "" : fmt::format("{}; taking {}, of step {}", fault, file, *written)};
   const std::string best = path + "/checkpoints/best/model.safetensors";
   if (fs::exists(best, error))
     return {best, fmt::format("{}{}: has no whole checkpoint but its best",
@@ -211,10 +212,11 @@ ModelSource find_model(const std::string& path) {
          "{} has its model in several files, which model.safetensors.index.json names; needed: one "
          "file, as save_pretrained() writes it with max_shard_size=\"1TB\"",
          path);
-  fail(ExitCode::kUsage, "model file",
-       "{} has no model.safetensors, which a run writes at its end, and no complete checkpoint: {}; "
-       "needed: a run's folder, or a file",
-       path, what_is_there(path));
+  fail(
+      ExitCode::kUsage, "model file",
+      "{} has no model.safetensors, which a run writes at its end, and no complete checkpoint: {}; "
+      "needed: a run's folder, or a file",
+      path, what_is_there(path));
 }
 
 SafetensorsFile read_model(const std::string& path,

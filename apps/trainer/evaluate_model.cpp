@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "apps/inference/description.h"
+#include "apps/inference/hugging_face.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/trainer/data/image_collate.h"
@@ -236,7 +237,8 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     }
     const std::string& file = options.evaluate;
     config.model->allocate(backend, config.device.dtype, config.device.compute);
-    const SafetensorsFile saved = read_model(file);
+    check_hugging_face_config(file, config.resolved.at("model"));
+    const SafetensorsFile saved = read_described(file);
     load_model_tensors(saved, file, "", *config.model);
     check_same_names(saved, file, config.data.info.class_names);
     config.model->refresh_low();

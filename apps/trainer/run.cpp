@@ -74,14 +74,36 @@ std::string source_of(const TrainOptions& options) {
 nlohmann::json read_config(const TrainOptions& options) {
   const std::string source = source_of(options);
   nlohmann::json config = options.config.empty()
-                              ? config_of_model(read_model_metadata(source), source)
+                              ? config_of_model(read_described(source, false), source)
                               : read_json_file(source);
   if (!config.is_object())
     fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source,
          config.type_name());
+  if (!options.evaluate.empty() && !options.config.empty() && !config.contains("model")) {
+    const std::string& file = options.evaluate;
+    config["model"] =
+        parse_json(description_of(read_described(file, false), file).config, file)["model"];
+  }
   apply_settings(config, options.settings);
   if (!options.device.empty()) config["device"] = options.device;
   if (!options.trace.empty()) config["trace"] = options.trace;
+  if (options.config.empty() && config["data"].is_object() &&
+      config["data"].value("path", nlohmann::json()) == "") {
+    // A folder of Hugging Face's has a tokenizer, but no data
+    nlohmann::json& data = config["data"];
+    if (options.test.empty() || !data.contains("tokenizer"))
+      fail(ExitCode::kUsage, "arguments",
+           "--evaluate {}: it names no data; give {}, or a config: starling-train CONFIG.json "
+           "--evaluate {}",
+           options.evaluate,
+           data.contains("tokenizer") ? "a text to test, --test PATH" : "a folder with a tokenizer",
+           options.evaluate);
+    data["path"] = options.test;
+    std::error_code error;
+    if (options.test.ends_with(".bin") || std::filesystem::exists(options.test + "/val.bin", error))
+      data["type"] = "tokens";
+    if (std::filesystem::exists(options.test + "/meta.json", error)) data.erase("tokenizer");
+  }
   if (!options.test.empty() && config["data"].is_object()) {
     nlohmann::json& data = config["data"];
     data["val_path"] = options.test;
@@ -156,7 +178,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   const std::vector<TensorInfo> declared = config.data.info.tensors;
   if (!options.evaluate.empty()) {
     const std::string& file = options.evaluate;
-    const SafetensorsFile model = read_model_metadata(file);
+    const SafetensorsFile model = read_described(file, false);
     if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
   }
   named("data", "open()", [&] { config.data.dataset->open(); });
@@ -278,10 +300,18 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                  {{PrometheusFile::kBegin}, "numbers of a run"});
     // A bad file is noticed before there is a folder that a second try would find in its way.
     if (!config.state.init.file.empty() && options.resume.empty()) {
-      check_hugging_face_config(config.state.init.file, config.resolved.at("model"));
-      check_initial_file(config.state.init, *config.model);
-      check_initial_tokens(config.state.init, *config.model, config.data.info);
+      const InitialFile& init = config.state.init;
+      check_hugging_face_config(
+          init.file, config.resolved.at("model"),
+          [&](const std::string& tensor) { return keeps_own(init, *config.model, tensor); });
+      check_initial_file(init, *config.model, config.device.dtype, config.device.compute);
+      config.companions = check_initial_tokens(init, *config.model, config.data.info);
     }
+    if (!config.evaluate.prompt.empty() && options.resume.empty() &&
+        description_of(config).tokenizer.empty())
+      fail(ExitCode::kUsage, "config", {.file = config.source, .key = "evaluate.prompt"},
+           "is a text, and nobody knows the tokens of this data; give data.tokenizer, or leave it "
+           "out");
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
@@ -298,6 +328,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   if (folder.resume) {
     state = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
                               config);
+    for (const char* key : {"starling.companions", "starling.tokenizer"}) {
+      if (const auto kept = state.metadata.find(key); kept != state.metadata.end())
+        config.companions.insert(*kept);
+    }
   }
   // Before the first checkpoint a run begins at the start, as --elastic would from step 0
   if (!folder.resume && heritage.first_ranks > site.ranks) {

@@ -11,8 +11,12 @@
 #include <sstream>
 #include <utility>
 
+#include "apps/inference/companions.h"
+#include "apps/inference/description.h"
+#include "apps/inference/generation.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/version.h"
+#include "apps/text/unicode.h"
 #include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/data/image_collate.h"
 #include "apps/trainer/evaluate_model.h"
@@ -26,6 +30,7 @@
 #include "core/log.h"
 #include "core/safetensors.h"
 #include "core/stop_signals.h"
+#include "core/text.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -437,7 +442,10 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
     if (result.samples > 0) line.test = result.values;
     line.consensus_distance = result.consensus_distance;
     line.bucket_consensus = result.bucket_consensus;
+    line.sample = sample();
     writer_->write(line);
+    if (progress_ && !line.sample.empty())
+      progress_->message("sample: " + shown(line.sample, std::string::npos));
     if (!result.confusion.empty()) {
       const std::string table =
           confusion_csv(result, config_.data.info.names_of_classes(config_.data.info.classes));
@@ -454,6 +462,24 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
       if (transport_.rank() != 0) return;
       write_model(config_, step(), folder_ + "/model.safetensors");
     });
+  }
+}
+
+std::string TrainingRun::sample() const {
+  const std::string& prompt = config_.evaluate.prompt;
+  if (prompt.empty()) return {};
+  try {
+    const ModelDescription description = description_of(config_);
+    const auto tokenizer = Tokenizer::parse(description.tokenizer, "data.tokenizer");
+    const TextBounds bounds = text_bounds(description);
+    const Generated made = generate(*config_.model, backend_, tokenizer.get(), bounds,
+                                    prompt_tokens(*tokenizer, bounds, prompt),
+                                    {.tokens = config_.evaluate.prompt_tokens}, {});
+    return unicode::repaired(prompt) + made.text;
+  } catch (const Error& error) {  // no reason to end a run
+    if (error.code() != ExitCode::kUsage) throw;
+    log::warning("evaluate.prompt after step {}: {}", step(), error.message());
+    return {};
   }
 }
 

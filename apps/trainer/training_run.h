@@ -57,6 +57,8 @@ class TrainingRun {
   /// Whether early stopping has ended the run.
   bool ended_early() const { return early_ && early_->ended(); }
   /// Tells so.
+  /// How evaluate.prompt goes on by the model as its tensors stand; empty where there is none.
+  std::string sample() const;
   void tell_early_end();
   /// Notes whether a test, which tell() has told of, is the best so far, and then writes the first
   /// part of its checkpoint, the mean model.

@@ -122,7 +122,8 @@ void builtin::add_gpt2(ModelRegistry& registry) {
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,
                                     .tie = tie,
-                                    .left_out = {".attn.bias", ".attn.masked_bias"}},
+                                    .left_out = {".attn.bias", ".attn.masked_bias"},
+                                    .cached = true},
             "transformer", std::make_unique<Gpt2>(plan));
       },
       "GPT-2, with the tensors of Hugging Face's GPT2LMHeadModel");

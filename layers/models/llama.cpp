@@ -153,7 +153,8 @@ void builtin::add_llama(ModelRegistry& registry) {
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,
                                     .tie = tie,
-                                    .left_out = {".rotary_emb.inv_freq"}},
+                                    .left_out = {".rotary_emb.inv_freq"},
+                                    .cached = true},
             "model", std::make_unique<Llama>(plan));
       },
       "Llama, with the tensors of Hugging Face's LlamaForCausalLM");

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,7 @@ void check_growth(std::int64_t context) {
   const auto model = tiny_gpt2(context);
   model->allocate(backend, DType::kFloat64);
   model->initialise(3);
-  TextContext text(*model->language_model(), backend);
+  TextContext text(*model, backend);
   std::vector<std::int32_t> window, all{4, 1, 9};
   for (const std::int32_t token : all) grow(window, token, context);
   std::vector<float> logits = text.after(all);
@@ -81,7 +82,7 @@ void check_growth(std::int64_t context) {
     logits = text.after({&drawn, 1});
   }
   // A prompt of as many tokens is as if they had come one by one
-  TextContext at_once(*model->language_model(), backend);
+  TextContext at_once(*model, backend);
   check_close(at_once.after(all), last_logits(*model, backend, window));
   CHECK(at_once.tokens() == static_cast<std::int64_t>(all.size()));
   model->drop_memory();
@@ -133,6 +134,99 @@ TEST_CASE("generation: which tokens are drawn") {
   const std::vector<float> wrong{1.0f, std::numeric_limits<float>::quiet_NaN()};
   CHECK(contains(error_of(ExitCode::kUsage, [&] { choose_token(wrong, {}, 7); }),
                  "token 7 are no finite numbers"));
+}
+
+/// The next byte is the sum of a window's bytes: not what others would do, and of one length alone.
+class SumOfBytes final : public Layer {
+ protected:
+  Shape build(const Shape& input) override {
+    add_parameter("nothing", {1}, Init::constant(0.0));
+    return {input[0], 256};
+  }
+  Variable compute(const Variable& tokens, Pass& pass) override {
+    const std::int64_t count = tokens.shape()[1];
+    if (count != input_shape()[0]) bad_shape(tokens.shape(), "its own length");
+    const Tensor logits(pass.backend, {tokens.shape()[0], count, 256}, DType::kFloat32);
+    pass.backend.fill(logits, 0.0);
+    std::int32_t sum = 0;
+    for (std::int64_t t = 0; t < count; ++t) {
+      sum += tokens.value().data<std::int32_t>()[t];
+      logits.data<float>()[t * 256 + sum % 256] = 9.0F;
+    }
+    return Variable(logits);
+  }
+};
+
+TEST_CASE("generation: any causal model goes on with a text, ends it, and stops") {
+  CpuBackend backend(1);
+  Model model(std::make_unique<SumOfBytes>(), Shape{4});
+  model.allocate(backend, DType::kFloat32);
+  const auto bytes = Tokenizer::bytes();
+  std::string pieces;
+  const auto go = [&](const std::vector<std::int32_t>& prompt, GenerateOptions options,
+                      const TextBounds& bounds = {}) {
+    pieces.clear();
+    options.temperature = 0.0;
+    const Generated made = generate(model, backend, bytes.get(), bounds, prompt, options,
+                                    [&](std::string_view piece) { pieces += piece; });
+    CHECK(made.text == pieces);
+    return made;
+  };
+  // By hand: a full window of 4 loses its first 2
+  std::vector<std::int32_t> window{1, 2}, wanted;
+  for (int i = 0; i < 9; ++i) {
+    const std::int32_t next = std::accumulate(window.begin(), window.end(), 0) % 256;
+    wanted.push_back(next);
+    grow(window, next, 4);
+  }
+  const std::vector<std::int32_t> prompt{1, 2};
+  CHECK(go(prompt, {.tokens = 9}).tokens == wanted);
+  // The last two are '*' and 'K'
+  CHECK(std::vector<std::int32_t>(wanted.begin(), wanted.begin() + 6) ==
+        std::vector<std::int32_t>{3, 6, 12, 21, 42, 75});
+  const std::string before("\x03\x06\x0c\x15", 4);
+  CHECK(go(prompt, {.tokens = 9, .stop = {"K"}}).text == before + "*");
+  CHECK(go(prompt, {.tokens = 9, .stop = {"K"}}).tokens.size() == 6);
+  CHECK(go(prompt, {.tokens = 9, .stop = {"*K", "K"}}).text == before);
+  CHECK(go(prompt, {.tokens = 6, .stop = {"*Kx", "*x", "Kx"}}).text == before + "*K");
+  CHECK(go(prompt, {.tokens = 6, .stop = {"\x01\x02"}}).tokens.size() == 6);  // the prompt has it
+  // An end is the last token, and no text
+  const TextBounds bounds{.begin = {1}, .ends = {200, 42}};
+  CHECK(go(prompt, {.tokens = 9}, bounds).tokens.size() == 5);
+  CHECK(go(prompt, {.tokens = 9}, bounds).text == before);
+  CHECK(go(prompt, {.tokens = 9, .ignore_eos = true}, bounds).tokens == wanted);
+  CHECK(prompt_tokens(*bytes, bounds, "ab") == std::vector<std::int32_t>{1, 'a', 'b'});
+  CHECK(prompt_tokens(*bytes, bounds, "") == std::vector<std::int32_t>{1});
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { go(prompt, {.stop = {""}}); }), "stop: is ''"));
+  CHECK(contains(
+      error_of(ExitCode::kUsage,
+               [&] { generate(model, backend, nullptr, {}, prompt, {.stop = {"a"}}, {}); }),
+      "stop: is a text, and the model has no tokenizer"));
+  model.drop_memory();
+}
+
+/// Of 256 numbers it has tokens for the even ones.
+class Gaps final : public Tokenizer {
+ public:
+  std::int64_t vocab() const override { return 100; }
+  void encode(std::string_view, std::vector<std::int32_t>&) const override {}
+  void encode(std::string_view, const Loop&, const Sink&) const override {}
+  std::string_view bytes_of(std::int32_t token) const override { return token % 2 == 0 ? "x" : ""; }
+  std::string text() const override { return ""; }
+  std::string huggingface() const override { return ""; }
+};
+
+TEST_CASE("generation: tokens that a tokenizer lacks are never drawn") {
+  CpuBackend backend(1);
+  Model model(std::make_unique<SumOfBytes>(), Shape{4});
+  model.allocate(backend, DType::kFloat32);
+  const Gaps gaps;
+  const std::vector<std::int32_t> prompt{98, 97, 50};
+  const Generated made =
+      generate(model, backend, &gaps, {}, prompt, {.tokens = 300, .temperature = 100.0}, {});
+  CHECK(made.tokens.size() == 300);
+  for (const std::int32_t token : made.tokens) CHECK((token % 2 == 0 && token < 100));
+  model.drop_memory();
 }
 
 TEST_CASE("generation: options that are not allowed, and characters that are not whole") {

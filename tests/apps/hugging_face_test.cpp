@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/companions.h"
 #include "apps/inference/description.h"
 #include "apps/inference/model_source.h"
 #include "core/error.h"
@@ -33,6 +34,12 @@ std::string refused(const json& config, const json& model) {
   folder.write("config.json", config.dump());
   return test::error_of(ExitCode::kUsage,
                         [&] { check_hugging_face_config(folder / "model.safetensors", model); });
+}
+
+void check_of(const json& config, const json& model) {
+  const test::Folder folder;
+  folder.write("config.json", config.dump());
+  check_hugging_face_config(folder / "model.safetensors", model);
 }
 
 json with(json config, const char* key, const json& value) {
@@ -86,13 +93,60 @@ TEST_CASE("hugging_face: a config.json of what is not computed is refused by fil
                  R"(model_type: is "gpt_neo", the config's model.type gpt2)"));
   CHECK(contains(refused(gpt2, kLlama), "model_type"));
   CHECK(contains(refused(with(llama, "rope_scaling", {{"rope_type", "llama3"}}), kLlama),
-                 "rope_scaling: is"));
+                 R"(rope_scaling.rope_type: is "llama3")"));
   CHECK(contains(refused(with(llama, "rope_parameters", {{"rope_type", "yarn"}}), kLlama),
-                 "rope_scaling: is"));
+                 R"(rope_parameters.rope_type: is "yarn")"));
   CHECK(contains(refused(with(llama, "rope_parameters", {{"rope_type", 5}}), kLlama),
-                 "rope_scaling: is"));
+                 "rope_parameters.rope_type: is 5"));
   CHECK(contains(refused(with(llama, "sliding_window", 4096), kLlama), "sliding_window: is 4096"));
   CHECK(contains(refused(with(llama, "head_dim", 16), kLlama), "head_dim: is 16"));
+  // A default embedding may say another angle's base, beside one or without
+  const auto rope = [](json config, const json& value) {
+    config["rope_parameters"] = value;
+    return config;
+  };
+  check_of(rope(llama, {{"type", "default"}, {"rope_theta", 10000}}), kLlama);
+  check_of(rope(llama, json::object()), kLlama);
+  CHECK(contains(refused(rope(llama, {{"type", "linear"}, {"factor", 2.0}}), kLlama),
+                 R"(rope_parameters.type: is "linear", which llama does not compute)"));
+  CHECK(contains(refused(rope(llama, {{"rope_theta", 500000.0}}), kLlama),
+                 "rope_parameters.rope_theta: is 500000.0, which llama does not compute; allowed: "
+                 "that of rope_theta beside it, 10000.0"));
+  json alone = rope(llama, {{"rope_theta", 500000.0}});
+  alone.erase("rope_theta");
+  CHECK(contains(refused(alone, kLlama), "rope_theta: is 500000.0, but model.rope_theta"));
+  CHECK(contains(refused(rope(llama, {{"partial_rotary_factor", 0.5}}), kLlama),
+                 "rope_parameters.partial_rotary_factor: is 0.5"));
+  CHECK(contains(refused(rope(llama, {{"full_attention", {{"rope_type", "default"}}}}), kLlama),
+                 "rope_parameters.full_attention: is"));
+  CHECK(contains(refused(rope(llama, 7), kLlama), "rope_parameters: is 7"));
+  CHECK(contains(refused(with(llama, "partial_rotary_factor", 0.5), kLlama),
+                 "partial_rotary_factor: is 0.5"));
+  CHECK(contains(refused(with(llama, "head_dim", "8"), kLlama), "head_dim: is"));
+  for (const json& config : {gpt2, llama}) {
+    CHECK(contains(refused(with(config, "quantization_config", {{"bits", 4}}),
+                           config == gpt2 ? kGpt2 : kLlama),
+                   "quantization_config: is"));
+  }
+  CHECK(contains(refused(with(gpt2, "reorder_and_upcast_attn", true), kGpt2),
+                 "reorder_and_upcast_attn: is true"));
+  // A table that a run leaves out may have another size; angles have no table
+  const test::Folder sized;
+  sized.write("config.json", with(with(gpt2, "vocab_size", 300), "n_positions", 8).dump());
+  const std::string model = sized / "model.safetensors";
+  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { check_hugging_face_config(model, kGpt2); }),
+                 R"(n_positions: is 8, but model.context is 16; needed: the same, as in --set )"
+                 R"(model.context=8, or "skip": ["transformer.wpe.weight"] in init)"));
+  check_hugging_face_config(model, kGpt2,
+                            [](const std::string& name) { return name.ends_with("e.weight"); });
+  CHECK(contains(test::error_of(ExitCode::kUsage,
+                                [&] {
+                                  check_hugging_face_config(model, kGpt2, [](const auto& name) {
+                                    return name == "transformer.wpe.weight";
+                                  });
+                                }),
+                 "vocab_size: is 300"));
+  check_of(with(llama, "max_position_embeddings", 4096), kLlama);
   json all_heads = llama;
   all_heads.erase("num_key_value_heads");
   CHECK(contains(refused(all_heads, kLlama), "num_key_value_heads: is 4, but model.kv_heads is 2"));
@@ -139,4 +193,56 @@ TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer
   parts.write("model.safetensors.index.json", "{}");
   CHECK(contains(test::error_of(ExitCode::kUsage, [&] { (void)find_model(parts.path()); }),
                  "several files"));
+}
+
+TEST_CASE("hugging_face: what a folder has beside its weights begins and ends its texts") {
+  const json special{{"id", 7}, {"content", "<|endoftext|>"}, {"special", true}};
+  const auto bounds = [](const json& tokenizer, const std::string& companions = {}) {
+    const TextBounds found = text_bounds({.tokenizer = tokenizer.dump(), .companions = companions});
+    return json{found.begin, found.ends}.dump();
+  };
+  CHECK(bounds("bytes") == "[[],[]]");
+  CHECK(bounds({{"added_tokens", {special}}}) == "[[],[7]]");
+  json plain = special;
+  plain["special"] = false;
+  CHECK(bounds({{"added_tokens", {plain}}}) == "[[],[]]");
+  plain = {{"id", 3}, {"content", "<|im_start|>"}, {"special", true}};
+  CHECK(bounds({{"added_tokens", {plain, special}}}) == "[[],[7]]");
+  const json processor{{"type", "TemplateProcessing"},
+                       {"single",
+                        {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                         {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                         {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}}}},
+                       {"special_tokens", {{"<s>", {{"ids", {1}}}}, {"</s>", {{"ids", {2}}}}}}};
+  CHECK(bounds({{"post_processor", processor}}) == "[[1],[]]");
+  const json byte_level{{"type", "ByteLevel"}};
+  CHECK(bounds({{"post_processor",
+                 {{"type", "Sequence"}, {"processors", {byte_level, processor}}}}}) == "[[1],[]]");
+  CHECK(bounds({{"post_processor", {{"type", "RobertaProcessing"}, {"cls", {"<s>", 4}}}}}) ==
+        "[[4],[]]");
+
+  const test::Folder folder;
+  const std::string model = folder / "model.safetensors";
+  const auto beside = [&](const json& config, const json& generation) {
+    folder.write("config.json", config.dump());
+    folder.write("generation_config.json", generation.dump());
+    return Companions::beside(model).text();
+  };
+  const json tokenizer{{"added_tokens", {special}}};
+  CHECK(bounds(tokenizer, beside({{"model_type", "gpt2"}, {"eos_token_id", 5}},
+                                 {{"eos_token_id", {8, 9}}})) == "[[],[8,9]]");
+  CHECK(bounds(tokenizer, beside({{"model_type", "gpt2"}, {"eos_token_id", 5}}, json::object())) ==
+        "[[],[5]]");
+  // An absent key means what transformers means by it
+  CHECK(bounds(tokenizer, beside({{"model_type", "gpt2"}}, json::object())) == "[[],[50256]]");
+  CHECK(bounds(tokenizer, beside({{"model_type", "llama"}}, json::object())) == "[[],[2]]");
+  CHECK(bounds(tokenizer, beside({{"model_type", "gpt2"}, {"eos_token_id", nullptr}},
+                                 json::object())) == "[[],[7]]");
+  folder.write("config.json", R"({"model": {"type": "gpt2"}})");
+  CHECK(Companions::beside(model).empty());
+  // Names of files come from a file of somebody else's
+  CHECK(contains(
+      test::error_of(ExitCode::kUsage,
+                     [] { Companions::parse(R"({"files": {"../evil": "x"}, "ids": {}})", "it"); }),
+      "it: starling.companions: needed"));
 }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -90,4 +91,92 @@ TEST_CASE("init/names: a model begins from files that name its tensors as other 
                                         });
                                       }),
                        "transformer.h.0.attn.q_norm does not belong to the model"));
+}
+
+TEST_CASE("init/names: matrices that lie the other way round are turned, square ones too") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto trained = made(*backend, true, 1);
+  const test::Folder folder;
+  const std::string path = folder / "linear.safetensors";
+  SafetensorsFile own;
+  add_model_tensors(*trained, "", own);
+  SafetensorsFile turned = own;
+  for (const Parameter* parameter : trained->parameters()) {
+    if (parameter->layout == TensorLayout::kTransposed)
+      turned.tensors[parameter->name] = to_file_tensor(parameter->value, TensorLayout::kPlain);
+  }
+  const std::string square = "transformer.h.0.attn.c_proj.weight";
+  CHECK(turned.tensors[square].shape == own.tensors[square].shape);
+  CHECK(turned.tensors[square].bytes != own.tensors[square].bytes);
+  const auto load = [&](const SafetensorsFile& file, const std::vector<std::string>& skip) {
+    write_safetensors(path, file);
+    const auto model = made(*backend, true, 2);
+    load_initial_file({path, skip}, *model);
+    SafetensorsFile result;
+    add_model_tensors(*model, "", result);
+    return result;
+  };
+  CHECK(load(turned, {}).tensors[square].bytes == own.tensors[square].bytes);
+  // Those that show it may be skipped
+  const SafetensorsFile rest = load(turned, {"*.c_attn.*", "transformer.h.*.mlp.*"});
+  CHECK(rest.tensors.at(square).bytes == own.tensors[square].bytes);
+  CHECK(rest.tensors.at("transformer.h.0.mlp.c_fc.weight").bytes !=
+        own.tensors["transformer.h.0.mlp.c_fc.weight"].bytes);
+  // Names without their front are skipped by either
+  SafetensorsFile bare;
+  for (const auto& [name, tensor] : turned.tensors)
+    bare.tensors[name.substr(std::string("transformer.").size())] = tensor;
+  CHECK(load(bare, {"h.0.attn.c_attn.*"}).tensors[square].bytes == own.tensors[square].bytes);
+  turned.tensors["transformer.h.0.mlp.c_fc.weight"] =
+      own.tensors["transformer.h.0.mlp.c_fc.weight"];
+  CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { load(turned, {}); }),
+                       "the other way round, and so may square ones be (" + square + ")"));
+}
+
+TEST_CASE("init/names: what holds nothing is left out, of any type; numbers beyond the range not") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto trained = made(*backend, true, 1);
+  const test::Folder folder;
+  const std::string path = folder / "old.safetensors";
+  SafetensorsFile own;
+  add_model_tensors(*trained, "", own);
+  own.tensors["transformer.h.0.attn.bias"] = {
+      DType::kUInt8, {1, 1, 4, 4}, std::vector<std::byte>(16)};
+  write_safetensors(path, own);
+  std::string bytes = folder.read("old.safetensors");
+  const std::size_t at = bytes.find(R"("dtype":"U8")");
+  REQUIRE(at != std::string::npos);
+  const std::string buffer = R"("dtype":"B8")";  // no dtype at all
+  bytes.replace(at, buffer.size(), buffer);
+  folder.write("old.safetensors", bytes);
+  const auto model = made(*backend, true, 2);
+  load_initial_file({path, {}}, *model);
+  CHECK(bytes_of(*model) == bytes_of(*trained));
+
+  own.tensors.erase("transformer.h.0.attn.bias");
+  FileTensor& table = own.tensors["transformer.wpe.weight"];
+  const auto with = [&](double value) {
+    std::vector<double> numbers(static_cast<std::size_t>(table.shape.elements()), 0.5);
+    numbers[3] = value;
+    table.dtype = DType::kFloat64;
+    table.bytes.resize(numbers.size() * sizeof(double));
+    std::memcpy(table.bytes.data(), numbers.data(), table.bytes.size());
+    write_safetensors(path, own);
+  };
+  const auto refused = [&](DType dtype, DType compute) {
+    return test::error_of(ExitCode::kUsage, [&] {
+      check_initial_file({path, {}}, *model, dtype, compute);
+    });
+  };
+  const std::string named = "old.safetensors: tensor transformer.wpe.weight holds ";
+  with(-1e39);
+  CHECK(test::contains(refused(DType::kFloat32, DType::kFloat32), named + "-1e+39, which fp32"));
+  CHECK(test::contains(refused(DType::kFloat32, DType::kBFloat16), named + "-1e+39, which fp32"));
+  check_initial_file({path, {}}, *model, DType::kFloat64, DType::kFloat64);
+  with(3.4e38);  // bf16 rounds it up
+  check_initial_file({path, {}}, *model, DType::kFloat32, DType::kFloat32);
+  CHECK(test::contains(refused(DType::kFloat32, DType::kBFloat16), named + "3.4e+38, which bf16"));
+  with(70000.0);
+  check_initial_file({path, {}}, *model, DType::kFloat32, DType::kBFloat16);
+  CHECK(test::contains(refused(DType::kFloat32, DType::kFloat16), named + "70000, which fp16"));
 }

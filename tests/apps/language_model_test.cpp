@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/inference/hugging_face.h"
 #include "apps/inference/inference.h"
 #include "apps/text/tokenizer.h"
 #include "apps/trainer/config/plugins.h"
@@ -314,6 +315,101 @@ TEST_CASE("language_model: programs have its file go on with a text") {
   CHECK(tokens.tokens == made.tokens);
   CHECK(tokens.text.empty());
   CHECK(test::contains(refused([&] { bare->generate("fox"); }), "no metadata starling.tokenizer"));
+}
+
+TEST_CASE("language_model: a model of one's own writes, is tested, exported and gone on with") {
+  const Program program;
+  write_gpt2(program);
+  const std::string own =
+      R"(model={"type":"sequential","layers":[{"type":"embedding","num_embeddings":256,"embedding_dim":8},{"type":"multi_head_attention","num_heads":2,"causal":true},{"type":"linear","out_features":256}]})";
+  program.check("a run", 1, 0, "^sample: fox ", "run.json --output own",
+                {own, "evaluate.prompt=fox ", "evaluate.prompt_tokens=20"});
+  std::istringstream lines(program.read("own/metrics.jsonl"));
+  std::vector<std::string> samples;
+  for (std::string line; std::getline(lines, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    if (entry.contains("sample")) samples.push_back(entry["sample"]);
+  }
+  CHECK(samples.size() == 2);  // a test after 4 steps, and one at the end
+  const auto model = load_model("own", {.threads = 1});
+  CHECK(model->is_language_model());
+  const Generated made = model->generate("fox ", {.tokens = 20});
+  CHECK(samples.back() == "fox " + made.text);
+  program.check("measured anew", 1, 0, "\"test_bits_per_byte\"", "--evaluate own");
+  export_to_hugging_face("own", "exported");
+  const auto config = nlohmann::json::parse(program.read("exported/config.json"));
+  CHECK(config["model_type"] == "sequential");
+  CHECK(config["layers"].size() == 3);
+  CHECK(nlohmann::json::parse(program.read("exported/tokenizer.json"))["model"]["type"] == "BPE");
+  CHECK(load_model("exported", {.threads = 1})->generate("fox ", {.tokens = 20}).tokens ==
+        made.tokens);
+  program.check("begins another run", 1, 0, "done", "run.json --output more",
+                {own, "init=exported", "optimizer.lr=0", "steps=1"});
+  program.check(
+      "of the same model alone", 1, 2,
+      R"(exported/config\.json: layers: is .*, but model\.layers is )", "run.json --output other",
+      {R"(model={"type":"sequential","layers":[{"type":"embedding","num_embeddings":256,"embedding_dim":8},{"type":"linear","out_features":256}]})",
+       "init=exported"});
+  program.check("a text for numbers", 1, 2,
+                R"(evaluate\.prompt: is a text, and nobody knows the tokens of this data)",
+                "run.json --output letters",
+                {R"(data={"type":"test_letters"})", "evaluate.prompt=fox",
+                 R"(model={"type":"gpt2","layers":1,"heads":2,"width":8,"context":6})"});
+}
+
+TEST_CASE("language_model: a folder of Hugging Face's in place of a run") {
+  const Program program;
+  write_gpt2(program);
+  program.check("a run", 1, 0, "done", "run.json --output run");
+  export_to_hugging_face("run", "folder");
+  // As transformers saves it: no metadata of ours, names without their front, a buffer
+  SafetensorsFile file = read_safetensors("folder/model.safetensors"), bare;
+  for (auto& [name, tensor] : file.tensors)
+    bare.tensors[name.substr(std::string("transformer.").size())] = tensor;
+  bare.tensors["h.0.attn.bias"] = {DType::kUInt8, {1, 1, 16, 16}, std::vector<std::byte>(256)};
+  bare.metadata["format"] = "pt";
+  write_safetensors("folder/model.safetensors", bare);
+  const Generated made = load_model("run", {.threads = 1})->generate("fox", {.tokens = 30});
+  CHECK(load_model("folder", {.threads = 1})->generate("fox", {.tokens = 30}).tokens ==
+        made.tokens);
+  const auto tested = [&](const std::string& command) {
+    const std::string out = program.check(command, 1, 0, "test_loss", command).out;
+    return nlohmann::json::parse(out.substr(out.find("{\"")))["test_loss"].get<double>();
+  };
+  CHECK(tested("run.json --evaluate folder") == tested("run.json --evaluate run"));
+  auto data = nlohmann::json::parse(program.read("run.json"));
+  data.erase("model");
+  program.write("data.json", data.dump());
+  CHECK(tested("data.json --evaluate folder") == tested("run.json --evaluate run"));
+  CHECK(tested("--evaluate folder --test words.txt") > 0.0);
+  program.play(R"table(
+2 1 | no data | --evaluate folder/model.safetensors: it names no data; give a text to test, --test PATH | --evaluate folder
+2 1 | another model | folder/config\.json: n_head: is 2, but model\.heads is 4 | run.json --evaluate folder | model.heads=4
+)table");
+
+  // What it has beside goes through a run
+  const std::string tokenizer = program.read("folder/tokenizer.json");
+  program.write("folder/generation_config.json", R"({"eos_token_id": [10, 11], "top_k": 5})");
+  program.write("folder/chat_template.jinja", "{{ messages }}");
+  program.write("folder/special_tokens_map.json", R"({"eos_token": "\n"})");
+  program.play(R"table(
+0 1 | from it | done | run.json --output tuned | init=folder | steps=4 | data.tokenizer=folder/tokenizer.json
+0 1 | goes on | continuing after step 4 | run.json --output tuned --resume latest | init=folder | data.tokenizer=folder/tokenizer.json
+)table");
+  export_to_hugging_face("tuned", "again");
+  for (const char* name : {"generation_config.json", "chat_template.jinja",
+                           "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"})
+    CHECK(program.read(std::string("again/") + name) ==
+          program.read(std::string("folder/") + name));
+  const Generated ended =
+      load_model("tuned", {.threads = 1})->generate("fox", {.tokens = 400, .temperature = 3.0});
+  CHECK((ended.tokens.back() == 10 || ended.tokens.back() == 11));
+  CHECK(ended.tokens.size() < 400);
+  CHECK(ended.text.find('\n') == std::string::npos);
+  // Other tokens have no use for it
+  program.check("another table", 1, 0, "done", "run.json --output others",
+                {R"(init={"file":"folder","skip":["transformer.wte.weight"]})", "steps=1"});
+  CHECK(read_safetensors("others/model.safetensors").metadata.count("starling.companions") == 0);
 }
 
 }  // namespace

@@ -36,6 +36,30 @@ check "a negative number of tokens to draw from" 2 "--top-k: expected a whole nu
 check "no share" 2 "--top-p: expected a number from 1e-12 to 1, found .0." "$predict" run --prompt a --top-p 0
 check "classes of a text" 2 "^starling-predict: .*--top excludes --prompt" "$predict" run --prompt a --top 3
 check "draws without a text" 2 "^starling-predict: .*--seed requires --prompt" "$predict" run --seed 3
+printf 'Der\n\nFuchs Nr.\r\n' >prompts.txt
+check "prompts of a file, of which one is none" 2 "^starling-predict: prompts.txt:2: .*prompt: is empty" "$predict" run --prompts prompts.txt --tokens 4
+verify "the others go on" grep -q "^Fuchs Nr\.[^\r]*" .stdout
+samples() { "$predict" run --prompts - --samples 2 --seed 5 --tokens 9 --json <prompts.txt; }
+samples >lines.txt 2>/dev/null
+verify "each sample is what its seed gives alone" python3 - "$predict" <<'PYTHON'
+import json, subprocess, sys
+lines = [json.loads(line) for line in open("lines.txt")]
+assert [(l["prompt"], l["seed"]) for l in lines] == [("Der", 5), ("Der", 6), ("Fuchs Nr.", 5), ("Fuchs Nr.", 6)], lines
+for line in lines:
+    out = subprocess.run([sys.argv[1], "run", "--prompt", line["prompt"], "--tokens", "9", "--seed", str(line["seed"]), "--json"], capture_output=True, check=True).stdout
+    assert json.loads(out)["tokens"] == line["tokens"], line
+assert lines[0]["tokens"] != lines[1]["tokens"]
+whole = json.loads(subprocess.run([sys.argv[1], "run", "--prompt", "Der", "--temperature", "0", "--json"], capture_output=True, check=True).stdout)["text"]
+stop = whole[7:10]
+out = subprocess.run([sys.argv[1], "run", "--prompt", "Der", "--temperature", "0", "--stop", "[no such]", "--stop", stop], capture_output=True, check=True).stdout
+assert out.decode() == "Der" + whole[:whole.index(stop)] + "\n", (out, whole, stop)
+PYTHON
+check "samples that would be equal" 2 "would be 3 equal texts" "$predict" run --prompt a --samples 3 --temperature 0
+check "a prompt and prompts" 2 "excludes" "$predict" run --prompt a --prompts prompts.txt
+check "prompts that are not there" 2 "none.txt: --prompts: cannot be read" "$predict" run --prompts none.txt
+: >empty.txt
+check "no prompts" 2 "empty.txt: --prompts: has no line" "$predict" run --prompts empty.txt
+check "an empty stop" 2 "" "$predict" run --prompt a --stop ""
 check "no text" 2 "prompt" "$predict" run --prompt ""
 check "a picture" 2 "run is a language model; give --prompt TEXT" "$predict" run "$root/tests/golden/pictures/420.jpg"
 finish

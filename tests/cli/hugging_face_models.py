@@ -10,6 +10,42 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+PROMPT = "The ranks"
+
+
+def greedy(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder).double().eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False, pad_token_id=0)
+    return model, tokenizer, made[0, ids.shape[1]:].tolist()
+
+
+if sys.argv[1] == "--ends":
+    from tokenizers.processors import TemplateProcessing
+
+    name = sys.argv[2]
+    tokenizer = AutoTokenizer.from_pretrained(f"{name}-exported")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="! $A", special_tokens=[("!", tokenizer.convert_tokens_to_ids("!"))])
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(f"{name}-ends")
+    AutoModelForCausalLM.from_pretrained(f"{name}-saved").save_pretrained(f"{name}-ends")
+    model, _, made = greedy(f"{name}-ends")
+    model.generation_config.eos_token_id = [599, made[11]]
+    model.float().save_pretrained(f"{name}-ends")
+    print("folder", made)
+    sys.exit()
+if sys.argv[1] == "--compare":
+    model, tokenizer, theirs = greedy(sys.argv[2])
+    ends = model.generation_config.eos_token_id
+    assert theirs[-1] in ends and len(theirs) <= 12, (theirs, ends)
+    run = [sys.argv[3], sys.argv[2], "--prompt", PROMPT, "--tokens", "20", "--temperature", "0", "--json"]
+    ours, on = (json.loads(subprocess.run(run + more, check=True, capture_output=True).stdout) for more in ([], ["--ignore-eos"]))
+    assert ours["tokens"] == theirs, (ours, theirs)
+    assert ours["text"] == tokenizer.decode(theirs[:-1]), ours
+    assert len(on["tokens"]) == 20 and on["tokens"][:len(theirs)] == theirs, on
+    print("the same")
+    sys.exit()
 name, predict = sys.argv[1:]
 model = AutoModelForCausalLM.from_pretrained(f"{name}-exported").double()
 tokenizer = AutoTokenizer.from_pretrained(f"{name}-exported")

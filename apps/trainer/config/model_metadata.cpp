@@ -1,6 +1,7 @@
 #include "apps/trainer/config/model_metadata.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr const char* kTestShare = "starling.test_share";
 
+}  // namespace
+
 ModelDescription description_of(const TrainConfig& config) {
   ModelDescription description;
   description.config = config.resolved.dump();
@@ -21,10 +24,13 @@ ModelDescription description_of(const TrainConfig& config) {
     description.classes = config.data.info.names_of_classes(config.data.info.classes);
   description.image = config.model->input_shape();
   config.data.info.collate().describe(config.data.info, description);
+  for (const auto& [key, to] : {std::pair("starling.companions", &description.companions),
+                                {"starling.tokenizer", &description.tokenizer}}) {
+    if (const auto kept = config.companions.find(key); kept != config.companions.end())
+      *to = kept->second;
+  }
   return description;
 }
-
-}  // namespace
 
 void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFile& file) {
   file.metadata[kStepMetadata] = std::to_string(step);

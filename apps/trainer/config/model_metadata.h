@@ -5,11 +5,14 @@
 #include <optional>
 #include <string>
 
+#include "apps/inference/description.h"
 #include "apps/trainer/config/train_config.h"
 #include "core/safetensors.h"
 
 namespace starling {
 
+/// What a model file says of itself; the data set is open.
+ModelDescription description_of(const TrainConfig& config);
 /// Adds what a model file says of itself (apps/inference/description.h), and after how many steps
 /// it is written: model.safetensors, and rank 0's file of a checkpoint.
 void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFile& file);

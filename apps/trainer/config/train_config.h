@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -36,6 +37,8 @@ struct TrainConfig {
   StateSettings state;
   EvaluateSettings evaluate;
 
+  /// What the model of `init` has beside its weights, for the run's own model files: metadata
+  std::map<std::string, std::string> companions;
   std::string source;  ///< the config's file, for errors
   nlohmann::json resolved;
   nlohmann::json written;  ///< as the user gave it, without defaults

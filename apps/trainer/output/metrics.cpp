@@ -92,6 +92,7 @@ void MetricsWriter::write(const MetricsLine& line) {
   if (!line.rank_wait_ms.empty()) json["rank_wait_ms"] = line.rank_wait_ms;
   for (const MetricValue& metric : line.test)
     put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
+  if (!line.sample.empty()) json["sample"] = line.sample;
   put("consensus_distance", line.consensus_distance, "consensus_distance");
   if (!line.bucket_consensus.empty()) json["consensus_distance_per_bucket"] = line.bucket_consensus;
   state_->lines.append(json.dump() + "\n");

@@ -24,6 +24,7 @@ struct MetricsLine {
   std::optional<double> bytes_sent;  ///< by all ranks, since the run's first step
   std::vector<double> rank_wait_ms;  ///< wait_ms of each rank
   std::vector<MetricValue> test;     ///< an evaluation's
+  std::string sample;                ///< how evaluate.prompt goes on, with it; empty: none
   std::optional<double> consensus_distance;
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation
 };

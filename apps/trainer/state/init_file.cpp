@@ -5,15 +5,15 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
+#include "apps/inference/companions.h"
 #include "apps/inference/description.h"
+#include "apps/inference/hugging_face.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/text/tokenizer.h"
@@ -23,6 +23,7 @@
 #include "core/registry.h"
 #include "core/safetensors.h"
 #include "core/text.h"
+#include "layers/language_model.h"
 
 namespace starling {
 namespace {
@@ -36,6 +37,13 @@ bool skipped(const InitialFile& init, const std::string& name) {
                      [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
+/// The same of a tensor of the model, whose name a file may have without its front.
+bool keeps_own(const InitialFile& init, const FileNames& names, const std::string& name) {
+  const std::string& front = names.optional_prefix;
+  return skipped(init, name) ||
+         (name.starts_with(front) && skipped(init, name.substr(front.size())));
+}
+
 /// Calls visit(name, tensor, layout) for each tensor of the model.
 template <class Visit>
 void each_tensor(Model& model, const Visit& visit) {
@@ -47,6 +55,21 @@ void each_tensor(Model& model, const Visit& visit) {
 
 /// What other tools put before every name: PyTorch's DataParallel, torch.compile, Lightning.
 constexpr std::string_view kPrefixes[] = {"module.", "_orig_mod.", "model."};
+
+std::string without_prefixes(std::string name) {
+  for (bool more = true; more;) {
+    more = false;
+    for (const std::string_view prefix : kPrefixes) {
+      if (name.starts_with(prefix)) more = !name.erase(0, prefix.size()).empty();
+    }
+  }
+  return name;
+}
+
+bool on_shapes_alone(const Model& model) {
+  return !model.parameters().empty() &&
+         model.parameters().front()->value.backend().device() == DeviceType::kMeta;
+}
 
 /// Takes those off that all of the file's tensors have, and none of the model's.
 void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model) {
@@ -74,38 +97,69 @@ void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model)
       more = true;
     }
   }
-  const bool told = !model.parameters().empty() &&
-                    model.parameters().front()->value.backend().device() == DeviceType::kMeta;
-  if (!taken.empty() && !told)
+  if (!taken.empty() && !on_shapes_alone(model))
     log::info("init: {}: the prefix '{}' of all its names is taken off", init.file, taken);
 }
 
-/// Names the file's tensors as the model does, and takes out what holds nothing of its own.
-void take_names(const InitialFile& init, SafetensorsFile& file, Model& model) {
+/// Matrices lie in a file as the model's layers have them outside, or all the other way round: a
+/// GPT-2 of plain linear layers, such as nanoGPT's, has O×I where Hugging Face's has I×O. Square
+/// ones do not show it, so all follow those that do, be they skipped or not.
+void turn_matrices(const InitialFile& init, SafetensorsFile& file, Model& model) {
   const FileNames names = model.file_names();
-  std::set<std::string> own;
-  each_tensor(model,
-              [&](const std::string& name, const Tensor&, TensorLayout) { own.insert(name); });
-  std::map<std::string, FileTensor> renamed;
-  for (auto& [name, tensor] : file.tensors) {
-    const bool left_out =
-        std::any_of(names.left_out.begin(), names.left_out.end(),
-                    [&name = name](const std::string& end) { return name.ends_with(end); });
-    const std::string longer = names.optional_prefix + name;
-    const bool bare = own.count(name) == 0 && own.count(longer) > 0;
-    if (!left_out || own.count(name) > 0) renamed[bare ? longer : name] = std::move(tensor);
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, shape] : file.left_out) {
+    for (const std::string& known : {name, without_prefixes(name)})
+      shapes[known] = shapes[names.optional_prefix + known] = shape;
   }
-  file.tensors = std::move(renamed);
-  for (const auto& [copy, original] : names.copies) {
-    const auto found = file.tensors.find(copy), of = file.tensors.find(original);
-    if (own.count(copy) > 0 || found == file.tensors.end() || of == file.tensors.end()) continue;
-    if (found->second.shape != of->second.shape || found->second.bytes != of->second.bytes)
-      fail(ExitCode::kUsage, "model file",
-           "{}: tensor {} differs from {}, and the model has one for both (model.tie is true); set "
-           "model.tie to false",
-           init.file, copy, original);
-    file.tensors.erase(found);
+  for (const auto& [name, tensor] : file.tensors) shapes[name] = tensor.shape;
+  const auto each_matrix = [&](const auto& visit) {
+    each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+      const auto found = shapes.find(name);
+      if (found == shapes.end() || tensor.shape().rank() != 2 || found->second.rank() != 2) return;
+      const Shape own = file_shape(tensor.shape(), layout);
+      visit(name, layout, found->second, own, Shape{own[1], own[0]});
+    });
+  };
+  std::string turned, straight, square;
+  each_matrix([&](const std::string& name, TensorLayout layout, const Shape& shape,
+                  const Shape& own, const Shape& other) {
+    const bool conv1d = layout == TensorLayout::kTransposed;
+    if (own == other) {
+      if (shape == own && !keeps_own(init, names, name)) square = name;
+    } else if (shape == other) {
+      turned = name;
+    } else if (shape == own && conv1d) {
+      straight = name;
+    }
+  });
+  if (turned.empty()) return;
+  bool conv1d_alone = straight.empty();
+  each_matrix([&](const std::string&, TensorLayout layout, const Shape& shape, const Shape& own,
+                  const Shape& other) {
+    if (shape == other && own != other && layout != TensorLayout::kTransposed) conv1d_alone = false;
+  });
+  if (!conv1d_alone) {
+    if (square.empty() && keeps_own(init, names, turned)) return;
+    fail(ExitCode::kUsage, "model file",
+         "{}: tensor {} is {}, needed: {}, which is the other way round, and so may square ones be "
+         "({}); transpose the file's matrices, or skip all of them",
+         init.file, turned, shapes[turned].text(),
+         Shape{shapes[turned][1], shapes[turned][0]}.text(), square.empty() ? "none here" : square);
   }
+  each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    const auto found = file.tensors.find(name);
+    if (layout != TensorLayout::kTransposed || found == file.tensors.end() ||
+        found->second.shape != tensor.shape())
+      return;
+    std::vector<std::byte> bytes(found->second.bytes.size());
+    to_file_layout(found->second.bytes.data(), tensor.shape(), layout, size_of(found->second.dtype),
+                   bytes.data());
+    found->second.bytes = std::move(bytes);
+    found->second.shape = file_shape(tensor.shape(), layout);
+  });
+  if (!on_shapes_alone(model))
+    log::info("init: {}: its linear layers' matrices are output×input, as {}; all are transposed",
+              init.file, turned);
 }
 
 void check_patterns(const InitialFile& init, std::set<std::string> names, Model& model) {
@@ -148,29 +202,32 @@ void check_shapes(const InitialFile& init, const SafetensorsFile& file, Model& m
 
 }  // namespace
 
+bool keeps_own(const InitialFile& init, const Model& model, const std::string& name) {
+  return keeps_own(init, model.file_names(), name);
+}
+
 void load_initial_file(const InitialFile& init, Model& model) {
-  std::set<std::string> names;
+  const FileNames own = model.file_names();
+  std::set<std::string> names, of_model;
+  each_tensor(model,
+              [&](const std::string& name, const Tensor&, TensorLayout) { of_model.insert(name); });
   SafetensorsFile file = read_model(init.file, [&](const std::string& name) {
-    std::string bare = name;
-    for (bool more = true; more;) {
-      more = false;
-      for (const std::string_view prefix : kPrefixes) {
-        if (bare.starts_with(prefix)) more = !bare.erase(0, prefix.size()).empty();
-      }
-    }
+    const std::string bare = without_prefixes(name);
     names.insert({name, bare});
-    return skipped(init, name) || skipped(init, bare);
+    return (holds_nothing(own, name) && of_model.count(name) == 0) || skipped(init, name) ||
+           skipped(init, bare);
   });
   take_prefixes(init, file, model);
-  take_names(init, file, model);
+  take_names(file, init.file, model);
   for (const auto& [name, tensor] : file.tensors) names.insert(name);
   check_patterns(init, std::move(names), model);
+  turn_matrices(init, file, model);
   for (auto it = file.tensors.begin(); it != file.tensors.end();)
-    it = skipped(init, it->first) ? file.tensors.erase(it) : std::next(it);
+    it = keeps_own(init, own, it->first) ? file.tensors.erase(it) : std::next(it);
   check_shapes(init, file, model);
   // In the place of what is skipped stands what the model has; on shapes alone that is no numbers.
   each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
-    if (!skipped(init, name)) return;
+    if (!keeps_own(init, own, name)) return;
     file.tensors[name] = tensor.backend().device() == DeviceType::kMeta
                              ? FileTensor{tensor.dtype(), file_shape(tensor.shape(), layout),
                                           std::vector<std::byte>(tensor.bytes())}
@@ -179,34 +236,52 @@ void load_initial_file(const InitialFile& init, Model& model) {
   load_model_tensors(file, init.file, "", model);
 }
 
-void check_initial_file(const InitialFile& init, Model& model) {
-  model.allocate(meta_backend(), DType::kFloat32);
+void check_initial_file(const InitialFile& init, Model& model, DType dtype, DType compute) {
+  model.allocate(meta_backend(), dtype, compute);
   load_initial_file(init, model);
   model.drop_memory();
 }
 
-void check_initial_tokens(const InitialFile& init, Model& model, const DatasetInfo& data) {
+std::map<std::string, std::string> check_initial_tokens(const InitialFile& init, Model& model,
+                                                        const DatasetInfo& data) {
   const std::string& table = model.parameters().front()->name;
+  if (data.task != "language_model" || keeps_own(init, model, table)) return {};
   ModelDescription ours;
   data.collate().describe(data, ours);
-  if (ours.tokenizer.empty() || skipped(init, table)) return;
   const SafetensorsFile file = read_model_metadata(init.file);
+  std::map<std::string, std::string> result;
+  if (const auto own = file.metadata.find("starling.companions"); own != file.metadata.end()) {
+    result.insert(*own);
+  } else if (const Companions beside = Companions::beside(init.file);
+             !beside.empty() && file.metadata.count(kConfigMetadata) == 0) {
+    result.emplace("starling.companions", beside.text());
+  }
   const auto own = file.metadata.find("starling.tokenizer");
-  const std::filesystem::path beside =
-      std::filesystem::path(init.file).parent_path() / "tokenizer.json";
-  std::error_code error;
   std::shared_ptr<const Tokenizer> theirs;
   std::string source = init.file;
   if (own != file.metadata.end()) {
-    if (own->second != ours.tokenizer) theirs = Tokenizer::parse(own->second, init.file);
-  } else if (std::filesystem::is_regular_file(beside, error)) {
-    theirs = Tokenizer::read(source = beside.string());
+    theirs = Tokenizer::parse(own->second, init.file);
+  } else if (const std::string beside = tokenizer_beside(init.file); !beside.empty()) {
+    theirs = Tokenizer::read(source = beside);
   }
-  if (!theirs || agree(*theirs, *Tokenizer::parse(ours.tokenizer, "data.tokenizer"))) return;
-  fail(ExitCode::kUsage, "init", {.file = source},
-       "has {} whose numbers mean other text than those of the data (data.tokenizer); needed: "
-       "texts cut by it, or \"skip\": [\"{}\"] in init",
-       counted(theirs->vocab(), "token"), table);
+  if (!theirs) return result;
+  const bool tells = !ours.tokenizer.empty();
+  if (tells && !agree(*theirs, *Tokenizer::parse(ours.tokenizer, "data.tokenizer"))) {
+    std::string tables = "\"" + table + "\"";
+    if (LanguageModel* const text = model.language_model(); text && text->head().name != table)
+      tables += ", \"" + text->head().name + "\"";
+    fail(ExitCode::kUsage, "init", {.file = source},
+         "has {} whose numbers mean other text than those of the data (data.tokenizer); needed: "
+         "texts cut by it, or \"skip\": [{}] in init",
+         counted(theirs->vocab(), "token"), tables);
+  }
+  // A folder's says more than numbers, such as what stands before a text
+  const bool as_many =
+      tells ? theirs->vocab() == Tokenizer::parse(ours.tokenizer, "data.tokenizer")->vocab()
+            : theirs->vocab() <= model.output_shape().back();
+  if (as_many && (!tells || own == file.metadata.end() || !result.empty()))
+    result.emplace("starling.tokenizer", theirs->text());
+  return result;
 }
 
 }  // namespace starling

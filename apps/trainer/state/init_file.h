@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,17 @@ struct InitialFile {
 /// Error(kUsage) in one line: a tensor that is missing, or none of the model's; all that differ in
 /// shape, with the patterns that would skip them; a pattern that matches nothing.
 void load_initial_file(const InitialFile& init, Model& model);
-/// Checks the file on shapes alone, before a run makes its output folder. The model has no memory
-/// afterwards.
-void check_initial_file(const InitialFile& init, Model& model);
-/// Error(kUsage) where tokens of the data, which is open, have other meanings than those of the
-/// model whose table of tokens is taken: as the file says, or tokenizer.json beside it.
-void check_initial_tokens(const InitialFile& init, Model& model, const DatasetInfo& data);
+/// Whether a tensor of the model keeps its own initialisation, as a pattern says.
+bool keeps_own(const InitialFile& init, const Model& model, const std::string& name);
+/// Checks the file on shapes and ranges of numbers alone, for parameters in `dtype` and arithmetic
+/// in `compute`, before a run makes its output folder. The model has no memory afterwards.
+void check_initial_file(const InitialFile& init, Model& model, DType dtype = DType::kFloat32,
+                        DType compute = DType::kFloat32);
+/// What goes on from the file to the run's own models, as metadata: what it has beside its weights
+/// (Companions), and its tokenizer where the data has none. Nothing where its table of tokens is
+/// not taken. Error(kUsage) where tokens of the data, which is open, have other meanings than its
+/// own: as the file says, or the tokenizer beside it.
+std::map<std::string, std::string> check_initial_tokens(const InitialFile& init, Model& model,
+                                                        const DatasetInfo& data);
 
 }  // namespace starling

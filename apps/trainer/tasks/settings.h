@@ -14,10 +14,12 @@
 
 namespace starling {
 
-/// Section `evaluate`: when tests come, and what they show of an image.
+/// Section `evaluate`: when tests come, what they show of an image, and what text they go on with.
 struct EvaluateSettings {
   Interval interval;
   std::vector<TestView> views;
+  std::string prompt;  ///< of a language model: what each test goes on with; empty: nothing
+  std::int64_t prompt_tokens = 64;
 };
 EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data);
 

@@ -1,0 +1,160 @@
+#include "apps/inference/companions.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+
+#include "apps/inference/description.h"
+#include "core/config.h"
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::string_view, 4> kFiles = {
+    "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja"};
+constexpr std::array kIds = {"eos_token_id", "bos_token_id", "pad_token_id"};
+constexpr std::array<std::string_view, 6> kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>",
+                                                   "<eos>",         "<|eos|>",         "[EOS]"};
+
+/// What a config.json without the key means.
+json usual_id(const std::string& type, const std::string& key) {
+  if (key == "pad_token_id") return nullptr;
+  if (type == "gpt2") return 50256;
+  return type == "llama" ? json(key == "bos_token_id" ? 1 : 2) : json();
+}
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!stream) fail(ExitCode::kUsage, "model file", {.file = path}, "cannot be read");
+  return text;
+}
+
+/// The part of a file that is an object; an empty one of what is none.
+json object_of(const std::string& text) {
+  json value = json::parse(text, nullptr, false);
+  return value.is_object() ? value : json::object();
+}
+
+/// The tokens before `Sequence` of a post_processor's template.
+void add_begin(const json& processor, std::vector<std::int32_t>& begin) {
+  if (!processor.is_object()) return;
+  const json type = processor.value("type", json());
+  if (type == "Sequence") {
+    for (const json& inner : processor.value("processors", json::array())) add_begin(inner, begin);
+  } else if (type == "TemplateProcessing") {
+    const json specials = processor.value("special_tokens", json::object());
+    for (const json& piece : processor.value("single", json::array())) {
+      if (!piece.is_object() || !piece.contains("SpecialToken")) break;
+      const json::json_pointer name("/SpecialToken/id");
+      const json special = piece.contains(name) && piece[name].is_string()
+                               ? specials.value(piece[name].get<std::string>(), json::object())
+                               : json::object();
+      for (const std::int32_t id : token_ids(special.value("ids", json()))) begin.push_back(id);
+    }
+  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+    const json first = processor.value("cls", json());
+    if (first.is_array() && first.size() == 2 && first[1].is_number_unsigned())
+      begin.push_back(first[1].get<std::int32_t>());
+  }
+}
+
+/// The special tokens of a tokenizer.json, each with `id` and `content`.
+std::vector<json> special_tokens(const json& tokenizer) {
+  std::vector<json> all;
+  for (const json& token : tokenizer.value("added_tokens", json::array())) {
+    if (token.is_object() && token.value("special", json()) == true &&
+        token.value("content", json()).is_string() &&
+        token.value("id", json()).is_number_unsigned())
+      all.push_back(token);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string special_token(const std::string& tokenizer, std::int32_t token) {
+  for (const json& one : special_tokens(object_of(tokenizer))) {
+    if (one["id"] == token) return one["content"].get<std::string>();
+  }
+  return {};
+}
+
+std::vector<std::int32_t> token_ids(const json& value) {
+  std::vector<std::int32_t> ids;
+  for (const json& id : value.is_array() ? value : json::array({value})) {
+    if (id.is_number_unsigned() && id <= INT32_MAX) ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
+}
+
+std::string Companions::text() const { return json{{"files", files}, {"ids", ids}}.dump(); }
+
+Companions Companions::parse(const std::string& text, const std::string& place) {
+  const json value = parse_json(text, place);
+  try {
+    Companions result{value.at("files"), value.at("ids")};
+    const auto known = [](const auto& file) {  // they are written to a folder by these names
+      return std::find(kFiles.begin(), kFiles.end(), file.first) != kFiles.end();
+    };
+    if (std::all_of(result.files.begin(), result.files.end(), known)) return result;
+  } catch (const json::exception&) {  // told with the rest
+  }
+  fail(ExitCode::kUsage, "model file", "{}: starling.companions: needed: {}", place,
+       R"({"files": {NAME: text}, "ids": {"eos_token_id": …}})");
+}
+
+Companions Companions::beside(const std::string& model_file) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(model_file).parent_path();
+  std::error_code error;
+  Companions result;
+  const std::string path = (folder / "config.json").string();
+  if (!fs::is_regular_file(path, error)) return result;
+  const json config = read_json_file(path);
+  if (!config.is_object() || !config.contains("model_type")) return result;
+  const std::string type =
+      config["model_type"].is_string() ? config["model_type"].get<std::string>() : "";
+  for (const char* key : kIds)
+    result.ids[key] = config.contains(key) ? config[key] : usual_id(type, key);
+  for (const std::string_view name : kFiles) {
+    const std::string file = (folder / name).string();
+    if (!fs::is_regular_file(file, error)) continue;
+    std::string text = text_of_file(file);
+    if (name.ends_with(".json")) (void)parse_json(text, file);
+    result.files.emplace(name, std::move(text));
+  }
+  return result;
+}
+
+TextBounds text_bounds(const ModelDescription& description) {
+  TextBounds bounds;
+  if (!description.companions.empty()) {
+    const Companions own = Companions::parse(description.companions, "the model file");
+    const auto generation = own.files.find("generation_config.json");
+    if (generation != own.files.end())
+      bounds.ends = token_ids(object_of(generation->second).value("eos_token_id", json()));
+    if (bounds.ends.empty() && own.ids.is_object())
+      bounds.ends = token_ids(own.ids.value("eos_token_id", json()));
+  }
+  const json tokenizer = object_of(description.tokenizer);  // `bytes` has neither
+  add_begin(tokenizer.value("post_processor", json()), bounds.begin);
+  if (!bounds.ends.empty()) return bounds;
+  for (const json& token : special_tokens(tokenizer)) {
+    if (std::find(kEnds.begin(), kEnds.end(), token["content"].get<std::string>()) == kEnds.end())
+      continue;
+    bounds.ends = token_ids(token["id"]);
+    break;
+  }
+  return bounds;
+}
+
+}  // namespace starling

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace starling {
+
+struct ModelDescription;
+
+/// What a folder of Hugging Face's has beside a model's weights and tokenizer. A model file keeps
+/// it as its metadata starling.companions, from `init` to the export.
+struct Companions {
+  /// By name: tokenizer_config.json, special_tokens_map.json, generation_config.json,
+  /// chat_template.jinja, as they are
+  std::map<std::string, std::string> files;
+  /// Of config.json: eos_token_id, bos_token_id and pad_token_id, numbers or lists of such; null:
+  /// nothing is known of them
+  nlohmann::json ids;
+
+  bool empty() const { return files.empty() && ids.is_null(); }
+  std::string text() const;
+  /// What text() gave; Error(kUsage) names `place`.
+  static Companions parse(const std::string& text, const std::string& place);
+  /// Of the folder that a model file lies in, whose config.json is of Hugging Face's form; nothing
+  /// of another.
+  static Companions beside(const std::string& model_file);
+};
+
+/// What stands before a prompt, and what ends a text.
+struct TextBounds {
+  std::vector<std::int32_t> begin, ends;
+};
+/// `begin`: what the tokenizer's post_processor puts before a text. `ends`: the eos tokens of
+/// generation_config.json or, where it has none, of config.json; of a model whose folder names none
+/// the tokenizer's special token of such a name: <|endoftext|>, <|end_of_text|>, </s>, <eos>,
+/// <|eos|>, [EOS].
+TextBounds text_bounds(const ModelDescription& description);
+
+/// What a special token of a tokenizer (Tokenizer::text()) is written as; empty: it has none such.
+std::string special_token(const std::string& tokenizer, std::int32_t token);
+
+/// A number or a list of numbers; empty where it is neither.
+std::vector<std::int32_t> token_ids(const nlohmann::json& value);
+
+}  // namespace starling
