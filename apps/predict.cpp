@@ -388,9 +388,8 @@ int run_predict(int argc, char** argv) {
       app.add_option("--tokens", options.generate.tokens, "how many tokens it adds at most")
           ->check(whole_in(1, 1 << 30))
           ->capture_default_str(),
-      app.add_option("--stop", options.generate.stop,
-                     "a text before which it ends; may be given again")
-          ->allow_extra_args(false),
+      add_list(app, "--stop", options.generate.stop,
+               "a text before which it ends; may be given again"),
       app.add_flag("--ignore-eos", options.generate.ignore_eos,
                    "go on behind a token that ends texts, such as <|endoftext|>"),
       app.add_option("--samples", options.samples,

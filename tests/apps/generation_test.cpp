@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "layers/functions.h"
+#include "layers/language_model.h"
 #include "layers/layer.h"
 #include "tests/support/errors.h"
 
@@ -202,6 +204,39 @@ TEST_CASE("generation: any causal model goes on with a text, ends it, and stops"
       error_of(ExitCode::kUsage,
                [&] { generate(model, backend, nullptr, {}, prompt, {.stop = {"a"}}, {}); }),
       "stop: is a text, and the model has no tokenizer"));
+  model.drop_memory();
+}
+
+/// A body that knows nothing of caches: what a window's vectors sum up to.
+class SumOfVectors final : public Layer {
+ protected:
+  Shape build(const Shape& input) override {
+    table_ = &add_parameter("wte.weight", {kWords, 8}, Init::normal(1.0));
+    return {input[0], 8};
+  }
+  Variable compute(const Variable& tokens, Pass& pass) override {
+    return functions::cumsum(functions::embedding(tokens.value(), *table_, pass), 1, pass);
+  }
+
+ private:
+  Parameter* table_ = nullptr;
+};
+
+TEST_CASE("generation: a language model without a cache sees its whole window") {
+  CpuBackend backend(1);
+  Model model(std::make_unique<LanguageModel>(
+                  LanguageModel::Settings{.vocab = kWords, .context = 6, .tie = true}, "body",
+                  std::make_unique<SumOfVectors>()),
+              Shape{6});
+  model.allocate(backend, DType::kFloat64);
+  model.initialise(3);
+  TextContext text(model, backend);
+  std::vector<std::int32_t> window;
+  for (std::int32_t step = 0; step < 20; ++step) {
+    const std::int32_t token = step * step % static_cast<std::int32_t>(kWords);
+    grow(window, token, 6);
+    check_close(text.after({&token, 1}), last_logits(model, backend, window));
+  }
   model.drop_memory();
 }
 
