@@ -70,7 +70,7 @@ check "no subcommand" 2 'subcommand' "$topo"
 check "JSON and SVG at once" 2 'json' "$topo" show ring -n 4 --json --svg picture.svg
 echo mine >mine.txt
 check "a file of another kind" 2 "svg mine.txt: the file is there already and holds no topology's picture" "$topo" show ring -n 4 --svg mine.txt
-check "a picture takes the place of one" 0 "" "$topo" show ring -n 4 --svg picture.svg
+verify "a picture takes the place of one" "$topo" show ring -n 4 --svg picture.svg
 check "figures, too" 2 "output mine.txt: the file is there already and holds no measured network" ranks 2 "$topo" measure --seconds 0.1 --output mine.txt
 verify "it stays" grep -qx mine mine.txt
 check "an SVG that cannot be opened" 5 'no/such' "$topo" show ring -n 4 --svg no/such/picture.svg
