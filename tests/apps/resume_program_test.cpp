@@ -334,7 +334,7 @@ same a b
   program.play(R"table(
 copy net.json kept.json
 0 1 | the best checkpoint's | "test_accuracy" | --evaluate a/checkpoints/best/model.safetensors
-2 1 | a checkpoint is no model file | rank-0\.safetensors does not say | --evaluate a/checkpoints/best/rank-0.safetensors
+2 1 | a checkpoint is no model file | rank-0\.safetensors: is one rank.s part of a checkpoint | --evaluate a/checkpoints/best/rank-0.safetensors
 2 1 | nor is a folder that holds none | has no model\.safetensors | --evaluate a/checkpoints
 2 1 | a file that holds something else is left alone | --confusion net.json: the file is there already and holds no confusion table; name another one | --evaluate a --confusion net.json
 alike net.json kept.json
