@@ -48,6 +48,18 @@ struct RuleGroup {
   std::int64_t until_step = std::numeric_limits<std::int64_t>::max();
 };
 
+/// The norm of a step's gradients as the updates took them: of the mean over ranks under
+/// all-reduce, else this rank's; before clipping. Known where a norm is measured anyway, on CPUs in
+/// every step that asks.
+struct GradientRecord {
+  bool wanted = false;     ///< of the step that begins
+  std::int64_t step = -1;  ///< StepInfo::step that the rest is of
+  Tensor squares;          ///< fp64, on the device: sums of squares, which together are the whole
+  double scale = 1.0;      ///< what the norm of those is multiplied by
+  /// The step's norm; none where it is not known. Waits for the device.
+  std::optional<double> norm(std::int64_t of_step) const;
+};
+
 /// What an algorithm works on; all outlive it.
 struct AlgorithmSite {
   Backend& backend;
@@ -72,6 +84,7 @@ struct AlgorithmSite {
   /// Called behind each update of a bucket's parameters by the run's rule, on the update stream:
   /// changes them before anybody is sent them.
   std::function<void(int bucket)> after_update = {};
+  GradientRecord* gradients = nullptr;  ///< where the run asks for norms
 };
 
 /// One step's numbers, the same on all ranks.

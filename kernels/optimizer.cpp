@@ -39,6 +39,7 @@ void OptimizerRule::issue(Backend& backend, const UpdateArgs& args) const {
   part.received.clear();
   part.weights.clear();
   part.encoded = {};
+  part.squares = {};
   if (args.control) {  // the clip factor was applied; whether the step counts was not
     part.control = layers.matrix_control;
     backend.copy(args.control.slice(1, Shape{1}), part.control.slice(1, Shape{1}));
@@ -178,6 +179,9 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
   require(
       !args.control || (args.control.dtype() == DType::kFloat64 && args.control.elements() == 2),
       "update", "control must be two fp64 numbers");
+  require(
+      !args.squares || (args.squares.dtype() == DType::kFloat64 && args.squares.elements() == 1),
+      "update", "the squares' sum must be one fp64 number");
   require(!args.low || (is_low_precision(args.low.dtype()) && args.low.elements() == n), "update",
           "the low-precision copy must be {} elements of bf16 or fp16", n);
   if (rule.facts().measures_layers) {

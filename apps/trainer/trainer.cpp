@@ -199,6 +199,7 @@ void Trainer::open_part(std::size_t k) {
       lookahead_->after_update(static_cast<std::size_t>(bucket), step_ + 1, length_.total_steps);
     };
   }
+  gradients_ = {};
   algorithm_ = make_algorithm(plan, {.backend = backend_,
                                      .transport = transport_,
                                      .mixer = *mixer_,
@@ -211,7 +212,8 @@ void Trainer::open_part(std::size_t k) {
                                      .check_overflow = scaler_ != nullptr,
                                      .start_at_begin = graphs_.start_at_begin(),
                                      .groups = rule_groups(config_, length_, first),
-                                     .after_update = std::move(after_update)});
+                                     .after_update = std::move(after_update),
+                                     .gradients = &gradients_});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_,
                                                  config_.optimizer.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
@@ -359,6 +361,12 @@ double Trainer::rate(std::int64_t step) const {
               : config_.sync.lr_scale);
 }
 
+std::optional<double> Trainer::gradient_norm() const {
+  // A graph's launches measure again what the captured step did, and note nothing.
+  const bool noted_once = backend_.device() != DeviceType::kCpu && !scaler_ && gradients_.squares;
+  return gradients_.norm(noted_once ? gradients_.step : step_ - 1 - part(part_).first);
+}
+
 void Trainer::issue_step() {
   const TraceSpan span("step", std::to_string(step_ + 1));
   FlightRecorder::instance().note(FlightEvent::kStep, {.step = step_});
@@ -380,6 +388,8 @@ void Trainer::issue_step() {
                 .lr = lr_,
                 .largest_lr = largest_lr_};
   if (graphs_.start_at_begin()) settle_scale(info);
+  gradients_.wanted =
+      (step_ + 1) % config_.output.log_every == 0 || step_ + 1 == length_.total_steps;
   for (std::int64_t index = 0; index < config_.length.accumulate; ++index) {
     const MicroBatch micro{index, index == 0, index + 1 == config_.length.accumulate};
     loader_->advance();

@@ -90,6 +90,8 @@ class Trainer {
   }
   double take_data_wait_seconds() { return loader_->take_wait_seconds(); }
   LossRecord& losses() { return losses_; }
+  /// Of the last step's gradients, before clipping (GradientRecord); none where it is not known.
+  std::optional<double> gradient_norm() const;
   /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
   LossScaler* loss_scaler() { return scaler_.get(); }
   const StepGraphs& graphs() const { return graphs_; }
@@ -168,6 +170,7 @@ class Trainer {
   Tape tape_;
   StepGraphs graphs_;
   LossRecord losses_;
+  GradientRecord gradients_;
   std::unique_ptr<NormSums> norm_sums_;  ///< sync.batch_norm sync, with several ranks
   std::unique_ptr<LossScaler> scaler_;   ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;

@@ -48,6 +48,7 @@ enum Field : std::size_t {
   kDataWait,
   kDivergedStep,
   kScaleStep,
+  kGradientNorm,  // below 0: not known
   kFields
 };
 
@@ -244,6 +245,8 @@ void TrainingRun::post_metrics() {
   mine[kDataWait] = data_wait_seconds_;
   mine[kDivergedStep] = static_cast<double>(losses().diverged_step());
   mine[kScaleStep] = static_cast<double>(scale_diverged_step());
+  const double norm = trainer_.gradient_norm().value_or(-1.0);
+  mine[kGradientNorm] = std::isfinite(norm) ? norm : -1.0;
   metrics_sum_.start(values, step());
   posted_ = {};
   posted_.step = step();
@@ -264,6 +267,8 @@ void TrainingRun::emit_metrics() {
   double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0,
          diverged = -1.0, overflowed = -1.0;
   double slowest = -1.0, fastest = std::numeric_limits<double>::infinity();
+  double norms = 0.0, largest_norm = 0.0;
+  bool norms_known = true;
   std::int64_t slowest_rank = 0;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
     const double* field = values.data() + kFields * rank;
@@ -274,6 +279,9 @@ void TrainingRun::emit_metrics() {
     if (transport_.size() > 1 && transport_.size() <= kMostRanksNamed)
       posted_.rank_wait_ms.push_back(1e3 * field[kWait] / static_cast<double>(posted_steps_));
     data_wait = std::max(data_wait, field[kDataWait]);
+    norms_known = norms_known && field[kGradientNorm] >= 0.0;
+    norms += field[kGradientNorm];
+    largest_norm = std::max(largest_norm, field[kGradientNorm]);
     const double own = std::max(field[kSeconds] - field[kWait], 0.0);
     if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
     slowest = std::max(slowest, own);
@@ -287,6 +295,10 @@ void TrainingRun::emit_metrics() {
     report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
   const auto steps = static_cast<double>(posted_steps_);
   posted_.loss = loss_sum / std::max(loss_count, 1.0);
+  if (norms_known) {
+    posted_.grad_norm = norms / transport_.size();
+    posted_.grad_norm_max = largest_norm;
+  }
   posted_.step_ms = 1e3 * seconds / steps;
   posted_.wait_ms = 1e3 * wait / steps;
   posted_.data_wait_ms = 1e3 * data_wait / steps;

@@ -1,13 +1,22 @@
 #include "comm/algorithms/gradient_norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 #include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
 
 namespace starling {
+
+std::optional<double> GradientRecord::norm(std::int64_t of_step) const {
+  if (step != of_step) return std::nullopt;
+  std::vector<double> sums(static_cast<std::size_t>(squares.elements()));
+  squares.backend().copy_to_host(squares, sums.data());
+  return scale * std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+}
 
 GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets)
     : backend_(backend), buckets_(buckets) {

@@ -23,6 +23,7 @@ class GradientNorm {
   /// last. `scale` is what they will be multiplied by.
   void control(int begin, int end, double scale, double clip, bool check_finite,
                const Tensor& control);
+  const Tensor& totals() const { return totals_; }
 
  private:
   Backend& backend_;

@@ -29,6 +29,16 @@ Updater::Updater(const AlgorithmSite& site, double gradient_share, bool by_rule)
     no_decay_ = Tensor(site.backend, Shape{most / kDecayBlock}, DType::kUInt8);
     site.backend.fill(no_decay_, 0.0);
   }
+  std::int64_t parts = 0;
+  for (const Bucket& bucket : site.buckets) {
+    first_part_.push_back(parts);
+    parts += static_cast<std::int64_t>(std::max<std::size_t>(bucket.runs.size(), 1));
+  }
+  if (site.gradients && !needs_all_gradients() && !clips_buckets() &&
+      site.backend.device() == DeviceType::kCpu) {
+    squares_ = Tensor(site.backend, Shape{parts}, DType::kFloat64);
+    site.backend.fill(squares_, 0.0);
+  }
   if (needs_all_gradients()) global_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (clips_buckets()) of_bucket_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (!site.check_overflow) return;
@@ -68,6 +78,7 @@ Tensor Updater::decay_of(const Bucket& bucket, std::int64_t elements) {
 void Updater::measure_all(const StepInfo& info) {
   const int buckets = static_cast<int>(site_.buckets.size());
   norm_.measure(0, buckets);
+  note_squares(norm_.totals(), info);
   norm_.control(0, buckets, scale(info), clips_globally() ? site_.clip.norm : 0.0,
                 site_.check_overflow, global_);
   skip_is_known_ = false;
@@ -87,10 +98,25 @@ Tensor Updater::control_of(int bucket, const StepInfo& info) {
   // Every bucket's squares are known already where an overflow was looked for, and one bucket's
   // overflow skips them all.
   if (!site_.check_overflow) norm_.measure(bucket, bucket + 1);
+  note_squares(norm_.totals(), info);
   norm_.control(bucket, bucket + 1, scale(info), site_.clip.norm, false, of_bucket_);
   if (site_.check_overflow)
     site_.backend.copy(global_.slice(1, Shape{1}), of_bucket_.slice(1, Shape{1}));
   return of_bucket_;
+}
+
+void Updater::note_squares(const Tensor& squares, const StepInfo& info) {
+  if (!site_.gradients) return;
+  site_.gradients->squares = squares;
+  site_.gradients->scale = scale(info);
+  site_.gradients->step = info.step;
+}
+
+Tensor Updater::squares_of(int bucket, std::size_t run, const StepInfo& info) {
+  if (!squares_ || !site_.gradients->wanted) return {};
+  note_squares(squares_, info);
+  return squares_.slice(
+      first_part_[static_cast<std::size_t>(bucket)] + static_cast<std::int64_t>(run), Shape{1});
 }
 
 void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const UpdateWork& work) {
@@ -125,12 +151,19 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
     return layers_.empty() || work.rule ? UpdateLayers()
                                         : layers_[static_cast<std::size_t>(bucket)][run];
   };
+  const auto squares = [&](std::size_t run) {
+    return work.gradient ? Tensor() : squares_of(bucket, run, info);
+  };
+  args.squares = {};
   if (work.rule || b.runs.empty()) {
     args.layers = layers_of(0);
+    args.squares = squares(0);
     run_update(backend, work.rule ? *work.rule : site_.rule, args);
   } else {
-    for (std::size_t run = 0; run < b.runs.size(); ++run)
+    for (std::size_t run = 0; run < b.runs.size(); ++run) {
+      args.squares = squares(run);
       update_run(b.runs[run], layers_of(run), info);
+    }
   }
   args.received.clear();  // may be other ranks' memory
   args.gradient = {};     // whose memory may be another bucket's next

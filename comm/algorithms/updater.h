@@ -79,6 +79,10 @@ class Updater {
   Tensor decay_of(const Bucket& bucket, std::int64_t elements);
   /// Does what args_ says, for one group's part of the bucket.
   void update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info);
+  /// Notes where the sums of squares of this step's gradients are.
+  void note_squares(const Tensor& squares, const StepInfo& info);
+  /// The place for those of a bucket's part, where updates are to make them.
+  Tensor squares_of(int bucket, std::size_t run, const StepInfo& info);
 
   AlgorithmSite site_;
   double gradient_share_;
@@ -92,8 +96,10 @@ class Updater {
   UpdateArgs args_;
   /// Tables by bucket and run (one where it has none); empty where the rule measures none
   std::vector<std::vector<UpdateLayers>> layers_;
-  Tensor no_decay_;                 ///< of states that have their own size
-  std::vector<std::string> names_;  ///< "bucket 3", for the timeline
+  Tensor no_decay_;                       ///< of states that have their own size
+  std::vector<std::string> names_;        ///< "bucket 3", for the timeline
+  std::vector<std::int64_t> first_part_;  ///< of each bucket, in `squares_`
+  Tensor squares_;                        ///< fp64, one for each part of a bucket
 };
 
 }  // namespace starling

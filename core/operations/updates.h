@@ -95,6 +95,9 @@ struct UpdateArgs {
   /// Optional, fp64 [2] on the device: {factor, skip}, see GradientControl
   Tensor control;
   Tensor low;  ///< optional, bf16 or fp16: receives x_out
+  /// Optional, fp64 [1], of a CPU's update: becomes the sum of the gradient's squares as it lies
+  /// there, neither scaled nor clipped
+  Tensor squares;
   /// uint8, one entry per 32 elements: kDecays where weight decay applies
   Tensor decay;
   UpdateLayers layers;    ///< for a rule that measures layers; otherwise not looked at
@@ -109,7 +112,7 @@ struct Update {
   Accesses accesses() const {
     Accesses result = Accesses()
                           .read({args.x, args.gradient, args.control, args.decay})
-                          .write({args.x_out, args.low});
+                          .write({args.x_out, args.low, args.squares});
     for (const Tensor& state : args.states) result.change({state});
     for (const Tensor& received : args.received) result.read({received});
     if (args.layers.owner) {

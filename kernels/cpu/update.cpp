@@ -193,9 +193,20 @@ void ask_for(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, 
   }
 }
 
+/// A multiple of 32 numbers.
+template <class T>
+double sum_of_squares(const T* numbers, std::int64_t count) {
+  using Function = double (*)(const T*, std::int64_t);
+  static const Function function =
+      select_isa<Function>(detected_isa(), &scalar::sum_of_squares<T>, &avx2::sum_of_squares<T>,
+                           &avx512::sum_of_squares<T>);
+  return function(numbers, count);
+}
+
+/// `squares`: of each piece of the whole, where they are asked for.
 template <class T>
 void run_pieces(const CpuStep<T>& step, const UpdateArgs& args, const Whole<T>& whole,
-                std::int64_t begin, std::int64_t end) {
+                std::int64_t begin, std::int64_t end, std::vector<double>& squares) {
   alignas(64) T sum[kPiece], streamed[kPiece];
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
@@ -203,6 +214,10 @@ void run_pieces(const CpuStep<T>& step, const UpdateArgs& args, const Whole<T>& 
     if (!whole.messages.empty() && !whole.skip)
       ask_for(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
     if (whole.sums) add_up(args, whole, first, last, sum);
+    // Here the update finds it in the cache.
+    if (!squares.empty())
+      squares[static_cast<std::size_t>(first / kPiece)] =
+          sum_of_squares(whole.span.gradient + first, last - first);
     update_piece<T>(step, args, whole, first, last, whole.sums ? sum : nullptr, out);
     if (args.low && args.low.dtype() == DType::kBFloat16) {
       round_piece(out, args.low.data<BFloat16>() + first, last - first);
@@ -278,11 +293,17 @@ void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule&
   Whole<T> whole = whole_of(step, args);
   whole.decoder = &decoder;
   if (step.measure && !whole.skip) measure_layers(threads, step, args, whole);
-  const bool pieces = args.low || whole.stream || whole.sums;
+  static_assert(kGrain == kPiece);  // so that threads share no piece
+  std::vector<double> squares(
+      args.squares ? static_cast<std::size_t>((args.x.elements() + kPiece - 1) / kPiece) : 0);
+  const bool pieces = args.low || whole.stream || whole.sums || !squares.empty();
   threads.parallel_for(args.x.elements(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    if (pieces) return run_pieces(step, args, whole, begin, end);
+    if (pieces) return run_pieces(step, args, whole, begin, end, squares);
     update_piece<T>(step, args, whole, begin, end, nullptr, whole.span.x_out + begin);
   });
+  if (!args.squares) return;
+  double& sum = args.squares.data<double>()[0] = 0.0;
+  for (const double piece : squares) sum += piece;
 }
 
 }  // namespace

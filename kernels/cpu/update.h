@@ -23,13 +23,13 @@ void update(const Threads& threads, const Decoders& decoders, const OptimizerRul
 }  // namespace starling::cpu
 
 /// The loops of the built-in rules, one copy per instruction set: kernels/cpu/update_isa.cpp.
-STARLING_DECLARE_PER_ISA(template <class Step>
-                         void update_span(const Step& step,
-                                          const UpdateSpan<typename Step::Real>& span);
-                         template <class Step>
-                         void measure_span(const Step& step,
-                                           const UpdateSpan<typename Step::Real>& span,
-                                           double* squares);)
+STARLING_DECLARE_PER_ISA(
+    template <class Step>
+    void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span);
+    template <class Step>
+    void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
+                      double* squares);
+    template <class T> double sum_of_squares(const T* numbers, std::int64_t count);)
 
 namespace starling::cpu {
 

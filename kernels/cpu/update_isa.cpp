@@ -20,6 +20,24 @@ void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
   detail::measure_span(step, span, squares);
 }
 
+/// In sixteen sums, so that many are added at a time, and in one order everywhere.
+template <class T>
+double sum_of_squares(const T* numbers, std::int64_t count) {
+  constexpr std::int64_t kLanes = 16;
+  double lanes[kLanes] = {};
+  for (std::int64_t i = 0; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t k = 0; k < kLanes; ++k) {
+      const auto number = static_cast<double>(numbers[i + k]);
+      lanes[k] += number * number;
+    }
+  }
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+template double sum_of_squares(const float*, std::int64_t);
+template double sum_of_squares(const double*, std::int64_t);
+
 /// A step's loops, by their addresses: so they are compiled here, of every step that a built-in
 /// rule makes.
 template <class Step>

@@ -76,6 +76,8 @@ void MetricsWriter::write(const MetricsLine& line) {
   };
   put("loss", line.loss, "loss");
   put("lr", line.lr, "learning_rate");
+  put("grad_norm", line.grad_norm, "grad_norm");
+  put("grad_norm_max", line.grad_norm_max, "grad_norm_max");
   // the second is what it was called
   for (const char* key : {"samples_per_second", "images_per_second"})
     put(key, line.samples_per_second, key);

@@ -16,6 +16,7 @@ struct MetricsLine {
   std::int64_t step = 0;
   double epoch = 0.0;
   std::optional<double> loss, lr, samples_per_second, step_ms, wait_ms, data_wait_ms;
+  std::optional<double> grad_norm, grad_norm_max;  ///< mean and largest of the ranks'
   std::optional<double> tokens_per_second, model_flop_utilization;  ///< of a language model
   /// Rank that worked longest, of several; waits for others not counted
   std::optional<std::int64_t> slowest_rank;

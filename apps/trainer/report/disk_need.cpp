@@ -33,7 +33,8 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
   for (const Parameter* parameter : config.model->parameters())
     parameters += bytes_of(parameter->shape.elements(), dtype);
   for (const ModelBuffer* buffer : config.model->buffers())
-    buffers += bytes_of(buffer->shape.elements(), is_floating(buffer->dtype) ? dtype : buffer->dtype);
+    buffers +=
+        bytes_of(buffer->shape.elements(), is_floating(buffer->dtype) ? dtype : buffer->dtype);
   std::int64_t elements = 0;
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, dtype, config.sync.bucket_bytes);
@@ -73,13 +74,12 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
 
 std::string disk_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const DiskNeed need = disk_need(config, site, trace);
-  return fmt::format("disk: {} a checkpoint{}, {} with the {} that are kept{} and the model, {} at "
-                     "most while one is written\n",
-                     size_text(need.checkpoint),
-                     site.ranks > 1 ? fmt::format(" of {} ranks", site.ranks) : "",
-                     size_text(need.kept), kept_checkpoints(config, site),
-                     need.best > 0.0 ? ", the best" : "",
-                     size_text(need.most));
+  return fmt::format(
+      "disk: {} a checkpoint{}, {} with the {} that are kept{} and the model, {} at "
+      "most while one is written\n",
+      size_text(need.checkpoint), site.ranks > 1 ? fmt::format(" of {} ranks", site.ranks) : "",
+      size_text(need.kept), kept_checkpoints(config, site), need.best > 0.0 ? ", the best" : "",
+      size_text(need.most));
 }
 
 }  // namespace starling
