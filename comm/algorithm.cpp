@@ -106,14 +106,15 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   refuse_others_keys(algorithms(), section, type);
   section.finish();
   if (!plan.make)
-    section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
+    section.error("type", "{} gives a plan without `make`, so nothing can be made of it",
+                  algorithms().whose(type));
   std::set<std::string> names;
   for (const KeptState& state : plan.states) {
     if (state.name.empty() || !names.insert(state.name).second)
       section.error("type",
                     "{} keeps states of which two are named '{}', or one has no name; checkpoints "
                     "tell them apart by it",
-                    type, state.name);
+                    algorithms().whose(type), state.name);
   }
   return plan;
 }
@@ -165,10 +166,10 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
   whole.ranks_per_node = plan.needs.ranks_per_node;
   whole.period = plan.steps.period;
   std::unique_ptr<Algorithm> made =
-      named("algorithm", plan.label(), [&] { return plan.make(whole); });
+      named("algorithm", algorithms().whose(plan.name), [&] { return plan.make(whole); });
   if (!made)
     fail(ExitCode::kUsage, "algorithm", "the plan of {} makes null; `make` must give an Algorithm",
-         plan.label());
+         algorithms().whose(plan.name));
   return made;
 }
 

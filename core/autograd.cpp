@@ -51,7 +51,15 @@ T& at(std::vector<T>& items, int i, std::string_view what) {
 Gradients::Gradients(Tape& tape, detail::Node& node, bool output_is_one)
     : tape_(&tape), backend_(&tape.backend()), node_(&node), output_is_one_(output_is_one) {}
 
+bool Gradients::has(int i) const { return !at(node_->outputs, i, "output")->terms.empty(); }
+
+bool Gradients::output_is_one() const {
+  node_->asked = true;
+  return output_is_one_;
+}
+
 const std::vector<Tensor>& Gradients::terms(int i) const {
+  node_->asked = true;
   return at(node_->outputs, i, "output")->terms;
 }
 
@@ -62,6 +70,7 @@ const Tensor& Gradients::output(int i) const {
 }
 
 std::vector<Tensor> Gradients::take_terms(int i) {
+  node_->asked = true;
   return std::exchange(at(node_->outputs, i, "output")->terms, {});
 }
 
@@ -76,12 +85,14 @@ void Gradients::set(int i, Tensor gradient) {
          "that of input {} is {} {}, and the input is {} {}; they must be alike", i,
          gradient.shape().text(), name_of(gradient.dtype()), of->shape.text(), name_of(of->dtype));
   }
+  node_->answered = true;
   of->add(std::move(gradient));
 }
 
 Gradients::Target Gradients::parameter(int j, const std::shared_ptr<Tensor>& early) {
   Parameter* const parameter = at(node_->parameters, j, "parameter");
   if (!parameter || !parameter->trainable) return {};
+  node_->answered = true;
   tape_->give_memory(*parameter);
   tape_->branches_.join(*parameter);  // an earlier use
   Tape::Use& use = tape_->use(*parameter);
@@ -280,10 +291,15 @@ void Tape::run(detail::Node& node, bool output_is_one) {
   const TraceSpan span("backward", node.name);
   Gradients gradients(*this, node, output_is_one);
   const auto where = [&] {
-    return fmt::format("{} (backward of {})", shown(node.layer), node.name);
+    constexpr std::size_t kLongest = 200;  // with a plug-in's path
+    return fmt::format("{} (backward of {})", shown(node.layer, kLongest), node.name);
   };
   try {
     node.backward(gradients);
+    if (node.answered && !node.asked)
+      fail(ExitCode::kUsage, "gradient",
+           "that of the output is not looked at; by it, Gradients::output(), what is handed on is "
+           "to be multiplied");
   } catch (const Error& error) {
     // Errors of a layer's own code: only it asks a tensor for what it has not, and hands gradients
     // over.

@@ -119,12 +119,13 @@ class LazyValue {
 };
 
 /// What a node's backward function sees: the gradients of its outputs, and where to put those of
-/// its inputs and parameters. An output, input or parameter that the node has not is Error(kUsage).
+/// its inputs and parameters. An output, input or parameter that the node has not is Error(kUsage),
+/// and so is a function that hands on gradients and has looked at none of an output.
 class Gradients {
  public:
   Backend& backend() const { return *backend_; }
   /// Whether output i has a gradient. Of a node's outputs one has, at least.
-  bool has(int i) const { return !terms(i).empty(); }
+  bool has(int i) const;
   /// The gradient of output i, one tensor; Error(kUsage) where it has none.
   const Tensor& output(int i = 0) const;
   /// The terms whose sum is the gradient of output i: none if it has no gradient, and more than one
@@ -132,7 +133,7 @@ class Gradients {
   const std::vector<Tensor>& terms(int i = 0) const;
   /// Whether the gradient of the first output is the plain 1 that backward() starts from: a scalar
   /// to be multiplied with may be left out.
-  bool output_is_one() const { return output_is_one_; }
+  bool output_is_one() const;
   /// Takes the terms over (so that their memory may be reused in place where exclusive()).
   std::vector<Tensor> take_terms(int i = 0);
 
@@ -180,6 +181,8 @@ struct Node {
   std::vector<Parameter*> parameters;  ///< null: there is none
   BackwardFunction backward;
   bool recomputed = false;  ///< other nodes make its gradients
+  bool asked = false;       ///< its backward function looked at a gradient of an output
+  bool answered = false;    ///< and handed on one of an input or a parameter
 };
 }  // namespace detail
 

@@ -62,6 +62,12 @@ class Registry {
     return result;
   }
   const std::string& summary(const std::string& name) const { return entries_.at(name).summary; }
+  /// "x", or "x of ./libmine.so" where a plug-in added it: as errors name what it makes.
+  std::string whose(const std::string& name) const {
+    const auto it = entries_.find(name);
+    return it == entries_.end() || it->second.plugin.empty() ? name
+                                                             : name + " of " + it->second.plugin;
+  }
   /// `where` is the config's key path, for the error of an unknown name.
   Base make(const std::string& name, std::string_view where, Args... args) const {
     const auto it = entries_.find(name);

@@ -50,7 +50,7 @@ class Votes {
 /// The batch's outputs; of several views their weighted mean, in the format of losses.
 TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader,
                       Pass& pass) {
-  TaskOutput output = named("task", "", [&] { return task.predict(model, first, pass); });
+  TaskOutput output = named("task", task.name(), [&] { return task.predict(model, first, pass); });
   const std::vector<TestView>& views = loader.views();
   if (views.size() == 1) return output;
   const Tensor of_first = output.outputs.value();

@@ -181,7 +181,10 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
     const SafetensorsFile model = read_described(file, false);
     if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
   }
-  named("data", "open()", [&] { config.data.dataset->open(); });
+  const auto opened = [&] {
+    return datasets().whose(config.resolved["data"].value("type", "")) + ": open()";
+  };
+  named("data", opened, [&] { config.data.dataset->open(); });
   config.data.info = config.data.dataset->info();
   for (const std::string& name : config.data.info.class_names) {
     if (!is_utf8(name))
@@ -469,7 +472,7 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
       std::move(messages), {backend, config.sync.timeout_s, config.sync.max_ctas, own_cores});
   if (!made)
     fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
-         config.sync.transport.name);
+         transports().whose(config.sync.transport.name));
   return made;
 }
 

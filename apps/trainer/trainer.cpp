@@ -349,10 +349,12 @@ double Trainer::rate(std::int64_t step) const {
   const Part of = part(part_of(step));
   const double batch = std::pow(length_.batch_ratio(step), config_.state.elastic.lr_power);
   const std::int64_t planned = length_.planned_step(step);
-  const double lr = named("schedule", "", [&] { return schedule_->lr(planned); });
+  const auto whose = [&] {
+    return schedules().whose(config_.resolved["schedule"].value("type", ""));
+  };
+  const double lr = named("schedule", whose, [&] { return schedule_->lr(planned); });
   if (!std::isfinite(lr) || lr < 0.0) {
-    fail(ExitCode::kUsage, "schedule",
-         {.key = config_.resolved["schedule"].value("type", ""), .step = step},
+    fail(ExitCode::kUsage, "schedule", {.key = whose(), .step = step},
          "the rate of update {} is {}; it must be a number of 0 or more", planned, lr);
   }
   return lr * batch *

@@ -69,7 +69,8 @@ TransportPlan read_transport(ConfigSection& section) {
   plan.name = type;
   section.finish();
   if (!plan.make)
-    section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
+    section.error("type", "{} gives a plan without `make`, so nothing can be made of it",
+                  transports().whose(type));
   return plan;
 }
 

@@ -87,6 +87,31 @@ class BadSchedule final : public Schedule {
   std::string mistake_;
 };
 
+/// Σ of the outputs, which records its way back itself.
+class BadLoss final : public Loss {
+ public:
+  explicit BadLoss(std::string mistake) : mistake_(std::move(mistake)) {}
+  Variable value(const Variable& outputs, const Tensor&, double, Pass& pass) const override {
+    if (mistake_ == "throws") throw std::runtime_error("no loss");
+    const Tensor sum(pass.backend, mistake_ == "several" ? Shape{2} : Shape{1}, outputs.dtype());
+    pass.backend.fill(sum, 0.0);
+    pass.backend.reduce({outputs.value(), sum.slice(0, Shape{1})});
+    return pass.record("bad", sum, {outputs}, {},
+                       [this, x = outputs.value()](Gradients& gradients) {
+                         const Tensor dx(gradients.backend(), x.shape(), x.dtype());
+                         gradients.backend().fill(dx, 1.0);
+                         if (mistake_ != "forgets") {
+                           const Tensor dy = gradients.output();
+                           gradients.backend().map({MapFunction::kMultiply, dx, dy, dx});
+                         }
+                         gradients.set(0, dx);
+                       });
+  }
+
+ private:
+  std::string mistake_;
+};
+
 class Loud final : public Metric {
  public:
   std::int64_t sums() const override { return 1; }
@@ -125,6 +150,7 @@ AlgorithmPlan bad_plan(ConfigSection& section) {
 Program bad_program() {
   register_builtins();
   static const bool once = [] {
+    const PluginScope registering("./libbad.so");
     layers().add("bad", [](ConfigSection& section) {
       return std::make_unique<BadLayer>(mistake_of(section));
     });
@@ -133,6 +159,9 @@ Program bad_program() {
     });
     schedules().add("bad", [](ConfigSection& section, const ScheduleInputs&) {
       return std::make_unique<BadSchedule>(mistake_of(section));
+    });
+    losses().add("bad", [](ConfigSection& section) {
+      return std::make_unique<BadLoss>(mistake_of(section));
     });
     metrics().add("bad", [](std::int64_t) { return std::make_unique<Loud>(); });
     algorithms().add("bad", bad_plan);
@@ -166,18 +195,21 @@ TEST_CASE("plugin parts: each mistake is told by who made it, where and when") {
 2 1 | nothing said | libnone.so does not say what it was compiled with.*starling_add_plugin | plugins=["./libnone.so"]
 1 1 | a layer that throws | \[layer\] 2: std::out_of_range: too far | model.layers.2.mistake=throws
 2 1 | no gradient goes on | 1\.weight.* gets no gradient, and layer 2 \(backward of bad\) hands none on | model.layers.2.mistake=silent
-2 2 | a sample beyond | \[sampler\] epoch 0 of rank [01]: place 3 has sample 1024; the training samples are 0 to 1023 | data.sampler={"type": "bad", "mistake": "beyond"}
+2 2 | a sample beyond | \[sampler\] bad of \./libbad\.so, epoch 0 of rank [01]: place 3 has sample 1024; the training samples are 0 to 1023 | data.sampler={"type": "bad", "mistake": "beyond"}
 2 2 | a sample below | place 3 has sample -1 | data.sampler={"type": "bad", "mistake": "below"}
 2 2 | a sample twice | place 3 has sample [45] again | data.sampler={"type": "bad", "mistake": "twice"}
 2 2 | the same for all | epoch 0: ranks 0 and 1 both have sample 0; | data.sampler={"type": "bad", "mistake": "alike"}
 2 2 | too few | 5 samples; the batches need 512 | data.sampler={"type": "bad", "mistake": "few"}
-1 2 | a sampler that throws | \[sampler\] epoch 0 of rank [01]: std::runtime_error: no order | data.sampler={"type": "bad", "mistake": "throws"}
-2 1 | no rate | \[schedule\] bad: the rate of update 3 is nan; | schedule={"type": "bad", "mistake": "middle"}
-2 1 | a negative rate | \[schedule\] bad: the rate of update 6 is -0.5; | schedule={"type": "bad", "mistake": "end"}
-2 1 | two metrics of one name | task\.metrics: classification and bad both give a number named 'accuracy' | task.metrics=["classification", "bad"]
-2 1 | a plan without make | sync\.algorithm\.type: bad gives a plan without `make` | sync.algorithm={"type": "bad", "mistake": "empty"}
-2 1 | an algorithm that is null | the plan of bad makes null | sync.algorithm={"type": "bad", "mistake": "null"}
-2 1 | states without names | sync\.algorithm\.type: bad keeps states of which two are named '', or one has no name | sync.algorithm={"type": "bad", "mistake": "nameless"}
+1 2 | a sampler that throws | \[sampler\] bad of \./libbad\.so, epoch 0 of rank [01]: std::runtime_error: no order | data.sampler={"type": "bad", "mistake": "throws"}
+2 1 | no rate | \[schedule\] bad of \./libbad\.so: the rate of update 3 is nan; | schedule={"type": "bad", "mistake": "middle"}
+2 1 | a negative rate | \[schedule\] bad of \./libbad\.so: the rate of update 6 is -0.5; | schedule={"type": "bad", "mistake": "end"}
+2 1 | a loss that forgets the output's gradient | \[layer\] loss bad of \./libbad\.so \(backward of bad\): \[gradient\] that of the output is not looked at; by it, Gradients::output\(\), what is handed on is to be multiplied | loss={"type": "bad", "mistake": "forgets"}
+2 1 | a loss of two numbers | \[loss\] bad of \./libbad\.so: its value is 2; it must be one number | loss={"type": "bad", "mistake": "several"}
+1 1 | a loss that throws | \[loss\] bad of \./libbad\.so: std::runtime_error: no loss | loss={"type": "bad", "mistake": "throws"}
+2 1 | two metrics of one name | task\.metrics: classification and bad of \./libbad\.so both give a number named 'accuracy' | task.metrics=["classification", "bad"]
+2 1 | a plan without make | sync\.algorithm\.type: bad of \./libbad\.so gives a plan without `make` | sync.algorithm={"type": "bad", "mistake": "empty"}
+2 1 | an algorithm that is null | the plan of bad of \./libbad\.so makes null | sync.algorithm={"type": "bad", "mistake": "null"}
+2 1 | states without names | sync\.algorithm\.type: bad of \./libbad\.so keeps states of which two are named '', or one has no name | sync.algorithm={"type": "bad", "mistake": "nameless"}
 2 1 | states of one name | two are named 'a' | sync.algorithm={"type": "bad", "mistake": "alike"}
 1 1 | an algorithm that throws | \[algorithm\] step 0, bucket 0: an exception of type int | sync.algorithm={"type": "bad", "mistake": "throws"}
 2 2 | nothing is updated | \[algorithm\] bad: after 8 steps bucket 0 is as it was, though its parameter [13]\.[a-z]+ has a gradient | sync.algorithm=bad

@@ -106,6 +106,37 @@ TEST_CASE(
   CHECK(graph.ready == Names{"middle", "shared"});
 }
 
+TEST_CASE("core/autograd: a function that looks at no gradient of its output is told so") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 3);
+  const auto told = [&](const BackwardFunction& backward) {
+    const Variable y = graph.tape.record("forgetful", graph.scalar(9), {}, {&p}, backward);
+    try {
+      graph.tape.backward(y, 0.5);
+    } catch (const Error& error) {
+      graph.tape.clear();
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto hands_on = [](Gradients& g) { g.parameter(0).tensor.span<float>()[0] = 1; };
+  CHECK(told(hands_on).find("(backward of forgetful): [gradient] that of the output is not looked "
+                            "at") != std::string::npos);
+  CHECK(told([&](Gradients& g) {
+          (void)g.has(0);  // which tells nothing of it
+          hands_on(g);
+        }) != "");
+  CHECK(told([&](Gradients& g) {
+          (void)g.output_is_one();
+          hands_on(g);
+        }) == "");
+  CHECK(told([&](Gradients& g) {
+          (void)g.take_terms();
+          hands_on(g);
+        }) == "");
+  CHECK(told([](Gradients&) {}) == "");  // it hands nothing on
+}
+
 TEST_CASE("core/autograd: one node that lists a parameter twice") {
   Graph graph;
   Parameter& p = graph.parameter("p", 3);
@@ -115,7 +146,7 @@ TEST_CASE("core/autograd: one node that lists a parameter twice") {
         for (int j = 0; j < 2; ++j) {
           const auto target = g.parameter(j);
           float& grad = target.tensor.span<float>()[0];
-          grad = (target.accumulate ? grad : 0.0f) + value(p.value);
+          grad = (target.accumulate ? grad : 0.0f) + value(p.value) * value(g.output());
         }
       });
   graph.tape.backward(loss);
@@ -317,13 +348,16 @@ TEST_CASE("core/autograd: memory falls as the backward pass goes") {
       const Tensor saved = x.value();
       x = tape.record("layer", Tensor(*backend, shape, DType::kFloat32), {x}, {&p},
                       [saved](Gradients& g) {
+                        (void)g.output();
                         g.parameter(0);
                         if (g.wants(0)) g.set(0, Tensor(g.backend(), saved.shape(), saved.dtype()));
                       });
     }
-    x = tape.record(
-        "sum", Tensor(*backend, Shape{}, DType::kFloat32), {x}, {},
-        [shape](Gradients& g) { g.set(0, Tensor(g.backend(), shape, DType::kFloat32)); });
+    x = tape.record("sum", Tensor(*backend, Shape{}, DType::kFloat32), {x}, {},
+                    [shape](Gradients& g) {
+                      (void)g.output();
+                      g.set(0, Tensor(g.backend(), shape, DType::kFloat32));
+                    });
     // the last output is not saved by anyone
     CHECK(backend->memory_stats().in_use == before + kNodes * bytes + kNodes * 4 + 4);
     tape.backward(x);
@@ -350,6 +384,7 @@ TEST_CASE("core/autograd: what can be made again is made once for all nodes that
   const auto user = [&](const Variable& from) {
     const Saved saved(from);
     return graph.tape.record("user", graph.scalar(1), {from}, {&q}, [&, saved](Gradients& g) {
+      (void)g.output();
       const Tensor numbers = saved.take();
       g.set(0, graph.scalar(value(numbers)));
       if (const auto target = g.parameter(0))
@@ -383,6 +418,7 @@ TEST_CASE(
       CHECK_FALSE(graph.tape.early_gradient(p));  // it is taken
       early->span<float>()[0] = 100;
       return graph.tape.record("ahead", graph.scalar(0), {}, {&p}, [early](Gradients& g) {
+        (void)g.output();
         const auto target = g.parameter(0, early);
         const float sum = value(*early) + (target.accumulate ? value(target.tensor) : 0.0f);
         target.tensor.span<float>()[0] = sum;

@@ -63,7 +63,9 @@ std::vector<std::int64_t> dealt_in_turn(std::span<const std::int64_t> order,
 
 std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs,
                                 std::int64_t needed) {
-  const std::string where = fmt::format("epoch {} of rank {}", inputs.epoch, inputs.rank);
+  const std::string where =
+      fmt::format("{}{}epoch {} of rank {}", sampler.name(), sampler.name().empty() ? "" : ", ",
+                  inputs.epoch, inputs.rank);
   std::vector<std::int64_t> own = named("sampler", where, [&] { return sampler.epoch(inputs); });
   if (static_cast<std::int64_t>(own.size()) < needed)
     fail(ExitCode::kUsage, "sampler", {.key = where}, "{} samples; the batches need {}", own.size(),

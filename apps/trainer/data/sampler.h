@@ -38,6 +38,9 @@ struct EpochInputs {
 class Sampler {
  public:
   virtual ~Sampler() = default;
+  /// As errors have it, Registry::whose().
+  void set_name(std::string name) { name_ = std::move(name); }
+  const std::string& name() const { return name_; }
   /// This rank's samples in the order of its batches: at least as many as fill
   /// floor(floor(samples/ranks)/batch_size) of them, with as many samples as `left` has where that
   /// is not empty. Between ranks and batches no sample comes twice, unless the sampler repeats().
@@ -66,6 +69,9 @@ class Sampler {
   /// all ranks: before the first epoch().
   virtual bool by_class() const { return false; }
   virtual void set_classes(std::span<const std::int32_t> classes) { (void)classes; }
+
+ private:
+  std::string name_;
 };
 
 using SamplerRegistry = Registry<std::unique_ptr<Sampler>, ConfigSection&>;

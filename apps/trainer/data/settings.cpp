@@ -30,6 +30,7 @@ void read_sampler(ConfigSection& sampler, DataSettings& settings) {
   }
   settings.sampler =
       samplers().make(old_name ? "load_balanced" : type, sampler.path("type"), sampler);
+  settings.sampler->set_name(samplers().whose(type));
   sampler.finish();
 }
 

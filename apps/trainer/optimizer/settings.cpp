@@ -143,12 +143,13 @@ void check_states(const ConfigSection& optimizer, const OptimizerRule& rule,
   constexpr std::size_t kMost = 4;
   std::vector<std::string> names = rule.facts().states;
   if (names.size() > kMost)
-    optimizer.error("type", "{} keeps {} states; allowed: {}", type, names.size(), kMost);
+    optimizer.error("type", "{} keeps {} states; allowed: {}", optimizers().whose(type),
+                    names.size(), kMost);
   std::sort(names.begin(), names.end());
   const bool twice = std::adjacent_find(names.begin(), names.end()) != names.end();
   if (twice || (!names.empty() && names.front().empty()))
-    optimizer.error("type", "{} keeps states {}; each needs a name of its own", type,
-                    fmt::format("'{}'", fmt::join(names, "', '")));
+    optimizer.error("type", "{} keeps states {}; each needs a name of its own",
+                    optimizers().whose(type), fmt::format("'{}'", fmt::join(names, "', '")));
 }
 
 /// Reads `schedule`, of a rule that is known.

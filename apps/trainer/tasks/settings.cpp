@@ -20,7 +20,10 @@ std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
   const std::string type = section.text("type", describing ? "classification" : data.task,
                                         "see `--list tasks`; default: what the data set is for");
   std::unique_ptr<Task> task;
-  if (!describing) task = tasks().make(type, section.path("type"), section, data);
+  if (!describing) {
+    task = tasks().make(type, section.path("type"), section, data);
+    task->set_name(tasks().whose(type));
+  }
   metrics = section.texts(
       "metrics", describing ? std::vector<std::string>{"classification"} : task->usual_metrics(),
       "what tests measure, see `--list metrics`; default: the task's own");
@@ -102,7 +105,7 @@ LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model
                  type, functions::kIgnoreIndex);
     made->ignore();
   }
-  task->set_loss(std::move(made));
+  task->set_loss(std::move(made), losses().whose(type));
   loss.finish();
   std::vector<std::unique_ptr<Metric>> chosen;
   for (const std::string& name : metric_names)
@@ -112,11 +115,11 @@ LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model
   std::map<std::string, std::string> givers;
   for (std::size_t m = 0; m < chosen.size(); ++m) {
     const std::string& name = metric_names[m];
-    named("metric", name, [&] {
+    named("metric", metrics().whose(name), [&] {
       const std::int64_t sums = chosen[m]->sums();
       if (sums < 0)
-        fail(ExitCode::kUsage, "metric", {.key = name}, "it keeps {} sums; allowed: 0 or more",
-             sums);
+        fail(ExitCode::kUsage, "metric", {.key = metrics().whose(name)},
+             "it keeps {} sums; allowed: 0 or more", sums);
       const std::string needed =
           targets ? chosen[m]->needs(model->output_shape(), *targets) : std::string();
       if (!needed.empty()) {
@@ -131,7 +134,7 @@ LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model
         if (!added || value.name.empty()) {
           root.error("task.metrics",
                      "{} and {} both give a number named '{}'; each needs a name of its own",
-                     giver->second, name, value.name);
+                     metrics().whose(giver->second), metrics().whose(name), value.name);
         }
       }
     });

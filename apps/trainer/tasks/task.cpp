@@ -102,10 +102,12 @@ Task::~Task() = default;
 
 Variable Task::loss(const TaskOutput& output, double share, Pass& pass) const {
   require(loss_ != nullptr, "task", "has no loss");
-  const Variable loss =
-      named("loss", "", [&] { return loss_->value(output.outputs, output.targets, share, pass); });
+  const Tape::Scope scope(pass.tape, loss_layer_);
+  const Variable loss = named("loss", loss_name_, [&] {
+    return loss_->value(output.outputs, output.targets, share, pass);
+  });
   if (!loss.has_value() || loss.shape().elements() != 1) {
-    fail(ExitCode::kUsage, "loss", "its value is {}; it must be one number",
+    fail(ExitCode::kUsage, "loss", {.key = loss_name_}, "its value is {}; it must be one number",
          loss.has_value() ? loss.shape().text() : "none");
   }
   return loss;

@@ -61,7 +61,14 @@ class Task {
   /// called.
   const std::vector<TensorInfo>& tensors() const { return data_.tensors; }
   const std::vector<std::unique_ptr<Metric>>& metrics() const { return metrics_; }
-  void set_loss(std::unique_ptr<Loss> loss) { loss_ = std::move(loss); }
+  /// `name`: as errors have it, Registry::whose().
+  void set_loss(std::unique_ptr<Loss> loss, const std::string& name = {}) {
+    loss_ = std::move(loss);
+    loss_name_ = name;
+    loss_layer_ = name.empty() ? "loss" : "loss " + name;
+  }
+  void set_name(std::string name) { name_ = std::move(name); }
+  const std::string& name() const { return name_; }
   const Loss* loss() const { return loss_.get(); }
   void set_class_weights(const std::vector<double>& weights) { loss_->set_class_weights(weights); }
   /// Training's batches hold shares of so many classes.
@@ -78,6 +85,7 @@ class Task {
 
  private:
   DatasetInfo data_;
+  std::string name_, loss_name_, loss_layer_;
   std::unique_ptr<Loss> loss_;
   std::vector<std::unique_ptr<Metric>> metrics_;
 };

@@ -52,7 +52,8 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
   {
     if (timed) span.emplace("forward");
     // The outputs go at the end of this block: in the backward pass their memory may serve again.
-    const TaskOutput output = named("task", "", [&] { return task.predict(model, batch, pass); });
+    const TaskOutput output =
+        named("task", task.name(), [&] { return task.predict(model, batch, pass); });
     if (!output.outputs.has_value() || !output.targets)
       fail(ExitCode::kUsage, "task", "predict() gives no outputs or no targets");
     if (steps.before_loss) steps.before_loss();
