@@ -113,6 +113,7 @@ struct ConfigSection::Node {
   std::string source;
   std::string path;
   bool describing = false;
+  json instead;                // a text that is no object; its first key says what is meant
   std::vector<Entry> entries;  // in the order of declaration
   std::vector<std::pair<std::string, json>> overrides;
 
@@ -134,6 +135,8 @@ struct ConfigSection::Node {
   /// A key asked for again keeps its place.
   Entry& declare(const std::string& key, std::string type, std::string fallback,
                  std::string allowed, const std::string& doc) {
+    if (!instead.is_null())
+      wrong({}, fmt::format(R"(an object, e.g. {{"{}": "..."}})", key), instead);
     Entry* known = entry(key);
     if (!known) {
       entries.emplace_back();
@@ -473,9 +476,8 @@ ConfigSection ConfigSection::section(const std::string& key, const std::string& 
   if (value && value->is_string() && !shorthand.empty()) {
     child->given = {{shorthand, *value}};
   } else if (value && !value->is_null()) {
-    if (value->is_string()) node_->wrong(key, R"(an object, e.g. {"type": "..."})", *value);
-    if (!value->is_object()) node_->wrong(key, "an object, {…}", *value);
-    child->given = *value;
+    if (!value->is_object() && !value->is_string()) node_->wrong(key, "an object, {…}", *value);
+    (value->is_object() ? child->given : child->instead) = *value;
   }
   entry.object = child;
   return ConfigSection(std::move(child));
@@ -540,6 +542,7 @@ void ConfigSection::missing(const std::string& key, const std::string& expected,
 }
 
 void ConfigSection::finish() const {
+  if (!node_->instead.is_null()) node_->wrong({}, "an object, {…}", node_->instead);
   std::vector<std::string> known;
   for (const auto& entry : node_->entries) known.push_back(entry.name);
   // A key that is misspelt comes first: others may belong to what it was to name.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/near_path.h"
 #include "core/safetensors.h"
 #include "core/text.h"
 
@@ -118,7 +119,9 @@ RegularFile::RegularFile(const std::string& path) {
     found = descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0;
   }
   if (!found) {
+    const bool missing = errno == ENOENT;
     fault_ = std::generic_category().message(errno);
+    if (missing) fault_ += near_name(path);
   } else if (!S_ISREG(status.st_mode)) {
     fault_ = fmt::format("it is a {}, not a regular file", kind_of(status.st_mode));
   } else {

@@ -247,7 +247,8 @@ class LoadedModel final : public InferenceModel {
     need_text();
     if (!tokenizer_)
       fail(ExitCode::kUsage, "generate",
-           "{}: has no metadata starling.tokenizer, so a text is no tokens for it; give tokens",
+           "{}: has no metadata starling.tokenizer, so a text is no tokens for it; needed: a model "
+           "whose data.tokenizer was given when it was trained",
            source_);
     return generate(std::span<const std::int32_t>(prompt_tokens(*tokenizer_, bounds_, prompt)),
                     options, each);

@@ -188,6 +188,9 @@ RunLog::Confusion RunLog::confusion() const {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return result;
   CsvFile table = CsvFile::read(path);
+  if (table.names() == std::vector<std::string>{"true class", "predicted class", "samples"})
+    fail(ExitCode::kUsage, "report", {.file = path},
+         "has a line for each pair of classes, which are too many for a figure");
   result.classes.assign(table.names().begin() + 1, table.names().end());
   while (table.next()) {
     std::vector<double> row;

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -35,28 +37,6 @@
 namespace starling {
 namespace {
 
-/// The counts as a table: so many columns for outputs, and one for what is no number.
-struct ConfusionTable {
-  explicit ConfusionTable(const EvaluationResult& result) : counts(result.confusion) {
-    while (outputs * (outputs + 1) < counts.size()) ++outputs;
-  }
-  double at(std::size_t label, std::size_t predicted) const {
-    return counts[label * (outputs + 1) + predicted];
-  }
-  double row(std::size_t label) const {
-    double sum = 0.0;
-    for (std::size_t c = 0; c <= outputs; ++c) sum += at(label, c);
-    return sum;
-  }
-  bool lacks_numbers() const {
-    for (std::size_t c = 0; c < outputs; ++c) {
-      if (at(c, outputs) > 0.0) return true;
-    }
-    return false;
-  }
-  const std::vector<double>& counts;
-  std::size_t outputs = 0;
-};
 
 constexpr std::string_view kTableBegin = "true class",
                            kSamplesBegin = "file,class,prediction,probability,loss\n",
@@ -171,30 +151,42 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig&
 }  // namespace
 
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
-  const ConfusionTable table(result);
+  const Confusions& table = result.confusion;
   std::size_t width = 5;
   for (const std::string& name : names) width = std::max(width, shown(name).size());
+  std::map<std::int64_t, std::int64_t> samples;
+  for (const auto& [pair, count] : table.counts) samples[pair.first] += count;
   std::string text = fmt::format("{:<{}}  samples  accuracy\n", "class", width);
-  for (std::size_t c = 0; c < std::min(table.outputs, names.size()); ++c) {
-    const double samples = table.row(c);
-    text +=
-        fmt::format("{:<{}}  {:>7}  ", shown(names[c]), width, static_cast<std::int64_t>(samples));
-    text += samples > 0.0 ? fmt::format("{:>6.2f} %\n", 100.0 * table.at(c, c) / samples)
-                          : std::string("       -\n");
+  for (std::int64_t c = 0; c < std::min(table.classes, std::ssize(names)); ++c) {
+    const std::int64_t own = samples[c];
+    text += fmt::format("{:<{}}  {:>7}  ", shown(names[static_cast<std::size_t>(c)]), width, own);
+    text += own > 0 ? fmt::format("{:>6.2f} %\n", 100.0 * static_cast<double>(table.at(c, c)) /
+                                                      static_cast<double>(own))
+                    : std::string("       -\n");
   }
   return text;
 }
 
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names) {
-  const ConfusionTable table(result);
-  const bool lacks = table.lacks_numbers();
+  const Confusions& table = result.confusion;
+  const auto name = [&](std::int64_t c) {
+    return csv_cell(name_of_output(names, static_cast<std::size_t>(c)));
+  };
   std::string text(kTableBegin);
-  for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_cell(name_of_output(names, c));
+  if (table.classes > ConfusionCounter::kMostInTable) {
+    text += ",predicted class,samples\n";
+    for (const auto& [pair, count] : table.counts)
+      text += fmt::format("{},{},{}\n", name(pair.first),
+                          pair.second < table.classes ? name(pair.second) : "no number", count);
+    return text;
+  }
+  const bool lacks = table.lacks_numbers();
+  for (std::int64_t c = 0; c < table.classes; ++c) text += "," + name(c);
   text += lacks ? ",no number\n" : "\n";
-  for (std::size_t r = 0; r < std::min(table.outputs, names.size()); ++r) {
-    text += csv_cell(names[r]);
-    for (std::size_t c = 0; c < table.outputs + (lacks ? 1 : 0); ++c)
-      text += fmt::format(",{}", static_cast<std::int64_t>(table.at(r, c)));
+  for (std::int64_t r = 0; r < std::min(table.classes, std::ssize(names)); ++r) {
+    text += name(r);
+    for (std::int64_t c = 0; c < table.classes + (lacks ? 1 : 0); ++c)
+      text += fmt::format(",{}", table.at(r, c));
     text += "\n";
   }
   return text;
@@ -236,6 +228,11 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
              path);
     }
     const std::string& file = options.evaluate;
+    if (config.data.info.test_samples == 0) {
+      fail(ExitCode::kUsage, "evaluate", "there are no test samples{}; needed: {}",
+           options.test.empty() ? "" : " in " + options.test,
+           options.test.empty() ? "a test set, as by --test PATH" : "at least one");
+    }
     config.model->allocate(backend, config.device.dtype, config.device.compute);
     check_hugging_face_config(file, config.resolved.at("model"));
     const SafetensorsFile saved = read_described(file);
@@ -247,6 +244,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     samples_table = open_table("--samples", options.samples,
                                classes ? kSamplesBegin : kNumbersBegin, "table of samples");
   });
+  if (world.rank() == 0) say(config.data.info.contents);
   const TrainingAsTests training(*config.data.dataset);
   const Dataset& tested =
       options.of_training ? static_cast<const Dataset&>(training) : *config.data.dataset;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -10,7 +11,6 @@
 #include "comm/averaging.h"
 #include "core/autograd.h"
 #include "core/error.h"
-#include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
 #include "layers/functions.h"
@@ -84,11 +84,8 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     totals.emplace_back(backend, Shape{metric->sums()}, DType::kFloat64);
     backend.fill(totals.back(), 0.0);
   }
-  if (confusion) {
-    const std::int64_t classes = model.output_shape().back();
-    totals.emplace_back(backend, Shape{classes, classes + 1}, DType::kFloat64);
-    backend.fill(totals.back(), 0.0);
-  }
+  std::optional<ConfusionCounter> confusions;
+  if (confusion) confusions.emplace(backend, model.output_shape().back());
   double rows = 0.0, samples = 0.0;
   bool through = false;
   std::exception_ptr failure;  // of this rank's part of the test set, which the others must hear of
@@ -109,9 +106,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
           scores = {functions::linear(output.outputs, *output.head, nullptr, pass), output.targets};
         named("metric", "", [&] { metric.add(task, hidden ? scores : output, totals[m], pass); });
       }
-      if (confusion)
-        backend.confusion_counts(
-            {.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
+      if (confusions) confusions->add(output);
       if (each) each(output, loader.samples());
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;
@@ -150,8 +145,8 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       result.values.push_back(std::move(value));
     rest = rest.subspan(own);
   }
-  if (!confusion) return result;
-  result.confusion.assign(rest.begin(), rest.end() - 3);
+  if (!confusions) return result;
+  result.confusion = confusions->total(transport.world());
   for (MetricValue& value : class_means(result.confusion)) {
     const auto same = [&](const MetricValue& other) { return other.name == value.name; };
     if (std::none_of(result.values.begin(), result.values.end(),

@@ -21,10 +21,8 @@ struct EvaluationResult {
   bool stopped = false;  ///< the test was given up; nothing else is said then
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
-  /// Confusion matrix, where asked for and outputs are scores of classes: rows are the labels',
-  /// columns the predicted ones', and one more is for outputs that are no numbers
-  /// (ConfusionCounts).
-  std::vector<double> confusion;
+  /// Where asked for and outputs are scores of classes
+  Confusions confusion;
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.

@@ -68,30 +68,45 @@ void make_folder(const std::string& path) {
 
 }  // namespace
 
+std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options) {
+  std::string path = options.output;
+  if (options.resume != "latest") {
+    // --resume DIR goes on in DIR itself, unless another place was asked for explicitly.
+    if (!path.empty() && fs::weakly_canonical(path) != fs::weakly_canonical(options.resume)) {
+      fail(ExitCode::kUsage, "arguments",
+           "--resume {} and --output {} name different folders; a run continues in its own folder: "
+           "leave --output out",
+           options.resume, path);
+    }
+    path = options.resume;
+  }
+  if (path.empty())
+    fail(ExitCode::kUsage, "arguments",
+         "--resume latest needs --output DIR, the folder to continue in");
+  const auto newest = CheckpointFolder(path).newest();
+  if (!newest && options.resume != "latest") {
+    fail(ExitCode::kUsage, "resume",
+         "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder of "
+         "a run",
+         path);
+  }
+  return {path, newest.value_or(-1)};
+}
+
+std::string run_of_checkpoint(const std::string& path) {
+  const fs::path folder =
+      fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
+  const fs::path above = folder.parent_path();
+  std::error_code error;
+  if (above.filename() != "checkpoints" || !fs::exists(folder / "DONE", error)) return "";
+  return above.has_parent_path() ? above.parent_path().string() : ".";
+}
+
 RunFolder prepare_output_folder(const TrainOptions& options) {
   RunFolder folder;
   folder.path = options.output;
   folder.resume = !options.resume.empty();
-  if (folder.resume && options.resume != "latest") {
-    // --resume DIR goes on in DIR itself, unless another place was asked for explicitly.
-    if (!folder.path.empty() &&
-        fs::weakly_canonical(folder.path) != fs::weakly_canonical(options.resume)) {
-      fail(ExitCode::kUsage, "arguments",
-           "--resume {} and --output {} name different folders; a run continues in its own folder: "
-           "leave --output out",
-           options.resume, folder.path);
-    }
-    folder.path = options.resume;
-    if (!CheckpointFolder(folder.path).newest()) {
-      fail(ExitCode::kUsage, "resume",
-           "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder "
-           "of a run",
-           folder.path);
-    }
-  }
-  if (folder.resume && folder.path.empty())
-    fail(ExitCode::kUsage, "arguments",
-         "--resume latest needs --output DIR, the folder to continue in");
+  if (folder.resume) folder.path = newest_of_run(options).first;
   if (folder.path.empty()) folder.path = default_folder(options.config);
   std::error_code error;
   if (fs::exists(folder.path, error) && !fs::is_directory(folder.path, error)) {

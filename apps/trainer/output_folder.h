@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/output/folder_lock.h"
@@ -21,6 +22,12 @@ struct RunFolder {
 /// locks it. Runs on one rank. A non-empty folder without --resume, and one in which another run is
 /// writing, is Error(kUsage) and stays untouched; one that cannot be written is Error(kOutput).
 RunFolder prepare_output_folder(const TrainOptions& options);
+
+/// The run that --resume names, and its newest complete checkpoint's step: -1 where `latest` has
+/// none yet. Looks, and changes nothing. Error(kUsage) where --resume DIR has none.
+std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options);
+/// The run whose checkpoint a folder is; empty: it is none.
+std::string run_of_checkpoint(const std::string& path);
 
 /// A folder's config.json. Error(kOutput) if it cannot be written.
 void write_config(const std::string& folder, const std::string& text);

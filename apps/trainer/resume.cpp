@@ -27,7 +27,7 @@ struct ReadCheckpoint {
 /// damaged ones were left out. Where none is whole, the error is what is wrong with the newest.
 /// Collective.
 ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world,
-                                      std::int64_t& step, bool elastic) {
+                                      std::int64_t& step, bool elastic, bool sets_aside) {
   std::optional<AgreedError> first;
   std::vector<std::int64_t> damaged;
   while (true) {
@@ -48,6 +48,7 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
         log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(),
                      step);
         for (const std::int64_t bad : damaged) {
+          if (!sets_aside) break;
           const std::string reason = checkpoints.set_aside(bad);
           if (!reason.empty())
             log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad),
@@ -71,14 +72,21 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
 
 SafetensorsFile read_newest_state(const CheckpointFolder& checkpoints, bool elastic,
                                   const RankLayout& site, World& world, std::int64_t& step,
-                                  TrainConfig& config) {
-  ReadCheckpoint checkpoint = read_newest_checkpoint(checkpoints, world, step, elastic);
+                                  TrainConfig& config, bool sets_aside) {
+  ReadCheckpoint checkpoint = read_newest_checkpoint(checkpoints, world, step, elastic, sets_aside);
   if (!elastic || checkpoint.made == site.ranks) {
     SafetensorsFile state;
     together(world, [&] {
       if (checkpoint.files.empty()) return;
-      config.length.stretches =
-          saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
+      const auto& [source, file] = checkpoint.files.front();
+      std::vector<Stretch>& stretches = config.length.stretches;
+      stretches = saved_stretches(file, source);
+      const auto made = saved_config(file, source).value("batch_size", config.length.batch_size);
+      if (made != config.length.batch_size && checkpoint.made == site.ranks) {
+        if (stretches.empty()) stretches = {{.ranks = site.ranks, .batch_size = made}};
+        stretches = continued(std::move(stretches), steps_in(file, source), site.ranks, {},
+                              config.length.batch_size);
+      }
       state = std::move(checkpoint.files.front().second);
     });
     return state;
@@ -97,7 +105,8 @@ SafetensorsFile read_newest_state(const CheckpointFolder& checkpoints, bool elas
         saved_config(state, source).value("batch_size", config.length.batch_size);
     if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
     config.length.stretches =
-        continued(std::move(stretches), steps_in(state, source), site.ranks, config.state.elastic);
+        continued(std::move(stretches), steps_in(state, source), site.ranks, config.state.elastic,
+                  batch_size == config.length.batch_size ? 0 : config.length.batch_size);
   });
   return state;
 }

@@ -14,10 +14,12 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
+#include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/inference/plugins.h"
 #include "apps/inference/version.h"
@@ -46,6 +48,7 @@
 #include "comm/mpi/launcher.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
+#include "core/backend.h"
 #include "core/console.h"
 #include "core/crash.h"
 #include "core/device_trace.h"
@@ -122,6 +125,23 @@ nlohmann::json read_config(const TrainOptions& options) {
   return config;
 }
 
+/// Data sets that take a test set of one's own.
+std::vector<std::string> types_with_tests() {
+  std::vector<std::string> types;
+  for (const std::string& name : datasets().names()) {
+    ConfigSection section = ConfigSection::describe();
+    try {
+      datasets().make(name, "data.type", section, std::uint64_t{1});
+    } catch (const Error&) {  // it has declared its keys by then
+    }
+    const auto keys = section.declared();
+    if (std::any_of(keys.begin(), keys.end(),
+                    [](const ConfigKey& key) { return key.path.ends_with("val_path"); }))
+      types.push_back(name);
+  }
+  return types;
+}
+
 /// The config of so many ranks. With --elastic another topology takes the place of one that they
 /// cannot have.
 TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank) {
@@ -135,6 +155,12 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
     return read_train_config(config, source, site, options.dry_run, use);
   } catch (const Error& error) {
     const ErrorParts& parts = error.parts();
+    if (!options.test.empty() && parts.where.key == "data.val_path") {
+      fail(ExitCode::kUsage, "arguments",
+           "--test {}: data of type {} has tests of its own and takes no others; those of {} do",
+           shown(options.test, 200), config["data"].value("type", "?"),
+           fmt::join(types_with_tests(), ", "));
+    }
     if (!options.elastic ||
         !(parts.component == "topology" || parts.where.key.starts_with("sync.topology")))
       throw;
@@ -289,6 +315,42 @@ struct Heritage {
   bool trains = false;                   ///< the present world has begun
 };
 
+/// Whether training can begin with the file of initial values.
+void check_init(TrainConfig& config) {
+  const InitialFile& init = config.state.init;
+  if (init.file.empty()) return;
+  check_hugging_face_config(
+      init.file, config.resolved.at("model"),
+      [&](const std::string& tensor) { return keeps_own(init, *config.model, tensor); });
+  check_initial_file(init, *config.model, config.device.dtype, config.device.compute);
+  config.companions = check_initial_tokens(init, *config.model, config.data.info);
+}
+
+/// Whether training can begin, or go on, with what the dry run's options say; nothing is changed.
+/// Collective.
+void check_beginning(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
+                     World& world) {
+  std::string run;
+  std::int64_t step = -1;
+  together(world, [&] {
+    if (!options.resume.empty()) std::tie(run, step) = newest_of_run(options);
+    if (step < 0 && world.rank() == 0) check_init(config);
+  });
+  if (step < 0) return;
+  const CheckpointFolder checkpoints(run);
+  const SafetensorsFile state =
+      read_newest_state(checkpoints, options.elastic, site, world, step, config, false);
+  together(world, [&] {
+    const bool mean = is_mean_of_ranks(state);
+    const std::string source = checkpoints.rank_file(step, mean ? 0 : world.rank());
+    check_resumable(state, source, config.resolved, config.written, world.size(),
+                    config.device.compute, mean, &config.data.info);
+    config.model->allocate(meta_backend(), config.device.dtype);
+    load_model_tensors(state, source, "model.", *config.model);
+    config.model->drop_memory();
+  });
+}
+
 /// `recorded`: whether this process is one rank, which leaves a flight record.
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                const ShapeTrace& planned, Backend& backend, Transport& transport,
@@ -302,14 +364,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     check_output("prometheus", config.output.prometheus,
                  {{PrometheusFile::kBegin}, "numbers of a run"});
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (!config.state.init.file.empty() && options.resume.empty()) {
-      const InitialFile& init = config.state.init;
-      check_hugging_face_config(
-          init.file, config.resolved.at("model"),
-          [&](const std::string& tensor) { return keeps_own(init, *config.model, tensor); });
-      check_initial_file(init, *config.model, config.device.dtype, config.device.compute);
-      config.companions = check_initial_tokens(init, *config.model, config.data.info);
-    }
+    if (options.resume.empty()) check_init(config);
     if (!config.evaluate.prompt.empty() && options.resume.empty() &&
         description_of(config).tokenizer.empty())
       fail(ExitCode::kUsage, "config", {.file = config.source, .key = "evaluate.prompt"},
@@ -400,8 +455,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (config.data.cache) say("{}\n", config.data.cache->text());
     say("output: {}{}\n", folder.path,
         folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
-    if (!changed.empty()) say("changed since the checkpoint: {}\n", fmt::join(changed, ", "));
-    if (other_ranks)
+    for (const std::string& change : changed) say("changed since the checkpoint: {}\n", change);
+    if (const auto& stretches = config.length.stretches;
+        folder.resume && !stretches.empty() && stretches.back().step == folder.resume_step)
       say(text_of(config.length.stretches, run_length(config, site), config.length.accumulate,
                   config.state.elastic));
   }
@@ -529,6 +585,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     together(*transport, [&] {
       if (config.data.dataset->countable()) open_data(options, config, site);
     });
+    check_beginning(options, config, site, transport->world());
     if (transport->rank() == 0)
       answer("{}", options.json ? dry_run_json(config, site, trace)
                                 : dry_run_report(config, site, trace));

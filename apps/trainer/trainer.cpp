@@ -162,7 +162,10 @@ Trainer::Part Trainer::part(std::size_t k) const {
   // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of
   // their rounds: it begins anew with them.
   const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
-  const std::int64_t came = length_.stretches().back().step;
+  const auto& stretches = length_.stretches();
+  const auto last = std::find_if(stretches.rbegin(), stretches.rend(),
+                                 [](const Stretch& stretch) { return !stretch.same_ranks; });
+  const std::int64_t came = last == stretches.rend() ? 0 : last->step;
   return {plan, phase.topology.get(), began, anew ? std::max(began, came) : began};
 }
 

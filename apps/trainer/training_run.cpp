@@ -219,11 +219,14 @@ void TrainingRun::check_finite() {
 }
 
 void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
+  const std::string numbers =
+      images_of(config_.data.info).pictures ? "" : absurd_numbers(*config_.data.dataset);
   if (loss_step >= 0) {
     fail_on_all_ranks(ExitCode::kDiverged, "trainer", {.step = loss_step},
-                      "training diverged: the loss of step {} is not a finite number; use a "
+                      "training diverged: the loss of step {} is not a finite number; {}use a "
                       "smaller learning rate, a longer warm-up or clip_norm",
-                      loss_step);
+                      loss_step,
+                      numbers.empty() ? "" : "the data has " + numbers + ": scale them first, or ");
   }
   fail_on_all_ranks(ExitCode::kDiverged, "trainer", {.step = scale_step},
                     "training diverged: the gradients of step {} and of those before it overflow "
@@ -362,9 +365,12 @@ bool TrainingRun::test_before_checkpoint(bool last) {
 }
 
 void TrainingRun::read_best() {
-  if (!config_.state.checkpoint.keep_best) return;
+  if (!config_.state.checkpoint.best) return;
   together(transport_, [&] {
-    if (transport_.rank() == 0) best_ = whole_best();
+    if (transport_.rank() != 0) return;
+    best_ = whole_best();
+    // Of another metric's values none can be compared with it.
+    if (best_ && best_->metric != config_.state.checkpoint.best->metric) best_.reset();
   });
   if (best_ && best_->step > step()) best_.reset();
   if (transport_.size() == 1) return;
@@ -394,13 +400,12 @@ std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
 
 void TrainingRun::compare_with_best(const EvaluationResult& result) {
   is_best_ = false;
-  if (!config_.state.checkpoint.keep_best || result.samples == 0 || result.values.empty()) return;
-  const MetricValue& chosen = decisive(result.values);
-  if (!std::isfinite(chosen.value)) return;
-  const bool more = chosen.share || chosen.rises;
-  is_best_ = !best_ || (more ? chosen.value > best_->value : chosen.value < best_->value);
+  const auto& by = config_.state.checkpoint.best;
+  const MetricValue* chosen = by && result.samples > 0 ? by->of(result.values) : nullptr;
+  if (!chosen || !std::isfinite(chosen->value)) return;
+  is_best_ = !best_ || by->better(chosen->value, best_->value);
   if (!is_best_) return;
-  best_ = {step(), "test_" + chosen.name, chosen.value};
+  best_ = {step(), by->metric, chosen->value};
   together(transport_, [&] {
     if (transport_.rank() != 0) return;
     const CheckpointFolder folder(folder_);
@@ -458,7 +463,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
     writer_->write(line);
     if (progress_ && !line.sample.empty())
       progress_->message("sample: " + shown(line.sample, std::string::npos));
-    if (!result.confusion.empty()) {
+    if (result.confusion.classes > 0) {
       const std::string table =
           confusion_csv(result, config_.data.info.names_of_classes(config_.data.info.classes));
       write_file_atomically(folder_ + "/confusion.csv", table.data(), table.size());
@@ -622,7 +627,8 @@ void TrainingRun::write_summary() {
       summary["cache"] = {
           {"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};
     }
-    if (const std::vector<Stretch>& stretches = trainer_.length().stretches(); stretches.size() > 1)
+    if (const std::vector<Stretch>& stretches = trainer_.length().stretches();
+        stretches.size() > 1 && !stretches.back().same_ranks)
       summary["elastic"] = {{"from_ranks", stretches[stretches.size() - 2].ranks},
                             {"step", stretches.back().step}};
     if (ended_early()) {

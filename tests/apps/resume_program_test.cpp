@@ -239,7 +239,7 @@ has two/checkpoints/step-12/DONE
 copy two other
 0 2 | another log interval is not | continuing after step 12 | run.json --output other --resume latest | steps=14 | log_every=2
 copy two other
-0 2 | nor a length in epochs, which is said | ^changed since the checkpoint: epochs null → 0.5, steps 12 → null$ | run.json --output other --resume latest | epochs=0.5
+0 2 | nor a length in epochs, which is said | ^changed since the checkpoint: epochs null → 0.5$ | run.json --output other --resume latest | epochs=0.5
 remove other
 copy two other
 flip other/checkpoints/step-12/rank-1.safetensors 100

@@ -30,17 +30,17 @@ TEST_CASE("metrics: balanced accuracy and macro F1 are scikit-learn's") {
   // balanced_accuracy_score and f1_score(average="macro") of y_true = 0×6, 1×4 and y_pred with the
   // counts below; class 2 neither occurs nor is predicted.
   std::vector<MetricValue> values =
-      class_means(std::vector<double>{5, 1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0});
+      class_means(Confusions(std::vector<double>{5, 1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0}));
   REQUIRE(values.size() == 2);
   CHECK(values[0].name == "balanced_accuracy");
   CHECK(values[0].value == doctest::Approx((5.0 / 6.0 + 2.0 / 4.0) / 2.0).epsilon(1e-15));
   CHECK(values[1].name == "macro_f1");
   CHECK(values[1].value == doctest::Approx((10.0 / 13.0 + 4.0 / 7.0) / 2.0).epsilon(1e-15));
   // A class that is only predicted has an F1 of 0, and no recall; a row of no numbers is a miss.
-  values = class_means(std::vector<double>{3, 1, 0, 0, 0, 2});
+  values = class_means(Confusions(std::vector<double>{3, 1, 0, 0, 0, 2}));
   CHECK(values[0].value == doctest::Approx((3.0 / 4.0 + 0.0) / 2.0));
   CHECK(values[1].value == doctest::Approx((6.0 / 7.0 + 0.0) / 2.0));
-  values = class_means(std::vector<double>{3, 1, 0, 0, 0, 0});
+  values = class_means(Confusions(std::vector<double>{3, 1, 0, 0, 0, 0}));
   CHECK(values[0].value == doctest::Approx(3.0 / 4.0));
   CHECK(values[1].value == doctest::Approx((6.0 / 7.0 + 0.0) / 2.0));
 }
@@ -77,6 +77,42 @@ line average/metrics.jsonl "test_ema_macro_f1":
   CHECK(ended.status == 0);
   const nlohmann::json line = nlohmann::json::parse(ended.out.substr(ended.out.rfind('{')));
   CHECK(line["test_balanced_accuracy"].get<double>() == doctest::Approx(recalls));
+}
+
+TEST_CASE("metrics: of many classes the pairs that were seen are counted, to the same numbers") {
+  const Program program;
+  program.write("many.json", test::short_config(R"({"type": "mlp", "hidden": [8]})",
+                                                R"("batch_size": 16, "steps": 2,)"));
+  const std::string many =
+      " | data.classes=1200 | model.num_classes=1200 | data.limit=1300 | "
+      "data.test_limit=200 | data.image_size=8";
+  program.play("0 2 | a run | done | many.json --output run" + many +
+               "\n0 1 | its test | \"samples\":200 | --evaluate run --confusion one.csv\n"
+               "0 3 | on ranks | \"samples\":200 | --evaluate run --confusion three.csv\n"
+               "alike one.csv three.csv\nalike one.csv run/confusion.csv\n"
+               "line one.csv ^true class,predicted class,samples$");
+  CsvFile pairs = CsvFile::read("run/confusion.csv");
+  std::map<std::string, double> samples, predicted, right;
+  double all = 0.0, recalls = 0.0, f1 = 0.0;
+  while (pairs.next()) {
+    const std::string of(pairs.cell(0)), as(pairs.cell(1));
+    const double count = pairs.number(2);
+    all += count;
+    samples[of] += count;
+    predicted[as] += count;
+    if (of == as) right[of] += count;
+  }
+  CHECK(all == 200.0);
+  for (const auto& [name, count] : samples)
+    recalls += right[name] / count / static_cast<double>(samples.size());
+  std::set<std::string> known;
+  for (const auto& [name, count] : samples) known.insert(name);
+  for (const auto& [name, count] : predicted) known.insert(name);
+  for (const std::string& name : known)
+    f1 += 2.0 * right[name] / (samples[name] + predicted[name]) / static_cast<double>(known.size());
+  const nlohmann::json summary = json_of(program, "run/summary.json");
+  CHECK(summary["test_balanced_accuracy"].get<double>() == doctest::Approx(recalls));
+  CHECK(summary["test_macro_f1"].get<double>() == doctest::Approx(f1));
 }
 
 TEST_CASE("samples: each test sample with its prediction, the worst first") {

@@ -195,9 +195,14 @@ TEST_CASE("core/config: other types that are wrong") {
 }
 
 TEST_CASE("core/config: objects and lists of objects that are wrong") {
-  const auto section = [](ConfigSection& c) { c.section("sync", "").section("topology", ""); };
+  const auto section = [](ConfigSection& c) {
+    c.section("sync", "").section("topology", "").text("type", "", "");
+  };
   CHECK(contains(config_error(R"({"sync": {"topology": "ring"}})", "sync.topology", section),
                  R"(expected an object, e.g. {"type": "..."}, found the string "ring")"));
+  const auto of_sync = [](ConfigSection& c) { c.section("sync", "").text("algorithm", "", ""); };
+  CHECK(contains(config_error(R"({"sync": "gossip"})", "sync", of_sync),
+                 R"(expected an object, e.g. {"algorithm": "..."}, found the string "gossip")"));
   CHECK(contains(config_error(R"({"sync": [1]})", "sync", section),
                  "expected an object, {…}, found the list [1]"));
   ConfigSection absent = config(R"({"sync": null})");

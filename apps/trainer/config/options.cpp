@@ -11,7 +11,9 @@
 
 #include "apps/trainer/config/habits.h"
 #include "apps/trainer/output/arguments.h"
+#include "apps/trainer/output_folder.h"
 #include "core/error.h"
+#include "core/near_path.h"
 
 namespace starling {
 
@@ -125,6 +127,17 @@ TrainOptions parse_train_options(int argc, char** argv) {
   const std::string run = options.resume == "latest" ? options.output : options.resume;
   if (options.config.empty() && !run.empty() && std::filesystem::exists(run + "/config.json"))
     options.config = run + "/config.json";
+  if (!run.empty() && (options.config.empty() || options.resume != "latest")) {
+    const std::string above = run_of_checkpoint(run), missing = what_is_missing(run);
+    if (!above.empty())
+      fail(ExitCode::kUsage, "resume",
+           "{} is a checkpoint's folder; needed: that of its run, --resume {}", run, above);
+    if (!missing.empty() || options.config.empty())
+      fail(ExitCode::kUsage, "resume",
+           "{}; needed: a run's folder, whose config.json says what to go on with{}",
+           missing.empty() ? run + " has no config.json" : missing,
+           options.resume == "latest" ? ", or a config: starling-train CONFIG.json" : "");
+  }
   const bool needs_config = !options.help && !options.version && !options.describe_config &&
                             options.list.empty() && options.evaluate.empty();
   if (needs_config && options.config.empty())

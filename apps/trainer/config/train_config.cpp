@@ -68,7 +68,6 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   }
   config.state.elastic = read_elastic(root);
   config.evaluate = read_evaluate(root, config.data.info);
-  config.state.checkpoint = read_checkpoint(root);
   std::vector<MetricValue> tested;
   if (!root.describing()) {
     tested = tested_values(*config.task, config.data.info, *config.model);
@@ -78,6 +77,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
       tested.back().name = "ema_" + tested[k].name;
     }
   }
+  config.state.checkpoint = read_checkpoint(root, tested);
   config.state.early_stopping = read_early_stopping(root, tested, config.evaluate.interval.any());
   root.finish();
   return config;

@@ -180,6 +180,10 @@ class SampleMemory {
 /// data set has them: for Model::initialise(). None where samples have no images.
 FirstSamples first_samples(const Dataset& dataset, std::int64_t count);
 
+/// The largest number, by size, of the first training samples' inputs and targets that are stored
+/// as numbers: "numbers up to 1e+20 (target)"; empty where all are of a size that training takes.
+std::string absurd_numbers(const Dataset& dataset);
+
 /// The class of each training sample, once the data set is open. Error(kUsage) where samples have
 /// none, or one has another than the data set declares.
 std::vector<std::int32_t> training_classes(const Dataset& dataset);

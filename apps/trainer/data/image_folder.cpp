@@ -1,14 +1,17 @@
 // Folders of pictures, path/train/<class>/… and path/val/<class>/…
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "apps/trainer/data/files.h"
 #include "apps/trainer/data/picture_dataset.h"
 #include "apps/trainer/data/picture_index.h"
 #include "core/error.h"
+#include "core/near_path.h"
 
 namespace starling {
 namespace {
@@ -41,6 +44,21 @@ class FolderPictures final : public PictureSource {
   PictureIndex index_;
 };
 
+}  // namespace
+
+std::unique_ptr<PictureSource> folder_pictures(const std::string& folder) {
+  if (class_folders(folder).empty()) {
+    std::error_code error;
+    fail(ExitCode::kUsage, "data", {.file = folder, .key = "data.val_path"},
+         "{}; needed: a folder of classes, {}/<class>/*.jpg",
+         std::filesystem::exists(folder, error) ? "has no class folders" : what_is_missing(folder),
+         folder);
+  }
+  return std::make_unique<FolderPictures>(folder);
+}
+
+namespace {
+
 class ImageFolder final : public PictureDataset {
  public:
   ImageFolder(ConfigSection& section, std::uint64_t seed)
@@ -52,10 +70,10 @@ class ImageFolder final : public PictureDataset {
  private:
   Sources open_sources() override {
     if (info_.class_names.empty()) {
+      const std::string train = path() + "/train", missing = what_is_missing(train);
       fail(ExitCode::kUsage, "data",
-           "image_folder: {0}/train has no class folders; needed: {0}/train/<class>/*.jpg and "
-           "{0}/val/<class>/*.jpg",
-           path());
+           "image_folder: {}; needed: {}/<class>/*.jpg and {}/val/<class>/*.jpg",
+           missing.empty() ? train + " has no class folders" : missing, train, path());
     }
     Sources sources;
     sources.train = std::make_unique<FolderPictures>(path() + "/train");

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
+#include "apps/inference/description.h"
 #include "apps/trainer/data/drawn_tests.h"
 #include "apps/trainer/data/picture_index.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/registry.h"
 #include "core/text.h"
 
 namespace starling {
@@ -78,9 +81,14 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
   crop_ = crop;
   read_growth(section);
+  val_path_ = section.text("val_path", "",
+                           "folder of classes that is the test set: val_path/<class>/…, in place "
+                           "of val/; a class is known by its name");
   val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
                                  "share of each class in train/ that is for tests, where there is "
                                  "no val/; drawn by the config's seed and the pictures' names");
+  if (val_fraction_ > 0.0 && !val_path_.empty())
+    section.error("val_fraction", "is given beside val_path, which is the test set; leave it out");
   skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
                          "a picture that cannot be decoded ends the run, or the next training "
                          "picture of its class stands in for it; tests leave theirs out") == "skip";
@@ -142,10 +150,42 @@ void PictureDataset::set_interpolation(Interpolation interpolation) {
   info_.pictures = rule_;
 }
 
+void PictureDataset::use_model(const SafetensorsFile& file, const std::string& source) {
+  if (file.metadata.count(kConfigMetadata) != 0)
+    model_classes_ = description_of(file, source).classes;
+}
+
+void PictureDataset::open_tests(Sources& opened) {
+  opened.test = folder_pictures(val_path_);
+  const std::vector<std::string>& found = opened.test->classes();
+  if (only_tests_ && !model_classes_.empty()) info_.class_names = model_classes_;
+  if (info_.class_names.empty()) info_.class_names = found;
+  if (std::ssize(info_.class_names) != info_.classes) {
+    fail(ExitCode::kUsage, "data", {.key = "data.classes"},
+         "is {}, but there are {} to be tested: {}", info_.classes,
+         counted(std::ssize(info_.class_names), "class"),
+         shown(fmt::format("{}", fmt::join(info_.class_names, ", "))));
+  }
+  for (const std::string& name : found) {
+    const auto known = std::find(info_.class_names.begin(), info_.class_names.end(), name);
+    if (known == info_.class_names.end()) {
+      fail(ExitCode::kUsage, "data", {.file = val_path_, .key = "data.val_path"},
+           "has the class {}, which {} not{}; known: {}", told_apart(name),
+           only_tests_ ? "the model has" : path_ + "/train has",
+           suggestion(name, info_.class_names),
+           shown(fmt::format("{}", fmt::join(info_.class_names, ", ")), 200));
+    }
+    test_labels_.push_back(known - info_.class_names.begin());
+  }
+}
+
 void PictureDataset::open() {
-  if (sources_.train) return;
-  Sources opened = open_sources();
-  if (opened.test) {
+  if (open_) return;
+  Sources opened;
+  if (val_path_.empty() || !only_tests_) opened = open_sources();
+  if (!val_path_.empty()) {
+    open_tests(opened);
+  } else if (opened.test) {
     if (val_fraction_ > 0.0) {
       fail(ExitCode::kUsage, "data",
            "{0}: data.val_fraction is {1}, but there is {2}/val; leave one of them out: with --set "
@@ -158,25 +198,36 @@ void PictureDataset::open() {
          "part of train/ aside",
          name_, path_);
   }
-  check_classes(name_, path_, opened.train->classes(),
-                opened.test ? opened.test->classes() : std::vector<std::string>());
+  if (opened.train) {
+    check_classes(
+        name_, path_, opened.train->classes(),
+        opened.test && test_labels_.empty() ? opened.test->classes() : std::vector<std::string>());
+  }
   split(opened);
   set_samples(static_cast<std::int64_t>(train_samples_.size()),
               static_cast<std::int64_t>(test_samples_.size()));
   info_.contents = contents_text(opened);
-  info_.checksums = opened.train->checksums("train");
+  if (opened.train) info_.checksums = opened.train->checksums("train");
   if (opened.test) info_.checksums.merge(opened.test->checksums("val"));
   sources_ = std::move(opened);
+  open_ = true;
 }
 
 std::int64_t PictureDataset::label(Split split, std::int64_t index) const {
   const auto [source, number] = place(split, index);
-  return source->label(number);
+  const std::int64_t label = source->label(number);
+  return split == Split::kTest && !test_labels_.empty()
+             ? test_labels_[static_cast<std::size_t>(label)]
+             : label;
 }
 
 std::string PictureDataset::name(Split split, std::int64_t index) const {
   const auto [source, number] = place(split, index);
-  return (source == sources_.test.get() ? "val/" : "train/") + source->name(number);
+  const bool of_tests = source == sources_.test.get();
+  return (!of_tests           ? "train/"
+          : val_path_.empty() ? "val/"
+                              : val_path_ + "/") +
+         source->name(number);
 }
 
 double PictureDataset::complexity(Split split, std::int64_t index) const {
@@ -208,7 +259,7 @@ void PictureDataset::will_read(Split split, std::span<const std::int64_t> indice
 }
 
 PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) const {
-  if (!sources_.train) fail(ExitCode::kInternal, "data", "{} was read without being open", name_);
+  if (!open_) fail(ExitCode::kInternal, "data", "{} was read without being open", name_);
   const bool from_train = split == Split::kTrain || !sources_.test;
   return {
       (from_train ? sources_.train : sources_.test).get(),
@@ -224,7 +275,7 @@ void PictureDataset::split(const Sources& sources) {
     return samples;
   };
   if (sources.test) {
-    train_samples_ = all(*sources.train);
+    if (sources.train) train_samples_ = all(*sources.train);
     test_samples_ = all(*sources.test);
   } else {
     const PictureSource& train = *sources.train;
@@ -245,32 +296,40 @@ void PictureDataset::split(const Sources& sources) {
     test_samples_ = std::move(drawn.test);
     info_.test_share = std::move(drawn.share);
   }
-  train_samples_ = limited(*sources.train, train_samples_, limit_);
+  if (sources.train) train_samples_ = limited(*sources.train, train_samples_, limit_);
   test_samples_ =
       limited(sources.test ? *sources.test : *sources.train, test_samples_, test_limit_);
 }
 
 /// A line on what there is, and one each on what is not.
 std::string PictureDataset::contents_text(const Sources& sources) const {
-  const std::vector<std::string>& classes = sources.train->classes();
-  const std::vector<std::int64_t> train = counts_of(*sources.train, train_samples_),
-                                  test = counts_of(sources.test ? *sources.test : *sources.train,
-                                                   test_samples_);
+  const std::vector<std::string>& classes =
+      sources.train ? sources.train->classes() : info_.class_names;
+  std::vector<std::int64_t> train(classes.size(), 0), test(classes.size(), 0);
+  if (sources.train) train = counts_of(*sources.train, train_samples_);
+  const auto found = counts_of(sources.test ? *sources.test : *sources.train, test_samples_);
+  for (std::size_t c = 0; c < found.size(); ++c)
+    test[test_labels_.empty() ? c : static_cast<std::size_t>(test_labels_[c])] = found[c];
   constexpr std::size_t kNamed = 10;
   std::vector<std::string> parts, lacking;
   for (std::size_t c = 0; c < classes.size(); ++c) {
-    parts.push_back(fmt::format("{} {} + {}", shown(classes[c]), train[c], test[c]));
+    parts.push_back(sources.train ? fmt::format("{} {} + {}", shown(classes[c]), train[c], test[c])
+                                  : fmt::format("{} {}", shown(classes[c]), test[c]));
     if (test[c] == 0) lacking.push_back(shown(classes[c]));
   }
   const auto range = [](const std::vector<std::int64_t>& counts) {
     const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
   };
-  const std::string each = parts.size() > kNamed ? range(train) + " + " + range(test) + " of each"
+  const std::string of_train = sources.train ? range(train) + " + " : "",
+                    each = parts.size() > kNamed ? of_train + range(test) + " of each"
                                                  : fmt::format("{}", fmt::join(parts, ", "));
-  std::string text = fmt::format("pictures: {} for training + {} for tests: {}\n",
-                                 train_samples_.size(), test_samples_.size(), each);
-  std::map<std::string, std::int64_t> others = sources.train->other_files();
+  std::string text =
+      fmt::format("pictures: {}{} for tests{}: {}\n",
+                  sources.train ? fmt::format("{} for training + ", train_samples_.size()) : "",
+                  test_samples_.size(), val_path_.empty() ? "" : ", of " + shown(val_path_), each);
+  std::map<std::string, std::int64_t> others;
+  if (sources.train) others = sources.train->other_files();
   if (sources.test) {
     for (const auto& [ending, count] : sources.test->other_files()) others[ending] += count;
   }

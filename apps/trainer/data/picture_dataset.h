@@ -46,6 +46,9 @@ class PictureSource {
   }
 };
 
+/// The pictures of a folder of classes. Error(kUsage) where there are none.
+std::unique_ptr<PictureSource> folder_pictures(const std::string& folder);
+
 /// Base of data sets of pictures of any size: their keys, which pictures are for tests, and crops.
 /// In training the next one of its class, which is training's too, stands in for a bad picture;
 /// tests leave it out.
@@ -53,6 +56,8 @@ class PictureDataset : public BuiltinDataset {
  public:
   bool countable() const final { return !info_.class_names.empty(); }
   void use_test_share(const TestShare& share) final { kept_share_ = share; }
+  void use_only_tests() final { only_tests_ = true; }
+  void use_model(const SafetensorsFile& file, const std::string& source) final;
   void set_interpolation(Interpolation interpolation) final;
   void open() final;
   std::int64_t label(Split split, std::int64_t index) const final;
@@ -97,7 +102,13 @@ class PictureDataset : public BuiltinDataset {
   }
   void count_bad(Split split, const Place& place, const Error& error) const;
 
-  std::string name_, path_;
+  /// Opens data.val_path: tests have these classes, by name.
+  void open_tests(Sources& opened);
+
+  std::string name_, path_, val_path_;
+  bool only_tests_ = false, open_ = false;
+  std::vector<std::string> model_classes_;  ///< of whose tests there are; empty: not known
+  std::vector<std::int64_t> test_labels_;   ///< by class of val_path; empty: they are the same
   std::uint64_t seed_;
   PictureRule rule_;
   std::int64_t crop_ = 0;

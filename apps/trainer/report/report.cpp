@@ -13,6 +13,7 @@
 #include "apps/trainer/report/disk_need.h"
 #include "apps/trainer/report/floor.h"
 #include "apps/trainer/report/token_rates.h"
+#include "apps/trainer/tasks/metric.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
@@ -82,6 +83,8 @@ std::string memory_text(const MemoryNeed& need) {
   if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
   out += fmt::format(", {} activations, {} batches", size_text(need.activations),
                      size_text(need.batches));
+  constexpr double kWorthALine = 1024.0 * 1024.0;
+  if (need.tests >= kWorthALine) out += fmt::format(", {} of tests", size_text(need.tests));
   if (need.cache > 0.0) out += fmt::format(", {} cached samples", size_text(need.cache));
   return out + fmt::format("; {} in all\n", size_text(need.total()));
 }
@@ -173,7 +176,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
 double MemoryNeed::total() const {
   return parameters + gradients + states + low + average + receive + sync + activations + batches +
-         cache;
+         tests + cache;
 }
 
 std::string size_text(double bytes) {
@@ -298,6 +301,7 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
                              {"algorithm", bytes(need.sync)},
                              {"activations", bytes(need.activations)},
                              {"batches", bytes(need.batches)},
+                             {"tests", bytes(need.tests)},
                              {"cached_samples", bytes(need.cache)},
                              {"in_all", bytes(need.total())}}},
                            {"disk",
@@ -432,6 +436,9 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
       if (steps_of(config.data.augment, pictures) > 0) need.batches += 2.0 * numbers;
     }
   }
+  if (counts_confusions(config.data.info, *config.model))
+    need.tests =
+        ConfusionCounter::bytes(config.model->output_shape().back(), config.length.batch_size);
   if (config.data.cache && config.device.type != "cuda")
     need.cache = static_cast<double>(
         plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node)

@@ -15,6 +15,7 @@ struct MemoryNeed {
   double average = 0.0;  ///< `ema`, `lookahead`
   double sync = 0.0;     ///< what the algorithm keeps from step to step
   double activations = 0.0, batches = 0.0;
+  double tests = 0.0;  ///< what a test counts of classes
   double cache = 0.0;  ///< samples of `data.cache`, which lie in host memory: 0 on a GPU
   double total() const;
 };

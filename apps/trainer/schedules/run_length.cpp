@@ -125,10 +125,9 @@ std::int64_t RunLength::planned_step(std::int64_t step) const {
 }
 
 double RunLength::batch_ratio(std::int64_t step) const {
-  const auto samples = [](const Stretch& stretch) {
-    return static_cast<double>(stretch.ranks * stretch.batch_size);
-  };
-  return samples(part_at(step).stretch) / samples(stretches_.front());
+  const Stretch &now = part_at(step).stretch, &first = stretches_.front();
+  const std::int64_t wanted = now.wanted > 0 ? now.wanted : first.ranks * first.batch_size;
+  return static_cast<double>(now.ranks * now.batch_size) / static_cast<double>(wanted);
 }
 
 std::int64_t RunLength::samples_seen(std::int64_t step) const {

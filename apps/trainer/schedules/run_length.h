@@ -8,12 +8,16 @@
 
 namespace starling {
 
-/// A part of a run with one number of ranks: a run that never changed it has one, which begins at
-/// step 0.
+/// A part of a run with one number of ranks and one `batch_size`: a run that never changed them has
+/// one, which begins at step 0.
 struct Stretch {
   std::int64_t step = 0;  ///< the first
   int ranks = 1;
   std::int64_t batch_size = 1;  ///< of one micro-batch on one rank
+  /// Samples of all ranks' micro-batches that the config asks for, which other ranks keep as far as
+  /// they can; 0: those of the first stretch
+  std::int64_t wanted = 0;
+  bool same_ranks = false;  ///< each goes on with its own state, in batches of another size
   friend bool operator==(const Stretch&, const Stretch&) = default;
 };
 
@@ -58,7 +62,7 @@ class RunLength {
   std::int64_t continued_epoch() const { return parts_.back().epoch; }
   std::vector<TakenBatches> taken() const;
   std::int64_t rest_batches() const { return parts_.back().rest * accumulate_; }
-  /// The samples of an update, over those of the first stretch's.
+  /// The samples of an update, over those that the config asks for.
   double batch_ratio(std::int64_t step) const;
   const std::vector<Stretch>& stretches() const { return stretches_; }
 

@@ -12,14 +12,33 @@
 
 namespace starling {
 
-bool EarlyStopping::ends(const std::vector<MetricValue>& values, std::int64_t step) {
+const MetricValue* Decisive::of(const std::vector<MetricValue>& values) const {
   const auto found = std::find_if(values.begin(), values.end(), [&](const MetricValue& value) {
-    return "test_" + value.name == settings_.metric;
+    return "test_" + value.name == metric;
   });
+  return found == values.end() ? nullptr : &*found;
+}
+
+Decisive read_decisive(ConfigSection& section, const std::vector<MetricValue>& tested) {
+  Decisive settings;
+  std::vector<std::string> names;
+  for (const MetricValue& value : tested) names.push_back("test_" + value.name);
+  const std::string usual = tested.empty() ? "test_accuracy" : "test_" + decisive(tested).name;
+  const char* doc = "the number of tests that decides, as metrics.jsonl calls it";
+  settings.metric = section.describing() ? section.text("metric", usual, doc)
+                                         : section.choice("metric", usual, names, doc);
+  const std::string mode = section.choice("mode", "auto", {"auto", "min", "max"},
+                                          "what is better; auto: a loss falls, a share rises");
+  const MetricValue* value = settings.of(tested);
+  settings.rises = mode == "auto" ? value && (value->share || value->rises) : mode == "max";
+  return settings;
+}
+
+bool EarlyStopping::ends(const std::vector<MetricValue>& values, std::int64_t step) {
+  const MetricValue* found = settings_.of(values);
   // Not that the tests are no better: there is no number, as r2 of targets that are all the same
-  if (found == values.end() || !std::isfinite(found->value)) return ended();
-  const double by = settings_.rises ? found->value - best_ : best_ - found->value;
-  if (best_step_ < 0 || by > settings_.min_delta) {
+  if (!found || !std::isfinite(found->value)) return ended();
+  if (best_step_ < 0 || settings_.better(found->value, best_, settings_.min_delta)) {
     best_ = found->value;
     best_step_ = step;
     waited_ = 0;
@@ -57,24 +76,13 @@ std::optional<EarlyStoppingSettings> read_early_stopping(ConfigSection& root,
   std::optional<ConfigSection> given = optional_section(root, "early_stopping", doc);
   if (!given) return std::nullopt;
   ConfigSection& section = *given;
-  EarlyStoppingSettings settings;
-  std::vector<std::string> names;
-  for (const MetricValue& value : tested) names.push_back("test_" + value.name);
-  const std::string usual = tested.empty() ? "test_accuracy" : "test_" + decisive(tested).name;
-  const char* metric_doc = "the number of tests that decides, as metrics.jsonl calls it";
-  settings.metric = root.describing() ? section.text("metric", usual, metric_doc)
-                                      : section.choice("metric", usual, names, metric_doc);
+  EarlyStoppingSettings settings{read_decisive(section, tested)};
   settings.patience = section.integer("patience", 1, Range::closed(1, 1e9),
                                       "so many tests in a row without a better one end it");
   settings.min_delta = section.number("min_delta", 0.0, Range::at_least(0.0),
                                       "a better one is better by more than this");
-  const std::string mode = section.choice("mode", "auto", {"auto", "min", "max"},
-                                          "what is better; auto: a loss falls, a share rises");
   if (root.describing()) return settings;
   section.finish();
-  const auto found = std::find(names.begin(), names.end(), settings.metric);
-  const MetricValue& value = tested[static_cast<std::size_t>(found - names.begin())];
-  settings.rises = mode == "auto" ? value.share || value.rises : mode == "max";
   if (!has_tests)
     root.error("early_stopping",
                "goes by tests, of which there is one at the end alone; needed: "

@@ -11,10 +11,22 @@
 
 namespace starling {
 
+/// By what value of tests the better one is told.
+struct Decisive {
+  std::string metric;  ///< "test_accuracy"
+  bool rises = false;  ///< the more the better
+
+  /// Null where it is none of these.
+  const MetricValue* of(const std::vector<MetricValue>& values) const;
+  bool better(double value, double than, double by = 0.0) const {
+    return (rises ? value - than : than - value) > by;
+  }
+};
+/// Its keys `metric` and `mode` of a section. `tested`: what tests come to.
+Decisive read_decisive(ConfigSection& section, const std::vector<MetricValue>& tested);
+
 /// Section `early_stopping`: a run ends once its tests no longer become better.
-struct EarlyStoppingSettings {
-  std::string metric;         ///< a value of tests, "test_accuracy"
-  bool rises = false;         ///< the more the better
+struct EarlyStoppingSettings : Decisive {
   std::int64_t patience = 1;  ///< tests in a row that are no better than the best before them
   double min_delta = 0.0;     ///< what a better one is better by, at least: more than this
 };

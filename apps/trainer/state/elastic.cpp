@@ -145,8 +145,11 @@ void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file
   if (stretches.empty()) return;
   nlohmann::json json = nlohmann::json::array();
   for (const Stretch& stretch : stretches)
-    json.push_back(
-        {{"step", stretch.step}, {"ranks", stretch.ranks}, {"batch_size", stretch.batch_size}});
+    json.push_back({{"step", stretch.step},
+                    {"ranks", stretch.ranks},
+                    {"batch_size", stretch.batch_size},
+                    {"wanted", stretch.wanted},
+                    {"same_ranks", stretch.same_ranks}});
   file.metadata[kStretches] = json.dump();
 }
 
@@ -162,7 +165,8 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
   if (!json.is_array() || json.empty()) damaged();
   try {
     for (const auto& item : json)
-      stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size")});
+      stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size"),
+                           item.value("wanted", std::int64_t{0}), item.value("same_ranks", false)});
   } catch (const nlohmann::json::exception&) {
     damaged();
   }
@@ -170,7 +174,7 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
   for (const Stretch& stretch : stretches) {
     const bool first = &stretch == &stretches.front();
     if ((first ? stretch.step != 0 : stretch.step < next) || stretch.ranks < 1 ||
-        stretch.batch_size < 1)
+        stretch.batch_size < 1 || stretch.wanted < 0)
       damaged();
     next = stretch.step + 1;
   }
@@ -178,15 +182,24 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
 }
 
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
-                               const ElasticSettings& elastic) {
-  Stretch next{.step = step, .ranks = ranks, .batch_size = stretches.back().batch_size};
-  if (elastic.keep_global_batch) {
-    const double wanted =
-        static_cast<double>(stretches.front().ranks * stretches.front().batch_size);
-    next.batch_size = std::max<std::int64_t>(1, std::llround(wanted / ranks));
+                               const ElasticSettings& elastic, std::int64_t batch_size) {
+  const Stretch &last = stretches.back(), &first = stretches.front();
+  Stretch next{.step = step,
+               .ranks = ranks,
+               .batch_size = batch_size > 0 ? batch_size : last.batch_size,
+               .wanted = last.wanted,
+               .same_ranks = ranks == last.ranks};
+  if (batch_size > 0) {
+    next.wanted = ranks * batch_size;
+  } else if (elastic.keep_global_batch) {
+    const std::int64_t wanted = last.wanted > 0 ? last.wanted : first.ranks * first.batch_size;
+    next.batch_size = std::max<std::int64_t>(1, std::llround(static_cast<double>(wanted) / ranks));
   }
   // Stretches in which nobody took a step are dropped.
-  while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();
+  while (stretches.size() > 1 && stretches.back().step >= step) {
+    next.same_ranks = next.same_ranks && stretches.back().same_ranks;
+    stretches.pop_back();
+  }
   if (step == 0) stretches.clear();
   stretches.push_back(next);
   return stretches;
@@ -199,8 +212,10 @@ std::string text_of(const std::vector<Stretch>& stretches, const RunLength& leng
   const auto update = [&](const Stretch& stretch) {
     return stretch.ranks * stretch.batch_size * accumulate;
   };
-  std::string text = fmt::format("elastic: from step {} on {} in place of {}, ", now.step,
-                                 counted(now.ranks, "rank"), before.ranks);
+  std::string text = now.same_ranks
+                         ? fmt::format("from step {} on ", now.step)
+                         : fmt::format("elastic: from step {} on {} in place of {}, ", now.step,
+                                       counted(now.ranks, "rank"), before.ranks);
   text += now.batch_size == before.batch_size
               ? fmt::format("batch_size {} as before, ", now.batch_size)
               : fmt::format("batch_size {} in place of {}, ", now.batch_size, before.batch_size);

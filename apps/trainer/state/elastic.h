@@ -34,10 +34,10 @@ bool is_mean_of_ranks(const SafetensorsFile& file);
 /// The stretches of the run that made a checkpoint; `config` is what its resolved config says.
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);
 void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file);
-/// The stretches of a run that goes on from `step` with so many ranks, and the batch of each that
-/// `elastic` wants.
+/// The stretches of a run that goes on from `step` with so many ranks: with batches of this size,
+/// or where it is 0 of the one that `elastic` wants.
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
-                               const ElasticSettings& elastic);
+                               const ElasticSettings& elastic, std::int64_t batch_size = 0);
 /// "going on from step 6 with 3 ranks in place of 4: batch_size 43 in place of 32, 129 samples an
 /// update in place of 128"
 std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,

@@ -118,14 +118,29 @@ ElasticSettings read_elastic(ConfigSection& root) {
   return settings;
 }
 
-CheckpointSettings read_checkpoint(ConfigSection& root) {
+CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<MetricValue>& tested) {
   ConfigSection checkpoint =
       root.section("checkpoint", "saved states of the run; one more comes at the end");
   CheckpointSettings settings{.interval = read_interval(checkpoint, "save")};
   settings.keep = static_cast<int>(
       checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
-  settings.keep_best =
-      checkpoint.boolean("best", false, "keeps checkpoints/best too, the one that tested best");
+  const char* doc =
+      "keeps checkpoints/best too, the one that tested best; true: by the first share that tests "
+      "have, or else their loss";
+  const nlohmann::json given = root.describing() ? nlohmann::json::object()
+                                                 : checkpoint.raw("best", "boolean or object", doc);
+  if (given.is_object()) {
+    ConfigSection best = checkpoint.section("best", doc);
+    settings.best = read_decisive(best, tested);
+    if (root.describing()) {
+      checkpoint.resolve("best", false);
+    } else {
+      best.finish();
+    }
+  } else if (checkpoint.boolean("best", false, doc) && !tested.empty()) {
+    const MetricValue& value = decisive(tested);
+    settings.best = {"test_" + value.name, value.share || value.rises};
+  }
   checkpoint.finish();
   return settings;
 }

@@ -18,10 +18,11 @@ namespace starling {
 /// Section `checkpoint`.
 struct CheckpointSettings {
   Interval interval;
-  int keep = 2;  ///< the newest ones
-  bool keep_best = false;
+  int keep = 2;                  ///< the newest ones
+  std::optional<Decisive> best;  ///< what checkpoints/best is chosen by; none: it is not kept
 };
-CheckpointSettings read_checkpoint(ConfigSection& root);
+/// `tested`: what tests come to.
+CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<MetricValue>& tested);
 
 /// Section `elastic`: how a run goes on with another number of ranks.
 struct ElasticSettings {

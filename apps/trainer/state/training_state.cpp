@@ -27,7 +27,7 @@ const std::set<std::string>& changeable_keys() {
       "tensorboard",     "prometheus",       "trace",         "precision",     "sync.transport",
       "sync.timeout_s",  "sync.heartbeat_s", "sync.max_ctas", "cuda_graphs",   "data.cache",
       "flight_recorder", "sync.verify",      "elastic",       "check_numbers", "optimizer.lr",
-      "early_stopping",  "data.val_path"};
+      "early_stopping",  "data.val_path",    "schedule",      "batch_size",    "optimizer.weight_decay"};
   return keys;
 }
 
@@ -65,11 +65,12 @@ nlohmann::json child(const nlohmann::json& object, const std::string& name) {
 }
 
 /// `written` is what the user wrote of `given`; null where that is a default. `changed`: what may
-/// be otherwise, and is.
+/// be otherwise, and is. `free`: all of this may.
 void compare(const nlohmann::json& saved, const nlohmann::json& given,
              const nlohmann::json& written, const std::string& path, const std::string& source,
-             bool elastic, std::vector<std::string>& changed) {
-  if (changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0)) {
+             bool elastic, std::vector<std::string>& changed, bool free = false) {
+  free = free || changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0);
+  if (free && !(saved.is_object() && given.is_object())) {
     if (saved != given && !(saved.is_null() && written.is_null()))
       changed.push_back(fmt::format("{} {} → {}", path, saved.dump(), given.dump()));
     return;
@@ -82,10 +83,10 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given,
     if (names.erase("type") != 0 && !path.empty())
       compare(child(saved, "type"), child(given, "type"),
               written.is_string() ? written : child(written, "type"), path + ".type", source,
-              elastic, changed);
+              elastic, changed, free);
     for (const std::string& name : names) {
       compare(child(saved, name), child(given, name), child(written, name),
-              path.empty() ? name : path + "." + name, source, elastic, changed);
+              path.empty() ? name : path + "." + name, source, elastic, changed, free);
     }
     return;
   }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
+#include <map>
 #include <utility>
 
 #include "apps/trainer/tasks/language_model.h"
@@ -139,24 +139,26 @@ std::vector<MetricValue> Metric::of_tests(const DatasetInfo&) const {
   return values(std::vector<double>(static_cast<std::size_t>(sums()), 0.0), 0.0);
 }
 
-std::vector<MetricValue> class_means(std::span<const double> confusion) {
-  std::size_t classes = 0;
-  while (classes * (classes + 1) < confusion.size()) ++classes;
-  double recalls = 0.0, with_samples = 0.0, f1 = 0.0, known = 0.0;
-  for (std::size_t c = 0; c < classes; ++c) {
-    const auto row = confusion.subspan(c * (classes + 1), classes + 1);
-    const double samples = std::accumulate(row.begin(), row.end(), 0.0), right = row[c];
-    double predicted = 0.0;
-    for (std::size_t r = 0; r < classes; ++r) predicted += confusion[r * (classes + 1) + c];
-    if (samples > 0.0) {
-      recalls += right / samples;
+std::vector<MetricValue> class_means(const Confusions& confusion) {
+  struct OfClass {
+    double samples = 0.0, predicted = 0.0;
+  };
+  std::map<std::int64_t, OfClass> classes;  // in their order, which is that of the sums
+  for (const auto& [pair, count] : confusion.counts) {
+    classes[pair.first].samples += static_cast<double>(count);
+    if (pair.second < confusion.classes)
+      classes[pair.second].predicted += static_cast<double>(count);
+  }
+  double recalls = 0.0, with_samples = 0.0, f1 = 0.0;
+  for (const auto& [c, of] : classes) {
+    const auto right = static_cast<double>(confusion.at(c, c));
+    if (of.samples > 0.0) {
+      recalls += right / of.samples;
       with_samples += 1.0;
     }
-    if (samples + predicted > 0.0) {
-      f1 += 2.0 * right / (samples + predicted);
-      known += 1.0;
-    }
+    f1 += 2.0 * right / (of.samples + of.predicted);
   }
+  const auto known = static_cast<double>(classes.size());
   return {{"balanced_accuracy", recalls / (with_samples > 0.0 ? with_samples : std::nan("")), true},
           {"macro_f1", f1 / (known > 0.0 ? known : std::nan("")), true}};
 }
@@ -174,7 +176,7 @@ std::vector<MetricValue> tested_values(const Task& task, const DatasetInfo& data
     for (MetricValue& value : metric->of_tests(data)) values.push_back(std::move(value));
   }
   if (!counts_confusions(data, model)) return values;
-  for (MetricValue& value : class_means({})) values.push_back(std::move(value));
+  for (MetricValue& value : class_means(Confusions())) values.push_back(std::move(value));
   return values;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/tasks/confusion.h"
 #include "apps/trainer/tasks/task.h"
 #include "core/registry.h"
 
@@ -44,11 +45,10 @@ class Metric {
   virtual std::vector<MetricValue> of_tests(const DatasetInfo& data) const;
 };
 
-/// balanced_accuracy, the mean of the classes' recalls, and macro_f1, the mean of their F1, of a
-/// confusion matrix as ConfusionCounts makes it: scikit-learn's balanced_accuracy_score and
-/// f1_score with "macro". Of the one, classes without samples are left out; of the other, those
-/// that are also never predicted.
-std::vector<MetricValue> class_means(std::span<const double> confusion);
+/// balanced_accuracy, the mean of the classes' recalls, and macro_f1, the mean of their F1:
+/// scikit-learn's balanced_accuracy_score and f1_score with "macro". Of the one, classes without
+/// samples are left out; of the other, those that are also never predicted.
+std::vector<MetricValue> class_means(const Confusions& confusion);
 /// Whether tests count which classes are taken for which: a sample has one class, and the model a
 /// score for each.
 bool counts_confusions(const DatasetInfo& data, const Model& model);
