@@ -12,6 +12,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "core/near_path.h"
 #include "core/text.h"
 
 namespace starling {
@@ -213,7 +214,10 @@ json read_json_file(const std::string& path) {
   };
   if (path.find('\0') != std::string::npos) refuse("the name holds a zero byte");
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) refuse(std::strerror(errno));
+  if (file.fd < 0) {
+    const std::string reason = std::strerror(errno);
+    refuse(reason + near_name(path));
+  }
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) refuse(std::strerror(errno));
   if (S_ISDIR(status.st_mode)) refuse("it is a folder");

@@ -93,15 +93,6 @@ std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options) 
   return {path, newest.value_or(-1)};
 }
 
-std::string run_of_checkpoint(const std::string& path) {
-  const fs::path folder =
-      fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
-  const fs::path above = folder.parent_path();
-  std::error_code error;
-  if (above.filename() != "checkpoints" || !fs::exists(folder / "DONE", error)) return "";
-  return above.has_parent_path() ? above.parent_path().string() : ".";
-}
-
 RunFolder prepare_output_folder(const TrainOptions& options) {
   RunFolder folder;
   folder.path = options.output;

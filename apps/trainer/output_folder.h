@@ -26,8 +26,6 @@ RunFolder prepare_output_folder(const TrainOptions& options);
 /// The run that --resume names, and its newest complete checkpoint's step: -1 where `latest` has
 /// none yet. Looks, and changes nothing. Error(kUsage) where --resume DIR has none.
 std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options);
-/// The run whose checkpoint a folder is; empty: it is none.
-std::string run_of_checkpoint(const std::string& path);
 
 /// A folder's config.json. Error(kOutput) if it cannot be written.
 void write_config(const std::string& folder, const std::string& text);

@@ -80,8 +80,9 @@ line other/config.json "weight_decay": 0.25
 TEST_CASE("changed resume: each rank's state goes on in batches of another size, as in others") {
   const Program program;
   program.write("run.json",
-                test::short_config(R"({"type": "mlp", "hidden": [8]})",
-                                   R"("batch_size": 16, "steps": 8, "checkpoint": {"every_steps": 4, "keep": 9},
+                test::short_config(
+                    R"({"type": "mlp", "hidden": [8]})",
+                    R"("batch_size": 16, "steps": 8, "checkpoint": {"every_steps": 4, "keep": 9},
     "optimizer": {"type": "sgd", "lr": 0.1, "momentum": 0.9}, "sync": {"algorithm": {"type": "gradient_tracking"}, "topology": {"type": "static-ring"}},)"));
   // Ranks that hold different numbers would be made one by an elastic resume; here they are not.
   program.play(R"table(
@@ -114,8 +115,11 @@ TEST_CASE("changed resume: an explicit batch is what other ranks keep from there
 
 TEST_CASE("changed resume: a dry run says what training would, and changes nothing") {
   const Program program;
-  program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [8]})",
-                                               R"("batch_size": 16, "steps": 8, "checkpoint": {"every_steps": 4, "keep": 9},)"));
+  program.write(
+      "run.json",
+      test::short_config(
+          R"({"type": "mlp", "hidden": [8]})",
+          R"("batch_size": 16, "steps": 8, "checkpoint": {"every_steps": 4, "keep": 9},)"));
   program.play(R"table(
 0 2 | a run | step 8/8 | run.json --output run
 0 2 | that could go on | in all | --resume run --dry-run | steps=12
@@ -165,15 +169,18 @@ TEST_CASE("changed resume: a loss that is no number names data of absurd size") 
       "run.json",
       R"({"data": {"type": "csv", "path": "t.csv", "target": "y"}, "model": {"type": "mlp", "hidden": [8]}, "task": {"type": "regression"},
     "optimizer": {"type": "sgd", "lr": 0.1}, "batch_size": 6, "epochs": 3, "threads": 1, "tensorboard": false})");
-  program.check("targets", 1, 4, "the data has numbers up to 1e\\+20 \\(target\\): scale them first, or use a",
+  program.check("targets", 1, 4,
+                "the data has numbers up to 1e\\+20 \\(target\\): scale them first, or use a",
                 "run.json --output run");
 }
 
 TEST_CASE("changed resume: the best checkpoint is by the metric that is named") {
   const Program program;
-  program.write("run.json",
-                test::short_config(R"({"type": "mlp", "hidden": [8]})",
-                                   R"("batch_size": 16, "steps": 12, "optimizer": {"type": "sgd", "lr": 0.3}, "checkpoint": {"every_steps": 4, "keep": 1},)"));
+  program.write(
+      "run.json",
+      test::short_config(
+          R"({"type": "mlp", "hidden": [8]})",
+          R"("batch_size": 16, "steps": 12, "optimizer": {"type": "sgd", "lr": 0.3}, "checkpoint": {"every_steps": 4, "keep": 1},)"));
   program.play(R"table(
 let tests = evaluate.every_steps=1
 0 2 | the least | done | run.json --output least | $tests | checkpoint.best={"metric": "test_macro_f1", "mode": "min"}

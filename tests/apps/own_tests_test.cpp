@@ -25,20 +25,22 @@ nlohmann::json last_line(const test::Ended& ended) {
   return nlohmann::json::parse(ended.out.substr(ended.out.rfind("\n{") + 1));
 }
 
-TEST_CASE("own tests: of pictures, whose classes are known by name, without the training pictures") {
+TEST_CASE(
+    "own tests: of pictures, whose classes are known by name, without the training pictures") {
   const Program program;
-  for (const char* name : {"1.jpg", "2.jpg"}) {
-    add(program, "pets/train/ant", name, "422.jpg");
-    add(program, "pets/train/bee", name, "420.jpg");
-    add(program, "pets/train/cat", name, "444.jpg");
+  const char *const ant = "rgb8.png", *const bee = "grey1.png", *const cat = "palette2.png";
+  for (const char* name : {"1.png", "2.png"}) {
+    add(program, "pets/train/ant", name, ant);
+    add(program, "pets/train/bee", name, bee);
+    add(program, "pets/train/cat", name, cat);
   }
-  add(program, "pets/val/ant", "x.jpg", "422.jpg");
-  add(program, "pets/val/bee", "y.jpg", "420.jpg");
-  add(program, "pets/val/cat", "z.jpg", "444.jpg");
+  add(program, "pets/val/ant", "x.png", ant);
+  add(program, "pets/val/bee", "y.png", bee);
+  add(program, "pets/val/cat", "z.png", cat);
   // cat is another number here than there
-  for (const char* name : {"1.jpg", "2.jpg", "3.jpg"}) add(program, "new/cat", name, "444.jpg");
-  add(program, "new/bee", "1.jpg", "420.jpg");
-  add(program, "odd/dog", "1.jpg", "420.jpg");
+  for (const char* name : {"1.png", "2.png", "3.png"}) add(program, "new/cat", name, cat);
+  add(program, "new/bee", "1.png", bee);
+  add(program, "odd/dog", "1.png", bee);
   program.write(
       "pets.json",
       R"({"data": {"type": "image_folder", "path": "pets", "image_size": 16, "test_resize": 20, "test_crop": 16},
@@ -48,7 +50,7 @@ TEST_CASE("own tests: of pictures, whose classes are known by name, without the 
 0 1 | a run that knows its pictures by heart | test accuracy 100.00 % | pets.json --output run
 0 1 | tests of one's own | ^pictures: 4 for tests, of new: ant 0, bee 1, cat 3$ | --evaluate run --test new --confusion new.csv --samples new-samples.csv
 line new.csv ^cat,0,0,3$
-line new-samples.csv ^new/cat/3.jpg,cat,cat,
+line new-samples.csv ^new/cat/3.png,cat,cat,
 0 1 | each class is its own | ^cat +3 +100.00 % | --evaluate run --test new
 0 1 | in training too | ^pictures: 6 for training \+ 4 for tests, of new: ant 2 \+ 0, bee 2 \+ 1, cat 2 \+ 3$ | pets.json --output during | data.val_path=new | steps=1
 2 1 | beside a drawn share | data\.val_fraction: is given beside val_path | pets.json --output out | data.val_path=new | data.val_fraction=0.5

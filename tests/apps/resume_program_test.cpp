@@ -234,7 +234,7 @@ flip none/checkpoints/step-4/rank-0.safetensors model.1.weight
 has none/checkpoints/step-4 none/checkpoints/step-8 none/checkpoints/step-12
 2 3 | another number of ranks is no damage | made by 2 ranks, this run has 3 | run.json --output two --resume latest | steps=14
 2 1 | nor is one fewer | made by 2 ranks, this run has 1 | run.json --output two --resume latest | steps=14
-2 2 | another batch size is refused | batch_size | run.json --output two --resume latest | steps=14 | batch_size=32
+2 2 | another accumulation is refused | accumulate | run.json --output two --resume latest | steps=14 | accumulate=2
 has two/checkpoints/step-12/DONE
 copy two other
 0 2 | another log interval is not | continuing after step 12 | run.json --output other --resume latest | steps=14 | log_every=2

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "apps/inference/checkpoint_file.h"
 #include "apps/trainer/config/habits.h"
 #include "apps/trainer/output/arguments.h"
-#include "apps/trainer/output_folder.h"
 #include "core/error.h"
 #include "core/near_path.h"
 
