@@ -37,7 +37,6 @@
 namespace starling {
 namespace {
 
-
 constexpr std::string_view kTableBegin = "true class",
                            kSamplesBegin = "file,class,prediction,probability,loss\n",
                            kNumbersBegin = "file,target,prediction,error\n";
@@ -228,7 +227,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
              path);
     }
     const std::string& file = options.evaluate;
-    if (config.data.info.test_samples == 0) {
+    if (config.data.info.test_samples == 0 && !options.of_training) {
       fail(ExitCode::kUsage, "evaluate", "there are no test samples{}; needed: {}",
            options.test.empty() ? "" : " in " + options.test,
            options.test.empty() ? "a test set, as by --test PATH" : "at least one");

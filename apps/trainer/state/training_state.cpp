@@ -22,12 +22,16 @@ namespace {
 /// the precision, what it came to counts, not the word: check_resumable() compares that itself.
 const std::set<std::string>& changeable_keys() {
   static const std::set<std::string> keys{
-      "steps",           "epochs",           "log_every",     "evaluate",      "checkpoint",
-      "data.path",       "data.threads",     "device",        "plugins",       "threads",
-      "tensorboard",     "prometheus",       "trace",         "precision",     "sync.transport",
-      "sync.timeout_s",  "sync.heartbeat_s", "sync.max_ctas", "cuda_graphs",   "data.cache",
-      "flight_recorder", "sync.verify",      "elastic",       "check_numbers", "optimizer.lr",
-      "early_stopping",  "data.val_path",    "schedule",      "batch_size",    "optimizer.weight_decay"};
+      "steps",          "epochs",           "log_every",
+      "evaluate",       "checkpoint",       "data.path",
+      "data.threads",   "device",           "plugins",
+      "threads",        "tensorboard",      "prometheus",
+      "trace",          "precision",        "sync.transport",
+      "sync.timeout_s", "sync.heartbeat_s", "sync.max_ctas",
+      "cuda_graphs",    "data.cache",       "flight_recorder",
+      "sync.verify",    "elastic",          "check_numbers",
+      "optimizer.lr",   "early_stopping",   "data.val_path",
+      "schedule",       "batch_size",       "optimizer.weight_decay"};
   return keys;
 }
 
