@@ -65,7 +65,7 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
   need.model = parameters + buffers;
   need.checkpoint = (equal ? alike : site.ranks * alike) + site.ranks * own +
                     (config.sync.synchronized_norms ? buffers : 0.0);
-  if (config.state.checkpoint.keep_best) need.best = need.checkpoint + need.model;
+  if (config.state.checkpoint.best) need.best = need.checkpoint + need.model;
   need.kept = kept_checkpoints(config, site) * need.checkpoint + need.best +
               (config.state.ema ? 2.0 : 1.0) * need.model;
   need.most = need.kept + std::max(need.checkpoint, need.best);
