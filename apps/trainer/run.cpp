@@ -319,9 +319,9 @@ struct Heritage {
 void check_init(TrainConfig& config) {
   const InitialFile& init = config.state.init;
   if (init.file.empty()) return;
-  check_hugging_face_config(
-      init.file, config.resolved.at("model"),
-      [&](const std::string& tensor) { return keeps_own(init, *config.model, tensor); });
+  check_hugging_face_config(init.file, config.resolved.at("model"), [&](const std::string& tensor) {
+    return keeps_own(init, *config.model, tensor);
+  });
   check_initial_file(init, *config.model, config.device.dtype, config.device.compute);
   config.companions = check_initial_tokens(init, *config.model, config.data.info);
 }

@@ -83,7 +83,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
       if (heading.starts_with("# Layers")) {
         json layers = json::array();
         if (name == "embed_inputs") layers = {{{"type", "flatten"}}};  // takes a vector
-        if (name == "multi_head_attention")  // takes places×width
+        if (name == "multi_head_attention")                            // takes places×width
           layers = {{{"type", "flatten"}},
                     {{"type", "embedding"}, {"num_embeddings", 256}, {"embedding_dim", 8}}};
         layers.insert(layers.end(),
