@@ -20,7 +20,7 @@ int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
   return before ? config.state.checkpoint.keep : 1;
 }
 
-double bytes_of(std::int64_t elements, DType dtype) {
+double file_bytes(std::int64_t elements, DType dtype) {
   return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
 }
 
@@ -31,17 +31,17 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
   const OptimizerRule& rule = *config.optimizer.rule;
   double parameters = 0.0, buffers = 0.0, states = 0.0, averages = 0.0, kept = 0.0;
   for (const Parameter* parameter : config.model->parameters())
-    parameters += bytes_of(parameter->shape.elements(), dtype);
+    parameters += file_bytes(parameter->shape.elements(), dtype);
   for (const ModelBuffer* buffer : config.model->buffers())
     buffers +=
-        bytes_of(buffer->shape.elements(), is_floating(buffer->dtype) ? dtype : buffer->dtype);
+        file_bytes(buffer->shape.elements(), is_floating(buffer->dtype) ? dtype : buffer->dtype);
   std::int64_t elements = 0;
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, dtype, config.sync.bucket_bytes);
   for (const BucketLayout& bucket : plan.buckets) {
     for (const BucketSlot& slot : bucket.slots) {
       const std::int64_t own = rule.state_elements(layer_of(slot));
-      states += bytes_of(own > 0 ? own : slot.elements, dtype);
+      states += file_bytes(own > 0 ? own : slot.elements, dtype);
       elements += slot.elements;
     }
   }
@@ -53,7 +53,7 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
     equal = equal && part.algorithm.equality.always();
     double here = 0.0;
     for (const KeptState& state : part.algorithm.states) {
-      here += bytes_of(state.numbers > 0 ? state.numbers : elements, state.dtype.value_or(dtype)) *
+      here += file_bytes(state.numbers > 0 ? state.numbers : elements, state.dtype.value_or(dtype)) *
               state.copies_on(part.topology.get(), 0);
     }
     kept = std::max(kept, here);
