@@ -25,7 +25,7 @@ namespace {
 /// in fastai.
 constexpr double kSmoothing = 0.98, kMostRise = 4.0;
 
-constexpr std::string_view kTableBegin = "step,lr,loss,smoothed_loss\n";
+constexpr std::string_view kRatesBegin = "step,lr,loss,smoothed_loss\n";
 
 /// Rates that grow from the first to the last by the same factor each.
 class GrowingRates final : public Schedule {
@@ -166,7 +166,7 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
            config.optimizer.type);
     }
     if (transport.rank() == 0)
-      file = open_output("--lr-find", options.lr_find, {{kTableBegin}, "table of rates"});
+      file = open_output("--lr-find", options.lr_find, {{kRatesBegin}, "table of rates"});
   });
   config.length.epochs = 0.0;
   config.length.steps = range.steps;
@@ -198,7 +198,7 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
   if (stopped) return ExitCode::kStopped;
   together(transport, [&] {
     if (transport.rank() != 0) return;
-    std::string table(kTableBegin);
+    std::string table(kRatesBegin);
     for (std::size_t i = 0; i < points.size(); ++i) {
       const auto& [lr, loss, smoothed] = points[i];
       table += fmt::format("{},{},{},{}\n", i + 1, lr, loss, smoothed);

@@ -29,7 +29,7 @@ class Asynchronous final : public Averages {
     snapshots_ = like_parameters();
     // p is x, the state s, g the sum of all ranks' s.
     add_ = make_linear_rule(1, 0, [share = means_.share()](double) {
-      return Linear{.x = {.p = 1.0, .s = {-1.0}, .g = share}};
+      return LinearTerms{.x = {.p = 1.0, .s = {-1.0}, .g = share}};
     });
   }
 

@@ -33,7 +33,7 @@ Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner,
           "states are reset though each rank counts its own updates");
   if (site.transport.size() > 1) site.transport.prepare({});
   mean_ = make_linear_rule(
-      0, 0, [share = means_.share()](double) { return Linear{.x = {.p = 0, .g = share}}; });
+      0, 0, [share = means_.share()](double) { return LinearTerms{.x = {.p = 0, .g = share}}; });
 }
 
 void Averages::begin(const StepInfo& info) {

@@ -21,15 +21,15 @@ class DecentLaM final : public Bucketwise {
     const rules::Sgd sgd = sgd_of(site.rule);
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     descend_ = make_linear_rule(
-        0, 0, [=](double lr) { return Linear{.x = {.p = 1, .g = -lr}, .decay_p = wd}; });
+        0, 0, [=](double lr) { return LinearTerms{.x = {.p = 1, .g = -lr}, .decay_p = wd}; });
     // p is the mix, the state m.
     glide_ = make_linear_rule(1, 0, [=](double lr) {
-      return Linear{.x = {.p = 1, .s = {-lr * beta, 0}}};
+      return LinearTerms{.x = {.p = 1, .s = {-lr * beta, 0}}};
     });
     // p is m, the states are x' and what x was before.
     follow_ = make_linear_rule(2, 0, [](double lr) {
-      if (lr == 0.0) return Linear{};
-      return Linear{.x = {.p = 0, .s = {-1.0 / lr, 1.0 / lr}}};
+      if (lr == 0.0) return LinearTerms{};
+      return LinearTerms{.x = {.p = 0, .s = {-1.0 / lr, 1.0 / lr}}};
     });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }

@@ -44,8 +44,8 @@ class DiLoCo final : public Averages {
     rule_ = make_linear_rule(2, 2, [=](double) {
       const double of_s = -nu * (nesterov ? mu * mu : mu),
                    of_delta = -nu * share * (nesterov ? 1.0 + mu : 1.0);
-      return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
-                    .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
+      return LinearTerms{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
+                         .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
     });
     if (settings.delay == 0) deltas_ = like_parameters();
     for (int b = 0; settings.delay > 0 && b < buckets(); ++b) deltas_.push_back(state(b, 2));

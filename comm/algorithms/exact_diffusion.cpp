@@ -20,7 +20,7 @@ class ExactDiffusion final : public Bucketwise {
   ExactDiffusion(const AlgorithmSite& site, bool lazy) : Bucketwise(site), lazy_(lazy) {
     // p is ψ, the state x - ψ_prev.
     correct_ = make_linear_rule(
-        1, 1, [](double) { return Linear{.x = {.p = 1, .s = {1}}, .state = {{.p = 1}}}; });
+        1, 1, [](double) { return LinearTerms{.x = {.p = 1, .s = {1}}, .state = {{.p = 1}}}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 

@@ -16,8 +16,9 @@ namespace {
 class GradientTracking final : public Tracking {
  public:
   explicit GradientTracking(const AlgorithmSite& site) : Tracking(site) {
-    track_ = make_linear_rule(
-        1, 1, [](double) { return Linear{.x = {.p = 1, .s = {-1}, .g = 1}, .state = {{.g = 1}}}; });
+    track_ = make_linear_rule(1, 1, [](double) {
+      return LinearTerms{.x = {.p = 1, .s = {-1}, .g = 1}, .state = {{.g = 1}}};
+    });
   }
 
  protected:

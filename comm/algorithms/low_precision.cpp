@@ -23,7 +23,7 @@ class LowPrecision final : public EncodedBucketwise {
  public:
   LowPrecision(const AlgorithmSite& site, const Compressor& compressor, std::int64_t interval)
       : EncodedBucketwise(site, compressor), interval_(interval) {
-    take_ = make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
+    take_ = make_linear_rule(0, 0, [](double) { return LinearTerms{.x = {.p = 0, .g = 1}}; });
   }
 
  protected:

@@ -21,11 +21,11 @@ class MomentumTracking final : public Tracking {
     const rules::Sgd sgd = sgd_of(site.rule);
     // p is the mixed z, the states are m and x.
     track_ = make_linear_rule(2, 1, [beta = sgd.momentum, wd = sgd.weight_decay](double) {
-      return Linear{.x = {.p = 1, .s = {1, 0}, .made = {-1}},
-                    .state = {{.s = {beta, 0}, .g = 1}},
-                    .decay_s = {0, wd}};
+      return LinearTerms{.x = {.p = 1, .s = {1, 0}, .made = {-1}},
+                         .state = {{.s = {beta, 0}, .g = 1}},
+                         .decay_s = {0, wd}};
     });
-    move_ = make_linear_rule(0, 0, [](double lr) { return Linear{.x = {.p = 1, .g = lr}}; });
+    move_ = make_linear_rule(0, 0, [](double lr) { return LinearTerms{.x = {.p = 1, .g = lr}}; });
   }
 
  protected:

@@ -25,7 +25,7 @@ class PushSum final : public Bucketwise {
  public:
   explicit PushSum(const AlgorithmSite& site)
       : Bucketwise(site), weights_(static_cast<std::size_t>(ranks()), 1.0) {
-    mixed_ = make_linear_rule(0, 0, [this](double) { return Linear{.x = {.p = alone_}}; });
+    mixed_ = make_linear_rule(0, 0, [this](double) { return LinearTerms{.x = {.p = alone_}}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 

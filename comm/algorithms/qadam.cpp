@@ -80,8 +80,9 @@ class QAdam final : public Algorithm {
     // p is m, the state the parameters.
     const double beta1 = adam_.settings.beta1,
                  wd = adam_.decoupled ? 0.0 : adam_.settings.weight_decay;
-    follow_ = make_linear_rule(
-        1, 0, [=](double) { return Linear{.x = {.p = beta1, .g = 1.0 - beta1}, .decay_s = {wd}}; });
+    follow_ = make_linear_rule(1, 0, [=](double) {
+      return LinearTerms{.x = {.p = beta1, .g = 1.0 - beta1}, .decay_s = {wd}};
+    });
   }
 
   void begin(const StepInfo& info) override {
@@ -202,7 +203,7 @@ class QAdam final : public Algorithm {
   std::unique_ptr<EncodedMean> mean_;
   std::unique_ptr<OptimizerRule> follow_;
   std::unique_ptr<OptimizerRule> take_ =
-      make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
+      make_linear_rule(0, 0, [](double) { return LinearTerms{.x = {.p = 0, .g = 1}}; });
   StepInfo info_;
 };
 

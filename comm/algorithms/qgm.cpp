@@ -31,18 +31,18 @@ class QuasiGlobalMomentum final : public Bucketwise {
     // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the
     // part along m is a pass of its own, which such a rank makes too.
     both_ = make_linear_rule(2, 0, [=](double lr) {
-      return Linear{.x = {.p = 1, .s = {0, -lr * of_m}, .g = -lr * of_g}, .decay_s = {wd, 0}};
+      return LinearTerms{.x = {.p = 1, .s = {0, -lr * of_m}, .g = -lr * of_g}, .decay_s = {wd, 0}};
     });
     descend_ = make_linear_rule(1, 0, [=](double lr) {
-      return Linear{.x = {.p = 1, .g = -lr * of_g}, .decay_s = {wd, 0}};
+      return LinearTerms{.x = {.p = 1, .g = -lr * of_g}, .decay_s = {wd, 0}};
     });
     glide_ = make_linear_rule(1, 0, [=](double lr) {
-      return Linear{.x = {.p = 1, .s = {-lr * of_m, 0}}};
+      return LinearTerms{.x = {.p = 1, .s = {-lr * of_m, 0}}};
     });
     // p is m, the states are x' and what x was before.
     follow_ = make_linear_rule(2, 0, [=](double lr) {
-      if (lr == 0.0) return Linear{};
-      return Linear{.x = {.p = mu, .s = {-(1.0 - mu) / lr, (1.0 - mu) / lr}}};
+      if (lr == 0.0) return LinearTerms{};
+      return LinearTerms{.x = {.p = mu, .s = {-(1.0 - mu) / lr, (1.0 - mu) / lr}}};
     });
     site_.mixer.open(
         {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !atc, atc});

@@ -43,10 +43,11 @@ class SlowMomentum final : public Averages {
     rule_ = make_linear_rule(
         2, 2, [beta = settings.momentum, alpha = settings.lr, share = means_.share()](double lr) {
           if (lr == 0.0)
-            return Linear{.x = {.p = 0, .g = share}, .state = {{.s = {1, 0}}, {.g = share}}};
+            return LinearTerms{.x = {.p = 0, .g = share}, .state = {{.s = {1, 0}}, {.g = share}}};
           const rules::LinearTerms<double> anchor{.s = {-alpha * lr * beta, 1.0 - alpha},
                                                   .g = alpha * share};
-          return Linear{.x = anchor, .state = {{.s = {beta, 1.0 / lr}, .g = -share / lr}, anchor}};
+          return LinearTerms{.x = anchor,
+                             .state = {{.s = {beta, 1.0 / lr}, .g = -share / lr}, anchor}};
         });
   }
 

@@ -173,7 +173,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
 
 void Updater::mix(int bucket, const StepInfo& info, const Mix& mix, const Tensor& numbers) {
   static const std::unique_ptr<OptimizerRule> rule =
-      make_linear_rule(0, 0, [](double) { return Linear{}; });
+      make_linear_rule(0, 0, [](double) { return LinearTerms{}; });
   const Tensor& x = site_.buckets[static_cast<std::size_t>(bucket)].parameters;
   update(
       bucket, info, mix,

@@ -8,8 +8,8 @@
 
 namespace starling {
 
-std::unique_ptr<OptimizerRule> make_linear_rule(int states, int made,
-                                                std::function<Linear(double lr)> coefficients) {
+std::unique_ptr<OptimizerRule> make_linear_rule(
+    int states, int made, std::function<LinearTerms(double lr)> coefficients) {
   require(made >= 0 && made <= states && states <= 2, "update",
           "no rule of sums has {} states and writes {} of them", states, made);
   return std::make_unique<RuleKernel<rules::Linear, cpu::IsaLaunch>>(

@@ -99,10 +99,10 @@ struct Linear {
 
 namespace starling {
 
-using Linear = rules::LinearCoefficients<double>;
+using LinearTerms = rules::LinearCoefficients<double>;
 /// A rule of sums with `states` state tensors, at most 2, of which the first `made` are written.
 /// For algorithms; it has no name in configs.
 std::unique_ptr<OptimizerRule> make_linear_rule(int states, int made,
-                                                std::function<Linear(double lr)> coefficients);
+                                                std::function<LinearTerms(double lr)> coefficients);
 
 }  // namespace starling

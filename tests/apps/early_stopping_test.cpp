@@ -18,7 +18,7 @@ using test::Program;
 }  // namespace
 
 TEST_CASE("early stopping: so many tests in a row without a better one") {
-  EarlyStopping falling({.metric = "test_loss", .rises = false, .patience = 2, .min_delta = 0.1});
+  EarlyStopping falling({{.metric = "test_loss", .rises = false}, 2, 0.1});
   const auto test = [](EarlyStopping& early, double value, std::int64_t step) {
     return early.ends({{"accuracy", 0.5, true}, {"loss", value}}, step);
   };
@@ -28,17 +28,17 @@ TEST_CASE("early stopping: so many tests in a row without a better one") {
   CHECK_FALSE(test(falling, 0.85, 3));  // counts from the best, not from the one before
   CHECK(falling.best_step() == 3);
   CHECK_FALSE(test(falling, std::nan(""), 4));
-  EarlyStopping again({.metric = "test_loss", .rises = false, .patience = 2, .min_delta = 0.1});
+  EarlyStopping again({{.metric = "test_loss", .rises = false}, 2, 0.1});
   again.read(falling.text(), "test");
   CHECK(again.text() == falling.text());
   CHECK_FALSE(test(falling, 0.8, 5));  // what is no number was no test
   CHECK(test(falling, 0.8, 6));
   CHECK(falling.ended());
   CHECK_FALSE(test(again, 0.7, 5));
-  EarlyStopping rising({.metric = "test_loss", .rises = true, .patience = 1, .min_delta = 0.0});
+  EarlyStopping rising({{.metric = "test_loss", .rises = true}, 1, 0.0});
   rising.read(falling.text(), "test");
   CHECK(rising.ended());
-  EarlyStopping other({.metric = "test_accuracy", .rises = true, .patience = 1, .min_delta = 0.0});
+  EarlyStopping other({{.metric = "test_accuracy", .rises = true}, 1, 0.0});
   other.read(falling.text(), "test");
   CHECK(other.best_step() == -1);
   CHECK_FALSE(test(other, 0.0, 6));

@@ -19,6 +19,7 @@
 #include "apps/trainer/tokens/token_files.h"
 #include "core/config.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/token_test_support.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -28,45 +29,13 @@ namespace {
 using nlohmann::json;
 using test::contains;
 using test::error_of;
+using test::kTests;
+using test::kTraining;
+using test::made;
+using test::open_error;
+using test::opened;
+using Files = test::TextFiles;
 using Numbers = std::vector<std::int32_t>;
-
-struct Files {
-  test::Folder folder;
-  std::string at(const std::string& name) const { return folder.path() + "/" + name; }
-  std::string text(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories(std::filesystem::path(at(name)).parent_path());
-    std::ofstream(at(name), std::ios::binary) << content;
-    return at(name);
-  }
-  std::string gzip(const std::string& name, const std::string& content) const {
-    text(name, "");
-    const gzFile file = ::gzopen(at(name).c_str(), "wb");
-    ::gzwrite(file, content.data(), static_cast<unsigned>(content.size()));
-    ::gzclose(file);
-    return at(name);
-  }
-  template <class T>
-  std::string tokens(const std::string& name, const std::vector<T>& tokens) const {
-    return text(
-        name, std::string(reinterpret_cast<const char*>(tokens.data()), sizeof(T) * tokens.size()));
-  }
-};
-
-std::unique_ptr<Dataset> made(const std::string& type, const json& keys) {
-  register_builtin_datasets();
-  ConfigSection section(keys, "test.json");
-  auto dataset = datasets().make(type, "data.type", section, 1);
-  section.finish();
-  return dataset;
-}
-std::unique_ptr<Dataset> opened(const std::string& type, const json& keys) {
-  auto dataset = made(type, keys);
-  dataset->open();
-  return dataset;
-}
-std::string refusal(const std::string& type, const json& keys) {
-  return error_of(ExitCode::kUsage, [&] { opened(type, keys); });
-}
 
 /// All tokens of a split, as windows of one give them: all but the last.
 Numbers all(const Dataset& dataset, Dataset::Split split) {
@@ -89,8 +58,6 @@ Numbers numbers_of(const std::string& text) {
   for (const char c : text) numbers.push_back(static_cast<unsigned char>(c));
   return numbers;
 }
-
-constexpr auto kTraining = Dataset::Split::kTrain, kTests = Dataset::Split::kTest;
 
 TEST_CASE(
     "apps/tokens: texts of all forms have the tokens of the plain ones, in file and training") {
@@ -119,8 +86,8 @@ TEST_CASE(
 
   // a token of several bytes: the tokenizer must have it
   keys["separator"] = "<e>";
-  CHECK(
-      contains(refusal("text", keys), "the separator '<e>' is 3 tokens of this tokenizer (60 101"));
+  CHECK(contains(open_error("text", keys),
+                 "the separator '<e>' is 3 tokens of this tokenizer (60 101"));
   Workers workers(1);
   const std::string tokenizer = files.text(
       "t.json",
@@ -149,16 +116,17 @@ TEST_CASE("apps/tokens: a field of JSON lines is a text each") {
     CHECK(all(*dataset, kTraining) == numbers_of("one\ntw\xc3\xb6\n\n"));
     CHECK(contains(dataset->info().contents, "; 1 empty text is left out"));
     keys["field"] = "id";
-    CHECK(
-        contains(refusal("text", keys), std::string(name) + ": line 1: field id is 1; needed: a"));
+    CHECK(contains(open_error("text", keys),
+                   std::string(name) + ": line 1: field id is 1; needed: a"));
     keys["field"] = "body";
-    CHECK(contains(refusal("text", keys), std::string(name) + ": line 1: has no field body: '{"));
+    CHECK(
+        contains(open_error("text", keys), std::string(name) + ": line 1: has no field body: '{"));
   }
   files.text("c.jsonl", "{\"text\": \"x\"}\n[1]\n");
   const json keys{{"path", files.at("c.jsonl")}, {"field", "text"}, {"sequence_length", 1}};
-  CHECK(contains(refusal("text", keys), "c.jsonl: line 2: has no field text: '[1]'"));
+  CHECK(contains(open_error("text", keys), "c.jsonl: line 2: has no field text: '[1]'"));
   files.text("c.jsonl", "{\"text\": \"x\"}\n{\"text\": \"x\n");
-  CHECK(contains(refusal("text", keys), "c.jsonl: line 2: is no JSON: "));
+  CHECK(contains(open_error("text", keys), "c.jsonl: line 2: is no JSON: "));
   // lines beyond what is read at once
   std::string many, expected;
   for (int k = 0; many.size() < 9'000'000; ++k) {
@@ -184,22 +152,23 @@ TEST_CASE("apps/tokens: packed files that are damaged are named") {
   const json keys{{"path", files.at("a.gz")}, {"sequence_length", 1}};
   CHECK(opened("text", keys)->info().train_samples > 0);
   files.text("a.gz", whole.substr(0, whole.size() / 2));
-  CHECK(contains(refusal("text", keys), "a.gz is damaged or cut short (unexpected end"));
+  CHECK(contains(open_error("text", keys), "a.gz is damaged or cut short (unexpected end"));
   files.text("a.gz", "just a text");
-  CHECK(
-      contains(refusal("text", keys), "a.gz is not packed as its name says; name it without .gz"));
+  CHECK(contains(open_error("text", keys),
+                 "a.gz is not packed as its name says; name it without .gz"));
   // a frame of zstd of "plain text\n" twice, and a cut one
   const std::string frame("\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00plain text\n\xf5\xb5\x05Q", 24);
   files.text("b.zst", frame + frame);
   const json zst{{"path", files.at("b.zst")}, {"sequence_length", 1}, {"val_fraction", 0.0}};
 #if !__has_include(<zstd.h>)
-  CHECK(contains(refusal("text", zst), "b.zst is packed by zstd, which this build is without; "));
+  CHECK(
+      contains(open_error("text", zst), "b.zst is packed by zstd, which this build is without; "));
   return;
 #endif
   CHECK(all(*opened("text", zst), kTraining) == numbers_of("plain text\nplain text\n"));
   files.text("b.zst", frame.substr(0, 15));
-  CHECK(
-      contains(refusal("text", zst), "b.zst is damaged or cut short (unexpected end of the zstd"));
+  CHECK(contains(open_error("text", zst),
+                 "b.zst is damaged or cut short (unexpected end of the zstd"));
 }
 
 TEST_CASE("apps/tokens: tests of files of their own are all of them") {
@@ -216,10 +185,11 @@ TEST_CASE("apps/tokens: tests of files of their own are all of them") {
   CHECK(dataset->info().test_bytes == 4.0);
   CHECK(contains(dataset->info().contents, "tokens: 13 for training + 5 for tests"));
   keys["val_fraction"] = 0.1;
-  CHECK(contains(refusal("text", keys), "val_fraction: is given beside val_path"));
+  CHECK(contains(open_error("text", keys), "val_fraction: is given beside val_path"));
   keys.erase("val_fraction");
   keys["val_path"] = files.text("short.txt", "ab");
-  CHECK(contains(refusal("text", keys), "short.txt: data.sequence_length: is 2, for which tests"));
+  CHECK(
+      contains(open_error("text", keys), "short.txt: data.sequence_length: is 2, for which tests"));
   keys["val_path"] = files.at("test");
   std::filesystem::remove_all(files.at("train"));
   dataset = made("text", keys);
@@ -253,7 +223,8 @@ TEST_CASE("apps/tokens: tests of files of their own are all of them") {
   prepare_tokens(other, {});
   keys["tokenizer"] = "bytes";
   files.tokens<std::uint16_t>("train.bin", {1, 2, 3, 4, 5, 6, 7});
-  CHECK(contains(refusal("tokens", keys), "new/meta.json: tokenizer: has 256 tokens that are not"));
+  CHECK(contains(open_error("tokens", keys),
+                 "new/meta.json: tokenizer: has 256 tokens that are not"));
 }
 
 TEST_CASE("apps/tokens: shards by pattern, by list and of a folder") {
@@ -277,9 +248,9 @@ TEST_CASE("apps/tokens: shards by pattern, by list and of a folder") {
   keys["path"] = {files.at("web_train_2.bin"), files.at("retrieval.bin")};
   check({3, 4, 5, 6}, {8, 9});
   keys["path"] = files.at("other_*.bin");
-  CHECK(contains(refusal("tokens", keys), "other_*.bin: no file has such a name"));
+  CHECK(contains(open_error("tokens", keys), "other_*.bin: no file has such a name"));
   keys.erase("vocab");
-  CHECK(contains(refusal("tokens", keys), "other_*.bin: no file has such a name"));
+  CHECK(contains(open_error("tokens", keys), "other_*.bin: no file has such a name"));
   // with a train.bin the others are something else
   files.tokens<std::uint16_t>("train.bin", {7, 7, 7});
   keys = {{"path", files.folder.path()}, {"vocab", 10}, {"sequence_length", 1}};
@@ -293,7 +264,7 @@ TEST_CASE("apps/tokens: files of other numbers than tokens are named by what the
   for (std::size_t k = 0; k < tokens.size(); ++k) tokens[k] = static_cast<int>(k * 37 % 500);
   const auto says = [&]<class T>(const std::vector<int>& from, T, const std::string& what) {
     files.tokens<T>("train.bin", {from.begin(), from.end()});
-    return contains(refusal("tokens", keys), "train.bin: looks like " + what);
+    return contains(open_error("tokens", keys), "train.bin: looks like " + what);
   };
   CHECK(says(tokens, std::uint32_t{}, "32-bit integers; needed: uint16"));
   CHECK(says(tokens, std::int64_t{}, "64-bit integers; needed: uint16"));
@@ -304,13 +275,13 @@ TEST_CASE("apps/tokens: files of other numbers than tokens are named by what the
   CHECK(says(tokens, std::uint16_t{}, "uint16, and above 65536 tokens (data.vocab has 100000)"));
   keys["vocab"] = 50'257;
   files.text("train.bin", std::string(100, 'a') + std::string(100, ' '));
-  CHECK(contains(refusal("tokens", keys), "train.bin: looks like a text; needed"));
+  CHECK(contains(open_error("tokens", keys), "train.bin: looks like a text; needed"));
   for (const auto& [begin, what] : {std::pair("\x93NUMPY\x01", "is numpy's .npy"),
                                     {"\x1f\x8b\x08\x04", "is packed by gzip"},
                                     {"\x28\xb5\x2f\xfd", "is packed by zstd"},
                                     {"PK\x03\x04", "is a zip archive"}}) {
     files.text("train.bin", std::string(begin) + std::string(100, '\1'));
-    CHECK(contains(refusal("tokens", keys), what));
+    CHECK(contains(open_error("tokens", keys), what));
   }
   // What is right stays so, with few different tokens, too
   files.tokens<std::uint16_t>("train.bin", std::vector<std::uint16_t>(100));
@@ -329,12 +300,12 @@ TEST_CASE("apps/tokens: what the tokenizer has not is refused, and stands for no
   for (const std::uint16_t token : {301, 511}) {
     files.tokens<std::uint16_t>("train.bin", {1, 2, token});
     CHECK(contains(
-        refusal("tokens", keys),
+        open_error("tokens", keys),
         "train.bin: token number 2 is " + std::to_string(token) + ", the tokenizer has 0 to 300"));
   }
   files.tokens<std::uint16_t>("train.bin", {1, 2, 300});
   files.tokens<std::uint16_t>("val.bin", {1, 299});  // between those that it has
-  CHECK(contains(refusal("tokens", keys), "val.bin: token number 1 is 299"));
+  CHECK(contains(open_error("tokens", keys), "val.bin: token number 1 is 299"));
   const auto read = Tokenizer::read(tokenizer);
   for (const std::int32_t token : {-1, 299, 301, 1 << 30}) CHECK(read->bytes_of(token).empty());
   for (const std::int32_t token : {-1, 256, 1 << 30})

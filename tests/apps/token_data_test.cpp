@@ -17,6 +17,7 @@
 #include "apps/trainer/tokens/token_files.h"
 #include "core/config.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/token_test_support.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -25,44 +26,14 @@ namespace {
 
 using test::contains;
 using test::error_of;
+using test::kTests;
+using test::kTraining;
+using test::made;
+using test::open_error;
+using test::opened;
+using Files = test::TextFiles;
 using Numbers = std::vector<std::int32_t>;
 using nlohmann::json;
-
-struct Files {
-  test::Folder folder;
-  std::string at(const std::string& name) const { return folder.path() + "/" + name; }
-  std::string text(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories(std::filesystem::path(at(name)).parent_path());
-    std::ofstream(at(name), std::ios::binary) << content;
-    return at(name);
-  }
-  template <class T>
-  void tokens(const std::string& name, const std::vector<T>& tokens,
-              std::vector<std::uint32_t> header = {}) const {
-    std::ofstream out(at(name), std::ios::binary);
-    if (!header.empty()) header.resize(256);
-    out.write(reinterpret_cast<const char*>(header.data()),
-              static_cast<std::streamsize>(4 * header.size()));
-    out.write(reinterpret_cast<const char*>(tokens.data()),
-              static_cast<std::streamsize>(sizeof(T) * tokens.size()));
-  }
-};
-
-std::unique_ptr<Dataset> made(const std::string& type, const json& keys) {
-  register_builtin_datasets();
-  ConfigSection section(keys, "test.json");
-  auto dataset = datasets().make(type, "data.type", section, 1);
-  section.finish();
-  return dataset;
-}
-std::unique_ptr<Dataset> opened(const std::string& type, const json& keys) {
-  auto dataset = made(type, keys);
-  dataset->open();
-  return dataset;
-}
-std::string refusal(const std::string& type, const json& keys) {
-  return error_of(ExitCode::kUsage, [&] { opened(type, keys); });
-}
 
 /// A sample's tokens, and its targets behind them.
 Numbers sample(const Dataset& dataset, Dataset::Split split, std::int64_t index) {
@@ -73,8 +44,6 @@ Numbers sample(const Dataset& dataset, Dataset::Split split, std::int64_t index)
   dataset.read(split, index, out);
   return numbers;
 }
-
-constexpr auto kTraining = Dataset::Split::kTrain, kTests = Dataset::Split::kTest;
 
 TEST_CASE("apps/tokens: windows of bytes go over the borders of files") {
   const Files files;
@@ -155,7 +124,7 @@ TEST_CASE("apps/tokens: what files of tokens are refused for") {
   const Files files;
   json keys{{"path", files.folder.path()}, {"sequence_length", 2}, {"vocab", 100}};
   const auto says = [&](const std::string& part) {
-    return contains(refusal("tokens", keys), part);
+    return contains(open_error("tokens", keys), part);
   };
   CHECK(says("cannot open"));
   files.text("train.bin", "");
@@ -220,7 +189,9 @@ TEST_CASE("apps/tokens: a token beyond those that are looked at first is told wh
 TEST_CASE("apps/tokens: what texts are refused for") {
   const Files files;
   json keys{{"sequence_length", 4}};
-  const auto says = [&](const std::string& part) { return contains(refusal("text", keys), part); };
+  const auto says = [&](const std::string& part) {
+    return contains(open_error("text", keys), part);
+  };
   CHECK(says("path: is required and missing"));
   keys["path"] = 3;
   CHECK(says("path: has 3; needed: the name of a file or folder"));
@@ -372,7 +343,7 @@ TEST_CASE("apps/tokens: a damaged, stopped or refused preparation") {
   tokenizer.replace(tokenizer.find("\"!\": 33"), 7, "\"!\":33 ");
   files.text("made/tokenizer.json", tokenizer);
   CHECK(faults("tokenizer.json: its checksum is"));
-  CHECK(contains(refusal("tokens", {{"path", files.at("made")}, {"sequence_length", 3}}),
+  CHECK(contains(open_error("tokens", {{"path", files.at("made")}, {"sequence_length", 3}}),
                  "tokenizer.json: is not what "));
   std::filesystem::remove(files.at("made/meta.json"));
   CHECK(contains(error_of(ExitCode::kUsage, [&] { check_tokens(files.at("made"), {}); }),

@@ -29,7 +29,7 @@ struct Reference {
   std::int64_t warmup_steps = 0;
 
   /// Numbers without meaning, all of them different.
-  static Linear coefficients(double lr) {
+  static LinearTerms coefficients(double lr) {
     return {
         .x = {.p = 0.9, .s = {0.3, -0.2 * lr}, .g = -lr, .made = {0.1, -0.5}},
         .state = {{.p = 0.2, .s = {0.5, 0.1}, .g = 0.4}, {.p = -0.1, .s = {0.3, 0.6}, .g = 0.2}},
@@ -41,7 +41,7 @@ struct Reference {
   };
 
   double linear(double p, double g, State& state, bool decay, double lr) const {
-    const Linear c = coefficients(lr);
+    const LinearTerms c = coefficients(lr);
     double* const all[2] = {&state.u, &state.m};
     const double old[2] = {states > 0 ? state.u : 0, states > 1 ? state.m : 0};
     if (decay) g += c.decay_p * p + c.decay_s[0] * old[0] + c.decay_s[1] * old[1];

@@ -53,8 +53,9 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
     equal = equal && part.algorithm.equality.always();
     double here = 0.0;
     for (const KeptState& state : part.algorithm.states) {
-      here += file_bytes(state.numbers > 0 ? state.numbers : elements, state.dtype.value_or(dtype)) *
-              state.copies_on(part.topology.get(), 0);
+      here +=
+          file_bytes(state.numbers > 0 ? state.numbers : elements, state.dtype.value_or(dtype)) *
+          state.copies_on(part.topology.get(), 0);
     }
     kept = std::max(kept, here);
   }
