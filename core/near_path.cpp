@@ -1,5 +1,6 @@
 #include "core/near_path.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -31,6 +32,8 @@ Missing find_missing(const std::string& path) {
     for (auto it = fs::directory_iterator(there.empty() ? fs::path(".") : there, error);
          !error && it != fs::directory_iterator() && names.size() < kMostNames; it.increment(error))
       names.push_back(it->path().filename().string());
+    // A link to nothing, or a file that has come since
+    if (std::find(names.begin(), names.end(), part.string()) != names.end()) return {};
     return {next.string(), suggestion(part.string(), names)};
   }
   return {};

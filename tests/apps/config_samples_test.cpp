@@ -56,6 +56,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
   const test::Folder folder;
   const std::string table = folder.write("table.csv", "a,b\n1,2\n2,3\n3,5\n4,7\n5,8\n6,9\n");
   const std::string words = folder.write("words.txt", std::string(1000, 'a'));
+  const std::string tokens = folder.write("train.bin", std::string(1000, '\0'));
   const json least = json::parse(R"({"data": {"type": "synthetic"}, "model": {"type": "mlp"},
     "batch_size": 1, "steps": 1000, "loss": {"type": "cross_entropy"}, "deterministic": false})");
   std::istringstream text(describe_config());
@@ -96,6 +97,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
     if (config["data"]["type"] == "csv") config["data"].update({{"path", table}, {"target", "b"}});
     if (config["data"]["type"] == "text")
       config["data"].update({{"path", words}, {"sequence_length", 16}});
+    if (config["data"]["type"] == "tokens") config["data"]["path"] = tokens;
     ++read;
     TrainConfig made;
     CHECK_NOTHROW(made = read_train_config(config, "sample", {4, 2}, false));

@@ -330,8 +330,11 @@ same whole cached
     most = std::max(most, nlohmann::json::parse(line).value("test_r2", -1e300));
   CHECK(summary_of(program, "best")["best"]["test_r2"] == most);
   CHECK(load_model("kinds")->classes() == std::vector<std::string>{"0", "1", "2"});
-  const nlohmann::json tested =
-      nlohmann::json::parse(program.check("tested", 1, 0, "test_r2", "--evaluate whole").out);
+  const auto evaluated = [&](const char* name) {
+    const std::string out = program.check(name, 1, 0, "test_r2", "--evaluate whole").out;
+    return nlohmann::json::parse(out.substr(out.rfind("\n{") + 1));
+  };
+  const nlohmann::json tested = evaluated("tested");
   CHECK(tested["test_r2"].get<double>() ==
         doctest::Approx(summary_of(program, "whole")["test_r2"].get<double>()).epsilon(1e-6));
   CHECK(tested["samples"] == 20);
@@ -339,8 +342,7 @@ same whole cached
   program.write("t.csv", numbers + "1000,1,1,1\n");
   program.check("other rows", 2, 2, "the data set in t.csv has 8[01] training samples|2[01] test",
                 "run.json --output other --resume latest");
-  const nlohmann::json again =
-      nlohmann::json::parse(program.check("tested again", 1, 0, "test_r2", "--evaluate whole").out);
+  const nlohmann::json again = evaluated("tested again");
   if (again["samples"] == 20) CHECK(again["test_mse"] == tested["test_mse"]);
   program.write("t.csv", "x" + numbers);
   program.check(

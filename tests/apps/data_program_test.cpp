@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/inference/checkpoint_file.h"
 #include "apps/trainer/shards/prepare.h"
 #include "core/safetensors.h"
 #include "tests/apps/program.h"
@@ -187,10 +188,9 @@ same uncached cached
 0 3 | with measured complexities, three ranks | done | run.json --output both | data.cache=memory | $measured
 0 1 | a test reads each sample once, and keeps none | "samples":256 | run.json --evaluate cached/model.safetensors | data.cache=memory
 )table");
-  const FileTensor first = read_safetensors("straight/checkpoints/step-20/rank-0.safetensors")
-                               .tensors.at("data.complexity"),
-                   second = read_safetensors("straight/checkpoints/step-20/rank-1.safetensors")
-                                .tensors.at("data.complexity");
+  const CheckpointFile checkpoint("straight/checkpoints/step-20");
+  const FileTensor first = checkpoint.read(0).tensors.at("data.complexity"),
+                   second = checkpoint.read(1).tensors.at("data.complexity");
   CHECK((first.dtype == DType::kFloat32 && first.shape == Shape{1024}));
   CHECK(first.bytes == second.bytes);
   const nlohmann::json cache = nlohmann::json::parse(program.read("some/summary.json"))["cache"];

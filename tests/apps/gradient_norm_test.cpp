@@ -109,7 +109,7 @@ TEST_CASE("gradient norm: rules, groups, clipping and algorithms tell the same o
                                        {"clip_norm=1e-3"},
                                        {"clip_norm=1e-3", "sync.bucket_mb=0.001", "clip=bucket"},
                                        {"threads=3"},
-                                       {"log_every=1", "sync.in_backward=false"}}) {
+                                       {"log_every=1", "sync.update=after_backward"}}) {
     CAPTURE(settings.front());
     CHECK(told(1, settings).first == doctest::Approx(alone).epsilon(1e-9));
   }

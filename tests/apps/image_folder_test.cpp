@@ -327,7 +327,7 @@ TEST_CASE("image_folder: what is wrong with the folders is named") {
                  "image_folder: " + tree.folder.path() +
                      "/train/dog is a link to nothing; mount what it leads to, or remove it"));
   fs::remove_all(tree.folder / "train");
-  CHECK(contains(tree.refusal(), "/train has no class folders; needed: "));
+  CHECK(contains(tree.refusal(), "there is no " + tree.folder / "train" + "; needed: "));
   // Without the folder there is what a dry run needs.
   const auto declared = make_dataset({{"type", "image_folder"},
                                       {"path", tree.folder / "nowhere"},

@@ -357,9 +357,9 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
   CHECK(answer("auto", "bf16", "bf16", DType::kBFloat16).empty());
   // Everything else is compared as ever.
   nlohmann::json other = config_of("auto");
-  other["batch_size"] = 4;
+  other["accumulate"] = 4;
   CHECK_THROWS_WITH_AS(check_resumable(file, "state", other, other, 2, DType::kBFloat16),
-                       doctest::Contains("batch_size"), Error);
+                       doctest::Contains("accumulate"), Error);
 }
 
 TEST_CASE(

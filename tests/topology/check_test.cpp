@@ -208,7 +208,7 @@ TEST_CASE("topology/check: malformed custom topologies are refused by key") {
     CHECK_FALSE(contains(error, "\n"));
   };
   CHECK(contains(error_of("custom", 3), "rounds: is required"));
-  bad("[]", "rounds", "at least one round");
+  bad("[]", "rounds", "a list of rounds that is not empty");
   bad("3", "rounds", "at least one round");
   bad("[3]", "rounds[0]", "must be a list of groups");
   bad(R"([[{"ranks": [0, 1, 0]}]])", "rounds[0][0].ranks", "rank 0 is twice");

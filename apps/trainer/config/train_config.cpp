@@ -206,8 +206,7 @@ std::string describe_config() {
 
 namespace {
 
-/// A pass that operations refuse for its size is the config's fault: of batch_size, where a smaller
-/// one is computed, else of the model or its samples.
+/// A pass that operations refuse is the config's fault where a smaller batch_size is computed.
 ShapeTrace trace_pass(const TrainConfig& config) {
   const auto trace = [&](std::int64_t batch_size) {
     PassShape shape = config.pass_shape();
@@ -229,12 +228,7 @@ ShapeTrace trace_pass(const TrainConfig& config) {
         fails = middle;
       }
     }
-    if (works == 0) {
-      fail(ExitCode::kUsage, "config", {.file = config.source},
-           "the model cannot be computed in these sizes, with batch_size 1 neither: {}; make it or "
-           "its samples smaller",
-           message_of(refusal));
-    }
+    if (works == 0) throw;  // no matter of the batch's size
     fail(ExitCode::kUsage, "config", {.file = config.source, .key = "batch_size"},
          "{} is more than the model can take at once ({}); allowed: <= {}", given,
          message_of(refusal), works);
