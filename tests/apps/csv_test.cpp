@@ -204,6 +204,7 @@ TEST_CASE(
 2 2 | no file, on two ranks | cannot open none\.csv | data.path=none.csv
 2 1 | no path | data\.path | data={"type": "csv", "target": "price"}
 2 1 | no target key | data\.target | data={"type": "csv", "path": "t.csv"}
+2 1 | no file, and no target key | cannot open t\.cvs: No such file or directory; did you mean 't\.csv' | data={"type": "csv", "path": "t.cvs"}
 2 1 | no such column | t\.csv: has no column 'cost' \(data\.target\); its columns: 'a', 'price' | data.target=cost
 2 1 | empty | empty\.csv: the table is empty | data.path=empty.csv
 2 1 | names alone | names\.csv: has no rows below the columns' names | data.path=names.csv

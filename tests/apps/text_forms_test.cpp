@@ -227,6 +227,93 @@ TEST_CASE("apps/tokens: tests of files of their own are all of them") {
                  "new/meta.json: tokenizer: has 256 tokens that are not"));
 }
 
+TEST_CASE("apps/tokens: what is a test is not trained on") {
+  const Files files;
+  files.text("d/a.txt", "aaaaaaa");
+  files.text("d/b.txt", "bbbbb");
+  files.text("d/val/c.txt", "ccc");
+  json keys{{"path", files.at("d")}, {"sequence_length", 1}};
+  const auto trains = [&](const char* type, const json& path, const json& val_path) {
+    keys["path"] = path;
+    keys["val_path"] = val_path;
+    return opened(type, keys)->info().contents;
+  };
+  const auto refuses = [&](const char* type, const json& path, const json& val_path,
+                           const std::string& file) {
+    keys["path"] = path;
+    keys["val_path"] = val_path;
+    return contains(open_error(type, keys),
+                    file + ": data.val_path: is trained on too; needed: other files for tests");
+  };
+  const std::string d = files.at("d"), a = d + "/a.txt", b = d + "/b.txt", c = d + "/val/c.txt";
+  CHECK(contains(trains("text", d, d + "/val"),
+                 "12 for training + 3 for tests, of a vocabulary of 256; 1 file of val_path is "
+                 "left out of training"));
+  CHECK(contains(trains("text", d, d + "/val/../b.txt"), "10 for training + 5 for tests"));
+  CHECK(contains(trains("text", d, {b, c}),
+                 "7 for training + 8 for tests, of a vocabulary of 256; 2 files of val_path are"));
+  CHECK(contains(trains("text", {a, b}, d + "/val"),
+                 "12 for training + 3 for tests, of a vocabulary of 256\n"));
+  CHECK(refuses("text", d, d, a));
+  CHECK(refuses("text", a, a, a));
+  CHECK(refuses("text", a, d + "/val/../a.txt", a));
+  CHECK(refuses("text", {a, b}, b, b));
+  CHECK(refuses("text", {d, b}, b, b));
+  CHECK(refuses("text", d + "/val", d, c));
+  CHECK(refuses("text", d, {a, b, c}, a));
+  // by other names
+  std::filesystem::create_symlink(b, files.at("soft.txt"));
+  std::filesystem::create_hard_link(b, files.at("hard.txt"));
+  for (const char* name : {"soft.txt", "hard.txt"}) {
+    CHECK(contains(trains("text", d, files.at(name)), "10 for training + 5 for tests"));
+    CHECK(refuses("text", b, files.at(name), b));
+  }
+  // a test of a trained model by what it was trained on is the user's wish
+  keys["path"] = keys["val_path"] = a;
+  auto dataset = made("text", keys);
+  dataset->use_only_tests();
+  dataset->open();
+  CHECK(dataset->info().test_samples == 6);
+
+  keys["vocab"] = 300;
+  const std::string own = files.at("own"),
+                    train = files.tokens<std::uint16_t>("own/train.bin", {1, 2, 3}),
+                    val = files.tokens<std::uint16_t>("own/val.bin", {4, 5});
+  CHECK(refuses("tokens", own, train, train));
+  CHECK(refuses("tokens", own, own, train));
+  CHECK(refuses("tokens", train, own, train));
+  CHECK(contains(trains("tokens", own, val),
+                 "3 for training + 2 for tests, of a vocabulary of "
+                 "300; no tokenizer\n"));
+  const std::string shard = files.tokens<std::uint16_t>("web/1.bin", {1, 2, 3, 4});
+  const std::string last = files.tokens<std::uint16_t>("web/2.bin", {5, 6});
+  for (const std::string& path : {files.at("web"), files.at("web/*.bin")}) {
+    CHECK(contains(trains("tokens", path, last),
+                   "4 for training + 2 for tests, of a vocabulary of "
+                   "300; no tokenizer; 1 file of val_path is left"));
+    CHECK(refuses("tokens", path, path, shard));
+  }
+  CHECK(refuses("tokens", {shard, last}, last, last));
+}
+
+TEST_CASE("apps/tokens: a path that is not there is said before a key that is missing") {
+  const Files files;
+  const std::string there = files.text("texts/a.txt", "some text"),
+                    near = files.at("texts/b.txt") +
+                           ": No such file or directory; did you mean "
+                           "'a.txt'?";
+  for (const char* type : {"text", "tokens"}) {
+    const auto says = [&](const json& keys, const std::string& part) {
+      return contains(open_error(type, keys), part);
+    };
+    CHECK(says({{"path", files.at("texts/b.txt")}}, "cannot open " + near));
+    CHECK(says({{"path", {there, files.at("texts/b.txt")}}}, "cannot open " + near));
+    CHECK(says({{"path", there}, {"val_path", files.at("texts/b.txt")}}, "cannot open " + near));
+    CHECK(says({{"path", there}}, "sequence_length: is required"));
+  }
+  CHECK(contains(open_error("tokens", {{"path", files.at("*.bin")}}), "no file has such a name"));
+}
+
 TEST_CASE("apps/tokens: shards by pattern, by list and of a folder") {
   const Files files;
   files.tokens<std::uint16_t>("web_train_2.bin", {3, 4});

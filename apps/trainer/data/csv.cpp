@@ -58,6 +58,8 @@ class CsvRows final : public Dataset {
         val_path_(section.text("val_path", "",
                                "another such file: all its rows are for tests, and none of path")),
         seed_(seed) {
+    if (!section.has("target") && !section.describing())  // a wrong name is first to be said
+      (void)CsvFile::read(path_, "data.path");
     keys_.target = section.required_text("target", "the column that is predicted");
     constexpr const char* kFraction = "val_fraction";
     if (!val_path_.empty() && section.has(kFraction))

@@ -1,14 +1,17 @@
 // Windows of tokens, each with the same one token further for its targets: of texts, and of files
 // of tokens as nanoGPT, llm.c and starling-prepare write them.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +27,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/near_path.h"
 #include "core/text.h"
 
 namespace starling {
@@ -134,11 +138,18 @@ class Windows : public Dataset {
     }
     return paths;
   }
-  /// The keys that both have.
-  void read_keys(ConfigSection& section, const char* path_doc, const char* val_path_doc) {
+  using Paths = std::vector<std::string>;
+  /// The keys that both have. `files_of`: the files that paths stand for; refuses what is not
+  /// there.
+  void read_keys(ConfigSection& section, const char* path_doc, const char* val_path_doc,
+                 Paths (*files_of)(const Paths&)) {
     paths_ = read_paths(section, "path", path_doc);
     val_paths_ = read_paths(section, "val_path", val_path_doc);
     if (paths_.empty() && !section.describing()) section.missing("path", "files or folders");
+    if (!section.has("sequence_length")) {  // a wrong name is the first thing to be said
+      (void)files_of(paths_);
+      (void)files_of(val_paths_);
+    }
     length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
                                        "tokens of a sample, at most the model's context");
     limit_ = section.integer("limit", 0, Range::at_least(0),
@@ -160,6 +171,31 @@ class Windows : public Dataset {
   void assume_tokens(std::int64_t count) { info_.train_samples = (count - 1) / length_; }
   std::int64_t tokens_in_parts() const {
     return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
+  }
+  /// The files that `paths_` stand for, without those of `tests`: what is a test is not trained on.
+  /// Refused where a file is named for both, or where nothing is left of a folder.
+  template <class FilesOf>
+  Paths without(const Paths& tests, const FilesOf& files_of) {
+    const auto id = [](const std::string& file) {
+      struct ::stat status {};
+      (void)::stat(file.c_str(), &status);  // zeros of what is not there, which opening it tells
+      return std::pair(status.st_dev, status.st_ino);
+    };
+    std::set<std::pair<::dev_t, ::ino_t>> tested;
+    for (const std::string& file : tests) tested.insert(id(file));
+    Paths training;
+    for (const std::string& path : paths_) {
+      const std::size_t before = training.size();
+      const Paths files = files_of(Paths{path});
+      std::copy_if(files.begin(), files.end(), std::back_inserter(training),
+                   [&](const std::string& file) { return tested.count(id(file)) == 0; });
+      const std::size_t kept = training.size() - before;
+      if (kept == 0 && !files.empty())
+        fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200), .key = "data.val_path"},
+             "is trained on too; needed: other files for tests, outside data.path");
+      left_out_ += static_cast<std::int64_t>(files.size() - kept);
+    }
+    return training;
   }
   /// Once all parts are there: the first tokens are for training, the others for tests. `more`:
   /// what else the contents have.
@@ -184,10 +220,13 @@ class Windows : public Dataset {
                              ? 0
                              : samples(test_tokens, test_limit_, "tests",
                                        (val_paths_.empty() ? paths_ : val_paths_)[0]);
-    info_.contents =
-        fmt::format("tokens: {}{} for tests, of a vocabulary of {}{}{}\n",
-                    train_is_left_out() ? "" : fmt::format("{} for training + ", train_tokens),
-                    test_tokens, vocab(), tokenizer_ ? "" : "; no tokenizer", more);
+    info_.contents = fmt::format(
+        "tokens: {}{} for tests, of a vocabulary of {}{}{}{}\n",
+        train_is_left_out() ? "" : fmt::format("{} for training + ", train_tokens), test_tokens,
+        vocab(), tokenizer_ ? "" : "; no tokenizer", more,
+        left_out_ == 0 ? ""
+                       : fmt::format("; {} of val_path {} left out of training",
+                                     counted(left_out_, "file"), left_out_ == 1 ? "is" : "are"));
     if (!tokenizer_) return;
     auto collate = std::make_shared<TextCollate>();
     collate->tokenizer = tokenizer_;
@@ -258,6 +297,7 @@ class Windows : public Dataset {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<Part> parts_;
   std::int64_t train_tokens_ = 0;
+  std::int64_t left_out_ = 0;  ///< files of folders for training, as they are tests
   bool only_tests_ = false;
   bool has_gaps_ = false;  ///< some numbers of the tokenizer stand for nothing
 };
@@ -269,7 +309,9 @@ class Tokens final : public Windows {
     read_keys(section,
               "a folder with train.bin and val.bin, or with others (*.bin), a file, a pattern of "
               "files, or a list of such; required",
-              "the test set, as `path` has it: all of its files");
+              "the test set, as `path` has it: all of its files, which are left out of training "
+              "where they lie in a folder of `path`",
+              &Tokens::files_of);
     std::int64_t vocab = section.integer(
         "vocab", 0, Range::closed(0, 1 << 30),
         "how many tokens there are; 0: as meta.json beside the files or the tokenizer says");
@@ -319,20 +361,22 @@ class Tokens final : public Windows {
   void open() override {
     if (is_open()) return;
     std::vector<std::string> training, tests;
+    if (!val_paths_.empty()) tests = files_of(val_paths_);
     if (!train_is_left_out()) {
-      for (const std::string& file : files_of(paths_)) {
-        if (!is_named_for_tests(file)) {
-          training.push_back(file);
-        } else if (val_paths_.empty()) {
-          tests.push_back(file);
-        }
-      }
+      training = without(tests, [&](const Paths& paths) {
+        Paths files = files_of(paths);
+        const auto named = std::stable_partition(
+            files.begin(), files.end(),
+            [](const std::string& file) { return !is_named_for_tests(file); });
+        if (val_paths_.empty()) tests.insert(tests.end(), named, files.end());
+        files.erase(named, files.end());
+        return files;
+      });
       if (training.empty())
         fail(ExitCode::kUsage, "data", {.key = "data.path"},
              "{} has files for tests alone, by their names; needed: train.bin, or others (*.bin)",
              shown(paths_[0], 200));
     }
-    if (!val_paths_.empty()) tests = files_of(val_paths_);
     add(training, training.size() + tests.size());
     const std::int64_t train_tokens = tokens_in_parts();
     add(tests, training.size() + tests.size());
@@ -363,8 +407,9 @@ class Tokens final : public Windows {
         fail(ExitCode::kUsage, "data", "cannot open {}: {}", shown(path, 200),
              std::filesystem::is_directory(path, error)
                  ? "it has no train.bin, nor other files of tokens (*.bin)"
-             : path.find_first_of("*?[") != path.npos ? "no file has such a name"
-                                                      : "No such file or directory");
+             : path.find_first_of("*?[") != path.npos
+                 ? "no file has such a name"
+                 : "No such file or directory" + near_name(path));
       files.insert(files.end(), found.begin(), found.end());
     }
     return files;
@@ -423,7 +468,9 @@ class Text final : public Windows {
   explicit Text(ConfigSection& section) {
     read_keys(section,
               "files, or folders of files, of text, as they are or packed (.gz, .zst); required",
-              "the test set: files, or folders of files, all of them");
+              "the test set: files, or folders of files, all of them; left out of training where "
+              "they lie in a folder of `path`",
+              [](const Paths& paths) { return text_files(paths); });
     const std::string tokenizer = section.text(
         "tokenizer", "bytes", "`bytes`, or a tokenizer's file, such as tokenizer.json");
     field_ = section.text(
@@ -452,13 +499,15 @@ class Text final : public Windows {
     if (is_open()) return;
     Workers workers(tokenizer()->text() == "bytes" && field_.empty() ? 1 : usable_cores());
     TextCount count;
-    if (!train_is_left_out()) add(paths_, "text", workers, count);
+    const auto files_of = [&](const Paths& paths) { return text_files(paths, others_); };
+    const Paths tests = files_of(val_paths_);
+    if (!train_is_left_out()) add(without(tests, files_of), "text", workers, count);
     std::int64_t train_tokens = tokens_in_parts();
     if (val_paths_.empty()) {
       train_tokens =
           static_cast<std::int64_t>(static_cast<double>(train_tokens) * (1.0 - val_fraction_));
     } else {
-      add(val_paths_, "text of val_path", workers, count);
+      add(tests, "text of val_path", workers, count);
     }
     const std::string meaning = tokenizer()->text();
     add_checksum("tokenizer", checksum_of({reinterpret_cast<const std::uint8_t*>(meaning.data()),
@@ -467,15 +516,13 @@ class Text final : public Windows {
   }
 
  private:
-  void add(const std::vector<std::string>& paths, const char* what, Workers& workers,
-           TextCount& count) {
+  void add(const Paths& files, const char* what, Workers& workers, TextCount& count) {
     // What changes tokens, as do the files: as another file would
     std::uint32_t sum = 0;
     if (!field_.empty())
       sum = checksum_of({reinterpret_cast<const std::uint8_t*>(field_.data()), field_.size()});
     if (separator_ >= 0) sum = checksum_of(bytes_of(separator_), sum);
     const std::int64_t before = tokens_in_parts();
-    const std::vector<std::string> files = text_files(paths, others_);
     for (const std::string& path : files) {
       const bool bytes = tokenizer()->text() == "bytes" && field_.empty();
       auto file = std::make_unique<TextFile>(

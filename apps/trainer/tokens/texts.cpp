@@ -13,6 +13,7 @@
 #include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/near_path.h"
 #include "core/text.h"
 
 namespace starling {
@@ -83,6 +84,10 @@ std::vector<std::string> text_files(const std::vector<std::string>& paths,
   for (const std::string& path : paths) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
+      if (const fs::file_status status = fs::status(path, error);
+          status.type() == fs::file_type::not_found)
+        fail(ExitCode::kUsage, "data", "cannot open {}: No such file or directory{}",
+             shown(path, 200), near_name(path));
       if (is_one_of(path, others))
         fail(ExitCode::kUsage, "data",
              "{} is given as a text and for something else, which would overwrite it or is no "
