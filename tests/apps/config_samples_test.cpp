@@ -97,7 +97,8 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
     if (config["data"]["type"] == "csv") config["data"].update({{"path", table}, {"target", "b"}});
     if (config["data"]["type"] == "text")
       config["data"].update({{"path", words}, {"sequence_length", 16}});
-    if (config["data"]["type"] == "tokens") config["data"]["path"] = tokens;
+    if (config["data"]["type"] == "tokens")
+      config["data"].update({{"path", tokens}, {"vocab", 256}, {"sequence_length", 16}});
     ++read;
     TrainConfig made;
     CHECK_NOTHROW(made = read_train_config(config, "sample", {4, 2}, false));

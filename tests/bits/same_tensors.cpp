@@ -1,21 +1,21 @@
-// Whether the ranks' files of two runs' checkpoints hold the same bits: same_tensors FOLDER_A
+// Whether the ranks' states in two runs' checkpoints have the same bits: same_tensors FOLDER_A
 // FOLDER_B STEP RANKS. (Their metadata holds the configs, which may differ.)
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <string>
 
-#include "core/safetensors.h"
+#include "apps/inference/checkpoint_file.h"
 
 int main(int argc, char** argv) {
   if (argc != 5)
     return std::fprintf(stderr, "usage: same_tensors FOLDER_A FOLDER_B STEP RANKS\n"), 2;
   int different = 0;
   std::size_t tensors = 0;
+  const std::string step = fmt::format("/checkpoints/step-{}", argv[3]);
+  const starling::CheckpointFile of_a(argv[1] + step), of_b(argv[2] + step);
   for (int rank = 0; rank < std::stoi(argv[4]); ++rank) {
-    const std::string file = fmt::format("/checkpoints/step-{}/rank-{}.safetensors", argv[3], rank);
-    const auto a = starling::read_safetensors(argv[1] + file),
-               b = starling::read_safetensors(argv[2] + file);
+    const auto a = of_a.read(rank), b = of_b.read(rank);
     if (a.tensors.size() != b.tensors.size())
       return fmt::print("rank {}: {} tensors and {}\n", rank, a.tensors.size(), b.tensors.size()),
              1;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/checkpoint_file.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/data/image_dataset.h"
 #include "core/config.h"
@@ -194,8 +195,7 @@ void clip(std::vector<Vector>& gradient, double limit, const std::vector<int>& b
   }
 }
 
-void load(const std::string& path, const std::string& prefix, Network& net) {
-  const starling::SafetensorsFile file = starling::read_safetensors(path);
+void load(const starling::SafetensorsFile& file, const std::string& prefix, Network& net) {
   for (std::size_t k = 0; k < net.tensors.size(); ++k) {
     const starling::FileTensor& tensor = file.tensors.at(prefix + net.names[k]);
     const auto* data = reinterpret_cast<const double*>(tensor.bytes.data());
@@ -329,7 +329,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   }
 
   Network start(static_cast<int>(pixels), config["model"]);
-  load(init, "", start);
+  load(starling::read_safetensors(init), "", start);
   std::vector<Network> nets(n, start);
   const double limit = config["clip_norm"];
   std::vector<int> bucket_of(start.tensors.size(), 0);
@@ -412,10 +412,10 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   }
 
   double worst = 0.0, moved = 0.0;
+  const starling::CheckpointFile checkpoint(fmt::format("{}/checkpoints/step-{}", folder, total));
   for (std::size_t rank = 0; rank < n; ++rank) {
     Network got = start;
-    load(fmt::format("{}/checkpoints/step-{}/rank-{}.safetensors", folder, total, rank), "model.",
-         got);
+    load(checkpoint.read(static_cast<int>(rank)), "model.", got);
     for (std::size_t k = 0; k < start.tensors.size(); ++k) {
       for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
         worst = std::max(worst, std::abs(got.tensors[k][i] - nets[rank].tensors[k][i]));

@@ -24,7 +24,7 @@ double seconds_since(Clock::time_point begin) {
 
 /// The line, whose fields stand two blanks apart, without as many of them as it takes.
 std::string shortened(std::string line, std::size_t width) {
-  for (const char* least : {"  lr ", "  epoch ", "  MFU ", "/s", " left"}) {
+  for (const char* least : {"  cores taken ", "  lr ", "  epoch ", "  MFU ", "/s", " left"}) {
     const std::size_t at = line.find(least);
     if (line.size() <= width || at == std::string::npos) continue;
     const std::size_t begin = line.rfind("  ", at), end = line.find("  ", at + 1);
