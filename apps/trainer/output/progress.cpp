@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -22,15 +23,16 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// The line, whose fields stand two blanks apart, without as many of them as it takes.
-std::string shortened(std::string line, std::size_t width) {
-  for (const char* least : {"  cores taken ", "  lr ", "  epoch ", "  MFU ", "/s", " left"}) {
-    const std::size_t at = line.find(least);
+/// The line, whose fields stand two blanks apart, without those of these names that it takes.
+std::string shortened(std::string line, std::size_t width,
+                      std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const std::size_t at = line.find(name);
     if (line.size() <= width || at == std::string::npos) continue;
     const std::size_t begin = line.rfind("  ", at), end = line.find("  ", at + 1);
     line.erase(begin, end == std::string::npos ? end : end - begin);
   }
-  return line.substr(0, width);
+  return line;
 }
 
 }  // namespace
@@ -45,14 +47,18 @@ struct Progress::State {
   bool shown = false;      ///< `line` has been printed
   bool on_screen = false;  ///< a progress line stands at the cursor (terminal)
 
-  /// The line with a bar as wide as there is room for: its numbers matter more. Where they have no
-  /// room themselves, those go that say least.
+  /// The line with a bar as wide as there is room for: its numbers matter more, but for what others
+  /// take of the machine. Where they have no room themselves, those go that say least.
   std::string fitted(std::size_t width) const {
-    const auto room = static_cast<std::int64_t>(width) - static_cast<std::int64_t>(line.size()) - 3;
+    const std::size_t least = kLeastBar + 3;
+    const std::string text = shortened(line, width - std::min(width, least), {"  cores taken "});
+    const auto room = static_cast<std::int64_t>(width) - static_cast<std::int64_t>(text.size()) - 3;
     const int bar = static_cast<int>(std::min<std::int64_t>(room, kBarWidth));
-    if (bar < kLeastBar) return shortened(line, width);
+    if (bar < kLeastBar)
+      return shortened(text, width, {"  lr ", "  epoch ", "  MFU ", "/s", " left"})
+          .substr(0, width);
     const int filled = static_cast<int>(part * bar);
-    return fmt::format("[{:#<{}}{:.<{}}] {}", "", filled, "", bar - filled, line);
+    return fmt::format("[{:#<{}}{:.<{}}] {}", "", filled, "", bar - filled, text);
   }
   void show() {
     if (line.empty()) return;
