@@ -134,7 +134,9 @@ SafetensorsFile CheckpointFile::read(
     if (!left_out || !left_out(name)) elsewhere[holder].insert(name);
   }
   state.metadata.erase(kSharedTensors);
-  for (const auto& [holder, names] : elsewhere) {
+  for (const auto& [rank_of_file, shared] : elsewhere) {
+    const int holder = rank_of_file;  // clang's lambdas take no structured bindings
+    const std::set<std::string>& names = shared;
     SafetensorsFile other =
         read_file(holder, [&](const std::string& name) { return !names.contains(name); });
     for (const std::string& name : names) {

@@ -251,7 +251,7 @@ SafetensorsFile read_described(const std::string& model_file, bool tensors) {
   if (config.is_null()) return tensors ? read_model(model_file) : std::move(file);
 
   const std::string place = (fs::path(model_file).parent_path() / "config.json").string();
-  const json type = config["model_type"];
+  const json& type = config["model_type"];
   const Architecture* const architecture =
       type.is_string() ? architecture_of(type.get<std::string>()) : nullptr;
   if (!architecture)

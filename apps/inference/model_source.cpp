@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -111,6 +113,18 @@ SafetensorsFile mean_of(const CheckpointFile& checkpoint,
   return result;
 }
 
+/// The last checkpoint that was chosen. It is not read again, since a run that goes on may have
+/// removed it meanwhile.
+struct Chosen {
+  std::mutex lock;
+  std::string folder;
+  std::shared_ptr<const SafetensorsFile> mean;
+};
+Chosen& chosen() {
+  static Chosen one;
+  return one;
+}
+
 bool is_checkpoint(const std::string& folder) {
   std::error_code error;
   return fs::is_regular_file(fs::path(folder) / "DONE", error) ||
@@ -120,7 +134,13 @@ bool is_checkpoint(const std::string& folder) {
 /// A line on a checkpoint that is whole: all that its model is made of has been read.
 std::string text_of_whole(const std::string& folder) {
   const CheckpointFile checkpoint(folder);
-  const SafetensorsFile mean = mean_of(checkpoint, {});
+  auto whole = std::make_shared<const SafetensorsFile>(mean_of(checkpoint, {}));
+  const SafetensorsFile& mean = *whole;
+  {
+    const std::lock_guard held(chosen().lock);
+    chosen().folder = folder;
+    chosen().mean = whole;
+  }
   std::string text = fmt::format("the checkpoint of step {}, the mean of its {}", checkpoint.step(),
                                  counted(checkpoint.ranks(), "rank"));
   // As training left them: what recalibrates them is training data
@@ -169,9 +189,8 @@ std::string what_is_there(const std::string& folder) {
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-}  // namespace
-
-ModelSource find_model(const std::string& path) {
+/// `tries`: how often a run is looked at again whose newest checkpoint went meanwhile.
+ModelSource find_model(const std::string& path, int tries) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path, ""};
   const std::string file = (fs::path(path) / "model.safetensors").string();
@@ -194,6 +213,7 @@ ModelSource find_model(const std::string& path) {
                       written ? fmt::format(" (model.safetensors is of step {})", *written) : "")};
     } catch (const Error& damaged) {
       if (damaged.code() != ExitCode::kUsage) throw;
+      if (tries > 0 && !is_checkpoint(folder)) return find_model(path, tries - 1);
       if (fault.empty()) fault = damaged.message();
     }
   }
@@ -219,8 +239,28 @@ ModelSource find_model(const std::string& path) {
       path, what_is_there(path));
 }
 
+}  // namespace
+
+ModelSource find_model(const std::string& path) {
+  constexpr int kTries = 20;
+  return find_model(path, kTries);
+}
+
 SafetensorsFile read_model(const std::string& path,
                            const std::function<bool(const std::string&)>& left_out) {
+  std::shared_ptr<const SafetensorsFile> known;
+  {
+    const std::lock_guard held(chosen().lock);
+    if (chosen().folder == path) known = chosen().mean;
+  }
+  if (known) {
+    SafetensorsFile file;
+    file.metadata = known->metadata;
+    for (const auto& [name, tensor] : known->tensors) {
+      if (!left_out || !left_out(name)) file.tensors.emplace(name, tensor);
+    }
+    return file;
+  }
   std::error_code error;
   if (fs::is_directory(path, error)) return mean_of(CheckpointFile(path), left_out);
   SafetensorsFile file = read_safetensors(path, nullptr, left_out);

@@ -90,8 +90,11 @@ nlohmann::json read_config(const TrainOptions& options) {
   apply_settings(config, options.settings);
   if (!options.device.empty()) config["device"] = options.device;
   if (!options.trace.empty()) config["trace"] = options.trace;
-  if (options.config.empty() && config["data"].is_object() &&
-      config["data"].value("path", nlohmann::json()) == "") {
+  const auto names_no_data = [](const nlohmann::json& data) {
+    const auto path = data.find("path");
+    return path != data.end() && path->is_string() && path->get_ref<const std::string&>().empty();
+  };
+  if (options.config.empty() && config["data"].is_object() && names_no_data(config["data"])) {
     // A folder of Hugging Face's has a tokenizer, but no data
     nlohmann::json& data = config["data"];
     if (options.test.empty() || !data.contains("tokenizer"))
@@ -580,6 +583,16 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
       log::info("init: {}", told);
     trace = trace_shapes(config);
   });
+  if (transport->size() > 1 && !options.evaluate.empty()) {
+    const auto paths = transport->world().all_gather(options.evaluate);
+    together(*transport, [&] {
+      for (const std::string& other : paths) {
+        if (other != paths.front())
+          fail(ExitCode::kUsage, "evaluate",
+               "the run went on meanwhile: ranks found {} and {}; try again", paths.front(), other);
+      }
+    });
+  }
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
     together(*transport, [&] {

@@ -52,8 +52,9 @@ constexpr char kAsItIs = '\x01';
 
 void take_as_given(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
-    option->transform(
-        [](std::string value) { return value.starts_with(kAsItIs) ? value.substr(1) : value; });
+    option->transform([](const std::string& value) {
+      return value.starts_with(kAsItIs) ? value.substr(1) : value;
+    });
   }
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     take_as_given(*command);
