@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "apps/inference/description.h"
@@ -156,6 +158,10 @@ void PictureDataset::use_model(const SafetensorsFile& file, const std::string& s
 }
 
 void PictureDataset::open_tests(Sources& opened) {
+  std::error_code error;
+  if (!only_tests_ && std::filesystem::equivalent(val_path_, path_ + "/train", error))
+    fail(ExitCode::kUsage, "data", {.file = val_path_, .key = "data.val_path"},
+         "is trained on too; needed: a folder of other pictures");
   opened.test = folder_pictures(val_path_);
   const std::vector<std::string>& found = opened.test->classes();
   if (only_tests_ && !model_classes_.empty()) info_.class_names = model_classes_;
