@@ -189,6 +189,14 @@ std::string what_is_there(const std::string& folder) {
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
+std::vector<std::int64_t> whole_steps(const std::string& checkpoints) {
+  std::vector<std::int64_t> steps;
+  for (const CheckpointEntry& entry : checkpoints_in(checkpoints)) {
+    if (entry.complete) steps.push_back(entry.step);
+  }
+  return steps;
+}
+
 /// `tries`: how often a run is looked at again whose newest checkpoint went meanwhile.
 ModelSource find_model(const std::string& path, int tries) {
   std::error_code error;
@@ -196,10 +204,10 @@ ModelSource find_model(const std::string& path, int tries) {
   const std::string file = (fs::path(path) / "model.safetensors").string();
   const bool has_file = fs::exists(file, error);
   if (!has_file && is_checkpoint(path)) return {path, path + ": " + text_of_whole(path)};
-  std::vector<std::int64_t> steps;
-  for (const CheckpointEntry& entry : checkpoints_in(path + "/checkpoints")) {
-    if (entry.complete) steps.push_back(entry.step);
-  }
+  std::vector<std::int64_t> steps = whole_steps(path + "/checkpoints");
+  // One may have come, and the one before have gone, while names were listed
+  for (int again = 0; steps.empty() && again < 3; ++again)
+    steps = whole_steps(path + "/checkpoints");
   std::optional<std::int64_t> written;
   if (has_file && !steps.empty()) written = step_of_model(path, file);
   std::string fault;
@@ -213,7 +221,8 @@ ModelSource find_model(const std::string& path, int tries) {
                       written ? fmt::format(" (model.safetensors is of step {})", *written) : "")};
     } catch (const Error& damaged) {
       if (damaged.code() != ExitCode::kUsage) throw;
-      if (tries > 0 && !is_checkpoint(folder)) return find_model(path, tries - 1);
+      // DONE goes first
+      if (tries > 0 && !fs::exists(folder + "/DONE", error)) return find_model(path, tries - 1);
       if (fault.empty()) fault = damaged.message();
     }
   }
@@ -232,6 +241,14 @@ ModelSource find_model(const std::string& path, int tries) {
          "{} has its model in several files, which model.safetensors.index.json names; needed: one "
          "file, as save_pretrained() writes it with max_shard_size=\"1TB\"",
          path);
+  if (std::vector<std::int64_t> own = whole_steps(path); !own.empty()) {
+    constexpr std::ptrdiff_t kMost = 8;
+    const std::ptrdiff_t older = std::max<std::ptrdiff_t>(std::ssize(own) - kMost, 0);
+    own.erase(own.begin(), own.begin() + older);
+    fail(ExitCode::kUsage, "model file",
+         "{} is a folder of checkpoints; give the run, or one of these: step-{}{}", path,
+         fmt::join(own, ", step-"), older > 0 ? fmt::format(", and {} older", older) : "");
+  }
   fail(
       ExitCode::kUsage, "model file",
       "{} has no model.safetensors, which a run writes at its end, and no complete checkpoint: {}; "

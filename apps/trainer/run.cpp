@@ -153,6 +153,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
   DataUse use;
   if (!options.evaluate.empty())
     use = {.tested_model = options.evaluate, .training_rows = options.of_training};
+  use.opens = !options.dry_run;
   try {
     // The size is checked here for a dry run alone, else once the data is there
     return read_train_config(config, source, site, options.dry_run, use);

@@ -279,6 +279,15 @@ unsaid warning
 copy pets/train/ant mixed/train/ant/more
 copy pets/train/ant mixed/train/ant/again
 0 1 | and what came since | ^data: tests take [3-9] of the 48 pictures of mixed/train, by the share that the model's run drew when it held out 2; .* --test PATH$ | --evaluate share | data.test_limit=0
+let mlp = model={"type": "mlp", "hidden": [4]} | steps=1
+2 1 | a folder that is not there comes before what its pictures would be | image_folder: there is no pest; did you mean 'pets'\?; needed: pest/train/<class> | pets.json --output no | $mlp | data.path=pest
+2 1 | or a part of it that is not | image_folder: there is no pets/val/train; needed: | pets.json --output no | $mlp | data.path=pets/val
+2 1 | or one for tests | there is no pest; did you mean 'pets'\?; needed: a folder of classes | pets.json --output no | $mlp | data.val_path=pest
+2 1 | and in a test of a model | there is no pest; did you mean 'pets'\?; needed: | --evaluate run | data.path=pest
+2 1 | or shards | there is no pest; did you mean 'pets'\?; needed: a folder that starling-prepare | pets.json --output no | $mlp | data={"type": "shards", "path": "pest", "image_size": 16}
+2 1 | or a folder that has none | there is no pets/[^ ;]*; needed: a folder that starling-prepare | pets.json --output no | $mlp | data={"type": "shards", "path": "pets", "image_size": 16}
+0 1 | a dry run goes by what is declared | in all | pets.json --dry-run | data={"type": "image_folder", "path": "pest", "image_size": 16, "classes": 3, "train_samples": 40, "test_samples": 8}
+0 1 | of shards too | in all | pets.json --dry-run | data={"type": "shards", "path": "pest", "image_size": 16, "classes": 3, "train_samples": 40, "test_samples": 8}
 2 1 | images that shrink | data.progressive.from: is 17, larger than image_size 16 | pets.json --dry-run | data.progressive={"from": 17}
 2 1 | a growth without epochs | data.progressive.end_epoch: is 3, not after start_epoch 3 | pets.json --dry-run | data.progressive={"from": 8, "start_epoch": 3, "end_epoch": 3}
 copy pets others
@@ -389,7 +398,7 @@ same run half
 0 1 | the test of the model file | "test_accuracy" | --evaluate run --confusion confusion.csv
 line confusion.csv ^true class,ant,bee
 0 1 | a plan without files | 12 classes | pets.json --dry-run | data.type=shards | data.path=nowhere | data.classes=12
-2 1 | training needs them | there is no nowhere/shards.index; needed: a folder that starling-prepare images SRC DEST has made | pets.json --output out | data.type=shards | data.path=nowhere
+2 1 | training needs them | there is no nowhere; needed: a folder that starling-prepare images SRC DEST has made | pets.json --output out | data.type=shards | data.path=nowhere
 flip shards/train-00000.shard 800
 2 2 | a flipped byte | shards/train-00000.shard: record 0 \(ant/1.jpg\): is damaged | pets.json --output bad | data.type=shards | data.path=shards
 0 2 | or another stands in for it | record 0 \(ant/1.jpg\): is damaged.*the next of its class stands in for it | pets.json --output skipped | data.type=shards | data.path=shards | data.on_bad_image=skip

@@ -348,5 +348,5 @@ TEST_CASE(
   CHECK(declared->info().classes == 12);
   CHECK(declared->info().test_samples == 3);
   CHECK(contains(error_of(ExitCode::kUsage, [&] { declared->open(); }),
-                 "there is no " + prepared.tree.folder.path() + "/nowhere/shards.index"));
+                 "there is no " + prepared.tree.folder.path() + "/nowhere; needed: "));
 }

@@ -93,6 +93,32 @@ copy run/model.safetensors twelve.safetensors
                     direct = read_safetensors("whole/model.safetensors");
     CHECK(distance(next, direct) < 1e-6);
   }
+  SUBCASE("one that is taken away once it was found is still the model, as a whole") {
+    std::filesystem::remove("run/model.safetensors");
+    for (const char* gone : {"run/checkpoints/step-12/DONE", "run/checkpoints/step-12"}) {
+      INFO(gone);
+      const ModelSource found = find_model("run");
+      REQUIRE(found.path == "run/checkpoints/step-12");
+      std::filesystem::rename(gone, "kept");
+      CHECK(distance(read_model(found.path), twelve) < 1e-6);
+      const SafetensorsFile said = read_model_metadata(found.path);
+      CHECK(said.tensors.empty());
+      CHECK(said.metadata.count("starling.config") == 1);
+      const SafetensorsFile part =
+          read_model(found.path, [](const std::string& name) { return name != "4.weight"; });
+      CHECK(part.tensors.size() == 1);
+      // Whoever looks again takes what is there now, and of the one that has gone no word
+      CHECK(find_model("run").told == "run: the checkpoint of step 8, the mean of its 3 ranks");
+      CHECK(distance(read_model("run/checkpoints/step-8"), eight) < 1e-6);
+      CHECK(test::matches(error_of("run/checkpoints/step-12"), "step-12"));
+      std::filesystem::rename("kept", gone);
+    }
+  }
+  SUBCASE("the folder of checkpoints is none") {
+    CHECK(test::matches(error_of("run/checkpoints"),
+                        "run/checkpoints is a folder of checkpoints; give the run, or one of "
+                        "these: step-4, step-8, step-12$"));
+  }
   SUBCASE("a newer checkpoint comes before an older model, whichever file is younger") {
     program.play("copy eight.safetensors run/model.safetensors");
     CHECK(find_model("run").path == "run/checkpoints/step-12");

@@ -118,6 +118,9 @@ class Dataset {
   virtual void will_read(Split split, std::span<const std::int64_t> indices) const {
     (void)split, (void)indices;
   }
+  /// Refuses a folder that is not there, where the constructor does without one: before a model is
+  /// made for what is declared in its place. Not for a dry run.
+  virtual void look() const {}
   /// Whether open() finds its files, and does no more than count them: then a dry run opens it too.
   virtual bool countable() const { return false; }
   /// `task.type`, empty where the config has none: before info() is asked, for samples that are of

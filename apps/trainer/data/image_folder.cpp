@@ -68,13 +68,16 @@ class ImageFolder final : public PictureDataset {
   }
 
  private:
-  Sources open_sources() override {
+  void look_for_sources() const override {
     if (info_.class_names.empty()) {
       const std::string train = path() + "/train", missing = what_is_missing(train);
       fail(ExitCode::kUsage, "data",
            "image_folder: {}; needed: {}/<class>/*.jpg and {}/val/<class>/*.jpg",
            missing.empty() ? train + " has no class folders" : missing, train, path());
     }
+  }
+  Sources open_sources() override {
+    look_for_sources();
     Sources sources;
     sources.train = std::make_unique<FolderPictures>(path() + "/train");
     if (!class_folders(path() + "/val").empty())

@@ -185,6 +185,11 @@ void PictureDataset::open_tests(Sources& opened) {
   }
 }
 
+void PictureDataset::look() const {
+  if (val_path_.empty() || !only_tests_) look_for_sources();
+  if (!val_path_.empty() && class_folders(val_path_).empty()) (void)folder_pictures(val_path_);
+}
+
 void PictureDataset::open() {
   if (open_) return;
   Sources opened;

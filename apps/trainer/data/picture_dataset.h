@@ -59,6 +59,7 @@ class PictureDataset : public BuiltinDataset {
   void use_only_tests() final { only_tests_ = true; }
   void use_model(const SafetensorsFile& file, const std::string& source) final;
   void set_interpolation(Interpolation interpolation) final;
+  void look() const final;
   void open() final;
   std::int64_t label(Split split, std::int64_t index) const final;
   std::string name(Split split, std::int64_t index) const final;
@@ -83,6 +84,8 @@ class PictureDataset : public BuiltinDataset {
   };
   /// Opens what info() has been asked about. Error(kUsage) names what is missing.
   virtual Sources open_sources() = 0;
+  /// Refuses what open_sources() would for want of a folder.
+  virtual void look_for_sources() const = 0;
 
   const std::string& path() const { return path_; }
 

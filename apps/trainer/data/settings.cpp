@@ -138,6 +138,7 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
   } else if (!use.initial_model.empty()) {
     settings.dataset->use_initial_model(use.initial_model, use.skips_initial);
   }
+  if (use.opens) settings.dataset->look();
   ConfigSection task = root.section("task", "");
   settings.dataset->use_task(task.has("type") ? task.text("type", "", "") : "");
   settings.info = settings.dataset->info();

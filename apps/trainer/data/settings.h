@@ -30,6 +30,7 @@ struct DataUse {
   bool training_rows = false;  ///< of it: outputs on training samples are wanted, too
   std::string initial_model;   ///< of `init`
   bool skips_initial = false;  ///< some of its tensors are left out
+  bool opens = false;          ///< it will be opened: no dry run
 };
 
 /// Reads it, and of `task` the type, which data sets may ask for. The data set is not opened.

@@ -83,6 +83,9 @@ class Shards final : public PictureDataset {
   }
 
  private:
+  void look_for_sources() const override {
+    if (!has_shard_index(path())) (void)read_shard_index(path());
+  }
   Sources open_sources() override {
     const ShardIndex index = read_shard_index(path());
     Sources sources;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/near_path.h"
 #include "core/operations/accesses.h"
 
 namespace starling {
@@ -89,10 +90,11 @@ bool has_shard_index(const std::string& folder) { return file_exists(shard_index
 ShardIndex read_shard_index(const std::string& folder) {
   const std::string path = shard_index_path(folder);
   if (!file_exists(path)) {
+    const std::string missing = what_is_missing(path);
     fail(ExitCode::kUsage, "shards",
-         "there is no {}; needed: a folder that starling-prepare images SRC DEST has made, and has "
+         "{}; needed: a folder that starling-prepare images SRC DEST has made, and has "
          "brought to its end",
-         path);
+         missing.empty() ? "there is no " + path : missing);
   }
   const MappedFile file(path);
   IndexFileHeader header;
