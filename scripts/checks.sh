@@ -1,11 +1,17 @@
 # What .ci/run and scripts/nightly.sh share; sourced after lib.sh.
 
-# The commit by which a part of scripts/nightly.sh was last green, as docs/nightly.md has it; "":
-# none that this checkout knows.
+# .ci/green has a line for each part that passed: PART COMMIT DATE MINUTES. Here the commit; "": none
+# that this checkout knows.
 green_commit() { # PART
   local commit
-  commit=$(sed -nE "s/^\| $1 \|.*\| \`([0-9a-f]{7,40})\` \|.*/\1/p" "$root/docs/nightly.md" | head -1)
+  commit=$(awk -v part="$1" '$1 == part {print $2}' "$root/.ci/green")
   if [ -n "$commit" ] && git merge-base --is-ancestor "$commit" HEAD 2>/dev/null; then echo "$commit"; fi
+}
+# Notes that a part is green, where the checkout is clean but for that file.
+note_green() { # PART SECONDS
+  git diff --quiet HEAD -- ':!.ci/green' || { say "$1 passed; .ci/green stays as it is, since the checkout has changes" && return; }
+  { grep -v "^$1 " "$root/.ci/green" && echo "$1 $(git rev-parse --short=10 HEAD) $(date -u +%F) $((($2 + 59) / 60))"; } | sort >"$root/.ci/green.new"
+  mv "$root/.ci/green.new" "$root/.ci/green"
 }
 # The files that differ from then, those of the work tree included; all where no commit is known.
 changed_since() { # COMMIT

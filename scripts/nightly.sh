@@ -4,7 +4,7 @@
 #   scripts/nightly.sh [PART...]    these parts (default: all of them)
 #   scripts/nightly.sh --list       the parts, and what each runs
 # What has passed for the present commit is not run again, so a part that was ended goes on where it
-# was. A part that passes on a clean checkout is written into docs/nightly.md with the commit.
+# was. A part that passes on a clean checkout is written into .ci/green with the commit.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$root/scripts/checks.sh"
@@ -31,7 +31,7 @@ for part in "$@"; do [ -n "${what[$part]:-}" ] || die "unknown part '$part'; kno
 [ $# = 0 ] || parts=("$@")
 
 commit=$(git rev-parse --short=10 HEAD)
-git diff --quiet HEAD -- ':!docs/nightly.md' || commit=$commit-changed
+git diff --quiet HEAD -- ':!.ci/green' || commit=$commit-changed
 passed=$build/nightly/$commit
 mkdir -p "$passed" || die "the build folder cannot be written to; name another one in STARLING_BUILD"
 
@@ -54,7 +54,7 @@ semantics() { tests semantics -LE cli -R '^(semantics|bits|comm_mpi)_'; }
 programs() { tests programs -R '^nightly_'; }
 sanitizers() {
   (sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_tokenizer fuzz_checkpoint fuzz_flight)
-  (thread_sanitizer)
+  (thread_sanitizer && note_green tsan 600)
 }
 fuzz() { (sanitizers=address,undefined address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_tokenizer fuzz_picture fuzz_shards fuzz_network fuzz_checkpoint fuzz_flight); }
 tidy_all() {
@@ -112,12 +112,6 @@ arm64() {
   "$root/scripts/packaging/check.sh" arm64
 }
 
-# The row of a part in docs/nightly.md.
-note() { # PART SECONDS
-  case $commit in *-changed) say "$1 passed; docs/nightly.md stays as it is, since the checkout has changes" && return ;; esac
-  sed -i -E "s#^\| $1 \|.*#| $1 | ${what[$1]} | $((($2 + 59) / 60)) | \`$commit\` | $(date -u +%F) |#" docs/nightly.md
-}
-
 status=0
 for part in "${parts[@]}"; do
   if [ -f "$passed/$part" ]; then
@@ -133,7 +127,7 @@ for part in "${parts[@]}"; do
   )
   if [ $? = 0 ]; then
     echo $((SECONDS - begin)) >"$passed/$part"
-    note "$part" $((SECONDS - begin))
+    note_green "$part" $((SECONDS - begin))
   else
     printf '===== %s FAILED =====\n' "$part"
     status=1
