@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kChartWidth = 560.0, kChartHeight = 300.0, kChartLeft = 58.0, kRight = 26.0,
                  kTop = 12.0, kBottom = 44.0;
-constexpr std::size_t kPoints = 200, kRows = 24, kSmoothed = 50;
+constexpr std::size_t kPoints = 150, kRows = 24, kSmoothed = 50;
 
 /// A scale of numbers onto a length of the picture.
 struct Scale {

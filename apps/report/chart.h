@@ -21,7 +21,7 @@ struct Chart {
   bool share = false;        ///< y are shares, shown in percent
 };
 
-/// A chart of lines as an SVG element. Long curves are thinned so that each has at most some 400
+/// A chart of lines as an SVG element. Long curves are thinned so that each has at most 300
 /// points, the least and the largest of each stretch among them; those of more than 50 numbers are
 /// drawn pale, with their running mean over a fiftieth of them before.
 std::string draw_lines(const Chart& chart, const std::vector<ChartLine>& lines);

@@ -3,11 +3,15 @@ emulated hosts; a table and a plot. Of language models the test loss. --ddp adds
 DistributedDataParallel over gloo, for `gpt2` alone (scripts/gpt_torch.py), and needs torch."""
 
 import argparse
+import io
 import json
 import pathlib
+import re
 import sys
 
 from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, run_all, torch_ranks
+
+MOST_POINTS = 300  # of a curve
 
 # Each as the config's `sync`. The periods are those of a long run, cut to a short one.
 SYNCS = {
@@ -165,11 +169,14 @@ def plot(arguments, runs):
         print("no plot: the Python package matplotlib is missing", file=sys.stderr)
         return
     matplotlib.use("svg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # texts as text, not as outlines
     import matplotlib.pyplot as plt  # the backend has to be chosen first
 
     measure, _ = measured(next(iter(runs.values())))
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
     for name, points in runs.items():
+        every = -(-len(points[measure]) // MOST_POINTS)
+        points = {key: values[::every] for key, values in points.items()}
         for one, key in zip(axes, ("seconds", "megabytes")):
             one.plot(points[key], points[measure], marker="o", markersize=3, linewidth=1, label=name)
     axes[0].set(xlabel="seconds of training", ylabel="test accuracy of the mean model, %" if measure == "accuracy" else "test loss of the mean model")
@@ -180,5 +187,8 @@ def plot(arguments, runs):
     for one in axes:
         one.grid(alpha=0.3)
     figure.tight_layout()
-    figure.savefig(target)
+    drawn = io.StringIO()
+    figure.savefig(drawn, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    # Matplotlib begins a line at every point of a curve.
+    target.write_text(re.sub(r'"[^"<>]*"', lambda value: " ".join(value[0].split()), drawn.getvalue()))
     print(f"curves: {target}", file=sys.stderr)
