@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures communication: every goal of docs/benchmarks.md, each against its rival and its limit
+"""Measures communication: the goals behind docs/benchmarks.md, each against its rival and its limit
 in the same run, taking turns.
 
   scripts/comm_bench/comm_bench.py [--only ROWS] [--quick] [--dry-run] [--out FOLDER]     tables: FOLDER/comm.md and comm.json
