@@ -147,7 +147,7 @@ int run_bench(int argc, char** argv) {
   CLI::App* floor =
       add("floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
   floor->add_option("config", floor_settings.config,
-                    "a config; without one, the rows that docs/gpu-proof.md has goals for");
+                    "a config; without one, the rows that docs/checks.md has goals for");
   add_list(*floor, "--set", floor_settings.settings,
            "KEY=VALUE changes the config, as in starling-train");
   floor

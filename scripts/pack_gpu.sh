@@ -123,7 +123,7 @@ cp -L "$plugin" "$lib"
 cp -r "$root/scripts" "$root/configs" "$root/LICENSE" "$top"
 mkdir "$top/examples"
 cp -r "$root/examples/pytorch" "$top/examples" # PyTorch's side of the measurements
-cp "$root/docs/gpu.md" "$root/docs/gpu-proof.md" "$top/docs"
+cp "$root/docs/gpu.md" "$root/docs/checks.md" "$top/docs"
 # What the tests read beside their sources.
 (cd "$root" && find tests -type f ! -name '*.cpp' ! -name '*.h' ! -name '*.cu' ! -name '*.sh' ! -name 'CMakeLists.txt' ! -path '*/__pycache__/*') |
   while read -r file; do install -D -m 644 "$root/$file" "$top/$file"; done

@@ -177,7 +177,7 @@ nlohmann::json text_config() {
       {"precision", "bf16"}};
 }
 
-/// The rows that docs/gpu-proof.md sets goals for.
+/// The rows that docs/checks.md sets goals for.
 int goal_floors(const FloorBench& settings) {
   const Ceilings device = ceilings_of(settings);
   nlohmann::json rows = nlohmann::json::array();

@@ -148,7 +148,7 @@ def counts(steps, rows):
 
 
 def file_verdict(patterns, stages):
-    """How the tests of a source file ended: patterns as docs/gpu-proof.md has them."""
+    """How the tests of a source file ended: patterns as docs/checks.md has them."""
     if patterns == "-":
         return "not run"
     found = []

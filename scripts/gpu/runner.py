@@ -27,7 +27,7 @@ class Step:
     limit: float
     environment: dict = dataclasses.field(default_factory=dict)
     judge: object = None
-    about: str = ""  # what a part of the report is found by: a pattern of docs/gpu-proof.md, say
+    about: str = ""  # what a part of the report is found by: a pattern of docs/checks.md, say
     # where the limit is no fault of ours: what is said of a step that ran into it without an error
     # line
     too_slow: str = ""

@@ -62,13 +62,14 @@ class Context:
 
 
 def proof_rows(root):
-    """(source, patterns) of docs/gpu-proof.md's table."""
+    """(source, patterns) of docs/checks.md's table, whose rows may have several: `a/{b,c}.cu`."""
     rows = []
-    for line in (root / "docs" / "gpu-proof.md").read_text(encoding="utf-8").splitlines():
+    for line in (root / "docs" / "checks.md").read_text(encoding="utf-8").splitlines():
         cells = [part.strip().strip("`") for part in line.split("|")]
         if re.match(r"\| `(kernels/cuda|comm)/", line) and len(cells) > 4:
-            rows.append((cells[1], "-" if cells[3].startswith("-") else cells[3]))
-    return rows
+            before, names, after = re.fullmatch(r"([^{]*)(?:\{(.*)\})?(.*)", cells[1]).groups()
+            rows += [(before + name + after, "-" if cells[3].startswith("-") else cells[3]) for name in (names or "").split(",")]
+    return sorted(rows)
 
 
 def patterns(root):
@@ -274,7 +275,7 @@ class Stage:
     what: str  # one line, for --help and the report
     share: int  # of the time, where several stages have to do with less than each may take
     steps: object
-    words: tuple = ()  # `ranks:WORD` of docs/gpu-proof.md that it proves
+    words: tuple = ()  # `ranks:WORD` of docs/checks.md that it proves
 
 
 # In the order of their value.

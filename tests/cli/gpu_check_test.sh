@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# docs/gpu-proof.md: complete, and true to the tests it names. The commands of scripts/gpu_lease.sh
+# docs/checks.md: complete, and true to the tests it names. The commands of scripts/gpu_lease.sh
 # rehearsed whole without a GPU: their time, what they leave where they are killed, and what they
 # say of a step that fails. tests/nightly/gpu_check_test.sh has all stages, at a GPU's pace.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 script=$root/scripts/gpu_check.sh
-proof=$root/docs/gpu-proof.md
+proof=$root/docs/checks.md
 export PYTHONDONTWRITEBYTECODE=1
 
 # -------------------------------------------------------------------------------------------- usage
@@ -25,11 +25,14 @@ check "no build to rehearse with" 2 "libstarling_cuda_shim.so is missing" env ST
 
 # Every source file has a row, and every row a file; every name has a case in the program that runs
 # on a GPU, as that program says itself.
-listed() { grep -oE '^\| `(kernels/cuda|comm)/[^`]+`' "$proof" | tr -d '|` ' | sort; }
+listed() { # a row may have several: a/{b,c}.cu
+  local cell
+  while read -r cell; do eval "printf '%s\n' $cell"; done < <(grep -oE '^\| `(kernels/cuda|comm)/[^`]+`' "$proof" | tr -d '|` ') | sort
+}
 sources() { # the CUDA backend's, and those of comm/ that exchange between GPUs
   (cd "$root" && find kernels/cuda -name '*.cu' -o -name '*.cpp' && ls comm/nccl/{library,transport,watchdog}.cpp comm/shared/peer_transport.cpp comm/transports/staged.cpp) | sort
 }
-verify "docs/gpu-proof.md lists every source file once" diff <(listed) <(sources)
+verify "docs/checks.md lists every source file once" diff <(listed) <(sources)
 names() { grep -oE '[`,]cuda/[^`,]+' "$proof" | cut -c2- | sort -u; }
 device_cases() { # PROGRAM PATTERN: how many cases of the device, not of the shim
   "$1" --no-colors --list-test-cases --source-file-exclude='*shim_*_test.cpp' --test-case="$2" | grep -c '^cuda/'
@@ -41,7 +44,7 @@ for program in "${programs[@]}"; do
   for name in $(names); do
     if [ "$(device_cases "$program" "$name")" = 0 ]; then missing+=" $name"; fi
   done
-  verify "$(basename "$program") has a case for every name of docs/gpu-proof.md:$missing" test -z "$missing" -a "$(names | wc -l)" -ge 12
+  verify "$(basename "$program") has a case for every name of docs/checks.md:$missing" test -z "$missing" -a "$(names | wc -l)" -ge 12
   verify "and none for one that is not there" test "$(device_cases "$program" 'cuda/nothing*')" = 0
 done
 if [ ${#programs[@]} = 2 ]; then

@@ -22,7 +22,7 @@ namespace {
 bool uses_libraries() { return gpu().description().find("cuDNN") != std::string::npos; }
 
 /// Empty where all agree. cuDNN writes weights' gradients in the activations' type before they
-/// become fp32 (docs/cudnn.md): where it does the convolutions, these carry one rounding more.
+/// become fp32 (docs/checks.md): where it does the convolutions, these carry one rounding more.
 /// Everything else is held to the table's tolerance.
 std::string off(const Operation& op, DType dtype, const Results& found, const Results& expected) {
   const bool rounds = is_low_precision(dtype) && op.name.starts_with("conv2d") && uses_libraries();
