@@ -1,5 +1,5 @@
-// A plug-in: layers, an operation, a topology, an optimizer, an algorithm, a transport and a data
-// set of one's own, made outside Starling's tree. docs/extending.md explains it.
+// A plug-in: layers, an operation, a topology, an optimizer, a schedule, an algorithm, a transport
+// and a data set of one's own, made outside Starling's tree. docs/extending.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -9,6 +9,7 @@
 #include <starling/functions.h>
 #include <starling/layer.h>
 #include <starling/optimizer.h>
+#include <starling/schedule.h>
 #include <starling/topology.h>
 
 #include "gate.h"
@@ -83,6 +84,25 @@ std::unique_ptr<Topology> make_halves(ConfigSection&, const RankLayout& site) {
   return std::make_unique<Halves>(site.ranks);
 }
 
+/// Half the rate after every so many updates.
+class Halving final : public Schedule {
+ public:
+  Halving(double base_lr, std::int64_t every) : base_lr_(base_lr), every_(every) {}
+  double lr(std::int64_t t) const override {
+    return base_lr_ * std::pow(0.5, static_cast<double>(t / every_));
+  }
+
+ private:
+  double base_lr_;
+  std::int64_t every_;
+};
+
+std::unique_ptr<Schedule> make_halving(ConfigSection& config, const ScheduleInputs& inputs) {
+  const std::int64_t every = config.integer("every", 100, Range::at_least(1.0),
+                                            "updates until the rate is half of what it was");
+  return std::make_unique<Halving>(inputs.base_lr, every);
+}
+
 std::unique_ptr<Dataset> make_slow_store(ConfigSection& config, std::uint64_t seed) {
   return std::make_unique<mine::SlowStore>(config, seed);
 }
@@ -113,6 +133,7 @@ extern "C" void starling_register_plugin() {
   topologies().add("halves", make_halves,
                    "pairs between two halves of the ranks, shifted every round; even n");
   add_optimizer<mine::Sign>();
+  schedules().add("halving", make_halving, "half the rate after so many updates");
   algorithms().add("slow_average", mine::plan_slow_average,
                    "ranks train by themselves and average with slow momentum");
   datasets().add("slow_store", make_slow_store, "pictures of uneven size from a slow store");
