@@ -3,8 +3,8 @@
 
 scripts/reference.py >docs/reference.md
 
-A row has the first sentence of a type's comment and leads to its header, where members, units and
-errors stand. Types that no comment tells of, private ones and those of namespaces `detail` are
+A row has the first sentence of each type's comment and leads to their header, where members, units
+and errors stand. Types that no comment tells of, private ones and those of namespaces `detail` are
 left out.
 """
 
@@ -22,8 +22,8 @@ INNER = ("kernels/cuda/", "kernels/math/", "kernels/gpu_update", "comm/nccl/", "
 HEAD = """# Reference
 
 Written by `scripts/reference.py` from the headers; do not edit. [extending.md](extending.md) says
-what to write, [functions.md](functions.md) what functions compute. A type's header, to which its
-row leads, has its members, shapes, units and errors.
+what to write, [functions.md](functions.md) what functions compute. A header, to which its row
+leads, has its types' members, shapes, units and errors.
 """
 COMMENT = r"((?:^///[^\n]*\n)+)(?:^template <.*>\n)?"
 TYPE = re.compile(COMMENT + r"^(?:(?:class|struct|union|enum class|enum) (?:\[\[\w+\]\] )?(\w+)(?!\w*;)|using (\w+) =)", re.M)
@@ -57,18 +57,20 @@ def main():
     print(HEAD, end="")
     known = set()
     for door in ORDER:
-        rows = {}
+        rows = []
         for header in brought(f"{DOOR}/{door}.h", known):
-            text = text_of(header)
+            text, types = text_of(header), {}
             for found in [*TYPE.finditer(text), *MACRO.finditer(text)]:
                 space = re.findall(r"^(?:inline )?namespace (?:starling::)?(\w+) \{|^\}  // namespace", text[:found.start()], re.M)
                 if space and space[-1] == "detail":
                     continue
                 name = next(group for group in found.groups()[1:] if group)
-                rows.setdefault(name, f"| [`{name}`](../{header}) | {first_sentence(found[1])} |")
+                types.setdefault(name, f"`{name}`: {first_sentence(found[1])}.")
+            if types:
+                rows.append(f"| [{header}](../{header}) | {'<br>'.join(types[name] for name in sorted(types, key=str.lower))} |")
         if rows:
-            print(f"\n## `<starling/{door}.h>`\n\n| type or macro | what it is |\n|---|---|")
-            print("\n".join(rows[name] for name in sorted(rows, key=str.lower)))
+            print(f"\n## `<starling/{door}.h>`\n\n| header | types and macros |\n|---|---|")
+            print("\n".join(sorted(rows)))
 
 
 if __name__ == "__main__":
