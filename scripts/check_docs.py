@@ -151,11 +151,11 @@ def text_of_all(files):
 
 
 def check_messages(text):
-    """Each heading's message, but for …, stands in a source; those of others are marked."""
+    """The message that a row begins with, but for …, stands in a source; those of others are marked."""
     files = [file for file in tracked(*PRODUCT, "scripts/*.sh") if file.endswith((".cpp", ".h", ".sh"))]
     sources = re.sub(r'"\s*\n\s*"', "", text_of_all(files)).replace('\\"', '"')
     for number, line, kind in lines_of(text):
-        message = re.match(r"### `(.+)`(.*)", line) if kind == "heading" else None
+        message = re.match(r"\| `([^`]+)`([^|]*)", line) if kind == "table" else None
         if message and "words)" not in message[2]:
             for part in message[1].split("…"):
                 if part.strip() not in sources:
