@@ -155,11 +155,5 @@ for record in stages.values():
 PYTHON
 }
 
-# page_blocks LANGUAGE NAME: those of docs/clusters.md, as NAME-1, ...
-page_blocks() {
-  awk -v language="$1" -v name="$2" '/^```/ { inside = 0 } inside { print >file }
-    $0 == "```" language { inside = 1; file = name "-" ++n }' "$root/docs/clusters.md"
-}
-
 # A number of a JSON file with one key a line or one line in all.
 json_number() { sed -nE "s/^.*\"$2\": *([-0-9.eE+]+).*$/\1/p" "$1" | head -1; }

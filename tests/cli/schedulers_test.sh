@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# The scripts of docs/clusters.md for batch systems: each is sound, and what it runs trains on the
+# The scripts of examples/cluster for batch systems: each is sound, and what it runs trains on the
 # hosts that the system names. Those of Slurm run in slurm_test.sh.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 unset SLURM_JOB_ID PBS_NODEFILE LSB_DJOB_HOSTFILE OMPI_MCA_orte_default_hostfile
 small_config
 sed -i 's/"batch_size": 16/"batch_size": 16, "threads": 1/' small.json
-page_blocks bash script
-page_blocks yaml yaml
-verify "the page has four scripts and a job of Kubernetes" test "$(echo script-* yaml-*)" = "script-1 script-2 script-3 script-4 yaml-1"
-for script in script-*; do
+cp "$root"/examples/cluster/* .
+for script in lsf.sh pbs.sh slurm.sh slurm_srun.sh; do
+  verify "docs/clusters.md leads to $script" grep -qF "(../examples/cluster/$script)" "$root/docs/clusters.md"
   verify "$script is a script of bash" bash -n $script
   if command -v shellcheck >/dev/null; then verify "and shellcheck has nothing to say" shellcheck $script; fi
 done
@@ -22,8 +21,8 @@ runs() {
   check "$name: goes on where it was" 0 "there is nothing to do|continuing after step 12" env "$@" bash "job-$name"
 }
 printf 'localhost\nlocalhost\n' >nodes
-runs pbs "$(grep -l '^#PBS' script-*)" PBS_NODEFILE="$work/nodes" PBS_O_WORKDIR="$work"
-runs lsf "$(grep -l '^#BSUB' script-*)" LSB_DJOB_HOSTFILE="$work/nodes" LS_SUBCWD="$work"
+runs pbs pbs.sh PBS_NODEFILE="$work/nodes" PBS_O_WORKDIR="$work"
+runs lsf lsf.sh LSB_DJOB_HOSTFILE="$work/nodes" LS_SUBCWD="$work"
 check "a host's lines are its slots" 0 "--hostfile many -n 3" env PBS_NODEFILE=many bash -c 'printf "a\nb\na\n" >many; "$1" --dry-run true' _ "$root/scripts/launch.sh"
 check "hosts that are given win" 0 "--host b:2 -n 2" env PBS_NODEFILE=many "$root/scripts/launch.sh" --dry-run --hosts b:2 true
 check "a file that is not there" 2 "none: cannot be read" env LSB_DJOB_HOSTFILE=none "$root/scripts/launch.sh" --dry-run true
@@ -72,11 +71,11 @@ launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["conta
 print("\n".join(launcher["command"] + launcher["args"]))
 END
 if python3 -c 'import yaml' 2>/dev/null; then
-  verify "the job of Kubernetes has fields that there are" bash -c 'python3 fields.py yaml-1 >command'
-  sed 's/replicas:/replica:/' yaml-1 >wrong
+  verify "the job of Kubernetes has fields that there are" bash -c 'python3 fields.py kubernetes.yaml >command'
+  sed 's/replicas:/replica:/' kubernetes.yaml >wrong
   check "one that there is not is seen" 1 "Launcher.replica: no such field" python3 fields.py wrong
-  { echo '#!/bin/bash' && echo "exec $(paste -sd ' ' command)"; } | sed 's|/runs/one|/shared/runs/one|' >script-5
+  { echo '#!/bin/bash' && echo "exec $(paste -sd ' ' command)"; } | sed 's|/runs/one|/shared/runs/one|' >launcher.sh
   printf 'localhost slots=2\n' >hosts # as the operator writes it
-  runs kubernetes script-5 OMPI_MCA_orte_default_hostfile="$work/hosts"
+  runs kubernetes launcher.sh OMPI_MCA_orte_default_hostfile="$work/hosts"
 fi
 finish

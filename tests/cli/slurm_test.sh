@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: longer at night
-# Jobs of Slurm, by the scripts of docs/clusters.md: how they end, what signals save, and who is
+# Jobs of Slurm, by the scripts of examples/cluster: how they end, what signals save, and who is
 # queued again; at night arrays, the end of a job's time, preemption without grace, and nodes that
 # come and go, too. Slurm runs here, as two nodes with a name, a /dev/shm and a folder of their own; it
 # needs root.
@@ -79,11 +79,9 @@ verify "two nodes are up" test "$(sinfo -h -t idle -o %D -p low)" = 2
 small_config
 sed -i 's/"batch_size": 16/"batch_size": 16, "threads": 1/' small.json
 sed 's/"steps": 12/"steps": 10000000/' small.json >long.json
-# Slurm's scripts of the page, on this machine's files: script-1, ...; CONFIG and OUT come with the
-# job.
-page_blocks bash script
-rm -f $(grep -L '^#SBATCH' script-*)
-for script in script-*; do
+# Slurm's scripts, on this machine's files; CONFIG and OUT come with the job.
+cp "$root"/examples/cluster/slurm{,_srun}.sh .
+for script in slurm*.sh; do
   sed -i "s|--nodes=4 --ntasks-per-node=2 --cpus-per-task=8|--nodes=2 --ntasks-per-node=1|; s|--cpus-per-task=8||; s|^cd .*|cd $work|; s|scripts/launch.sh|$root/&|
     s|build/bin/starling-train|$train|; s|configs/cifar10_resnet18.json|\$CONFIG|; s|/shared/runs/one|\$OUT|" $script
 done
@@ -105,15 +103,14 @@ signalled() {
   scancel "${batch[@]}" -s USR1 -n "run-$1"
   within 60 starts "$1" 2 && grep -q 'continuing after step [1-9]' "run-$1.log"
 }
-scripts=(script-1 script-2)
+scripts=(slurm.sh slurm_srun.sh)
 all() { # COMMAND [ARGUMENT...]: for both scripts, side by side
   local script pid pids=() status=0
   for script in "${scripts[@]}"; do "$1" "$script" "${@:2}" >"$script.told" 2>&1 & pids+=($!); done
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
-  [ $status = 0 ] || tail -n 20 ./*.told ./*-script-?.log
+  [ $status = 0 ] || tail -n 20 ./*.told ./*-slurm*.log
   return $status
 }
-verify "the page has these scripts" test "$(echo script-*)" = "${scripts[*]}"
 verify "a good run ends with 0" all good
 verify "what is wrong ends with 2, told once" all bad
 for script in "${scripts[@]}"; do submit "run-$script" long.json "$script"; done
@@ -139,7 +136,7 @@ if nightly; then
     [ -n "$pid" ] && kill -KILL "$pid"
   }
   # An array: each task is a run by itself.
-  sed "s|\\\$OUT|\\\$OUT-\\\$SLURM_ARRAY_TASK_ID --set seed=\\\$((SLURM_ARRAY_TASK_ID + 1))|" script-1 >array
+  sed "s|\\\$OUT|\\\$OUT-\\\$SLURM_ARRAY_TASK_ID --set seed=\\\$((SLURM_ARRAY_TASK_ID + 1))|" slurm.sh >array
   verify "an array's tasks" env OUT=tasks CONFIG=small.json sbatch -W --array=0-1 -o tasks-%a.log array
   verify "have a folder each" bash -c 'for i in 0 1; do test -s tasks-$i/summary.json && grep -q "2 ranks on" tasks-$i.log || exit 1; done; ! same_model tasks-0/model.safetensors tasks-1/model.safetensors'
   OUT=run-array CONFIG=long.json sbatch -J run-array --array=0-1 -o run-array-%a.log array >.out
@@ -151,19 +148,19 @@ if nightly; then
   scancel -n run-array
   verify "both end" within 30 ended array
   # The end of its time: Slurm may signal a minute early.
-  OUT=run-time CONFIG=long.json sbatch -J run-time -o run-time.log --time=2 --signal=B:USR1@60 script-1 >/dev/null
+  OUT=run-time CONFIG=long.json sbatch -J run-time -o run-time.log --time=2 --signal=B:USR1@60 slurm.sh >/dev/null
   verify "a job whose time is over goes on" went_on_from time 2 'continuing after step [1-9]'
   scancel -n run-time
   verify "and ends" within 30 ended time
   # Preemption without grace: Slurm itself has it queued again.
-  OUT=run-plain CONFIG=long.json sbatch -J run-plain -o run-plain.log -p plain script-1 >/dev/null
+  OUT=run-plain CONFIG=long.json sbatch -J run-plain -o run-plain.log -p plain slurm.sh >/dev/null
   verify "one that may be preempted trains" trains plain 5
   verify "a job of more priority runs at once" timeout 60 srun -p high -N2 -n8 true
   verify "and it goes on" went_on_from plain 2 'continuing after step [1-9]'
   scancel -n run-plain
   verify "and ends, too" within 30 ended plain
   # A range of nodes: what is left after a loss, and all again after the next.
-  sed 's|--nodes=2 --ntasks-per-node=1|--nodes=1-2 --exclusive --cpus-per-task=4|; s|--restarts 3|& --elastic|' script-1 >range
+  sed 's|--nodes=2 --ntasks-per-node=1|--nodes=1-2 --exclusive --cpus-per-task=4|; s|--restarts 3|& --elastic|' slurm.sh >range
   sed 's/"checkpoint": {"every_epochs": 0}/"checkpoint": {"every_steps": 500}/' long.json >often.json
   saved_some() { compgen -G "run-$1/checkpoints/step-*/DONE"; }
   OUT=run-range CONFIG=often.json sbatch -J run-range -o run-range.log range >/dev/null

@@ -38,13 +38,12 @@ check "the doctor finds docker's address" '0|2' "docker0|172\.17\.0\.1" on 0 mpi
 printf 'host1 slots=1\nhost2 slots=1\n' >hosts
 trains "a host file, from a host that is not in it" 2 "$launch" --hostfile hosts --interface eth0 "$train" small.json --output file
 
-# the page's scripts, on these hosts
+# the scripts of examples/cluster, on these hosts
 export OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0
-page_blocks bash script
 printf 'host0\nhost0\nhost1\nhost2\n' >nodes
 for kind in PBS LSF; do
   sed "s|scripts/launch.sh|$root/&|; s|build/bin/starling-train|$train|; s|configs/[a-z0-9_]*.json|small.json|
-    s|/shared/runs/one|$kind|" $(grep -l "^#${kind/LSF/BSUB} " script-*) >$kind.job
+    s|/shared/runs/one|$kind|" "$root/examples/cluster/${kind,,}.sh" >$kind.job
 done
 trains "PBS" 4 env PBS_NODEFILE="$work/nodes" PBS_O_WORKDIR="$work" bash PBS.job
 trains "LSF" 4 env LSB_DJOB_HOSTFILE="$work/nodes" LS_SUBCWD="$work" bash LSF.job
