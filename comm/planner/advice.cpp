@@ -24,9 +24,8 @@ namespace {
 constexpr double kTie = 1.02;  ///< times this close are equal: predictions are no better
 /// Steps more for each update's disagreement, squared, among many ranks: see expected_steps().
 constexpr double kStepsPerDrift = 0.03;
-constexpr double kSameSize = 1.005;    ///< bucket sizes whose steps are this close are equal
-constexpr double kUsualBucket = 25.0;  ///< MiB, the default
-constexpr double kAgreed = 1e-12;      ///< disagreement that is rounding
+constexpr double kSameSize = 1.005;  ///< bucket sizes whose steps are this close are equal
+constexpr double kAgreed = 1e-12;    ///< disagreement that is rounding
 /// Ranks up to which growth is computed here: above it takes longer than the rest
 constexpr int kMostGrowth = 64;
 /// Most rounds that are followed to see how a topology mixes
@@ -248,8 +247,8 @@ std::string reason_for(const Advice& advice) {
 }
 
 /// The best of the choices that differ from this one in the bucket size at most: the fastest, and
-/// of equals the size nearest to the default.
-std::size_t best_size(const Advice& advice, const PlannedChoice& of) {
+/// of those whose steps are at most `equal` times as long the size nearest to the default.
+std::size_t best_size(const Advice& advice, const PlannedChoice& of, double equal = kSameSize) {
   const auto distance = [](const PlannedChoice& choice) {
     return std::abs(std::log(choice.bucket_mb / kUsualBucket));
   };
@@ -258,13 +257,39 @@ std::size_t best_size(const Advice& advice, const PlannedChoice& of) {
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {  // fastest first
     const PlannedChoice& choice = advice.choices[i];
     if (!choice.same_but_size(of)) continue;
-    if (best == advice.choices.size()) limit = choice.prediction.step * kSameSize;
+    if (best == advice.choices.size()) limit = choice.prediction.step * equal;
     if (best == advice.choices.size() ||
         (choice.prediction.step <= limit && distance(choice) < distance(advice.choices[best])))
       best = i;
   }
   require(best < advice.choices.size(), "planner", "no prediction for {}", of.label());
   return best;
+}
+
+/// Without choices: what is known of the step and the measurement.
+Advice advice_on(const NetworkModel& network, const StepModel& step) {
+  const double flops = step.matrix_flops();
+  return {.compute = compute_alone(step, network),
+          .product_flops = flops,
+          .product_seconds = step.matrix_seconds(flops),
+          .noise = std::max(step.noise, network.noise)};
+}
+
+/// Takes the default back where the measurement, on a busy machine, cannot tell it from the best.
+void keep_default(Advice& advice) {
+  if (advice.noise < kBusy) return;
+  const auto usual = std::find_if(advice.choices.begin(), advice.choices.end(),
+                                  [](const auto& c) { return c.topology == kUsualTopology; });
+  const PlannedChoice& best = advice.choices[advice.best];
+  if (best.topology == kUsualTopology || usual == advice.choices.end() ||
+      usual->seconds() > best.seconds() * (1.0 + advice.noise))
+    return;
+  advice.reason = fmt::format(
+      "no clear winner, so the default stays: {}, bucket_mb {} would be {:.0f} % sooner, which is "
+      "less than the measurement may be off by",
+      best.label(), plain_number(best.bucket_mb),
+      100.0 * std::max(0.0, usual->seconds() / best.seconds() - 1.0));
+  advice.best = best_size(advice, *usual, 1.0 + advice.noise);
 }
 
 }  // namespace
@@ -287,12 +312,7 @@ Advice advise(const NetworkModel& network, const StepModel& step,
               const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing, bool methods) {
   register_builtin_algorithms();
   Planner planner(network, bucket_mb);
-  Advice advice;
-  advice.noise = std::max(step.noise, network.noise);
-  advice.compute = compute_alone(step, network);
-  advice.noise = std::max(step.noise, network.noise);
-  advice.product_flops = step.matrix_flops(),
-  advice.product_seconds = step.matrix_seconds(advice.product_flops);
+  Advice advice = advice_on(network, step);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
     std::map<std::string, bool> grows;  // by topology, which comes again with each bucket size
     for (PlannedChoice& choice : planner.choices(algorithm, step)) {
@@ -314,6 +334,7 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   }
   advice.best = best_size(advice, advice.choices[advice.best]);
   advice.reason = reason_for(advice);
+  keep_default(advice);
   if (methods) advice.methods = other_methods(planner, step);
   return advice;
 }
@@ -322,11 +343,7 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
                   const NetworkModel& network, const StepModel& step,
                   const std::vector<double>& bucket_mb) {
   require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
-  Advice advice;
-  advice.compute = compute_alone(step, network);
-  advice.noise = std::max(step.noise, network.noise);
-  advice.product_flops = step.matrix_flops(),
-  advice.product_seconds = step.matrix_seconds(advice.product_flops);
+  Advice advice = advice_on(network, step);
   StepModel of = step;
   of.gossip_wire *= algorithm.messages.wire;
   const bool whole = of.gossip_whole || algorithm.messages.wire < 1.0;

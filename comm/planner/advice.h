@@ -59,6 +59,10 @@ struct Advice {
   double noise = 0.0;  ///< of what was measured, the larger of StepModel's and NetworkModel's
 };
 
+/// What a config has that does not say it; buckets in MiB.
+inline constexpr double kUsualBucket = 25.0;
+inline constexpr const char* kUsualTopology = "base-2";
+
 /// Bucket sizes that are tried where none is given, in MiB.
 std::vector<double> usual_bucket_sizes();
 

@@ -192,6 +192,37 @@ TEST_CASE("planner/advice: what mixes far better is recommended over what is a l
     CHECK((choice.algorithm == "gossip" || choice.algorithm == "allreduce"));
 }
 
+TEST_CASE("planner/advice: what a busy machine cannot tell apart leaves the default in its place") {
+  NetworkModel network;  // 8 ranks on 2 hosts, 1 Gbit/s
+  network.ranks = 8;
+  network.ranks_per_host = 4;
+  network.between = {5e-5, 1.25e8};
+  const StepModel step = even_step(25.6e6, 0.1);
+  const auto planned = [&](double noise) {
+    network.noise = noise;
+    return advise(network, step, {4, 25}, nullptr);
+  };
+  const auto topology = [](const Advice& advice) { return advice.choices[advice.best].topology; };
+  const Advice idle = planned(0.0);
+  REQUIRE(topology(idle) != "base-2");
+  CHECK_FALSE(disturbance_text(idle).starts_with("disturbed"));
+  double usual = 1e9;
+  for (const PlannedChoice& choice : idle.choices) {
+    if (choice.topology == "base-2") usual = std::min(usual, choice.seconds());
+  }
+  const double apart = usual / idle.choices[idle.best].seconds() - 1.0;
+  REQUIRE(apart > 0.1);
+  // As far apart as the measurement may be off, and a little less.
+  const Advice unclear = planned(1.02 * apart), clear = planned(0.9 * apart);
+  CHECK(topology(clear) == topology(idle));
+  CHECK(clear.reason == idle.reason);
+  CHECK(topology(unclear) == "base-2");
+  CHECK(unclear.choices[unclear.best].bucket_mb == 25);
+  CHECK(unclear.reason.starts_with("no clear winner, so the default stays: " +
+                                   idle.choices[idle.best].label()));
+  CHECK(disturbance_text(unclear).find("may be as good") != std::string::npos);
+}
+
 TEST_CASE("planner/advice: no algorithm stands on a topology where it would be refused") {
   // Exact diffusion grows over base-2 on 7 and 9 ranks, which would be the quickest there.
   const nlohmann::json momentum{{"momentum", 0.9}};

@@ -17,8 +17,6 @@
 namespace starling {
 namespace {
 
-constexpr double kUsualBucket = 25.0;
-
 /// What is chosen where measurement does not say otherwise.
 nlohmann::json standard_algorithm(const TrainConfig& config) {
   return config.sync.auto_algorithm ? nlohmann::json{{"type", config.sync.algorithm.name}}
@@ -67,7 +65,7 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
                                   const ShapeTrace& trace, Backend& backend, Transport& transport) {
   if (!config.sync.auto_topology && !config.sync.auto_bucket) return {};
   if (transport.size() == 1) {
-    apply(config, site, standard_algorithm(config), {{"type", "base-2"}}, kUsualBucket);
+    apply(config, site, standard_algorithm(config), {{"type", kUsualTopology}}, kUsualBucket);
     return {};
   }
   StepModel step;
