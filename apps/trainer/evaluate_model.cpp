@@ -41,12 +41,6 @@ constexpr std::string_view kTableBegin = "true class",
                            kSamplesBegin = "file,class,prediction,probability,loss\n",
                            kNumbersBegin = "file,target,prediction,error\n";
 
-/// The file of a table that begins so; null where none is asked for.
-std::unique_ptr<AtomicFile> open_table(const char* option, const std::string& path,
-                                       std::string_view begins, const char* what) {
-  return path.empty() ? nullptr : open_output(option, path, {{begins}, what});
-}
-
 /// What came of a sample. Ranks send it to rank 0 as it lies in memory.
 struct SampleOutput {
   double loss;         ///< plain cross entropy; of numbers the difference's size
@@ -219,13 +213,19 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
                        config.task->target() == "target";
   std::unique_ptr<AtomicFile> table, samples_table;
   together(world, [&] {
-    for (const auto& [option, path] :
-         {std::pair("--confusion", options.confusion), {"--samples", options.samples}}) {
-      if (!classes && !path.empty() && !(numbers && path == options.samples))
-        fail(ExitCode::kUsage, "arguments",
-             "{} {}: samples of this data set have no classes to confuse; leave it out", option,
-             path);
-    }
+    if (!classes && !options.confusion.empty())
+      fail(ExitCode::kUsage, "arguments",
+           "--confusion {}: samples of this data set have no classes to confuse; leave it out",
+           options.confusion);
+    if (!classes && !numbers && !options.samples.empty())
+      fail(ExitCode::kUsage, "arguments",
+           "--samples {}: samples of this data set have neither a class nor a number to predict; "
+           "leave it out",
+           options.samples);
+    if (options.samples == options.confusion && !options.samples.empty() &&
+        !options.samples.starts_with("/dev/"))
+      fail(ExitCode::kUsage, "arguments",
+           "--samples and --confusion are both {}; give each a file of its own", options.samples);
     const std::string& file = options.evaluate;
     if (config.data.info.test_samples == 0 && !options.of_training) {
       fail(ExitCode::kUsage, "evaluate", "there are no test samples{}; needed: {}",
@@ -239,9 +239,11 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     check_same_names(saved, file, config.data.info.class_names);
     config.model->refresh_low();
     if (world.rank() != 0) return;
-    table = open_table("--confusion", options.confusion, kTableBegin, "confusion table");
-    samples_table = open_table("--samples", options.samples,
-                               classes ? kSamplesBegin : kNumbersBegin, "table of samples");
+    if (!options.confusion.empty())
+      table = open_output("--confusion", options.confusion, {{kTableBegin}, "confusion table"});
+    if (!options.samples.empty())
+      samples_table = open_output("--samples", options.samples,
+                                  {{classes ? kSamplesBegin : kNumbersBegin}, "table of samples"});
   });
   if (world.rank() == 0) say(config.data.info.contents);
   const TrainingAsTests training(*config.data.dataset);
@@ -252,10 +254,9 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
                           config.device.compute, 1, config.evaluate.views);
   std::vector<SampleOutput> outputs;
   EachOutput each;
-  bool separate = false;
   if (!options.samples.empty()) {
-    separate = config.resolved["loss"].value("type", "") == "bce_with_logits";
-    each = [&](const TaskOutput& output, std::span<const std::int64_t> samples) {
+    const bool separate = config.resolved["loss"].value("type", "") == "bce_with_logits";
+    each = [&, separate](const TaskOutput& output, std::span<const std::int64_t> samples) {
       if (classes) return add_outputs(output, samples, separate, outputs);
       add_numbers(output, samples, config.data.info, outputs);
     };
@@ -285,15 +286,14 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     }
     nlohmann::json line{{"samples", result.samples}};
     if (images_of(config.data.info).pictures) line["bad_pictures"] = result.left_out;
-    for (const MetricValue& metric : result.values)
-      line[(options.of_training ? "train_" : "test_") + metric.name] = metric.value;
+    const std::string of = options.of_training ? "train_" : "test_";
+    for (const MetricValue& metric : result.values) line[of + metric.name] = metric.value;
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);
     for (const MetricValue& metric : result.values) {
-      if (result.samples == 0 || std::isfinite(metric.value) || !metric.name.ends_with("loss"))
-        continue;
+      if (std::isfinite(metric.value) || !metric.name.ends_with("loss")) continue;
       fail(ExitCode::kDiverged, "evaluate",
-           "test_{} is {}: the model's outputs overflow; train it with a smaller learning rate",
+           "{}{} is {}: the model's outputs overflow; train it with a smaller learning rate", of,
            metric.name, metric.value);
     }
   });

@@ -112,10 +112,10 @@ bool add_range_point(std::vector<RangePoint>& points, double lr, double loss) {
   // The mean's numerator is what it is times the weights so far.
   const double weights = 1.0 - std::pow(kSmoothing, count),
                sum = kSmoothing * before * weights + (1.0 - kSmoothing) * loss;
-  points.push_back({lr, loss, sum / (1.0 - std::pow(kSmoothing, count + 1.0))});
-  double least = points.front().smoothed;
-  for (const RangePoint& point : points) least = std::min(least, point.smoothed);
-  return points.back().smoothed <= kMostRise * least;
+  const double smoothed = sum / (1.0 - std::pow(kSmoothing, count + 1.0));
+  const double least = points.empty() ? smoothed : std::min(points.back().least, smoothed);
+  points.push_back({lr, loss, smoothed, least});
+  return smoothed <= kMostRise * least;
 }
 
 std::optional<RangeFindings> findings_of(const std::vector<RangePoint>& points) {
@@ -199,10 +199,9 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
   together(transport, [&] {
     if (transport.rank() != 0) return;
     std::string table(kRatesBegin);
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      const auto& [lr, loss, smoothed] = points[i];
-      table += fmt::format("{},{},{},{}\n", i + 1, lr, loss, smoothed);
-    }
+    for (std::size_t i = 0; i < points.size(); ++i)
+      table +=
+          fmt::format("{},{},{},{}\n", i + 1, points[i].lr, points[i].loss, points[i].smoothed);
     file->write(table.data(), table.size());
     file->commit();
     const auto found = findings_of(points);

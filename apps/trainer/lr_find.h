@@ -16,6 +16,7 @@ namespace starling {
 struct RangePoint {
   double lr = 0.0, loss = 0.0;
   double smoothed = 0.0;  ///< exponential mean of the losses so far, without the start's bias
+  double least = 0.0;     ///< of those so far
 };
 /// Adds a step. False: the test ends here, as the loss is no longer finite or four times the least.
 bool add_range_point(std::vector<RangePoint>& points, double lr, double loss);

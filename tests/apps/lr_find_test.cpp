@@ -120,8 +120,8 @@ lacks runs
 line few.csv ^5,0\.(1|09999)
 2 1 | the wrong way round | --lr-from 1 --lr-to 0.1: the last is to be the larger | run.json --lr-find x.csv --lr-from 1 --lr-to 0.1
 2 1 | too few | --lr-steps: expected a whole number from 3 to 1000000, found .2. | run.json --lr-find x.csv --lr-steps 2
-2 1 | nothing to find | --lr-steps is given without --lr-find | run.json --lr-steps 20
-2 1 | with a folder | does not go with --output | run.json --lr-find x.csv --output run
+2 1 | nothing to find | --lr-steps requires --lr-find | run.json --lr-steps 20
+2 1 | with a folder | --output excludes --lr-find | run.json --lr-find x.csv --output run
 2 1 | a rule of one rate | schedule_free_adamw needs one rate in all | run.json --lr-find x.csv | optimizer={"type": "schedule_free_adamw"}
 lacks x.csv run
 copy run.json mine.json

@@ -33,10 +33,10 @@ TEST_CASE("refusals: arguments") {
 2 1 | in short | give --set batch_size=8 --set optimizer.momentum=0.9 --device cuda$ | small.json -b 8 --momentum 0.9 --gpu 0
 2 1 | names of types | give --set model.type=resnet18 --set data.path=/x$ | small.json --arch resnet18 --data /x
 2 1 | one that nothing here stands for | not known: --local-rank 0; see | small.json --local-rank 0
-2 1 | --long needs --list | given without --list | --long
+2 1 | --long needs --list | --long requires --list | --long
 2 1 | an unknown kind of --list | models | --list modles
 2 1 | --confusion needs --evaluate | confusion | small.json --confusion x.csv
-2 1 | --elastic alone | given without --resume | small.json --elastic
+2 1 | --elastic alone | --elastic requires --resume | small.json --elastic
 2 1 | a missing GPU | cuda|GPU | small.json --device cuda --output gpu | steps=1
 2 2 | a missing GPU on two ranks, told once | \[cuda\] | small.json --device cuda --output gpu
 2 1 | fp16 on a CPU | precision: fp16 needs a GPU; use (bf16 or )?fp32 | small.json --device cpu --output refused | precision=fp16
@@ -264,7 +264,7 @@ TEST_CASE("dry runs: what matters stands last, and all of it is JSON") {
   const std::int64_t batch = json["config"]["batch_size"], samples = json["train_samples"];
   CHECK(json["updates_per_epoch"] == samples / 2 / batch);
   CHECK(json["text"].size() == static_cast<std::size_t>(lines));
-  program.check("alone", 1, 2, "--json is given without --dry-run", "small.json --json");
+  program.check("alone", 1, 2, "--json requires --dry-run", "small.json --json");
 }
 
 TEST_CASE("--list names what there is") {

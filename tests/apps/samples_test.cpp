@@ -126,7 +126,7 @@ TEST_CASE("samples: each test sample with its prediction, the worst first") {
 copy one.csv old.csv
 0 1 | once more, over the old one | "test_loss" | --evaluate run --samples one.csv
 alike one.csv old.csv
-2 1 | without a model | --samples is given without --evaluate | run.json --samples x.csv
+2 1 | without a model | --samples requires --evaluate | run.json --samples x.csv
 0 1 | numbers | done | run.json --output numbers | data.path=n.csv | data.target=number | task.type=regression
 lacks x.csv
 )table");
@@ -140,6 +140,8 @@ lacks x.csv
   CHECK(program.read("other.csv") == "what,ever\n");
   refused("--evaluate numbers --confusion x.csv",
           "--confusion x.csv: samples of this data set have no classes to confuse");
+  refused("--evaluate run --confusion x.csv --samples x.csv",
+          "--samples and --confusion are both x.csv");
   CsvFile table = CsvFile::read("t.csv"), samples = CsvFile::read("one.csv");
   std::vector<std::string> kinds{"", ""};  // by row of the file
   while (table.next()) {

@@ -235,8 +235,8 @@ TEST_CASE("tables: a test set of its own is all that is tested, and of --test no
 2 1 | no target | lacks\.csv: has no column 'y' \(data\.target\) | --evaluate whole --test lacks.csv
 2 1 | no rows to test | names\.csv: has no rows | --evaluate whole --test names.csv
 0 2 | rows that are known | warning: 2 of the 10 rows of some\.csv are the same as a row of t\.csv | run.json --output known | data.val_path=some.csv
-2 1 | not both | --samples-of train does not go with --test | --evaluate whole --test v.csv --samples x.csv --samples-of train
-2 1 | of nothing | --samples-of is given without --samples | --evaluate whole --samples-of train
+2 1 | not both | --test excludes --samples-of | --evaluate whole --test v.csv --samples x.csv --samples-of train
+2 1 | of nothing | --samples-of requires --samples | --evaluate whole --samples-of train
 lacks out
 0 1 | shares | done | run.json --output drawn | data.val_path="" | data.val_fraction=0.2
 0 1 | the same | tests take the 20 rows of t\.csv that the model's run held out$ | --evaluate drawn

@@ -29,53 +29,73 @@ TrainOptions parse_train_options(int argc, char** argv) {
                  "the config, a JSON file; with --resume it may be left out");
   add_list(app, "--set", options.settings,
            "key.path=value: change a config key; the value is JSON or a plain string");
-  app.add_option("--output", options.output,
-                 "folder for the run's files (default: runs/<config name>-<time>)");
-  app.add_option("--resume", options.resume,
-                 "a run's folder, or latest: the newest complete checkpoint under --output");
+  CLI::Option* const output =
+      app.add_option("--output", options.output,
+                     "folder for the run's files (default: runs/<config name>-<time>)");
+  CLI::Option* const resume =
+      app.add_option("--resume", options.resume,
+                     "a run's folder, or latest: the newest complete checkpoint under --output");
   app.add_flag("--elastic", options.elastic,
-               "with --resume: go on with another number of ranks, as the config's `elastic` says");
+               "with --resume: go on with another number of ranks, as the config's `elastic` says")
+      ->needs(resume);
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace,
                  "write a timeline of all ranks for Perfetto or chrome://tracing");
-  app.add_flag("--dry-run", options.dry_run,
-               "print data, topology, length, parameters, buckets and memory, and stop");
+  CLI::Option* const dry_run =
+      app.add_flag("--dry-run", options.dry_run,
+                   "print data, topology, length, parameters, buckets and memory, and stop");
   app.add_flag("--json", options.json,
-               "with --dry-run: as JSON, with the resolved config and each bucket");
+               "with --dry-run: as JSON, with the resolved config and each bucket")
+      ->needs(dry_run);
   app.add_flag("--check-gradients", options.check_gradients,
                "compare the gradients of each layer and of the loss with central differences in "
                "fp64, and stop");
-  app.add_option("--list", options.list,
-                 "print the names of one kind: models, layers, topologies, algorithms, transports, "
-                 "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics");
+  CLI::Option* const list = app.add_option(
+      "--list", options.list,
+      "print the names of one kind: models, layers, topologies, algorithms, transports, "
+      "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics");
   app.add_flag("--long", options.list_long,
-               "with --list: a line on each, as a terminal gets it anyway");
-  app.add_option("--evaluate", options.evaluate,
-                 "test a model.safetensors, or that of a run's folder, without training; on its "
-                 "own data set, or on that of a config");
-  app.add_option("--test", options.test,
-                 "with --evaluate: all samples of this file or folder are the test set");
+               "with --list: a line on each, as a terminal gets it anyway")
+      ->needs(list);
+  CLI::Option* const evaluate =
+      app.add_option("--evaluate", options.evaluate,
+                     "test a model.safetensors, or that of a run's folder, without training; on "
+                     "its own data set, or on that of a config");
+  CLI::Option* const test =
+      app.add_option("--test", options.test,
+                     "with --evaluate: all samples of this file or folder are the test set")
+          ->needs(evaluate);
   app.add_option("--confusion", options.confusion,
-                 "with --evaluate: write which classes are taken for which, as CSV");
-  app.add_option("--samples", options.samples,
-                 "with --evaluate: write each test sample with its prediction, the worst first, as "
-                 "CSV");
+                 "with --evaluate: write which classes are taken for which, as CSV")
+      ->needs(evaluate);
+  CLI::Option* const samples =
+      app.add_option("--samples", options.samples,
+                     "with --evaluate: write each test sample with its prediction, the worst "
+                     "first, as CSV")
+          ->needs(evaluate);
   std::string samples_of;
   app.add_option("--samples-of", samples_of,
                  "with --samples: train for the samples that training takes (test)")
-      ->check(CLI::IsMember({"train", "test"}));
-  app.add_option(
-      "--lr-find", options.lr_find,
-      "try growing learning rates, write the losses to this file as CSV, suggest a rate, "
-      "and stop");
-  const CLI::Option* const range[] = {
-      app.add_option("--lr-from", options.lr_range.from, "with --lr-find: the first rate (1e-7)")
-          ->check(number_in(1e-30, 1e30)),
-      app.add_option("--lr-to", options.lr_range.to, "with --lr-find: the last rate (10)")
-          ->check(number_in(1e-30, 1e30)),
-      app.add_option("--lr-steps", options.lr_range.steps, "with --lr-find: how many (100)")
-          ->check(whole_in(3, 1'000'000))};
+      ->check(CLI::IsMember({"train", "test"}))
+      ->needs(samples)
+      ->excludes(test);
+  CLI::Option* const lr_find =
+      app.add_option("--lr-find", options.lr_find,
+                     "try growing learning rates, write the losses to this file as CSV, suggest a "
+                     "rate, and stop")
+          ->excludes(evaluate)
+          ->excludes(resume)
+          ->excludes(output);  // it trains nothing that stays
+  app.add_option("--lr-from", options.lr_range.from, "with --lr-find: the first rate (1e-7)")
+      ->check(number_in(1e-30, 1e30))
+      ->needs(lr_find);
+  app.add_option("--lr-to", options.lr_range.to, "with --lr-find: the last rate (10)")
+      ->check(number_in(1e-30, 1e30))
+      ->needs(lr_find);
+  app.add_option("--lr-steps", options.lr_range.steps, "with --lr-find: how many (100)")
+      ->check(whole_in(3, 1'000'000))
+      ->needs(lr_find);
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   app.footer("On several ranks: mpirun --oversubscribe -n 4 starling-train CONFIG.json ...");
   options.help_text = app.help();
@@ -87,42 +107,10 @@ TrainOptions parse_train_options(int argc, char** argv) {
          answer_to_habits(app, {argv + 1, argv + argc})
              .value_or(argument_error(app, error, argc, argv)));
   }
-  for (const auto& [option, file] : {std::pair("--confusion", options.confusion),
-                                     {"--samples", options.samples},
-                                     {"--test", options.test}}) {
-    if (!file.empty() && options.evaluate.empty())
-      fail(ExitCode::kUsage, "arguments",
-           "{} is given without --evaluate; add --evaluate MODEL.safetensors", option);
-  }
-  if (!samples_of.empty() && options.samples.empty())
-    fail(ExitCode::kUsage, "arguments",
-         "--samples-of is given without --samples; add --samples FILE.csv");
   options.of_training = samples_of == "train";
-  if (options.of_training && !options.test.empty())
-    fail(ExitCode::kUsage, "arguments",
-         "--samples-of train does not go with --test, whose samples are all tests; leave one out");
-  for (const CLI::Option* option : range) {
-    if (!option->empty() && options.lr_find.empty())
-      fail(ExitCode::kUsage, "arguments", "{} is given without --lr-find; add --lr-find FILE.csv",
-           option->get_name());
-  }
   if (const LrRange& lr = options.lr_range; !(lr.to > lr.from))
     fail(ExitCode::kUsage, "arguments", "--lr-from {} --lr-to {}: the last is to be the larger",
          lr.from, lr.to);
-  for (const auto& [option, given] : {std::pair("--evaluate", !options.evaluate.empty()),
-                                      {"--resume", !options.resume.empty()},
-                                      {"--output", !options.output.empty()}}) {
-    if (given && !options.lr_find.empty())
-      fail(ExitCode::kUsage, "arguments",
-           "--lr-find trains nothing that stays, so it does not go with {}; leave one out", option);
-  }
-  if (options.elastic && options.resume.empty())
-    fail(ExitCode::kUsage, "arguments",
-         "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
-  if (options.json && !options.dry_run)
-    fail(ExitCode::kUsage, "arguments", "--json is given without --dry-run; add --dry-run");
-  if (options.list_long && options.list.empty())
-    fail(ExitCode::kUsage, "arguments", "--long is given without --list; add --list KIND");
   // A run's own config, with every key, is in its folder.
   const std::string run = options.resume == "latest" ? options.output : options.resume;
   if (options.config.empty() && !run.empty() && std::filesystem::exists(run + "/config.json"))
