@@ -85,7 +85,7 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 2 2 | nor is a later part that has them | sync\.switch\[0\]\.algorithm: asynchronous averaging | gossip | ring | sync.switch=[{"step":12,"algorithm":"async"}]
 0 2 | where that is allowed they are told | asynchronous averaging | {"type":"async","interval_ms":1} | ring | deterministic=false
 2 2 | their warm-up beyond the run | sync\.algorithm\.warmup: is 25, but the run has 24 steps | {"type":"async","warmup":25} | ring | deterministic=false
-0 2 | what it keeps is counted | of the algorithm | {"type":"gradient_tracking"} | ring
+0 2 | what it keeps is counted | algorithm state | {"type":"gradient_tracking"} | ring
 )table",
                "run.json --dry-run", {"sync.algorithm=", "sync.topology.type="});
 }

@@ -142,6 +142,17 @@ copy peers/checkpoints/step-20 three/checkpoints/step-20
   CHECK(summary(program, "two")["elastic"] == nlohmann::json{{"from_ranks", 4}, {"step", 20}});
 }
 
+/// Of the tensors in the files of so many ranks.
+std::size_t tensor_bytes(const std::string& path, int ranks) {
+  std::size_t bytes = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [name, tensor] :
+         read_safetensors(fmt::format(fmt::runtime(path), rank)).tensors)
+      bytes += tensor.bytes.size();
+  }
+  return bytes;
+}
+
 // Kinds of damage are output_checkpoint_test.cpp's, recipe_test.cpp's and safetensors_test.cpp's.
 TEST_CASE(
     "runs: what ranks have alike is in one file of a checkpoint, and all of them go on from it") {
@@ -187,13 +198,10 @@ same straight gone
   // --dry-run says beforehand what the tensors in a checkpoint's files take.
   for (const std::string algorithm : {"allreduce", "gossip"}) {
     CAPTURE(algorithm);
-    std::size_t written = 0;
-    const CheckpointFile checkpoint(algorithm == "gossip" ? "gossip/checkpoints/step-12"
-                                                          : "whole/checkpoints/step-12");
-    for (int rank = 0; rank < 3; ++rank) {
-      for (const auto& [name, tensor] : read_safetensors(checkpoint.rank_file(rank)).tensors)
-        written += tensor.bytes.size();
-    }
+    const std::size_t written =
+        tensor_bytes(algorithm == "gossip" ? "gossip/checkpoints/step-12/rank-{}.safetensors"
+                                           : "whole/checkpoints/step-12/rank-{}.safetensors",
+                     3);
     const test::Ended told = program.check("dry", 3, 0, "", "run.json --dry-run --json",
                                            {"sync.algorithm=" + algorithm});
     const auto disk = nlohmann::json::parse(told.out)["disk"];
@@ -307,8 +315,15 @@ line a/summary.json "best"
 alike a/model.ema.safetensors b/model.ema.safetensors
 same a b
 2 2 | another decay on resume is named | ema\.decay | net.json --output a --resume latest | $recipe | ema.decay=0.5 | steps=20
+0 2 | replicas | done | net.json --output replicas | $recipe | sync.algorithm=allreduce
 0 3 | a model file on another number of ranks | ^9  | --evaluate a --confusion confusion.csv
 )table");
+  // Averages have statistics of batch norm too, and each rank has its own.
+  const test::Ended told =
+      program.check("dry", 2, 0, "", "net.json --dry-run --json",
+                    {"ema.decay=0.9", "sync.batch_norm=recalibrate", "sync.algorithm=allreduce"});
+  CHECK(nlohmann::json::parse(told.out)["disk"]["checkpoint"] ==
+        tensor_bytes("replicas/checkpoints/step-12/rank-{}.safetensors", 2));
   CHECK(last_line(alone)["test_accuracy"] == summary(program, "a")["test_accuracy"]);
   CHECK(last_line(alone).contains("test_loss"));
   std::istringstream table(program.read("confusion.csv"));
@@ -335,7 +350,7 @@ same a b
 copy net.json kept.json
 0 1 | the best checkpoint's | "test_accuracy" | --evaluate a/checkpoints/best/model.safetensors
 2 1 | a checkpoint is no model file | rank-0\.safetensors: is one rank.s part of a checkpoint | --evaluate a/checkpoints/best/rank-0.safetensors
-2 1 | nor is a folder that holds none | has no model\.safetensors | --evaluate a/checkpoints
+2 1 | nor is a folder that holds none | a/checkpoints is a folder of checkpoints; give the run | --evaluate a/checkpoints
 2 1 | a file that holds something else is left alone | --confusion net.json: the file is there already and holds no confusion table; name another one | --evaluate a --confusion net.json
 alike net.json kept.json
 0 1 | an older table is replaced | "test_accuracy" | --evaluate a --confusion confusion.csv

@@ -85,7 +85,7 @@ export work program
 slow() { ranks 4 "$work/$program" ../config.json --set sync.algorithm=slow_average --set sync.algorithm.period=3 "$@"; }
 export -f slow
 check "its algorithm is listed" 0 "^slow_average$" "$work/$program" ../config.json --list algorithms
-check "what the algorithm keeps counts as memory" 0 "receive buffers, [0-9.]+ [KM]iB of the algorithm" slow --dry-run
+check "what the algorithm keeps counts as memory" 0 "[0-9.]+ [KM]iB algorithm state" slow --dry-run
 check "it trains" 0 "; slow_average$" slow --set steps=25 --output "$work/straight"
 check "it stops earlier" 0 "" slow --output "$work/slow"
 check "it goes on" 0 "continuing after step 20" slow --set steps=25 --output "$work/slow" --resume latest

@@ -29,16 +29,18 @@ double file_bytes(std::int64_t elements, DType dtype) {
 DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const DType dtype = config.device.dtype;
   const OptimizerRule& rule = *config.optimizer.rule;
-  double parameters = 0.0, buffers = 0.0, states = 0.0, averages = 0.0, kept = 0.0;
+  double parameters = 0.0, buffers = 0.0, averaged = 0.0, states = 0.0, kept = 0.0;
   for (const Parameter* parameter : config.model->parameters())
     parameters += file_bytes(parameter->shape.elements(), dtype);
-  for (const ModelBuffer* buffer : config.model->buffers())
-    buffers +=
-        file_bytes(buffer->shape.elements(), is_floating(buffer->dtype) ? dtype : buffer->dtype);
+  for (const ModelBuffer* buffer : config.model->buffers()) {
+    const bool floating = is_floating(buffer->dtype);
+    const double bytes = file_bytes(buffer->shape.elements(), floating ? dtype : buffer->dtype);
+    buffers += bytes;
+    if (floating) averaged += bytes;
+  }
   std::int64_t elements = 0;
-  const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, dtype, config.sync.bucket_bytes);
-  for (const BucketLayout& bucket : plan.buckets) {
+  for (const BucketLayout& bucket :
+       plan_buckets(trace.ready_order, trace.unused, dtype, config.sync.bucket_bytes).buckets) {
     for (const BucketSlot& slot : bucket.slots) {
       const std::int64_t own = rule.state_elements(layer_of(slot));
       states += file_bytes(own > 0 ? own : slot.elements, dtype);
@@ -46,7 +48,8 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
     }
   }
   states *= static_cast<double>(rule.facts().states.size());
-  averages = ((config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0)) * parameters;
+  const double copies = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0),
+               trained = file_bytes(elements, dtype);
   bool equal = true;
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const SyncPhase& part = config.sync.phase(k);
@@ -59,13 +62,13 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
     }
     kept = std::max(kept, here);
   }
-  // Statistics of batch norm are each rank's own, and so is what an algorithm keeps.
-  const double alike = parameters + states + averages,
-               own = kept + (config.sync.synchronized_norms ? 0.0 : buffers);
+  // What ranks have alike is written once: counts, all that replicas share, and statistics of batch
+  // norm where ranks make them together. What an algorithm keeps is each rank's own.
   DiskNeed need;
   need.model = parameters + buffers;
-  need.checkpoint = (equal ? alike : site.ranks * alike) + site.ranks * own +
-                    (config.sync.synchronized_norms ? buffers : 0.0);
+  need.checkpoint = (equal ? 1 : site.ranks) * (parameters + states + copies * trained) +
+                    (config.sync.synchronized_norms ? 1 : site.ranks) * (1.0 + copies) * averaged +
+                    (buffers - averaged) + site.ranks * kept;
   if (config.state.checkpoint.best) need.best = need.checkpoint + need.model;
   need.kept = kept_checkpoints(config, site) * need.checkpoint + need.best +
               (config.state.ema ? 2.0 : 1.0) * need.model;
@@ -75,12 +78,13 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
 
 std::string disk_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const DiskNeed need = disk_need(config, site, trace);
+  const int kept = kept_checkpoints(config, site);
   return fmt::format(
-      "disk: {} a checkpoint{}, {} with the {} that are kept{} and the model, {} at "
+      "disk: {} a checkpoint{}, {} with the {} kept{} and the model, {} at "
       "most while one is written\n",
       size_text(need.checkpoint), site.ranks > 1 ? fmt::format(" of {} ranks", site.ranks) : "",
-      size_text(need.kept), kept_checkpoints(config, site), need.best > 0.0 ? ", the best" : "",
-      size_text(need.most));
+      size_text(need.kept), kept == 1 ? "one that is" : fmt::format("{} that are", kept),
+      need.best > 0.0 ? ", the best" : "", size_text(need.most));
 }
 
 }  // namespace starling

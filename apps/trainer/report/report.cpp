@@ -1,6 +1,7 @@
 #include "apps/trainer/report/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <sstream>
@@ -74,19 +75,12 @@ std::size_t receive_buffers(const Topology* topology, const RankLayout& site) {
 }
 
 std::string memory_text(const MemoryNeed& need) {
-  std::string out = fmt::format(
-      "memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
-      size_text(need.parameters), size_text(need.gradients), size_text(need.states),
-      size_text(need.receive));
-  if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
-  if (need.average > 0.0) out += fmt::format(", {} moving averages", size_text(need.average));
-  if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
-  out += fmt::format(", {} activations, {} batches", size_text(need.activations),
-                     size_text(need.batches));
-  constexpr double kWorthALine = 1024.0 * 1024.0;
-  if (need.tests >= kWorthALine) out += fmt::format(", {} of tests", size_text(need.tests));
-  if (need.cache > 0.0) out += fmt::format(", {} cached samples", size_text(need.cache));
-  return out + fmt::format("; {} in all\n", size_text(need.total()));
+  std::vector<std::string> parts;
+  for (const auto& [name, bytes] : need.parts()) {
+    if (bytes > 0.0) parts.push_back(size_text(bytes) + " " + name);
+  }
+  return fmt::format("memory a rank: {}; {} in all\n", fmt::join(parts, ", "),
+                     size_text(need.total()));
 }
 
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
@@ -174,9 +168,24 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
 }  // namespace
 
+std::vector<std::pair<std::string, double>> MemoryNeed::parts() const {
+  return {{"parameters", parameters},
+          {"gradients", gradients},
+          {"optimizer state", states},
+          {"receive buffers", receive},
+          {"low-precision parameters", low},
+          {"moving averages", average},
+          {"algorithm state", sync},
+          {"activations", activations},
+          {"batches", batches},
+          {"tests", tests},
+          {"cached samples", cache}};
+}
+
 double MemoryNeed::total() const {
-  return parameters + gradients + states + low + average + receive + sync + activations + batches +
-         tests + cache;
+  double sum = 0.0;
+  for (const auto& [name, bytes] : parts()) sum += bytes;
+  return sum;
 }
 
 std::string size_text(double bytes) {
@@ -275,12 +284,18 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
          {"first", bucket.slots.front().parameter->name},
          {"last", bucket.slots.back().parameter->name}});
   }
+  const auto whole = [](double bytes) { return static_cast<std::int64_t>(bytes); };
   const MemoryNeed need = memory_need(config, site, trace);
+  nlohmann::json memory{{"in_all", whole(need.total())}};
+  for (auto [name, bytes] : need.parts()) {
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c == ' ' || c == '-'; }, '_');
+    memory[name] = whole(bytes);
+  }
   const DiskNeed disk = disk_need(config, site, trace);
   nlohmann::json text = nlohmann::json::array();
   std::istringstream lines(dry_run_report(config, site, trace));
   for (std::string line; std::getline(lines, line);) text.push_back(line);
-  const auto bytes = [](double count) { return static_cast<std::int64_t>(count); };
   const nlohmann::json all{{"config", config.resolved},
                            {"ranks", site.ranks},
                            {"ranks_per_host", site.ranks_per_node},
@@ -291,25 +306,13 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
                            {"updates", length.total_steps},
                            {"topology", topology_text(config, site)},
                            {"buckets", std::move(buckets)},
-                           {"memory",
-                            {{"parameters", bytes(need.parameters)},
-                             {"gradients", bytes(need.gradients)},
-                             {"optimizer_state", bytes(need.states)},
-                             {"low_precision_parameters", bytes(need.low)},
-                             {"receive_buffers", bytes(need.receive)},
-                             {"moving_averages", bytes(need.average)},
-                             {"algorithm", bytes(need.sync)},
-                             {"activations", bytes(need.activations)},
-                             {"batches", bytes(need.batches)},
-                             {"tests", bytes(need.tests)},
-                             {"cached_samples", bytes(need.cache)},
-                             {"in_all", bytes(need.total())}}},
+                           {"memory", std::move(memory)},
                            {"disk",
-                            {{"checkpoint", bytes(disk.checkpoint)},
-                             {"best", bytes(disk.best)},
-                             {"model", bytes(disk.model)},
-                             {"kept", bytes(disk.kept)},
-                             {"while_writing", bytes(disk.most)}}},
+                            {{"checkpoint", whole(disk.checkpoint)},
+                             {"best", whole(disk.best)},
+                             {"model", whole(disk.model)},
+                             {"kept", whole(disk.kept)},
+                             {"while_writing", whole(disk.most)}}},
                            {"text", std::move(text)}};
   return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

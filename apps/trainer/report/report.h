@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/trainer/config/train_config.h"
 
@@ -17,6 +19,8 @@ struct MemoryNeed {
   double activations = 0.0, batches = 0.0;
   double tests = 0.0;  ///< what a test counts of classes
   double cache = 0.0;  ///< samples of `data.cache`, which lie in host memory: 0 on a GPU
+  /// Each under the name that --dry-run gives it.
+  std::vector<std::pair<std::string, double>> parts() const;
   double total() const;
 };
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
