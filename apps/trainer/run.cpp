@@ -1,38 +1,31 @@
 #include "apps/trainer/run.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <thread>
-#include <tuple>
 #include <utility>
 
-#include "apps/inference/description.h"
-#include "apps/inference/hugging_face.h"
-#include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
-#include "apps/inference/plugins.h"
 #include "apps/inference/version.h"
 #include "apps/trainer/auto/auto_plan.h"
+#include "apps/trainer/beginning.h"
 #include "apps/trainer/check_gradients.h"
+#include "apps/trainer/config/given_config.h"
 #include "apps/trainer/config/graph_plan.h"
-#include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/lr_find.h"
-#include "apps/trainer/output/prometheus.h"
 #include "apps/trainer/output_folder.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
@@ -40,7 +33,7 @@
 #include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
-#include "apps/trainer/state/init_file.h"
+#include "apps/trainer/timeline.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
@@ -52,7 +45,6 @@
 #include "core/console.h"
 #include "core/crash.h"
 #include "core/device_trace.h"
-#include "core/file_io.h"
 #include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/last_word.h"
@@ -68,226 +60,6 @@ namespace {
 bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
 /// This process's rank before MPI is up, for the few things that are printed without it.
 bool is_first_rank() { return detail::read_launcher().rank <= 0; }
-
-/// Source that a config's errors name: the config, or the model file that has it.
-std::string source_of(const TrainOptions& options) {
-  return options.config.empty() ? options.evaluate : options.config;
-}
-
-nlohmann::json read_config(const TrainOptions& options) {
-  const std::string source = source_of(options);
-  nlohmann::json config = options.config.empty()
-                              ? config_of_model(read_described(source, false), source)
-                              : read_json_file(source);
-  if (!config.is_object())
-    fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source,
-         config.type_name());
-  if (!options.evaluate.empty() && !options.config.empty() && !config.contains("model")) {
-    const std::string& file = options.evaluate;
-    config["model"] =
-        parse_json(description_of(read_described(file, false), file).config, file)["model"];
-  }
-  apply_settings(config, options.settings);
-  if (!options.device.empty()) config["device"] = options.device;
-  if (!options.trace.empty()) config["trace"] = options.trace;
-  const auto names_no_data = [](const nlohmann::json& data) {
-    const auto path = data.find("path");
-    return path != data.end() && path->is_string() && path->get_ref<const std::string&>().empty();
-  };
-  if (options.config.empty() && config["data"].is_object() && names_no_data(config["data"])) {
-    // A folder of Hugging Face's has a tokenizer, but no data
-    nlohmann::json& data = config["data"];
-    if (options.test.empty() || !data.contains("tokenizer"))
-      fail(ExitCode::kUsage, "arguments",
-           "--evaluate {}: it names no data; give {}, or a config: starling-train CONFIG.json "
-           "--evaluate {}",
-           options.evaluate,
-           data.contains("tokenizer") ? "a text to test, --test PATH" : "a folder with a tokenizer",
-           options.evaluate);
-    data["path"] = options.test;
-    std::error_code error;
-    if (options.test.ends_with(".bin") || std::filesystem::exists(options.test + "/val.bin", error))
-      data["type"] = "tokens";
-    if (std::filesystem::exists(options.test + "/meta.json", error)) data.erase("tokenizer");
-  }
-  if (!options.test.empty() && config["data"].is_object()) {
-    nlohmann::json& data = config["data"];
-    data["val_path"] = options.test;
-    for (const char* other : {"val_fraction", "test_limit"}) data.erase(other);
-  }
-  const nlohmann::json flat = config.flatten();
-  for (const auto& [place, value] : flat.items()) {  // the command line's bytes; files are JSON
-    if (!value.is_string() || is_utf8(value.get<std::string>())) continue;
-    std::string key = place.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
-    fail(ExitCode::kUsage, "config", {.file = source, .key = key},
-         "is {}, which is not UTF-8, so no config.json or model file can keep it; give another "
-         "name, such as a link's",
-         shown(value.get<std::string>()));
-  }
-  return config;
-}
-
-/// Data sets that take a test set of one's own.
-std::vector<std::string> types_with_tests() {
-  std::vector<std::string> types;
-  for (const std::string& name : datasets().names()) {
-    ConfigSection section = ConfigSection::describe();
-    try {
-      datasets().make(name, "data.type", section, std::uint64_t{1});
-    } catch (const Error&) {  // it has declared its keys by then
-    }
-    const auto keys = section.declared();
-    if (std::any_of(keys.begin(), keys.end(),
-                    [](const ConfigKey& key) { return key.path.ends_with("val_path"); }))
-      types.push_back(name);
-  }
-  return types;
-}
-
-/// The config of so many ranks. With --elastic another topology takes the place of one that they
-/// cannot have.
-TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank) {
-  nlohmann::json config = read_config(options);
-  const std::string source = source_of(options);
-  DataUse use;
-  if (!options.evaluate.empty())
-    use = {.tested_model = options.evaluate, .training_rows = options.of_training};
-  use.opens = !options.dry_run;
-  try {
-    // The size is checked here for a dry run alone, else once the data is there
-    return read_train_config(config, source, site, options.dry_run, use);
-  } catch (const Error& error) {
-    const ErrorParts& parts = error.parts();
-    if (!options.test.empty() && parts.where.key == "data.val_path") {
-      fail(ExitCode::kUsage, "arguments",
-           "--test {}: data of type {} has tests of its own and takes no others; those of {} do",
-           shown(options.test, 200), config["data"].value("type", "?"),
-           fmt::join(types_with_tests(), ", "));
-    }
-    if (!options.elastic ||
-        !(parts.component == "topology" || parts.where.key.starts_with("sync.topology")))
-      throw;
-    const nlohmann::json elastic = config.value("elastic", nlohmann::json()),
-                         given = elastic.is_object() ? elastic.value("topology", nlohmann::json())
-                                                     : nlohmann::json();
-    // What is no text is told by the reader
-    const std::string other =
-        given.is_string() ? given.get<std::string>() : ElasticSettings().topology;
-    config["sync"]["topology"] = {{"type", other}};
-    TrainConfig result = read_train_config(config, source, site, options.dry_run, use);
-    if (first_rank) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
-    return result;
-  }
-}
-
-/// A model that a run goes on from may know pictures that this run would test it by.
-void warn_of_known_tests(const TrainConfig& config) {
-  const std::string& file = config.state.init.file;
-  if (file.empty() || !config.data.info.test_share) return;
-  const SafetensorsFile model = read_model_metadata(file);
-  const auto of_model = model.metadata.find(kConfigMetadata);
-  if (of_model == model.metadata.end() ||
-      data_path_of(parse_json(of_model->second, file)) != data_path_of(config.resolved))
-    return;
-  const auto share = test_share_of(model, file);
-  const auto& tests = config.data.info.test_share->most;
-  if (!share || share->most.size() != tests.size() || share->by != config.data.info.test_share->by)
-    return;
-  const auto& held = share->most;
-  const bool within = std::equal(held.begin(), held.end(), tests.begin(),
-                                 [](const auto& kept, const auto& own) { return own <= kept; });
-  if (within && share->seed == config.data.info.test_share->seed) return;
-  log::info(
-      "warning: init: {} was trained on some of the samples that are for tests here, as its run "
-      "held out others; give its seed, {}, and no larger data.val_fraction than it had",
-      file, share->seed);
-}
-
-void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
-  const std::vector<TensorInfo> declared = config.data.info.tensors;
-  if (!options.evaluate.empty()) {
-    const std::string& file = options.evaluate;
-    const SafetensorsFile model = read_described(file, false);
-    if (auto share = test_share_of(model, file)) config.data.dataset->use_test_share(*share);
-  }
-  const auto opened = [&] {
-    return datasets().whose(config.resolved["data"].value("type", "")) + ": open()";
-  };
-  named("data", opened, [&] { config.data.dataset->open(); });
-  config.data.info = config.data.dataset->info();
-  for (const std::string& name : config.data.info.class_names) {
-    if (!is_utf8(name))
-      fail(ExitCode::kUsage, "data",
-           "the class {} has a name that is not UTF-8, which model files cannot keep; rename it",
-           shown(name));
-  }
-  require(config.data.info.tensors == declared, "data",
-          "a data set changed its tensors or classes when it was opened");
-  config.task->know_sizes(config.data.info);
-  tell_classes(config);
-  if (!options.evaluate.empty()) return;
-  check_data_size(config, source_of(options), site);
-  warn_of_known_tests(config);
-}
-
-/// Checks that a file can be written, now rather than after training. What is there stays as it is.
-void check_output(const char* key, const std::string& path, const OutputKind& kind) {
-  std::error_code error;
-  if (path.empty() ||
-      (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) &&
-       !std::filesystem::is_directory(path, error)))
-    return;  // a device or a pipe, which is not opened for a look
-  open_output(key, path, kind);
-}
-
-/// A timeline begins with the run that it is of: its folder, and the first line of its metrics, by
-/// which the report knows it wherever both lie.
-constexpr std::string_view kTraceBegin =
-    R"({"displayTimeUnit":"ms","otherData":{"program":"starling-train",)";
-
-/// A path that means the same in every folder, as far as JSON can say it.
-std::string absolute(const std::string& path) {
-  const std::string whole = std::filesystem::absolute(path).lexically_normal().string();
-  return is_utf8(whole) ? whole : path;
-}
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-/// The timeline of all ranks that have one, written by the lowest of them. `folder`: the run's.
-/// Collective.
-void write_trace(const std::string& path, const std::string& mine, const std::string& folder,
-                 World& world) {
-  // Rank 0 has the folder
-  std::string run;
-  if (world.rank() == 0)
-    run = nlohmann::ordered_json{{"run", absolute(folder)},
-                                 {"first_line", first_line(folder + "/metrics.jsonl")}}
-              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-              .substr(1);
-  if (world.size() > 1) run = world.all_gather(run).front();
-  const std::vector<std::string> events =
-      world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
-  const auto writer = std::find_if(events.begin(), events.end(),
-                                   [](const std::string& part) { return !part.empty(); });
-  together(world, [&] {
-    if (writer - events.begin() != world.rank()) return;
-    std::string text = fmt::format("{}{},\"traceEvents\":[", kTraceBegin, run);
-    bool first = true;
-    for (const std::string& part : events) {
-      if (part.empty()) continue;
-      text += (first ? "\n" : ",\n") + part;
-      first = false;
-    }
-    text += "\n]}\n";
-    write_file_atomically(path, text.data(), text.size());
-  });
-}
 
 /// Opens the flight recorder; what an earlier run of the folder left stays beside the new one's.
 /// Collective.
@@ -319,61 +91,16 @@ struct Heritage {
   bool trains = false;                   ///< the present world has begun
 };
 
-/// Whether training can begin with the file of initial values.
-void check_init(TrainConfig& config) {
-  const InitialFile& init = config.state.init;
-  if (init.file.empty()) return;
-  check_hugging_face_config(init.file, config.resolved.at("model"), [&](const std::string& tensor) {
-    return keeps_own(init, *config.model, tensor);
-  });
-  check_initial_file(init, *config.model, config.device.dtype, config.device.compute);
-  config.companions = check_initial_tokens(init, *config.model, config.data.info);
-}
-
-/// Whether training can begin, or go on, with what the dry run's options say; nothing is changed.
-/// Collective.
-void check_beginning(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
-                     World& world) {
-  std::string run;
-  std::int64_t step = -1;
-  together(world, [&] {
-    if (!options.resume.empty()) std::tie(run, step) = newest_of_run(options);
-    if (step < 0 && world.rank() == 0) check_init(config);
-  });
-  if (step < 0) return;
-  const CheckpointFolder checkpoints(run);
-  const SafetensorsFile state =
-      read_newest_state(checkpoints, options.elastic, site, world, step, config, false);
-  together(world, [&] {
-    const bool mean = is_mean_of_ranks(state);
-    const std::string source = checkpoints.rank_file(step, mean ? 0 : world.rank());
-    check_resumable(state, source, config.resolved, config.written, world.size(),
-                    config.device.compute, mean, &config.data.info);
-    config.model->allocate(meta_backend(), config.device.dtype);
-    load_model_tensors(state, source, "model.", *config.model);
-    config.model->drop_memory();
-  });
-}
-
 /// `recorded`: whether this process is one rank, which leaves a flight record.
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                const ShapeTrace& planned, Backend& backend, Transport& transport,
                Heritage& heritage, bool recorded) {
   RunFolder folder;
   together(transport, [&] {
-    // An older version's timeline began with its events
-    check_output("trace", config.output.trace,
-                 {{kTraceBegin, "{\"traceEvents\":[\n"}, "timeline of a run"});
+    check_outputs(config, transport.rank() == 0);
     if (transport.rank() != 0) return;
-    check_output("prometheus", config.output.prometheus,
-                 {{PrometheusFile::kBegin}, "numbers of a run"});
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (options.resume.empty()) check_init(config);
-    if (!config.evaluate.prompt.empty() && options.resume.empty() &&
-        description_of(config).tokenizer.empty())
-      fail(ExitCode::kUsage, "config", {.file = config.source, .key = "evaluate.prompt"},
-           "is a text, and nobody knows the tokens of this data; give data.tokenizer, or leave it "
-           "out");
+    if (options.resume.empty()) check_start(config);
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
@@ -434,7 +161,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (transport.rank() != 0) return;
     nlohmann::json resolved = config.resolved;
     if (tracing)  // for who reads it elsewhere
-      resolved["trace"] = absolute(config.output.trace);
+      resolved["trace"] = absolute_path(config.output.trace);
     write_config(folder.path, resolved.dump(2) + "\n");
     // It is of an end that the run goes beyond
     std::error_code none;
@@ -497,8 +224,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result),
                                      "the end of the run");
   if (any_traces > 0.0)
-    write_trace(config.output.trace, tracing ? tracer.events(origin) : std::string(), folder.path,
-                transport);
+    write_timeline(config.output.trace, tracing ? tracer.events(origin) : std::string(),
+                   folder.path, transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
       say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",
@@ -573,27 +300,21 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
-    if (!options.evaluate.empty()) {
-      const auto [path, told] = find_model(options.evaluate);
-      options.evaluate = path;
-      if (transport->rank() == 0 && !told.empty()) log::info("{}", told);
-    }
+    if (options.evaluate.empty() || transport->rank() != 0) return;
+    const auto [path, told] = find_model(options.evaluate);
+    options.evaluate = path;
+    if (!told.empty()) log::info("{}", told);
+  });
+  // A run that goes on meanwhile may have other checkpoints when the other ranks look
+  if (transport->size() > 1 && !options.evaluate.empty())
+    options.evaluate = transport->world().all_gather(options.evaluate).front();
+  together(*transport, [&] {
     config = read_for_ranks(options, site, transport->rank() == 0);
     if (const std::string& told = config.state.init.told;
         transport->rank() == 0 && options.resume.empty() && !told.empty())
       log::info("init: {}", told);
     trace = trace_shapes(config);
   });
-  if (transport->size() > 1 && !options.evaluate.empty()) {
-    const auto paths = transport->world().all_gather(options.evaluate);
-    together(*transport, [&] {
-      for (const std::string& other : paths) {
-        if (other != paths.front())
-          fail(ExitCode::kUsage, "evaluate",
-               "the run went on meanwhile: ranks found {} and {}; try again", paths.front(), other);
-      }
-    });
-  }
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
     together(*transport, [&] {

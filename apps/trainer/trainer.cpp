@@ -163,9 +163,10 @@ Trainer::Part Trainer::part(std::size_t k) const {
   // their rounds: it begins anew with them.
   const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
   const auto& stretches = length_.stretches();
-  const auto last = std::find_if(stretches.rbegin(), stretches.rend(),
-                                 [](const Stretch& stretch) { return !stretch.same_ranks; });
-  const std::int64_t came = last == stretches.rend() ? 0 : last->step;
+  std::int64_t came = 0;
+  for (std::size_t i = 1; i < stretches.size(); ++i) {
+    if (stretches[i].ranks != stretches[i - 1].ranks) came = stretches[i].step;
+  }
   return {plan, phase.topology.get(), began, anew ? std::max(began, came) : began};
 }
 

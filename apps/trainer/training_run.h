@@ -57,9 +57,9 @@ class TrainingRun {
   /// Whether early stopping has ended the run.
   bool ended_early() const { return early_ && early_->ended(); }
   /// Tells so.
+  void tell_early_end();
   /// How evaluate.prompt goes on by the model as its tensors stand; empty where there is none.
   std::string sample() const;
-  void tell_early_end();
   /// Notes whether a test, which tell() has told of, is the best so far, and then writes the first
   /// part of its checkpoint, the mean model.
   void compare_with_best(const EvaluationResult& result);

@@ -350,11 +350,12 @@ TEST_CASE("language_model: a model of one's own writes, is tested, exported and 
       R"(exported/config\.json: layers: is .*, but model\.layers is )", "run.json --output other",
       {R"(model={"type":"sequential","layers":[{"type":"embedding","num_embeddings":256,"embedding_dim":8},{"type":"linear","out_features":256}]})",
        "init=exported"});
-  program.check("a text for numbers", 1, 2,
-                R"(evaluate\.prompt: is a text, and nobody knows the tokens of this data)",
-                "run.json --output letters",
-                {R"(data={"type":"test_letters"})", "evaluate.prompt=fox",
-                 R"(model={"type":"gpt2","layers":1,"heads":2,"width":8,"context":6})"});
+  for (const std::string option : {"--output letters", "--dry-run"})
+    program.check("a text for numbers", 1, 2,
+                  R"(evaluate\.prompt: is a text, and nobody knows the tokens of this data)",
+                  "run.json " + option,
+                  {R"(data={"type":"test_letters"})", "evaluate.prompt=fox",
+                   R"(model={"type":"gpt2","layers":1,"heads":2,"width":8,"context":6})"});
 }
 
 TEST_CASE("language_model: a folder of Hugging Face's in place of a run") {

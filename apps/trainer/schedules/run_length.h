@@ -17,7 +17,6 @@ struct Stretch {
   /// Samples of all ranks' micro-batches that the config asks for, which other ranks keep as far as
   /// they can; 0: those of the first stretch
   std::int64_t wanted = 0;
-  bool same_ranks = false;  ///< each goes on with its own state, in batches of another size
   friend bool operator==(const Stretch&, const Stretch&) = default;
 };
 

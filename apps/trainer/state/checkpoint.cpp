@@ -99,6 +99,11 @@ void remove_folder(const std::string& folder) {
     fail_output("empty the folder", folder, error.value());
 }
 
+void begin_folder(const std::string& folder) {
+  remove_folder(folder);
+  make_folders(folder);
+}
+
 }  // namespace
 
 std::string CheckpointFolder::step_folder(std::int64_t step) const {
@@ -109,13 +114,7 @@ std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
   return step_folder(step) + "/" + rank_file_name(rank);
 }
 
-void CheckpointFolder::begin(std::int64_t step) const {
-  const std::string folder = step_folder(step);
-  std::error_code error;
-  if (fs::exists(folder, error)) error = remove_checkpoint(folder);
-  if (error) fail_output("empty the folder", folder, error.value());
-  make_folders(folder);
-}
+void CheckpointFolder::begin(std::int64_t step) const { begin_folder(step_folder(step)); }
 
 FileDigest CheckpointFolder::write(std::int64_t step, int rank, const SafetensorsFile& file) const {
   return write_rank(rank_file(step, rank), file);
@@ -158,10 +157,7 @@ std::string CheckpointFolder::set_aside(std::int64_t step) const {
   return rename_damaged(step_folder(step));
 }
 
-void CheckpointFolder::begin_best() const {
-  remove_folder(new_best_folder());
-  make_folders(new_best_folder());
-}
+void CheckpointFolder::begin_best() const { begin_folder(new_best_folder()); }
 
 FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
   return write_rank(new_best_folder() + "/" + rank_file_name(rank), file);
@@ -201,10 +197,12 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
 
 std::string CheckpointFolder::set_best_aside() const { return rename_damaged(best_folder()); }
 
-std::string text_of(const FileDigest& digest) { return json_of(digest).dump(); }
-
-FileDigest digest_of(const std::string& text) {
-  return digest_in(nlohmann::json::parse(text)).value();
+std::vector<FileDigest> all_digests(World& world, const FileDigest& mine) {
+  if (world.size() == 1) return {mine};
+  std::vector<FileDigest> digests;
+  for (const std::string& text : world.all_gather(json_of(mine).dump()))
+    digests.push_back(digest_in(nlohmann::json::parse(text)).value());
+  return digests;
 }
 
 void share_tensors(World& world, const std::map<std::string, std::string>& sums,

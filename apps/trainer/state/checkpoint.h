@@ -67,9 +67,8 @@ class CheckpointFolder {
   std::string folder_;
 };
 
-/// A digest as text, to travel between ranks, and back.
-std::string text_of(const FileDigest& digest);
-FileDigest digest_of(const std::string& text);
+/// Those of the files that all ranks have written, by rank. Collective.
+std::vector<FileDigest> all_digests(World& world, const FileDigest& mine);
 
 /// Notes in this rank's state, of which `sums` are the tensors' checksums, those that a lower rank
 /// has too: kSharedTensors. Collective.

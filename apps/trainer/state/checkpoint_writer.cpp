@@ -82,13 +82,9 @@ void CheckpointWriter::advance() {
     return;
   }
   if (ended != Part::kFiles) return;
-  const std::vector<std::string> texts =
-      world_.size() > 1 ? world_.all_gather(text_of(digest_)) : std::vector{text_of(digest_)};
+  digests_ = all_digests(world_, digest_);
   part_ = Part::kCompletion;
-  if (world_.rank() != 0) return;
-  digests_.clear();
-  for (const std::string& text : texts) digests_.push_back(digest_of(text));
-  run([this] { folder_.complete(step_, keep_, digests_); });
+  if (world_.rank() == 0) run([this] { folder_.complete(step_, keep_, digests_); });
 }
 
 SafetensorsFile CheckpointWriter::take_used() {

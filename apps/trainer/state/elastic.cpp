@@ -148,8 +148,7 @@ void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file
     json.push_back({{"step", stretch.step},
                     {"ranks", stretch.ranks},
                     {"batch_size", stretch.batch_size},
-                    {"wanted", stretch.wanted},
-                    {"same_ranks", stretch.same_ranks}});
+                    {"wanted", stretch.wanted}});
   file.metadata[kStretches] = json.dump();
 }
 
@@ -166,7 +165,7 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
   try {
     for (const auto& item : json)
       stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size"),
-                           item.value("wanted", std::int64_t{0}), item.value("same_ranks", false)});
+                           item.value("wanted", std::int64_t{0})});
   } catch (const nlohmann::json::exception&) {
     damaged();
   }
@@ -187,8 +186,7 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
   Stretch next{.step = step,
                .ranks = ranks,
                .batch_size = batch_size > 0 ? batch_size : last.batch_size,
-               .wanted = last.wanted,
-               .same_ranks = ranks == last.ranks};
+               .wanted = last.wanted};
   if (batch_size > 0) {
     next.wanted = ranks * batch_size;
   } else if (elastic.keep_global_batch) {
@@ -196,10 +194,7 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
     next.batch_size = std::max<std::int64_t>(1, std::llround(static_cast<double>(wanted) / ranks));
   }
   // Stretches in which nobody took a step are dropped.
-  while (stretches.size() > 1 && stretches.back().step >= step) {
-    next.same_ranks = next.same_ranks && stretches.back().same_ranks;
-    stretches.pop_back();
-  }
+  while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();
   if (step == 0) stretches.clear();
   stretches.push_back(next);
   return stretches;
@@ -212,7 +207,7 @@ std::string text_of(const std::vector<Stretch>& stretches, const RunLength& leng
   const auto update = [&](const Stretch& stretch) {
     return stretch.ranks * stretch.batch_size * accumulate;
   };
-  std::string text = now.same_ranks
+  std::string text = now.ranks == before.ranks
                          ? fmt::format("from step {} on ", now.step)
                          : fmt::format("elastic: from step {} on {} in place of {}, ", now.step,
                                        counted(now.ranks, "rank"), before.ranks);
