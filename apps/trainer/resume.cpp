@@ -74,39 +74,32 @@ SafetensorsFile read_newest_state(const CheckpointFolder& checkpoints, bool elas
                                   const RankLayout& site, World& world, std::int64_t& step,
                                   TrainConfig& config, bool sets_aside) {
   ReadCheckpoint checkpoint = read_newest_checkpoint(checkpoints, world, step, elastic, sets_aside);
-  if (!elastic || checkpoint.made == site.ranks) {
-    SafetensorsFile state;
-    together(world, [&] {
-      if (checkpoint.files.empty()) return;
-      const auto& [source, file] = checkpoint.files.front();
-      std::vector<Stretch>& stretches = config.length.stretches;
-      stretches = saved_stretches(file, source);
-      const auto made = saved_config(file, source).value("batch_size", config.length.batch_size);
-      if (made != config.length.batch_size && checkpoint.made == site.ranks) {
-        if (stretches.empty()) stretches = {{.ranks = site.ranks, .batch_size = made}};
-        stretches = continued(std::move(stretches), steps_in(file, source), site.ranks, {},
-                              config.length.batch_size);
-      }
-      state = std::move(checkpoint.files.front().second);
-    });
-    return state;
+  SafetensorsFile state;
+  const bool others = elastic && checkpoint.made != site.ranks;
+  // On ranks beyond those that made it, which check_resumable() refuses on rank 0
+  const bool none = !others && checkpoint.files.empty();
+  if (others) {
+    std::set<std::string> parameters;
+    for (const Parameter* parameter : config.model->parameters()) {
+      if (parameter->trainable) parameters.insert(parameter->name);
+    }
+    const bool needs_weights = config.sync.algorithm.topology == TopologyKind::kColumnStochastic;
+    state = mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights,
+                          world);
+  } else if (!none) {
+    checkpoint.source = checkpoint.files.front().first;
+    state = std::move(checkpoint.files.front().second);
   }
-  std::set<std::string> parameters;
-  for (const Parameter* parameter : config.model->parameters()) {
-    if (parameter->trainable) parameters.insert(parameter->name);
-  }
-  const bool needs_weights = config.sync.algorithm.topology == TopologyKind::kColumnStochastic;
-  SafetensorsFile state =
-      mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
   together(world, [&] {
-    const std::string& source = checkpoint.source;
-    std::vector<Stretch> stretches = saved_stretches(state, source);
-    const auto batch_size =
-        saved_config(state, source).value("batch_size", config.length.batch_size);
-    if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
-    config.length.stretches =
-        continued(std::move(stretches), steps_in(state, source), site.ranks, config.state.elastic,
-                  batch_size == config.length.batch_size ? 0 : config.length.batch_size);
+    if (none) return;
+    std::vector<Stretch>& stretches = config.length.stretches;
+    stretches = saved_stretches(state, checkpoint.source);
+    const std::int64_t asked = config.length.batch_size,
+                       made = saved_config(state, checkpoint.source).value("batch_size", asked);
+    if (!others && (made == asked || checkpoint.made != site.ranks)) return;
+    if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = made}};
+    stretches = continued(std::move(stretches), steps_in(state, checkpoint.source), site.ranks,
+                          config.state.elastic, made == asked ? 0 : asked);
   });
   return state;
 }

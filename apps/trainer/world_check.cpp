@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
+#include <iterator>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "apps/trainer/state/data_contents.h"
@@ -18,21 +19,12 @@ namespace {
 
 /// Keys that may differ between hosts: they say where things lie and what computes, not what.
 bool own_to_a_host(const std::string& path) {
-  static const std::set<std::string> keys{"data.path",  "data.threads", "device",
-                                          "plugins",    "threads",      "tensorboard",
-                                          "prometheus", "trace",        "init"};
-  return keys.count(path) != 0;
-}
-
-void flatten(const nlohmann::json& value, const std::string& path,
-             std::map<std::string, std::string>& lines) {
-  if (own_to_a_host(path)) return;
-  if (!value.is_object() || value.empty()) {
-    lines[path] = value.dump();
-    return;
-  }
-  for (const auto& [name, inner] : value.items())
-    flatten(inner, path.empty() ? name : path + "." + name, lines);
+  constexpr std::string_view kKeys[] = {"data.path",  "data.threads", "device",
+                                        "plugins",    "threads",      "tensorboard",
+                                        "prometheus", "trace",        "init"};
+  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](std::string_view key) {
+    return path.starts_with(key) && (path.size() == key.size() || path[key.size()] == '.');
+  });
 }
 
 /// The text of a path, behind a host's name.
@@ -66,27 +58,24 @@ void agree_on_build(World& world, const std::string& report) {
 }
 
 void agree_on_config(World& world, const nlohmann::json& resolved) {
-  std::map<std::string, std::string> mine;
-  flatten(resolved, "", mine);
-  std::string text;
-  for (const auto& [path, value] : mine) text += path + "=" + value + "\n";
-  const auto found = find_disagreement(world, text);
+  nlohmann::json mine = nlohmann::json::object();
+  const nlohmann::json flat = resolved.flatten();
+  for (const auto& [place, value] : flat.items()) {
+    std::string path = place.substr(1);
+    std::replace(path.begin(), path.end(), '/', '.');
+    if (!own_to_a_host(path)) mine[path] = value;
+  }
+  const auto found = find_disagreement(world, mine.dump());
   if (!found) return;
   std::vector<std::string> hosts = world.all_gather(host_name());
-  const auto parse = [](const std::string& lines) {
-    std::map<std::string, std::string> values;
-    for (const std::string& line : lines_of(lines))
-      values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
-    return values;
-  };
-  const std::map<std::string, std::string> first = parse(found->first), other = parse(found->other);
+  const auto first = nlohmann::json::parse(found->first),
+             other = nlohmann::json::parse(found->other);
   std::set<std::string> paths;
   for (const auto* values : {&first, &other}) {
-    for (const auto& [path, value] : *values) paths.insert(path);
+    for (const auto& [path, value] : values->items()) paths.insert(path);
   }
-  const auto value = [](const std::map<std::string, std::string>& values, const std::string& path) {
-    const auto it = values.find(path);
-    return it == values.end() ? std::string("not there") : it->second;
+  const auto value = [](const nlohmann::json& values, const std::string& path) {
+    return values.contains(path) ? values[path].dump() : std::string("not there");
   };
   const auto path = std::find_if(paths.begin(), paths.end(), [&](const std::string& p) {
     return value(first, p) != value(other, p);

@@ -1,6 +1,7 @@
 #include "apps/trainer/config/model_metadata.h"
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "apps/inference/description.h"
@@ -65,24 +66,20 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
   }
   const nlohmann::json json = parse_json(entry->second, source + ": metadata " + kTestShare);
   TestShare share;
-  bool right = json.is_object() && json.value("seed", nlohmann::json()).is_number_unsigned() &&
-               json.value("most", nlohmann::json()).is_array();
-  if (right && json.contains("tests"))
-    right = json["tests"].is_number_unsigned() &&
-            json.value("digest", nlohmann::json()).is_number_unsigned();
-  if (right) {
-    share.seed = json["seed"].get<std::uint64_t>();
-    share.tests = json.value("tests", share.tests);
-    share.digest = json.value("digest", share.digest);
-    const auto by = json.value("by", nlohmann::json(""));
-    if (by.is_string()) share.by = by.get<std::string>();
-    for (const auto& most : json["most"]) {
-      right = right && (most.is_null() || most.is_number_unsigned());
-      share.most.emplace_back(most.is_number_unsigned() ? std::optional(most.get<std::uint64_t>())
-                                                        : std::nullopt);
+  const auto number = [](const nlohmann::json& value) {
+    if (!value.is_number_unsigned()) throw std::invalid_argument("no number from 0 on");
+    return value.get<std::uint64_t>();
+  };
+  try {
+    share.seed = number(json.at("seed"));
+    for (const auto& most : json.at("most").get_ref<const nlohmann::json::array_t&>())
+      share.most.emplace_back(most.is_null() ? std::nullopt : std::optional(number(most)));
+    if (json.contains("tests")) {
+      share.tests = static_cast<decltype(share.tests)>(number(json["tests"]));
+      share.digest = static_cast<decltype(share.digest)>(number(json.at("digest")));
     }
-  }
-  if (!right) {
+    share.by = json.value("by", share.by);
+  } catch (const std::exception&) {
     fail(ExitCode::kUsage, "model file", "{}: metadata {}; needed: {}", source, kTestShare,
          R"({"seed": number, "most": [number or null, …], "tests": number, "digest": number})");
   }

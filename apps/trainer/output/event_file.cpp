@@ -81,6 +81,8 @@ double last_moment(const std::string& folder) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kName)) continue;
     take(std::strtod(name.c_str() + kName.size(), nullptr));
+    std::error_code none;
+    if (!entry.is_regular_file(none)) continue;  // opening a pipe would wait for its writer
     std::ifstream in(entry.path(), std::ios::binary);
     std::string head(kBefore + kTime, '\0');
     while (in.read(head.data(), static_cast<std::streamsize>(head.size()))) {

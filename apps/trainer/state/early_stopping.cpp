@@ -36,7 +36,7 @@ Decisive read_decisive(ConfigSection& section, const std::vector<MetricValue>& t
 
 bool EarlyStopping::ends(const std::vector<MetricValue>& values, std::int64_t step) {
   const MetricValue* found = settings_.of(values);
-  // Not that the tests are no better: there is no number, as r2 of targets that are all the same
+  // A test without a number, as r2 of targets that are all the same, is neither better nor worse
   if (!found || !std::isfinite(found->value)) return ended();
   if (best_step_ < 0 || settings_.better(found->value, best_, settings_.min_delta)) {
     best_ = found->value;

@@ -112,32 +112,23 @@ void turn_matrices(const InitialFile& init, SafetensorsFile& file, Model& model)
       shapes[known] = shapes[names.optional_prefix + known] = shape;
   }
   for (const auto& [name, tensor] : file.tensors) shapes[name] = tensor.shape;
-  const auto each_matrix = [&](const auto& visit) {
-    each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
-      const auto found = shapes.find(name);
-      if (found == shapes.end() || tensor.shape().rank() != 2 || found->second.rank() != 2) return;
-      const Shape own = file_shape(tensor.shape(), layout);
-      visit(name, layout, found->second, own, Shape{own[1], own[0]});
-    });
-  };
-  std::string turned, straight, square;
-  each_matrix([&](const std::string& name, TensorLayout layout, const Shape& shape,
-                  const Shape& own, const Shape& other) {
+  std::string turned, square;
+  bool conv1d_alone = true;
+  each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end() || tensor.shape().rank() != 2 || found->second.rank() != 2) return;
+    const Shape own = file_shape(tensor.shape(), layout), other{own[1], own[0]};
     const bool conv1d = layout == TensorLayout::kTransposed;
     if (own == other) {
-      if (shape == own && !keeps_own(init, names, name)) square = name;
-    } else if (shape == other) {
+      if (found->second == own && !keeps_own(init, names, name)) square = name;
+    } else if (found->second == other) {
       turned = name;
-    } else if (shape == own && conv1d) {
-      straight = name;
+      conv1d_alone = conv1d_alone && conv1d;
+    } else if (found->second == own && conv1d) {
+      conv1d_alone = false;
     }
   });
   if (turned.empty()) return;
-  bool conv1d_alone = straight.empty();
-  each_matrix([&](const std::string&, TensorLayout layout, const Shape& shape, const Shape& own,
-                  const Shape& other) {
-    if (shape == other && own != other && layout != TensorLayout::kTransposed) conv1d_alone = false;
-  });
   if (!conv1d_alone) {
     if (square.empty() && keeps_own(init, names, turned)) return;
     fail(ExitCode::kUsage, "model file",
@@ -265,8 +256,9 @@ std::map<std::string, std::string> check_initial_tokens(const InitialFile& init,
     theirs = Tokenizer::read(source = beside);
   }
   if (!theirs) return result;
-  const bool tells = !ours.tokenizer.empty();
-  if (tells && !agree(*theirs, *Tokenizer::parse(ours.tokenizer, "data.tokenizer"))) {
+  const auto of_data =
+      ours.tokenizer.empty() ? nullptr : Tokenizer::parse(ours.tokenizer, "data.tokenizer");
+  if (of_data && !agree(*theirs, *of_data)) {
     std::string tables = "\"" + table + "\"";
     if (LanguageModel* const text = model.language_model(); text && text->head().name != table)
       tables += ", \"" + text->head().name + "\"";
@@ -276,10 +268,9 @@ std::map<std::string, std::string> check_initial_tokens(const InitialFile& init,
          counted(theirs->vocab(), "token"), tables);
   }
   // A folder's says more than numbers, such as what stands before a text
-  const bool as_many =
-      tells ? theirs->vocab() == Tokenizer::parse(ours.tokenizer, "data.tokenizer")->vocab()
-            : theirs->vocab() <= model.output_shape().back();
-  if (as_many && (!tells || own == file.metadata.end() || !result.empty()))
+  const bool as_many = of_data ? theirs->vocab() == of_data->vocab()
+                               : theirs->vocab() <= model.output_shape().back();
+  if (as_many && (!of_data || own == file.metadata.end() || !result.empty()))
     result.emplace("starling.tokenizer", theirs->text());
   return result;
 }
