@@ -24,7 +24,6 @@
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/trainer/data/image_collate.h"
-#include "apps/trainer/data/training_as_tests.h"
 #include "apps/trainer/tasks/metric.h"
 #include "comm/agreement.h"
 #include "core/console.h"
@@ -102,7 +101,7 @@ void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples
 /// The samples of all ranks as comma-separated values, those with the largest loss first. On rank
 /// 0; collective.
 std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig& config,
-                        const Dataset& dataset, bool classes, World& world) {
+                        Dataset::Split split, bool classes, World& world) {
   const std::string mine(reinterpret_cast<const char*>(own.data()),
                          own.size() * sizeof(SampleOutput));
   const std::vector<std::string> parts =
@@ -124,7 +123,7 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig&
   const std::vector<std::string>& names = config.data.info.class_names;
   std::string text(classes ? kSamplesBegin : kNumbersBegin);
   for (const SampleOutput& one : all) {
-    const std::string name = csv_cell(dataset.name(Dataset::Split::kTest, one.sample));
+    const std::string name = csv_cell(config.data.dataset->name(split, one.sample));
     if (!classes) {
       text += fmt::format("{},{:.9g},{:.9g},{:.6g}\n", name, one.target, one.probability,
                           one.probability - one.target);
@@ -246,12 +245,16 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
                                   {{classes ? kSamplesBegin : kNumbersBegin}, "table of samples"});
   });
   if (world.rank() == 0) say(config.data.info.contents);
-  const TrainingAsTests training(*config.data.dataset);
-  const Dataset& tested =
-      options.of_training ? static_cast<const Dataset&>(training) : *config.data.dataset;
-  if (options.of_training) config.task->know_sizes(tested.info());
-  EvaluationLoader loader(tested, config.length.batch_size, world.rank(), world.size(), backend,
-                          config.device.compute, 1, config.evaluate.views);
+  const auto split = options.of_training ? Dataset::Split::kTrain : Dataset::Split::kTest;
+  if (options.of_training) {
+    DatasetInfo tested = config.data.info;
+    tested.test_samples = tested.train_samples;
+    tested.test_bytes.reset();  // nobody has counted those of training
+    config.task->know_sizes(tested);
+  }
+  EvaluationLoader loader(*config.data.dataset, config.length.batch_size, world.rank(),
+                          world.size(), backend, config.device.compute, 1, config.evaluate.views,
+                          split);
   std::vector<SampleOutput> outputs;
   EachOutput each;
   if (!options.samples.empty()) {
@@ -264,7 +267,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
   const EvaluationResult result =
       evaluate(*config.task, *config.model, loader, backend, transport, classes, {}, each);
   const std::string samples_text =
-      options.samples.empty() ? "" : samples_csv(outputs, config, tested, classes, world);
+      options.samples.empty() ? "" : samples_csv(outputs, config, split, classes, world);
   together(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it

@@ -97,6 +97,13 @@ TEST_CASE("image_folder: tests may have another size than training") {
   CpuBackend backend;
   EvaluationLoader loader(*dataset, 2, 0, 1, backend, DType::kFloat32);
   CHECK((*loader.next())["image"].shape() == Shape{2, 20, 20, 3});
+  // Training pictures that are tested are cut as tests are
+  EvaluationLoader of_training(*dataset, 2, 0, 1, backend, DType::kFloat32, 1, {},
+                               Dataset::Split::kTrain);
+  CHECK((*of_training.next())["image"].shape() == Shape{2, 20, 20, 3});
+  CHECK(of_training.next()->samples == 2);
+  CHECK(of_training.next()->samples == 1);
+  CHECK(of_training.next() == nullptr);
   CHECK(contains(tree.refusal({{"test_crop", 21}}), "is larger than test_resize"));
 }
 

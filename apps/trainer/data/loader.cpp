@@ -414,6 +414,7 @@ struct EvaluationLoader::State {
   std::unique_ptr<BatchMaker> maker;
   BatchMaker::Slot slot;
   const Dataset* dataset = nullptr;
+  Dataset::Split split = Dataset::Split::kTest;
   std::vector<std::int64_t> samples;
   /// `count`: samples of the batch, which ends at position
   std::int64_t batch_size = 1, position = 0, count = 0;
@@ -443,20 +444,26 @@ struct EvaluationLoader::State {
 
 EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank,
                                    int ranks, Backend& backend, DType dtype, int threads,
-                                   std::vector<TestView> views)
+                                   std::vector<TestView> views, Dataset::Split split)
     : state_(std::make_unique<State>()) {
   require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader",
           "rank {} of {} with batch size {}", rank, ranks, batch_size);
   state_->dataset = &dataset;
-  for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks)
+  state_->split = split;
+  const DatasetInfo info = dataset.info();
+  const bool of_training = split == Dataset::Split::kTrain;
+  for (std::int64_t i = rank; i < (of_training ? info.train_samples : info.test_samples);
+       i += ranks)
     state_->samples.push_back(i);
+  const std::optional<Shape>& tested = images_of(info).test_image;
   const auto own = static_cast<std::int64_t>(state_->samples.size());
   state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
   state_->maker = make_batch_maker(dataset,
                                    {.batch_size = state_->batch_size,
                                     .steps = views.size() > 1 ? 1 : 0,
                                     .dtype = dtype,
-                                    .split = Dataset::Split::kTest,
+                                    .side = of_training && tested ? (*tested)[0] : 0,
+                                    .split = split,
                                     .threads = threads},
                                    backend);
   state_->slot = state_->maker->make_slot();
@@ -479,7 +486,7 @@ const Batch* EvaluationLoader::next() {
     const Batch& batch = state.make(0);
     const auto end = state.samples.begin() + state.position;
     const auto good = std::remove_if(end - state.count, end, [&](std::int64_t sample) {
-      return state.dataset->left_out(sample);
+      return state.split == Dataset::Split::kTest && state.dataset->left_out(sample);
     });
     if (good == end) return &batch;
     state.left_out += end - good;

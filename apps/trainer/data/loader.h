@@ -86,21 +86,21 @@ class Loader {
   std::unique_ptr<State> state_;
 };
 
-/// This rank's share of the test set: every sample exactly once over all ranks, in order, no
-/// augmentation; the last batch may be short. Samples that the data set leaves out
-/// (Dataset::left_out) are none, from when they are met on.
+/// This rank's share of the test set, or of the training set as it would be tested: every sample
+/// exactly once over all ranks, in order, no augmentation; the last batch may be short. Test
+/// samples that the data set leaves out (Dataset::left_out) are none, from when they are met on.
 class EvaluationLoader {
  public:
   /// `views`: how each image is shown, of test_views(); none: as it is.
   EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks,
-                   Backend& backend, DType dtype, int threads = 1,
-                   std::vector<TestView> views = {});
+                   Backend& backend, DType dtype, int threads = 1, std::vector<TestView> views = {},
+                   Dataset::Split split = Dataset::Split::kTest);
   ~EvaluationLoader();
   /// The next batch, in its first view, or null at the end (then it starts over).
   const Batch* next();
   const std::vector<TestView>& views() const;     ///< one or more
   std::int64_t left_out() const;                  ///< of this rank's share, so far
-  std::span<const std::int64_t> samples() const;  ///< numbers of the last batch's test samples
+  std::span<const std::int64_t> samples() const;  ///< numbers of the last batch's samples
   /// The same samples in another view; takes the place of the batch that was given before.
   const Batch& shown(std::size_t view);
 
