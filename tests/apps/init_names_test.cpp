@@ -39,27 +39,33 @@ std::vector<std::byte> bytes_of(const Model& model) {
   return all;
 }
 
+/// A model, its tensors as files have them, and a file for other ones.
+struct Trained {
+  std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+  std::unique_ptr<Model> model = made(*backend, true, 1);
+  SafetensorsFile own;
+  test::Folder folder;
+  std::string path = folder / "other.safetensors";
+  Trained() { add_model_tensors(*model, "", own); }
+};
+
 }  // namespace
 
 TEST_CASE("init/names: a model begins from files that name its tensors as other programs do") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto trained = made(*backend, true, 1);
-  const test::Folder folder;
-  const std::string path = folder / "other.safetensors";
-  SafetensorsFile own;
-  add_model_tensors(*trained, "", own);
+  const Trained trained;
+  const SafetensorsFile& own = trained.own;
   CHECK(own.tensors.count("lm_head.weight") == 0);
   // A matrix lies as Hugging Face's Conv1D has it.
   CHECK(own.tensors.at("transformer.h.0.attn.c_attn.weight").shape == Shape{8, 24});
   const auto load = [&](const std::function<void(SafetensorsFile&)>& change, bool tie = true) {
     SafetensorsFile file = own;
     change(file);
-    write_safetensors(path, file);
-    const auto model = made(*backend, tie, 2);
-    load_initial_file({path, {}}, *model);
+    write_safetensors(trained.path, file);
+    const auto model = made(*trained.backend, tie, 2);
+    load_initial_file({trained.path, {}}, *model);
     return bytes_of(*model);
   };
-  const std::vector<std::byte> expected = bytes_of(*trained);
+  const std::vector<std::byte> expected = bytes_of(*trained.model);
   const std::string table = "transformer.wte.weight", head = "lm_head.weight";
   CHECK(load([](SafetensorsFile&) {}) == expected);
   CHECK(load([&](SafetensorsFile& file) {
@@ -94,64 +100,57 @@ TEST_CASE("init/names: a model begins from files that name its tensors as other 
 }
 
 TEST_CASE("init/names: matrices that lie the other way round are turned, square ones too") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto trained = made(*backend, true, 1);
-  const test::Folder folder;
-  const std::string path = folder / "linear.safetensors";
-  SafetensorsFile own;
-  add_model_tensors(*trained, "", own);
+  const Trained trained;
+  const SafetensorsFile& own = trained.own;
   SafetensorsFile turned = own;
-  for (const Parameter* parameter : trained->parameters()) {
+  for (const Parameter* parameter : trained.model->parameters()) {
     if (parameter->layout == TensorLayout::kTransposed)
       turned.tensors[parameter->name] = to_file_tensor(parameter->value, TensorLayout::kPlain);
   }
   const std::string square = "transformer.h.0.attn.c_proj.weight";
-  CHECK(turned.tensors[square].shape == own.tensors[square].shape);
-  CHECK(turned.tensors[square].bytes != own.tensors[square].bytes);
+  CHECK(turned.tensors[square].shape == own.tensors.at(square).shape);
+  CHECK(turned.tensors[square].bytes != own.tensors.at(square).bytes);
   const auto load = [&](const SafetensorsFile& file, const std::vector<std::string>& skip) {
-    write_safetensors(path, file);
-    const auto model = made(*backend, true, 2);
-    load_initial_file({path, skip}, *model);
+    write_safetensors(trained.path, file);
+    const auto model = made(*trained.backend, true, 2);
+    load_initial_file({trained.path, skip}, *model);
     SafetensorsFile result;
     add_model_tensors(*model, "", result);
     return result;
   };
-  CHECK(load(turned, {}).tensors[square].bytes == own.tensors[square].bytes);
+  CHECK(load(turned, {}).tensors[square].bytes == own.tensors.at(square).bytes);
   // Those that show it may be skipped
   const SafetensorsFile rest = load(turned, {"*.c_attn.*", "transformer.h.*.mlp.*"});
-  CHECK(rest.tensors.at(square).bytes == own.tensors[square].bytes);
+  CHECK(rest.tensors.at(square).bytes == own.tensors.at(square).bytes);
   CHECK(rest.tensors.at("transformer.h.0.mlp.c_fc.weight").bytes !=
-        own.tensors["transformer.h.0.mlp.c_fc.weight"].bytes);
+        own.tensors.at("transformer.h.0.mlp.c_fc.weight").bytes);
   // Names without their front are skipped by either
   SafetensorsFile bare;
   for (const auto& [name, tensor] : turned.tensors)
     bare.tensors[name.substr(std::string("transformer.").size())] = tensor;
-  CHECK(load(bare, {"h.0.attn.c_attn.*"}).tensors[square].bytes == own.tensors[square].bytes);
+  CHECK(load(bare, {"h.0.attn.c_attn.*"}).tensors[square].bytes == own.tensors.at(square).bytes);
   turned.tensors["transformer.h.0.mlp.c_fc.weight"] =
-      own.tensors["transformer.h.0.mlp.c_fc.weight"];
+      own.tensors.at("transformer.h.0.mlp.c_fc.weight");
   CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { load(turned, {}); }),
                        "the other way round, and so may square ones be (" + square + ")"));
 }
 
 TEST_CASE("init/names: what holds nothing is left out, of any type; numbers beyond the range not") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto trained = made(*backend, true, 1);
-  const test::Folder folder;
-  const std::string path = folder / "old.safetensors";
-  SafetensorsFile own;
-  add_model_tensors(*trained, "", own);
+  const Trained trained;
+  const test::Folder& folder = trained.folder;
+  SafetensorsFile own = trained.own;
   own.tensors["transformer.h.0.attn.bias"] = {
       DType::kUInt8, {1, 1, 4, 4}, std::vector<std::byte>(16)};
-  write_safetensors(path, own);
-  std::string bytes = folder.read("old.safetensors");
+  write_safetensors(trained.path, own);
+  std::string bytes = folder.read("other.safetensors");
   const std::size_t at = bytes.find(R"("dtype":"U8")");
   REQUIRE(at != std::string::npos);
   const std::string buffer = R"("dtype":"B8")";  // no dtype at all
   bytes.replace(at, buffer.size(), buffer);
-  folder.write("old.safetensors", bytes);
-  const auto model = made(*backend, true, 2);
-  load_initial_file({path, {}}, *model);
-  CHECK(bytes_of(*model) == bytes_of(*trained));
+  folder.write("other.safetensors", bytes);
+  const auto model = made(*trained.backend, true, 2);
+  load_initial_file({trained.path, {}}, *model);
+  CHECK(bytes_of(*model) == bytes_of(*trained.model));
 
   own.tensors.erase("transformer.h.0.attn.bias");
   FileTensor& table = own.tensors["transformer.wpe.weight"];
@@ -161,22 +160,22 @@ TEST_CASE("init/names: what holds nothing is left out, of any type; numbers beyo
     table.dtype = DType::kFloat64;
     table.bytes.resize(numbers.size() * sizeof(double));
     std::memcpy(table.bytes.data(), numbers.data(), table.bytes.size());
-    write_safetensors(path, own);
+    write_safetensors(trained.path, own);
   };
   const auto refused = [&](DType dtype, DType compute) {
     return test::error_of(ExitCode::kUsage, [&] {
-      check_initial_file({path, {}}, *model, dtype, compute);
+      check_initial_file({trained.path, {}}, *model, dtype, compute);
     });
   };
-  const std::string named = "old.safetensors: tensor transformer.wpe.weight holds ";
+  const std::string named = "other.safetensors: tensor transformer.wpe.weight holds ";
   with(-1e39);
   CHECK(test::contains(refused(DType::kFloat32, DType::kFloat32), named + "-1e+39, which fp32"));
   CHECK(test::contains(refused(DType::kFloat32, DType::kBFloat16), named + "-1e+39, which fp32"));
-  check_initial_file({path, {}}, *model, DType::kFloat64, DType::kFloat64);
+  check_initial_file({trained.path, {}}, *model, DType::kFloat64, DType::kFloat64);
   with(3.4e38);  // bf16 rounds it up
-  check_initial_file({path, {}}, *model, DType::kFloat32, DType::kFloat32);
+  check_initial_file({trained.path, {}}, *model, DType::kFloat32, DType::kFloat32);
   CHECK(test::contains(refused(DType::kFloat32, DType::kBFloat16), named + "3.4e+38, which bf16"));
   with(70000.0);
-  check_initial_file({path, {}}, *model, DType::kFloat32, DType::kBFloat16);
+  check_initial_file({trained.path, {}}, *model, DType::kFloat32, DType::kBFloat16);
   CHECK(test::contains(refused(DType::kFloat32, DType::kFloat16), named + "70000, which fp16"));
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -59,5 +60,18 @@ int reads_or_refuses(Read&& read) {
   }
   return 0;
 }
+
+inline void expect(bool holds, const std::string& what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what.c_str());
+  std::abort();
+}
+
+/// What a trial is drawn from.
+struct Draw {
+  std::mt19937_64 random;
+  std::size_t below(std::size_t n) { return static_cast<std::size_t>(random() % n); }
+  bool one_in(std::size_t n) { return below(n) == 0; }
+};
 
 }  // namespace starling::fuzz

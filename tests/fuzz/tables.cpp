@@ -25,16 +25,9 @@ namespace {
 using namespace starling;
 using nlohmann::json;
 
-void expect(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what.c_str());
-  std::abort();
-}
+using fuzz::expect;
 
-struct Draw {
-  std::mt19937_64 random;
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(random() % n); }
-  bool one_in(std::size_t n) { return below(n) == 0; }
+struct Draw : fuzz::Draw {
   template <class T>
   const T& of(const std::vector<T>& all) {
     return all[below(all.size())];
@@ -371,7 +364,7 @@ void try_table(Draw& draw) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::uint64_t seed = 0xcbf29ce484222325;
   for (std::size_t i = 0; i < size; ++i) seed = (seed ^ data[i]) * 0x100000001b3;
-  Draw draw{std::mt19937_64(seed)};
+  Draw draw{{std::mt19937_64(seed)}};
   try_table(draw);
   return 0;
 }

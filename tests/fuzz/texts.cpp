@@ -27,17 +27,9 @@ using nlohmann::json;
 using Numbers = std::vector<std::int32_t>;
 namespace fs = std::filesystem;
 
-void expect(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what.c_str());
-  std::abort();
-}
+using fuzz::expect;
 
-/// What a trial is drawn from.
-struct Draw {
-  std::mt19937_64 random;
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(random() % n); }
-  bool one_in(std::size_t n) { return below(n) == 0; }
+struct Draw : fuzz::Draw {
   std::string text(bool valid) {
     static const std::vector<std::string> kPieces{"the",   " ",     "\n",    "  ",  "It's", "12",
                                                   "naïve", "你好",  "<|e|>", "<a",  "<a>",  "\r\n",
@@ -325,7 +317,7 @@ void try_tokens(Draw& draw) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::uint64_t seed = 0xcbf29ce484222325;
   for (std::size_t i = 0; i < size; ++i) seed = (seed ^ data[i]) * 0x100000001b3;
-  Draw draw{std::mt19937_64(seed)};
+  Draw draw{{std::mt19937_64(seed)}};
   for (const auto& entry : fs::directory_iterator(fuzz::folder())) fs::remove_all(entry.path());
   if (draw.one_in(2))
     try_texts(draw);
