@@ -54,7 +54,7 @@ line new-samples.csv ^new/cat/3.png,cat,cat,
 0 1 | each class is its own | ^cat +3 +100.00 % | --evaluate run --test new
 0 1 | in training too | ^pictures: 6 for training \+ 4 for tests, of new: ant 2 \+ 0, bee 2 \+ 1, cat 2 \+ 3$ | pets.json --output during | data.val_path=new | steps=1
 2 1 | the training pictures | pets/train: data\.val_path: is trained on too | pets.json --output out | data.val_path=pets/../pets/train
-2 1 | beside a drawn share | data\.val_fraction: is given beside val_path | pets.json --output out | data.val_path=new | data.val_fraction=0.5
+2 1 | beside a drawn share | data\.val_fraction: is given beside data.val_path | pets.json --output out | data.val_path=new | data.val_fraction=0.5
 2 1 | a class that nobody knows | odd: data\.val_path: has the class 'dog', which the model has not.*known: ant, bee, cat | --evaluate run --test odd
 2 1 | at training too | has the class 'dog', which pets/train has not | pets.json --output out | data.val_path=odd
 2 1 | a folder that is not there | there is no nwe; did you mean 'new'\?; needed: a folder of classes | --evaluate run --test nwe

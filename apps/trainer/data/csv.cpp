@@ -61,16 +61,10 @@ class CsvRows final : public Dataset {
     if (!section.has("target") && !section.describing())  // a wrong name is first to be said
       (void)CsvFile::read(path_, "data.path");
     keys_.target = section.required_text("target", "the column that is predicted");
-    constexpr const char* kFraction = "val_fraction";
-    if (!val_path_.empty() && section.has(kFraction))
-      section.error(kFraction,
-                    "is given beside data.val_path, whose rows are the tests; leave one out");
-    if (val_path_.empty()) {
-      val_fraction_ =
-          section.number(kFraction, 0.1, Range::half_open(0.0, 1.0),
-                         "share of the rows that is for tests, in classification of each class; "
-                         "drawn by the config's seed and the rows' values");
-    }
+    val_fraction_ =
+        read_val_fraction(section, !val_path_.empty(), 0.1,
+                          "share of the rows that is for tests, in classification of each class; "
+                          "drawn by the config's seed and the rows' values");
     keys_.categories = section.texts("categories", {},
                                      "columns whose numbers are categories, as texts are anyway");
     keys_.ignore = section.texts("ignore", {}, "columns that are left out");

@@ -75,28 +75,24 @@ FirstSamples first_samples(const Dataset& dataset, std::int64_t count) {
 
 std::string absurd_numbers(const Dataset& dataset) {
   constexpr std::int64_t kLooked = 4096;
-  constexpr double kUsual = 1e4;
   const DatasetInfo info = dataset.info();
   const SampleMemory sample(info);
-  std::vector<double> most(info.tensors.size(), 0.0);
+  float largest = 1e4F;  // what is usual
+  std::string where;
   for (std::int64_t i = 0; i < std::min(kLooked, info.train_samples); ++i) {
     dataset.read(Dataset::Split::kTrain, i, sample.places);
-    for (std::size_t t = 0; t < most.size(); ++t) {
-      for (std::int64_t k = 0; k < info.tensors[t].shape.elements(); ++k) {
-        const std::byte* place = sample.places[t];
-        double number = 0.0;
-        if (info.tensors[t].dtype == DType::kFloat32)
-          number = static_cast<double>(reinterpret_cast<const float*>(place)[k]);
-        if (info.tensors[t].dtype == DType::kFloat64)
-          number = reinterpret_cast<const double*>(place)[k];
-        most[t] = std::max(most[t], std::abs(number));
+    for (std::size_t t = 0; t < info.tensors.size(); ++t) {
+      const TensorInfo& tensor = info.tensors[t];
+      if (tensor.dtype != DType::kFloat32) continue;
+      const auto* numbers = reinterpret_cast<const float*>(sample.places[t]);
+      for (std::int64_t k = 0; k < tensor.shape.elements(); ++k) {
+        if (std::abs(numbers[k]) <= largest) continue;
+        largest = std::abs(numbers[k]);
+        where = tensor.name;
       }
     }
   }
-  const auto largest = std::max_element(most.begin(), most.end());
-  if (largest == most.end() || *largest <= kUsual) return "";
-  return fmt::format("numbers up to {:.3g} ({})", *largest,
-                     info.tensors[static_cast<std::size_t>(largest - most.begin())].name);
+  return where.empty() ? "" : fmt::format("numbers up to {:.3g} ({})", largest, where);
 }
 
 std::vector<std::int32_t> training_classes(const Dataset& dataset) {

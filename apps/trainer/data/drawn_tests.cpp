@@ -23,6 +23,17 @@ std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
 
 }  // namespace
 
+double read_val_fraction(ConfigSection& section, bool own_tests, double usual,
+                         const std::string& doc) {
+  constexpr const char* kKey = "val_fraction";
+  if (own_tests && !section.has(kKey)) return 0.0;
+  const double fraction = section.number(kKey, usual, Range::half_open(0.0, 1.0), doc);
+  if (own_tests && fraction > 0.0)
+    section.error(kKey,
+                  "is given beside data.val_path, whose samples are the tests; leave one out");
+  return fraction;
+}
+
 DrawnTests draw_tests(const TestDraw& draw) {
   DrawnTests drawn{.share = draw.kept ? *draw.kept
                                       : TestShare{.seed = draw.seed, .most = {}, .by = draw.by}};

@@ -11,6 +11,11 @@
 
 namespace starling {
 
+/// The key `val_fraction`, a share of the samples that is for tests: 0 where these have files of
+/// their own (`val_path`), and Error(kUsage) where another is given then.
+double read_val_fraction(ConfigSection& section, bool own_tests, double usual,
+                         const std::string& doc);
+
 /// What data.val_fraction draws tests from: training samples, numbered from 0.
 struct TestDraw {
   std::int64_t samples = 0, classes = 1;

@@ -86,11 +86,10 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   val_path_ = section.text("val_path", "",
                            "folder of classes that is the test set: val_path/<class>/…, in place "
                            "of val/; a class is known by its name");
-  val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
-                                 "share of each class in train/ that is for tests, where there is "
-                                 "no val/; drawn by the config's seed and the pictures' names");
-  if (val_fraction_ > 0.0 && !val_path_.empty())
-    section.error("val_fraction", "is given beside val_path, which is the test set; leave it out");
+  val_fraction_ =
+      read_val_fraction(section, !val_path_.empty(), 0.0,
+                        "share of each class in train/ that is for tests, where there is no val/; "
+                        "drawn by the config's seed and the pictures' names");
   skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
                          "a picture that cannot be decoded ends the run, or the next training "
                          "picture of its class stands in for it; tests leave theirs out") == "skip";
