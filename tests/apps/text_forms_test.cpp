@@ -23,18 +23,11 @@
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
-namespace starling {
+namespace starling::test {
 namespace {
 
 using nlohmann::json;
-using test::contains;
-using test::error_of;
-using test::kTests;
-using test::kTraining;
-using test::made;
-using test::open_error;
-using test::opened;
-using Files = test::TextFiles;
+using Files = TextFiles;
 using Numbers = std::vector<std::int32_t>;
 
 /// All tokens of a split, as windows of one give them: all but the last.
@@ -185,7 +178,7 @@ TEST_CASE("apps/tokens: tests of files of their own are all of them") {
   CHECK(dataset->info().test_bytes == 4.0);
   CHECK(contains(dataset->info().contents, "tokens: 13 for training + 5 for tests"));
   keys["val_fraction"] = 0.1;
-  CHECK(contains(open_error("text", keys), "val_fraction: is given beside val_path"));
+  CHECK(contains(open_error("text", keys), "val_fraction: is given beside data.val_path"));
   keys.erase("val_fraction");
   keys["val_path"] = files.text("short.txt", "ab");
   CHECK(
@@ -506,4 +499,4 @@ TEST_CASE("apps/tokenizer: tokens that were added beside vocab.json and merges.t
 }
 
 }  // namespace
-}  // namespace starling
+}  // namespace starling::test

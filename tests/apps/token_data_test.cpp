@@ -21,17 +21,10 @@
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
-namespace starling {
+namespace starling::test {
 namespace {
 
-using test::contains;
-using test::error_of;
-using test::kTests;
-using test::kTraining;
-using test::made;
-using test::open_error;
-using test::opened;
-using Files = test::TextFiles;
+using Files = TextFiles;
 using Numbers = std::vector<std::int32_t>;
 using nlohmann::json;
 
@@ -72,6 +65,11 @@ TEST_CASE("apps/tokens: windows of bytes go over the borders of files") {
   ModelDescription description;
   info.collate().describe(info, description);
   CHECK(description.tokenizer == "bytes");
+  // a pattern, whose files follow each other by name
+  const auto by_pattern =
+      opened("text", {{"path", files.at("b/*.txt")}, {"sequence_length", 2}, {"val_fraction", 0}});
+  CHECK(by_pattern->info().train_samples == 2);
+  CHECK(sample(*by_pattern, kTraining, 1) == Numbers{'e', 'f', 'f', 'g'});
   // another text of as many bytes
   const auto sums = info.checksums;
   files.text("a.txt", "aB");
@@ -351,4 +349,4 @@ TEST_CASE("apps/tokens: a damaged, stopped or refused preparation") {
 }
 
 }  // namespace
-}  // namespace starling
+}  // namespace starling::test

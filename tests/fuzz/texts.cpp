@@ -214,7 +214,7 @@ void try_texts(Draw& draw) {
   if (draw.one_in(3)) {
     tests = fill("tests");
     keys["val_path"] = fuzz::folder() + "/tests";
-    if (draw.one_in(10)) keys["val_fraction"] = fraction, refused = true;
+    if (draw.one_in(10)) keys["val_fraction"] = fraction, refused = refused || fraction > 0.0;
   } else {
     keys["val_fraction"] = fraction;
     const auto cut =

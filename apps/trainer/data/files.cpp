@@ -1,6 +1,7 @@
 #include "apps/trainer/data/files.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,8 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <memory>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -24,6 +28,8 @@
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/mapped_files.h"
+#include "core/near_path.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -39,11 +45,117 @@ std::pair<std::size_t, std::size_t> pages_of(std::size_t begin, std::size_t coun
   return {first, begin + count - first};
 }
 
+[[noreturn]] void unreadable(const std::string& path) {
+  fail(ExitCode::kUsage, "data", "cannot read {}: {}", path, std::strerror(errno));
+}
+[[noreturn]] void damaged(const std::string& path, const char* reason) {
+  fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again", path,
+       reason);
+}
+
+using Source = std::function<std::size_t(std::uint8_t*, std::size_t)>;
+
+/// zlib's files, which takes what is not packed as it is.
+Source gzip_source(RegularFile& file, const std::string& path) {
+  const std::shared_ptr<gzFile_s> packed(::gzdopen(file.descriptor(), "rb"), ::gzclose);
+  if (!packed) throw std::bad_alloc();
+  file.release();
+  ::gzbuffer(packed.get(), 256 * 1024);
+  return [packed, path](std::uint8_t* to, std::size_t count) {
+    const int got = ::gzread(packed.get(), to, static_cast<unsigned>(count));
+    if (got == static_cast<int>(count)) return count;
+    // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or
+    // is damaged says so here.
+    int code = Z_OK;
+    const char* reason = ::gzerror(packed.get(), &code);
+    if (code == Z_ERRNO) unreadable(path);
+    if (code != Z_OK && code != Z_STREAM_END)
+      damaged(path, code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
+    return static_cast<std::size_t>(got);
+  };
+}
+
+#ifdef STARLING_ZSTD
+Source zstd_source(RegularFile& file, const std::string& path) {
+  const std::shared_ptr<ZSTD_DStream> stream(::ZSTD_createDStream(), ::ZSTD_freeDStream);
+  const std::shared_ptr<std::FILE> packed(::fdopen(file.descriptor(), "rb"), [](std::FILE* closed) {
+    if (closed) std::fclose(closed);
+  });
+  if (!stream || !packed) throw std::bad_alloc();
+  file.release();
+  std::vector<std::uint8_t> bytes(::ZSTD_DStreamInSize());
+  return [=, in = ZSTD_inBuffer{}, within = false, full = false](std::uint8_t* to,
+                                                                 std::size_t count) mutable {
+    ZSTD_outBuffer out{to, count, 0};
+    while (out.pos < out.size) {
+      if (in.pos == in.size && !full) {
+        in = {bytes.data(), std::fread(bytes.data(), 1, bytes.size(), packed.get()), 0};
+        if (std::ferror(packed.get())) unreadable(path);
+        if (in.size == 0 && within) damaged(path, "unexpected end of the zstd stream");
+        if (in.size == 0) break;
+      }
+      const std::size_t left = ::ZSTD_decompressStream(stream.get(), &out, &in);
+      if (::ZSTD_isError(left)) damaged(path, ::ZSTD_getErrorName(left));
+      within = left > 0;
+      full = within && out.pos == out.size;  // it may hold more than there was room for
+    }
+    return out.pos;
+  };
+}
+#else
+Source zstd_source(RegularFile&, const std::string& path) {
+  fail(ExitCode::kUsage, "data",
+       "{} is packed by zstd, which this build is without; install libzstd-dev and build again, "
+       "or unpack it: zstd -d",
+       path);
+}
+#endif
+
 }  // namespace
 
 bool file_exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
+}
+
+std::vector<std::string> files_of(const std::vector<std::string>& paths, const IsWanted& wanted,
+                                  const std::string& lacks) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error, ignored;
+    std::vector<std::string> found;
+    const bool folder = fs::is_directory(path, ignored);
+    if (folder) {
+      fs::recursive_directory_iterator it(path, error);
+      for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
+        if (!wanted(*it)) {
+          it.disable_recursion_pending();
+        } else if (it->is_regular_file(ignored)) {
+          found.push_back(it->path().string());
+        }
+      }
+      if (error)
+        fail(ExitCode::kUsage, "data", "{} cannot be read: {}", shown(path, 200), error.message());
+    } else if (fs::exists(path, ignored)) {
+      found.push_back(path);
+    } else {
+      ::glob_t matches{};
+      ::glob(path.c_str(), 0, nullptr, &matches);
+      std::copy_if(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc, std::back_inserter(found),
+                   file_exists);
+      ::globfree(&matches);
+    }
+    if (found.empty())
+      fail(ExitCode::kUsage, "data", "cannot open {}: {}", shown(path, 200),
+           folder ? lacks
+           : path.find_first_of("*?[") != path.npos
+               ? "no file has such a name"
+               : "No such file or directory" + near_name(path));
+    std::sort(found.begin(), found.end());
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
 }
 
 std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before) {
@@ -127,96 +239,6 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-class PackedFile::Source {
- public:
-  virtual ~Source() = default;
-  /// Writes up to `count` bytes, fewer only at the end; how many they are.
-  virtual std::size_t read(std::uint8_t* to, std::size_t count) = 0;
-};
-
-/// zlib's files, which takes what is not packed as it is.
-class PackedFile::Gzip final : public Source {
- public:
-  Gzip(RegularFile& file, const std::string& path)
-      : path_(path), file_(::gzdopen(file.descriptor(), "rb")) {
-    if (!file_) fail(ExitCode::kUsage, "data", "cannot open {}: out of memory", path);
-    file.release();
-    ::gzbuffer(file_, 256 * 1024);
-  }
-  ~Gzip() override { ::gzclose(file_); }
-  Gzip(const Gzip&) = delete;
-  Gzip& operator=(const Gzip&) = delete;
-
-  std::size_t read(std::uint8_t* to, std::size_t count) override {
-    const int got = ::gzread(file_, to, static_cast<unsigned>(count));
-    if (got == static_cast<int>(count)) return count;
-    // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or
-    // is damaged says so here.
-    int code = Z_OK;
-    const char* reason = ::gzerror(file_, &code);
-    if (code == Z_ERRNO)
-      fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
-    if (code != Z_OK && code != Z_STREAM_END) {
-      fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again", path_,
-           code == Z_BUF_ERROR ? "unexpected end of the gzip stream" : reason);
-    }
-    return static_cast<std::size_t>(got);
-  }
-
- private:
-  std::string path_;
-  gzFile file_;
-};
-
-#ifdef STARLING_ZSTD
-class PackedFile::Zstd final : public Source {
- public:
-  Zstd(RegularFile& file, const std::string& path)
-      : path_(path), stream_(::ZSTD_createDStream()), packed_(::ZSTD_DStreamInSize()) {
-    if (!stream_) throw std::bad_alloc();
-    descriptor_ = file.release();
-  }
-  ~Zstd() override {
-    ::ZSTD_freeDStream(stream_);
-    ::close(descriptor_);
-  }
-  Zstd(const Zstd&) = delete;
-  Zstd& operator=(const Zstd&) = delete;
-
-  std::size_t read(std::uint8_t* to, std::size_t count) override {
-    const auto damaged = [&](const char* reason) {
-      fail(ExitCode::kUsage, "data", "{} is damaged or cut short ({}); fetch the file again", path_,
-           reason);
-    };
-    ZSTD_outBuffer out{to, count, 0};
-    while (out.pos < out.size) {
-      if (in_.pos == in_.size && !full_) {
-        const ssize_t got = ::read(descriptor_, packed_.data(), packed_.size());
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-          fail(ExitCode::kUsage, "data", "cannot read {}: {}", path_, std::strerror(errno));
-        in_ = {packed_.data(), static_cast<std::size_t>(got), 0};
-        if (got == 0 && within_) damaged("unexpected end of the zstd stream");
-        if (got == 0) break;
-      }
-      const std::size_t left = ::ZSTD_decompressStream(stream_, &out, &in_);
-      if (::ZSTD_isError(left)) damaged(::ZSTD_getErrorName(left));
-      within_ = left > 0;
-      full_ = within_ && out.pos == out.size;  // it may hold more than there was room for
-    }
-    return out.pos;
-  }
-
- private:
-  std::string path_;
-  ZSTD_DStream* stream_;
-  std::vector<std::uint8_t> packed_;
-  ZSTD_inBuffer in_{nullptr, 0, 0};
-  int descriptor_ = -1;
-  bool within_ = false, full_ = false;
-};
-#endif
-
 PackedFile::PackedFile(std::string path) : path_(std::move(path)) {
   RegularFile file(path_);
   if (!file.fault().empty())
@@ -231,22 +253,8 @@ PackedFile::PackedFile(std::string path) : path_(std::move(path)) {
       fail(ExitCode::kUsage, "data", "{} is not packed as its name says; name it without {}", path_,
            end);
   }
-#ifdef STARLING_ZSTD
-  if (zstd) {
-    source_ = std::make_unique<Zstd>(file, path_);
-    return;
-  }
-#else
-  if (zstd)
-    fail(ExitCode::kUsage, "data",
-         "{} is packed by zstd, which this build is without; install libzstd-dev and build again, "
-         "or unpack it: zstd -d",
-         path_);
-#endif
-  source_ = std::make_unique<Gzip>(file, path_);
+  source_ = zstd ? zstd_source(file, path_) : gzip_source(file, path_);
 }
-
-PackedFile::~PackedFile() = default;
 
 std::vector<std::uint8_t> PackedFile::read(std::uint64_t count) {
   constexpr std::uint64_t kChunk = 4 << 20;
@@ -254,7 +262,7 @@ std::vector<std::uint8_t> PackedFile::read(std::uint64_t count) {
   for (std::uint64_t done = 0; done < count;) {
     const std::uint64_t wanted = std::min(kChunk, count - done);
     bytes.resize(static_cast<std::size_t>(done + wanted));
-    const std::size_t got = source_->read(bytes.data() + done, static_cast<std::size_t>(wanted));
+    const std::size_t got = source_(bytes.data() + done, static_cast<std::size_t>(wanted));
     done += got;
     bytes.resize(static_cast<std::size_t>(done));
     if (got < wanted) break;

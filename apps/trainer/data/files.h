@@ -2,7 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,7 +49,6 @@ class MappedFile {
 class PackedFile {
  public:
   explicit PackedFile(std::string path);
-  ~PackedFile();
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
 
@@ -59,16 +59,22 @@ class PackedFile {
   const std::string& path() const { return path_; }
 
  private:
-  class Source;
-  class Gzip;
-  class Zstd;
   std::string path_;
   bool packed_ = false;
-  std::unique_ptr<Source> source_;
+  /// Writes up to so many bytes, fewer only at the end; how many they are.
+  std::function<std::size_t(std::uint8_t*, std::size_t)> source_;
 };
 
 /// Whether a file (not a folder) is there.
 bool file_exists(const std::string& path);
+
+/// Of what lies in a folder: a file is taken, a folder is looked into.
+using IsWanted = std::function<bool(const std::filesystem::directory_entry&)>;
+/// The files that paths stand for: a file, what is wanted of a folder by name, or those of a
+/// pattern (train_*.bin) by name. Error(kUsage) where one stands for none; `lacks` says what a
+/// folder has not then.
+std::vector<std::string> files_of(const std::vector<std::string>& paths, const IsWanted& wanted,
+                                  const std::string& lacks);
 
 /// The crc32 (zlib's) of bytes, which may go on from that of the bytes before them.
 std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before = 0);

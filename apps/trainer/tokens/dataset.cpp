@@ -20,6 +20,7 @@
 #include "apps/inference/description.h"
 #include "apps/text/tokenizer.h"
 #include "apps/trainer/data/builtin.h"
+#include "apps/trainer/data/drawn_tests.h"
 #include "apps/trainer/data/workers.h"
 #include "apps/trainer/tokens/texts.h"
 #include "apps/trainer/tokens/token_files.h"
@@ -27,7 +28,6 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/log.h"
-#include "core/near_path.h"
 #include "core/text.h"
 
 namespace starling {
@@ -311,7 +311,7 @@ class Tokens final : public Windows {
               "files, or a list of such; required",
               "the test set, as `path` has it: all of its files, which are left out of training "
               "where they lie in a folder of `path`",
-              &Tokens::files_of);
+              token_files);
     std::int64_t vocab = section.integer(
         "vocab", 0, Range::closed(0, 1 << 30),
         "how many tokens there are; 0: as meta.json beside the files or the tokenizer says");
@@ -339,7 +339,7 @@ class Tokens final : public Windows {
            meta->vocab, tokenizer, own);
     }
     if (vocab == 0) vocab = own;
-    if (vocab == 0 && !Tokens::countable()) files_of(paths_);  // refuses what is not there
+    if (vocab == 0) (void)token_files(paths_);  // refuses what is not there
     if (vocab == 0)
       section.error("vocab",
                     "is needed, as there is no {}/meta.json; as many tokens as the files' "
@@ -355,16 +355,19 @@ class Tokens final : public Windows {
   }
 
   bool countable() const override {
-    return std::none_of(paths_.begin(), paths_.end(),
-                        [](const std::string& path) { return token_files(path).empty(); });
+    try {
+      return !token_files(paths_).empty();
+    } catch (const Error&) {
+      return false;
+    }
   }
   void open() override {
     if (is_open()) return;
     std::vector<std::string> training, tests;
-    if (!val_paths_.empty()) tests = files_of(val_paths_);
+    if (!val_paths_.empty()) tests = token_files(val_paths_);
     if (!train_is_left_out()) {
       training = without(tests, [&](const Paths& paths) {
-        Paths files = files_of(paths);
+        Paths files = token_files(paths);
         const auto named = std::stable_partition(
             files.begin(), files.end(),
             [](const std::string& file) { return !is_named_for_tests(file); });
@@ -397,22 +400,6 @@ class Tokens final : public Windows {
   }
   static std::string tokenizer_of(const TokenMeta& meta, const std::string& folder) {
     return meta.tokenizer == "bytes" ? "bytes" : folder + "/" + meta.tokenizer;
-  }
-  static std::vector<std::string> files_of(const std::vector<std::string>& paths) {
-    std::vector<std::string> files;
-    for (const std::string& path : paths) {
-      const std::vector<std::string> found = token_files(path);
-      std::error_code error;
-      if (found.empty())
-        fail(ExitCode::kUsage, "data", "cannot open {}: {}", shown(path, 200),
-             std::filesystem::is_directory(path, error)
-                 ? "it has no train.bin, nor other files of tokens (*.bin)"
-             : path.find_first_of("*?[") != path.npos
-                 ? "no file has such a name"
-                 : "No such file or directory" + near_name(path));
-      files.insert(files.end(), found.begin(), found.end());
-    }
-    return files;
   }
   /// The files' tokens, after looking at the first of each: of all `count` files together at so
   /// many as of one alone.
@@ -467,7 +454,8 @@ class Text final : public Windows {
  public:
   explicit Text(ConfigSection& section) {
     read_keys(section,
-              "files, or folders of files, of text, as they are or packed (.gz, .zst); required",
+              "files, folders of files or patterns of files, of text, as they are or packed (.gz, "
+              ".zst); required",
               "the test set: files, or folders of files, all of them; left out of training where "
               "they lie in a folder of `path`",
               [](const Paths& paths) { return text_files(paths); });
@@ -478,13 +466,8 @@ class Text final : public Windows {
         "files are JSON lines, and this field of each line is a text; default: a file is a text");
     const std::string separator = section.text(
         "separator", "", "a token behind each text, such as <|endoftext|>; default: none");
-    if (val_paths_.empty()) {
-      val_fraction_ = section.number("val_fraction", 0.1, Range::half_open(0.0, 1.0),
-                                     "share of the tokens, at the end, that is for tests");
-    } else if (section.has("val_fraction")) {
-      section.error("val_fraction",
-                    "is given beside val_path, which all tests are of; leave one out");
-    }
+    val_fraction_ = read_val_fraction(section, !val_paths_.empty(), 0.1,
+                                      "share of the tokens, at the end, that is for tests");
     set_vocab(256);
     if (section.describing()) section.resolve("path", "text.txt");
     if (section.describing()) return;
@@ -525,14 +508,14 @@ class Text final : public Windows {
     const std::int64_t before = tokens_in_parts();
     for (const std::string& path : files) {
       const bool bytes = tokenizer()->text() == "bytes" && field_.empty();
-      auto file = std::make_unique<TextFile>(
+      auto file = std::make_unique<MappedFile>(
           path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
-      sum = quick_checksum(file->map(), sum);
-      if (bytes && !file->packed()) {  // read where they are
-        const auto size = static_cast<std::int64_t>(file->text().size());
+      sum = quick_checksum(*file, sum);
+      if (bytes && !PackedFile(path).packed()) {  // read where they are
+        const auto size = std::ssize(file->bytes());
         ++count.texts;
         count.empty += size == 0;
-        add_part(path, {file->map().bytes().data(), 1, size}, &file->map());
+        add_part(path, {file->bytes().data(), 1, size}, file.get());
         if (size > 0 && separator_ >= 0) add_part(path, {&separator_byte_, 1, 1}, nullptr);
         files_.push_back(std::move(file));
         continue;
@@ -541,10 +524,7 @@ class Text final : public Windows {
       std::vector<std::uint8_t>& made = tokens_.emplace_back();
       const int width = vocab() > 65536 ? 4 : vocab() > 256 ? 2 : 1;
       const auto keep = [&](std::span<const std::int32_t> tokens, std::size_t) {
-        for (const std::int32_t token : tokens) {
-          for (int byte = 0; byte < width; ++byte)
-            made.push_back(static_cast<std::uint8_t>(token >> 8 * byte));
-        }
+        append_tokens(tokens, width, made);
       };
       each_texts(
           path, field_, workers, count,
@@ -552,9 +532,7 @@ class Text final : public Windows {
           [&](Texts texts) { encode_texts(*tokenizer(), texts, separator_, workers, keep); });
       add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
     }
-    if (tokens_in_parts() == before)
-      fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200)}, "is empty{}; needed: a text",
-           files.size() > 1 ? ", and so are all others" : "");
+    if (tokens_in_parts() == before) refuse_empty(files);
     add_checksum(what, sum);
   }
 
@@ -563,7 +541,7 @@ class Text final : public Windows {
   std::uint8_t separator_byte_ = 0;
   std::vector<std::string> others_;
   double val_fraction_ = 0.0;
-  std::vector<std::unique_ptr<TextFile>> files_;
+  std::vector<std::unique_ptr<MappedFile>> files_;
   std::deque<std::vector<std::uint8_t>> tokens_;  ///< of each file, where these are made
 };
 

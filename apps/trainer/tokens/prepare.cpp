@@ -36,9 +36,7 @@ void each_text(const std::vector<std::string>& files, const std::string& field, 
     if (watch.bad) watch.bad(Error(ExitCode::kUsage, {.component = "prepare", .what = line}));
   };
   for (const std::string& path : files) each_texts(path, field, workers, count, note, use);
-  if (count.texts == count.empty)
-    fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200)}, "is empty{}; needed: a text",
-         files.size() > 1 ? ", and so are all others" : "");
+  if (count.texts == count.empty) refuse_empty(files);
 }
 
 /// How many bytes files have.
@@ -64,29 +62,6 @@ std::string checksum_of_file(const std::string& path) {
   return checksum(bytes.bytes().data(), bytes.bytes().size());
 }
 
-/// Writes tokens as numbers of `width` bytes.
-class TokenWriter {
- public:
-  TokenWriter(AtomicFile& file, int width) : file_(file), width_(width) {}
-  void write(std::span<const std::int32_t> tokens) {
-    bytes_.resize(tokens.size() * static_cast<std::size_t>(width_));
-    std::uint8_t* to = bytes_.data();
-    for (const std::int32_t token : tokens) {
-      std::memcpy(to, &token, static_cast<std::size_t>(width_));
-      to += width_;
-    }
-    file_.write(bytes_.data(), bytes_.size());
-    written_ += static_cast<std::int64_t>(tokens.size());
-  }
-  std::int64_t written() const { return written_; }
-
- private:
-  AtomicFile& file_;
-  int width_;
-  std::vector<std::uint8_t> bytes_;
-  std::int64_t written_ = 0;
-};
-
 }  // namespace
 
 TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& watch) {
@@ -108,14 +83,17 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
 
   TokenMeta meta{.vocab = report.vocab, .width = report.vocab > 65536 ? 4 : 2};
   AtomicFile train(path("train.bin"));
-  TokenWriter writer(train, meta.width);
   Workers workers(options.threads);
-  std::int64_t done = 0;  // of the texts' bytes, about
+  std::vector<std::uint8_t> numbers;
+  std::int64_t written = 0, done = 0;  // tokens; of the texts' bytes, about
   try {
     each_text(files, options.field, workers, watch, report.count, [&](Texts texts) {
       encode_texts(*tokenizer, texts, separator, workers,
                    [&](std::span<const std::int32_t> tokens, std::size_t of_text) {
-                     writer.write(tokens);
+                     numbers.clear();
+                     append_tokens(tokens, meta.width, numbers);
+                     train.write(numbers.data(), numbers.size());
+                     written += std::ssize(tokens);
                      done += static_cast<std::int64_t>(of_text);
                      if (watch.goes_on) watch.goes_on(megabytes(std::min(done, bytes)));
                      if (watch.stop && watch.stop()) throw Stopped();
@@ -125,14 +103,13 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
     report.stopped = true;
     return report;
   }
-  meta.train_tokens = report.train_tokens = static_cast<std::int64_t>(
-      static_cast<double>(writer.written()) * (1.0 - options.val_fraction));
-  meta.val_tokens = report.val_tokens = writer.written() - report.train_tokens;
+  meta.train_tokens = report.train_tokens =
+      static_cast<std::int64_t>(static_cast<double>(written) * (1.0 - options.val_fraction));
+  meta.val_tokens = report.val_tokens = written - report.train_tokens;
   if (meta.train_tokens < 2 || meta.val_tokens == 1)
     fail(ExitCode::kUsage, "prepare", {.file = shown(files[0], 200)},
          "the texts have {}, of which --val-fraction {} leaves {} and {}; needed: 2 or more",
-         counted(writer.written(), "token"), options.val_fraction, meta.train_tokens,
-         meta.val_tokens);
+         counted(written, "token"), options.val_fraction, meta.train_tokens, meta.val_tokens);
   fs::remove(path("meta.json"), error);  // what follows is not what it tells of
   std::vector<std::string> names{"train.bin"};
   if (meta.val_tokens > 0) {

@@ -13,7 +13,6 @@
 #include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/file_io.h"
-#include "core/near_path.h"
 #include "core/text.h"
 
 namespace starling {
@@ -76,64 +75,48 @@ std::string text_of_line(std::string_view line, const std::string& field, const 
   return it->get<std::string>();
 }
 
+/// Reads all of a text. Error(kUsage) for UTF-16 and UTF-32; a line that tells of bytes that are no
+/// UTF-8, for which U+FFFD stands; empty: there are none.
+std::string note_on_encoding(const std::string& path, std::string_view text) {
+  for (const std::string_view mark : {"\xFF\xFE", "\xFE\xFF"}) {
+    if (!text.starts_with(mark)) continue;
+    fail(ExitCode::kUsage, "data", {.file = shown(path, 200)},
+         "is UTF-16 or UTF-32; needed: UTF-8, as by iconv -f UTF-16 -t UTF-8");
+  }
+  const std::size_t valid = unicode::valid_bytes(text);
+  if (valid == text.size()) return {};
+  return fmt::format("{}: byte {} is not UTF-8; U+FFFD stands for such", shown(path, 200), valid);
+}
+
+std::string_view text_of(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 }  // namespace
 
 std::vector<std::string> text_files(const std::vector<std::string>& paths,
                                     const std::vector<std::string>& others) {
-  std::vector<std::string> files;
   for (const std::string& path : paths) {
+    if (file_exists(path) && is_one_of(path, others))
+      fail(ExitCode::kUsage, "data",
+           "{} is given as a text and for something else, which would overwrite it or is no text; "
+           "needed: another file",
+           shown(path, 200));
+  }
+  const auto is_text = [&](const fs::directory_entry& entry) {
     std::error_code error;
-    if (!fs::is_directory(path, error)) {
-      if (const fs::file_status status = fs::status(path, error);
-          status.type() == fs::file_type::not_found)
-        fail(ExitCode::kUsage, "data", "cannot open {}: No such file or directory{}",
-             shown(path, 200), near_name(path));
-      if (is_one_of(path, others))
-        fail(ExitCode::kUsage, "data",
-             "{} is given as a text and for something else, which would overwrite it or is no "
-             "text; needed: another file",
-             shown(path, 200));
-      files.push_back(path);
-      continue;
-    }
-    std::vector<std::string> found;
-    fs::recursive_directory_iterator it(path, error);
-    for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
-      std::error_code ignored;
-      const std::string name = it->path().filename().string();
-      if (name.starts_with(".") || (it->is_directory(ignored) && is_run(it->path()))) {
-        it.disable_recursion_pending();
-      } else if (it->is_regular_file(ignored) && !is_temporary_name(name) &&
-                 !is_of_tokens(it->path()) && !is_one_of(it->path(), others)) {
-        found.push_back(it->path().string());
-      }
-    }
-    if (error)
-      fail(ExitCode::kUsage, "data", "{} cannot be read: {}", shown(path), error.message());
-    if (found.empty())
-      fail(ExitCode::kUsage, "data", "{} has no files; needed: a text", shown(path));
-    std::sort(found.begin(), found.end());
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  return files;
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".")) return false;
+    if (entry.is_directory(error)) return !is_run(entry.path());
+    return !is_temporary_name(name) && !is_of_tokens(entry.path()) &&
+           !is_one_of(entry.path(), others);
+  };
+  return files_of(paths, is_text, "it has no files; needed: a text");
 }
 
-TextFile::TextFile(const std::string& path, MappedFile::Pages pages) : map_(path, pages) {
-  PackedFile file(path);
-  packed_ = file.packed();
-  if (packed_) unpacked_ = file.read(std::numeric_limits<std::uint64_t>::max());
-}
-
-std::string TextFile::note_on_encoding() const {
-  for (const std::string_view mark : {"\xFF\xFE", "\xFE\xFF"}) {
-    if (!text().starts_with(mark)) continue;
-    fail(ExitCode::kUsage, "data", {.file = shown(map_.path(), 200)},
-         "is UTF-16 or UTF-32; needed: UTF-8, as by iconv -f UTF-16 -t UTF-8");
-  }
-  const std::size_t valid = unicode::valid_bytes(text());
-  if (valid == text().size()) return {};
-  return fmt::format("{}: byte {} is not UTF-8; U+FFFD stands for such", shown(map_.path(), 200),
-                     valid);
+void refuse_empty(const std::vector<std::string>& files) {
+  fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200)}, "is empty{}; needed: a text",
+       files.size() > 1 ? ", and so are all others" : "");
 }
 
 std::int32_t separator_token(const Tokenizer& tokenizer, const std::string& separator) {
@@ -163,19 +146,21 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
     for (const std::string_view text : texts) count.bytes += static_cast<std::int64_t>(text.size());
     use(texts);
   };
+  PackedFile file(path);
   if (field.empty()) {
-    const TextFile file(path, MappedFile::Pages::kInOrder);
-    if (const std::string told = file.note_on_encoding(); !told.empty()) note(told);
-    const std::string_view name = path;
-    if (name.find(".jsonl") != name.npos && file.text().starts_with("{"))
+    const MappedFile map(path, MappedFile::Pages::kInOrder);
+    std::vector<std::uint8_t> unpacked;
+    if (file.packed()) unpacked = file.read(std::numeric_limits<std::uint64_t>::max());
+    const std::string_view text = text_of(file.packed() ? unpacked : map.bytes());
+    if (const std::string told = note_on_encoding(path, text); !told.empty()) note(told);
+    if (path.find(".jsonl") != path.npos && text.starts_with("{"))
       note(
           fmt::format("{}: is taken as it is, braces and all; the texts in JSON lines alone are "
                       "had by naming their field",
                       shown(path, 200)));
-    return give({file.text()});
+    return give({text});
   }
   constexpr std::uint64_t kBlock = 8 << 20;
-  PackedFile file(path);
   std::string lines;  // whole ones, and the beginning of one
   for (std::int64_t number = 1;;) {
     const std::vector<std::uint8_t> block = file.read(kBlock);

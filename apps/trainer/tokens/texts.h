@@ -13,32 +13,14 @@
 
 namespace starling {
 
-/// The files that paths stand for: what lies in folders, at any depth, by name. Left out are names
-/// that begin with a dot, what Starling has written itself (the folders of runs, token files beside
-/// their meta.json, unfinished files), and `others`, which are there for something else.
-/// Error(kUsage) where a folder has none, and where one of `others` is given as a text by its name.
+/// The files that paths stand for, see files_of(): what lies in folders, at any depth. Left out of
+/// these are names that begin with a dot, what Starling has written itself (the folders of runs,
+/// token files beside their meta.json, unfinished files), and `others`, which are there for
+/// something else. Error(kUsage) where one of `others` is given as a text by its name, too.
 std::vector<std::string> text_files(const std::vector<std::string>& paths,
                                     const std::vector<std::string>& others = {});
-
-/// A file of text, mapped, or unpacked where it is of gzip or zstd.
-class TextFile {
- public:
-  TextFile(const std::string& path, MappedFile::Pages pages);
-  const MappedFile& map() const { return map_; }
-  bool packed() const { return packed_; }
-  std::string_view text() const {
-    const std::span<const std::uint8_t> bytes = packed_ ? unpacked_ : map_.bytes();
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  /// Reads all of it. Error(kUsage) for UTF-16 and UTF-32; a line that tells of bytes that are no
-  /// UTF-8, for which U+FFFD stands; empty: there are none.
-  std::string note_on_encoding() const;
-
- private:
-  MappedFile map_;
-  bool packed_ = false;
-  std::vector<std::uint8_t> unpacked_;
-};
+/// Says that none of the files has a text.
+[[noreturn]] void refuse_empty(const std::vector<std::string>& files);
 
 /// The token that a separator is written as. Error(kUsage) where it is none, or several.
 std::int32_t separator_token(const Tokenizer& tokenizer, const std::string& separator);

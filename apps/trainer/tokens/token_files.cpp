@@ -1,7 +1,6 @@
 #include "apps/trainer/tokens/token_files.h"
 
 #include <fmt/format.h>
-#include <glob.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <span>
 #include <utility>
 
@@ -118,40 +118,39 @@ std::string TokenMeta::text() const {
 
 TokenMeta TokenMeta::parse(std::string_view text, const std::string& source) {
   const nlohmann::json json = parse_json(text, source);
-  TokenMeta meta;
-  const auto wrong = [&](const char* key, const char* needed) {
-    fail(ExitCode::kUsage, "data", {.file = source, .key = key}, "{}; needed: {}",
-         json.is_object() && json.contains(key) ? "is " + shown(json[key].dump()) : "is missing",
-         needed);
+  const auto value = [&](const char* key, const char* needed, const auto& fits) {
+    const nlohmann::json found = json.is_object() ? json.value(key, nlohmann::json()) : nullptr;
+    if (!fits(found))
+      fail(ExitCode::kUsage, "data", {.file = source, .key = key}, "{}; needed: {}",
+           found.is_null() ? "is missing" : "is " + shown(found.dump()), needed);
+    return found;
   };
-  if (!json.is_object()) wrong("vocab", "an object with this key");
   const auto number = [&](const char* key, std::int64_t least, std::int64_t most,
                           const char* needed) {
-    const nlohmann::json value = json.value(key, nlohmann::json());
-    if (!value.is_number_unsigned() || value < least || value > most) wrong(key, needed);
-    return value.get<std::int64_t>();
-  };
-  const auto name = [&](const char* key, const char* needed) {
-    const nlohmann::json value = json.value(key, nlohmann::json());
-    if (!value.is_string()) wrong(key, needed);
-    return value.get<std::string>();
+    const auto fits = [&](const nlohmann::json& found) {
+      return found.is_number_unsigned() && found >= least && found <= most;
+    };
+    return value(key, needed, fits).template get<std::int64_t>();
   };
   constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  TokenMeta meta;
   meta.vocab = number("vocab", 1, std::int64_t{1} << 31, "how many tokens there are");
   meta.train_tokens = number("train_tokens", 0, kMost, "how many tokens train.bin has");
   meta.val_tokens = number("val_tokens", 0, kMost, "how many tokens val.bin has");
-  const std::string dtype = name("dtype", "uint16 or uint32");
-  if (dtype != "uint16" && dtype != "uint32") wrong("dtype", "uint16 or uint32");
-  meta.width = dtype == "uint16" ? 2 : 4;
-  meta.tokenizer = name("tokenizer", "bytes, or the name of a file beside this one");
-  if (meta.tokenizer.empty() || meta.tokenizer.find('/') != std::string::npos)
-    wrong("tokenizer", "bytes, or the name of a file beside this one");
-  const nlohmann::json checksums = json.value("checksums", nlohmann::json());
-  if (!checksums.is_object()) wrong("checksums", "an object with a text for each file");
-  for (const auto& [file, checksum] : checksums.items()) {
-    if (!checksum.is_string()) wrong("checksums", "an object with a text for each file");
-    meta.checksums[file] = checksum.get<std::string>();
-  }
+  const auto is_type = [](const auto& found) { return found == "uint16" || found == "uint32"; };
+  meta.width = value("dtype", "uint16 or uint32", is_type) == "uint16" ? 2 : 4;
+  const auto is_name = [](const auto& found) {
+    return found.is_string() && found != "" &&
+           found.template get<std::string>().find('/') == std::string::npos;
+  };
+  meta.tokenizer = value("tokenizer", "bytes, or the name of a file beside this one", is_name)
+                       .get<std::string>();
+  const auto are_texts = [](const auto& found) {
+    return found.is_object() &&
+           std::all_of(found.begin(), found.end(), [](const auto& one) { return one.is_string(); });
+  };
+  meta.checksums = value("checksums", "an object with a text for each file", are_texts)
+                       .get<std::map<std::string, std::string>>();
   return meta;
 }
 
@@ -243,46 +242,29 @@ void refuse_token(const std::string& path, std::int64_t place, std::uint32_t tok
        token, whose, vocab - 1);
 }
 
-std::vector<std::string> token_files(const std::string& path) {
-  std::error_code error;
-  const bool folder = std::filesystem::is_directory(path, error);
-  if (!folder && file_exists(path)) return {path};
-  std::vector<std::string> files;
-  for (const char* name : {"/train.bin", "/val.bin"}) {
-    if (folder && file_exists(path + name)) files.push_back(path + name);
-  }
-  if (folder && file_exists(path + "/train.bin")) return files;
-  ::glob_t found{};
-  // A folder's own name may have what patterns are made of
-  std::string pattern;
-  for (const char c : path) {
-    if (folder && std::string_view("*?[\\").find(c) != std::string_view::npos) pattern += '\\';
-    pattern += c;
-  }
-  ::glob((pattern + (folder ? "/*.bin" : "")).c_str(), 0, nullptr, &found);
-  files.clear();
-  for (std::size_t i = 0; i < found.gl_pathc; ++i) {
-    if (file_exists(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
-  }
-  ::globfree(&found);
-  std::sort(files.begin(), files.end());
-  return files;
+std::vector<std::string> token_files(const std::vector<std::string>& paths) {
+  const auto is_token_file = [](const std::filesystem::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    std::error_code error;
+    if (name.starts_with(".") || !name.ends_with(".bin") || entry.is_directory(error)) return false;
+    return name == "train.bin" || name == "val.bin" ||
+           !file_exists(entry.path().parent_path() / "train.bin");
+  };
+  return files_of(paths, is_token_file, "it has no train.bin, nor other files of tokens (*.bin)");
 }
 
 bool is_named_for_tests(const std::string& path) {
-  const std::string name = std::filesystem::path(path).stem().string();
-  constexpr std::array kWords = {"val", "valid", "validation", "eval", "test"};
-  std::string word;
-  for (std::size_t i = 0; i <= name.size(); ++i) {
-    const char c = i < name.size() ? static_cast<char>(name[i] | 0x20) : '\0';
-    if (c >= 'a' && c <= 'z') {
-      word += c;
-      continue;
-    }
-    if (std::find(kWords.begin(), kWords.end(), word) != kWords.end()) return true;
-    word.clear();
+  static const std::regex word("(^|[^a-z])(val|valid|validation|eval|test)([^a-z]|$)",
+                               std::regex::icase);
+  return std::regex_search(std::filesystem::path(path).stem().string(), word);
+}
+
+void append_tokens(std::span<const std::int32_t> tokens, int width,
+                   std::vector<std::uint8_t>& bytes) {
+  for (const std::int32_t token : tokens) {
+    for (int byte = 0; byte < width; ++byte)
+      bytes.push_back(static_cast<std::uint8_t>(token >> 8 * byte));
   }
-  return false;
 }
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,11 +59,14 @@ class TokenFile {
 [[noreturn]] void refuse_token(const std::string& path, std::int64_t place, std::uint32_t token,
                                std::int64_t vocab, std::string_view whose);
 
-/// The files that a folder, a file or a pattern (train_*.bin) stands for, by name: of a folder its
-/// train.bin and val.bin, or all *.bin where there is no train.bin. Empty: there are none.
-std::vector<std::string> token_files(const std::string& path);
+/// The files that paths stand for, see files_of(): of a folder its train.bin and val.bin, or all
+/// *.bin where there is no train.bin.
+std::vector<std::string> token_files(const std::vector<std::string>& paths);
 /// Whether a file's name says that it is for tests: val, valid, validation, eval or test is a word
 /// of it.
 bool is_named_for_tests(const std::string& path);
+/// Adds tokens as numbers of `width` bytes.
+void append_tokens(std::span<const std::int32_t> tokens, int width,
+                   std::vector<std::uint8_t>& bytes);
 
 }  // namespace starling
