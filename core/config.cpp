@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -77,6 +78,9 @@ double placeholder(const Range& range) {
     if (range.contains(value)) return value;
   }
   return range.min + (range.max - range.min) / 2;
+}
+std::int64_t integer_placeholder(const Range& range) {
+  return static_cast<std::int64_t>(std::ceil(placeholder(range)));
 }
 
 }  // namespace
@@ -206,31 +210,74 @@ struct ConfigSection::Node {
     if (!number || !range.contains(static_cast<double>(*number))) no_number(key, expected, value);
     return *number;
   }
-  /// A list, whose bad values are named by the list.
+  /// Declares a key and gives its value, as `read` makes it of what the user gave; else the
+  /// fallback. A key without one is required, and where there is no input it is the placeholder.
   template <class T, class Read>
-  std::vector<T> read_list(const std::string& key, const json& value, const std::string& expected,
-                           const Read& read) const {
-    if (!value.is_array()) wrong(key, expected, value);
-    std::vector<T> result;
-    for (const json& item : value) {
-      const std::optional<T> number = read(item);
-      if (!number) {
-        error(key, "expected {}, found {} as item {} of {}", expected, found_text(item),
-              result.size() + 1, value.size());
-      }
-      result.push_back(*number);
-    }
+  T take(const std::string& key, const char* type, const std::optional<T>& fallback,
+         const std::string& allowed, const std::string& expected, const std::string& doc,
+         const Read& read, const std::function<T()>& placeholder = {}) {
+    Entry& entry = declare(key, type, fallback ? json(*fallback).dump() : "required", allowed, doc);
+    const json* value = find(key);
+    if (!value && !fallback && !describing) missing(key, expected);
+    T result = value ? read(*value) : fallback ? *fallback : placeholder();
+    entry.value = result;
     return result;
   }
-  std::vector<std::int64_t> read_pair(const std::string& key, const json& value, const Range& range,
-                                      const std::string& expected) const {
-    if (!value.is_array()) {
-      const std::int64_t number = read_integer(key, value, range, expected);
-      return {number, number};
-    }
-    if (value.size() != 2) wrong(key, expected, value);
-    return {read_integer(key, value[0], range, expected),
-            read_integer(key, value[1], range, expected)};
+  double take_number(const std::string& key, std::optional<double> fallback, const Range& range,
+                     const std::string& doc) {
+    const std::string expected = with_range("a number", range);
+    return take<double>(
+        key, "number", fallback, range.text(), expected, doc,
+        [&](const json& value) { return read_number(key, value, range, expected); },
+        [&] { return placeholder(range); });
+  }
+  std::int64_t take_integer(const std::string& key, std::optional<std::int64_t> fallback,
+                            const Range& range, const std::string& doc) {
+    const std::string expected = with_range("an integer", range);
+    return take<std::int64_t>(
+        key, "integer", fallback, range.text(), expected, doc,
+        [&](const json& value) { return read_integer(key, value, range, expected); },
+        [&] { return integer_placeholder(range); });
+  }
+  /// A list, whose bad values are named by the list: those of which `read` makes nothing.
+  template <class T, class Read>
+  std::vector<T> take_list(const std::string& key, const char* type, const std::vector<T>& fallback,
+                           const std::string& allowed, const std::string& expected,
+                           const std::string& doc, const Read& read) {
+    return take<std::vector<T>>(key, type, fallback, allowed, expected, doc, [&](const json& list) {
+      if (!list.is_array()) wrong(key, expected, list);
+      std::vector<T> result;
+      for (const json& item : list) {
+        const std::optional<T> value = read(item);
+        if (!value) {
+          error(key, "expected {}, found {} as item {} of {}", expected, found_text(item),
+                result.size() + 1, list.size());
+        }
+        result.push_back(*value);
+      }
+      return result;
+    });
+  }
+  /// Two integers, or one that stands for both; as short as that is said.
+  std::vector<std::int64_t> take_pair(const std::string& key,
+                                      const std::optional<std::vector<std::int64_t>>& fallback,
+                                      const Range& range, const std::string& doc) {
+    const std::string expected = with_range("an integer or a list of two, each", range);
+    const auto read = [&](const json& value) {
+      if (value.is_array() && value.size() != 2) wrong(key, expected, value);
+      std::vector<std::int64_t> numbers;
+      for (int i = 0; i < 2; ++i)
+        numbers.push_back(read_integer(key, value.is_array() ? value[i] : value, range, expected));
+      return numbers;
+    };
+    auto result = take<std::vector<std::int64_t>>(
+        key, "integer or list of two", fallback, range.text(), expected, doc, read,
+        [&] { return std::vector<std::int64_t>(2, integer_placeholder(range)); });
+    Entry& own = *entry(key);
+    if (fallback && fallback->front() == fallback->back())
+      own.key.default_text = json(fallback->front()).dump();
+    if (!fallback && describing) own.value = result.front();
+    return result;
   }
 };
 
@@ -253,69 +300,34 @@ bool ConfigSection::describing() const { return node_->describing; }
 
 double ConfigSection::number(const std::string& key, double fallback, Range range,
                              const std::string& doc) {
-  auto& entry = node_->declare(key, "number", json(fallback).dump(), range.text(), doc);
-  const json* value = node_->find(key);
-  const double result =
-      value ? node_->read_number(key, *value, range, with_range("a number", range)) : fallback;
-  entry.value = result;
-  return result;
+  return node_->take_number(key, fallback, range, doc);
 }
-
 double ConfigSection::required_number(const std::string& key, Range range, const std::string& doc) {
-  auto& entry = node_->declare(key, "number", "required", range.text(), doc);
-  const json* value = node_->find(key);
-  if (!value && describing()) {
-    entry.value = placeholder(range);
-    return entry.value.get<double>();
-  }
-  if (!value) node_->missing(key, with_range("a number", range));
-  const double result = node_->read_number(key, *value, range, with_range("a number", range));
-  entry.value = result;
-  return result;
+  return node_->take_number(key, {}, range, doc);
 }
 
 std::int64_t ConfigSection::integer(const std::string& key, std::int64_t fallback, Range range,
                                     const std::string& doc) {
-  auto& entry = node_->declare(key, "integer", json(fallback).dump(), range.text(), doc);
-  const json* value = node_->find(key);
-  const std::int64_t result =
-      value ? node_->read_integer(key, *value, range, with_range("an integer", range)) : fallback;
-  entry.value = result;
-  return result;
+  return node_->take_integer(key, fallback, range, doc);
 }
-
 std::int64_t ConfigSection::required_integer(const std::string& key, Range range,
                                              const std::string& doc) {
-  auto& entry = node_->declare(key, "integer", "required", range.text(), doc);
-  const json* value = node_->find(key);
-  if (!value && describing()) {
-    entry.value = static_cast<std::int64_t>(std::ceil(placeholder(range)));
-    return entry.value.get<std::int64_t>();
-  }
-  if (!value) node_->missing(key, with_range("an integer", range));
-  const std::int64_t result =
-      node_->read_integer(key, *value, range, with_range("an integer", range));
-  entry.value = result;
-  return result;
+  return node_->take_integer(key, {}, range, doc);
 }
 
 bool ConfigSection::boolean(const std::string& key, bool fallback, const std::string& doc) {
-  auto& entry = node_->declare(key, "boolean", fallback ? "true" : "false", {}, doc);
-  const json* value = node_->find(key);
-  if (value && !value->is_boolean()) node_->wrong(key, "true or false", *value);
-  const bool result = value ? value->get<bool>() : fallback;
-  entry.value = result;
-  return result;
+  return node_->take<bool>(key, "boolean", fallback, {}, {}, doc, [&](const json& value) {
+    if (!value.is_boolean()) node_->wrong(key, "true or false", value);
+    return value.get<bool>();
+  });
 }
 
 std::string ConfigSection::text(const std::string& key, const std::string& fallback,
                                 const std::string& doc) {
-  auto& entry = node_->declare(key, "text", json(fallback).dump(), {}, doc);
-  const json* value = node_->find(key);
-  if (value && !value->is_string()) node_->no_text(key, "a string", *value);
-  const std::string result = value ? value->get<std::string>() : fallback;
-  entry.value = result;
-  return result;
+  return node_->take<std::string>(key, "text", fallback, {}, {}, doc, [&](const json& value) {
+    if (!value.is_string()) node_->no_text(key, "a string", value);
+    return value.get<std::string>();
+  });
 }
 
 std::string ConfigSection::required_text(const std::string& key, const std::string& doc) {
@@ -334,72 +346,49 @@ std::string ConfigSection::required_text(const std::string& key, const std::stri
 
 std::string ConfigSection::choice(const std::string& key, const std::string& fallback,
                                   const std::vector<std::string>& options, const std::string& doc) {
-  auto& entry = node_->declare(key, "text", json(fallback).dump(), joined(options, ", "), doc);
-  const json* value = node_->find(key);
-  std::string result = fallback;
-  if (value) {
-    if (!value->is_string()) node_->wrong(key, "one of " + joined(options, ", "), *value);
-    result = value->get<std::string>();
+  const std::string all = joined(options, ", ");
+  return node_->take<std::string>(key, "text", fallback, all, {}, doc, [&](const json& value) {
+    if (!value.is_string()) node_->wrong(key, "one of " + all, value);
+    auto result = value.get<std::string>();
     if (std::find(options.begin(), options.end(), result) == options.end()) {
       node_->error(key, "unknown value '{}'{}; allowed: {}", shown(result, 60),
-                   suggestion(result, options), joined(options, ", "));
+                   suggestion(result, options), all);
     }
-  }
-  entry.value = result;
-  return result;
+    return result;
+  });
 }
 
 std::vector<double> ConfigSection::numbers(const std::string& key,
                                            const std::vector<double>& fallback, Range range,
                                            const std::string& doc) {
-  auto& entry = node_->declare(key, "list of numbers", json(fallback).dump(), range.text(), doc);
-  const json* value = node_->find(key);
-  std::vector<double> result = fallback;
-  if (value) {
-    result =
-        node_->read_list<double>(key, *value, with_range("a list of numbers", range),
-                                 [&](const json& item) -> std::optional<double> {
-                                   if (!item.is_number() || !range.contains(item.get<double>()))
-                                     return std::nullopt;
-                                   return item.get<double>();
-                                 });
-  }
-  entry.value = result;
-  return result;
+  return node_->take_list<double>(key, "list of numbers", fallback, range.text(),
+                                  with_range("a list of numbers", range), doc,
+                                  [&](const json& item) -> std::optional<double> {
+                                    if (!item.is_number() || !range.contains(item.get<double>()))
+                                      return std::nullopt;
+                                    return item.get<double>();
+                                  });
 }
 
 std::vector<std::int64_t> ConfigSection::integers(const std::string& key,
                                                   const std::vector<std::int64_t>& fallback,
                                                   Range range, const std::string& doc) {
-  auto& entry = node_->declare(key, "list of integers", json(fallback).dump(), range.text(), doc);
-  const json* value = node_->find(key);
-  std::vector<std::int64_t> result = fallback;
-  if (value) {
-    result = node_->read_list<std::int64_t>(
-        key, *value, with_range("a list of integers", range), [&](const json& item) {
-          const auto number = as_integer(item);
-          return number && range.contains(static_cast<double>(*number)) ? number : std::nullopt;
-        });
-  }
-  entry.value = result;
-  return result;
+  return node_->take_list<std::int64_t>(
+      key, "list of integers", fallback, range.text(), with_range("a list of integers", range), doc,
+      [&](const json& item) {
+        const auto number = as_integer(item);
+        return number && range.contains(static_cast<double>(*number)) ? number : std::nullopt;
+      });
 }
 
 std::vector<std::string> ConfigSection::texts(const std::string& key,
                                               const std::vector<std::string>& fallback,
                                               const std::string& doc) {
-  auto& entry = node_->declare(key, "list of texts", json(fallback).dump(), {}, doc);
-  const json* value = node_->find(key);
-  std::vector<std::string> result = fallback;
-  if (value) {
-    result = node_->read_list<std::string>(key, *value, "a list of strings",
-                                           [](const json& item) -> std::optional<std::string> {
-                                             if (!item.is_string()) return std::nullopt;
-                                             return item.get<std::string>();
-                                           });
-  }
-  entry.value = result;
-  return result;
+  return node_->take_list<std::string>(key, "list of texts", fallback, {}, "a list of strings", doc,
+                                       [](const json& item) -> std::optional<std::string> {
+                                         if (!item.is_string()) return std::nullopt;
+                                         return item.get<std::string>();
+                                       });
 }
 
 std::vector<std::int64_t> ConfigSection::pair(const std::string& key,
@@ -408,30 +397,11 @@ std::vector<std::int64_t> ConfigSection::pair(const std::string& key,
   if (fallback.size() == 1) fallback.push_back(fallback.front());
   require(fallback.size() == 2, "config", "the default of {} has {} values, a pair has two",
           path(key), fallback.size());
-  const std::string shortest =
-      fallback[0] == fallback[1] ? json(fallback[0]).dump() : json(fallback).dump();
-  auto& entry = node_->declare(key, "integer or list of two", shortest, range.text(), doc);
-  const json* value = node_->find(key);
-  if (value)
-    fallback = node_->read_pair(key, *value, range,
-                                with_range("an integer or a list of two, each", range));
-  entry.value = fallback;
-  return fallback;
+  return node_->take_pair(key, fallback, range, doc);
 }
-
 std::vector<std::int64_t> ConfigSection::required_pair(const std::string& key, Range range,
                                                        const std::string& doc) {
-  auto& entry = node_->declare(key, "integer or list of two", "required", range.text(), doc);
-  const std::string expected = with_range("an integer or a list of two, each", range);
-  const json* value = node_->find(key);
-  if (!value && describing()) {
-    entry.value = static_cast<std::int64_t>(std::ceil(placeholder(range)));
-    return std::vector<std::int64_t>(2, entry.value.get<std::int64_t>());
-  }
-  if (!value) node_->missing(key, expected);
-  std::vector<std::int64_t> result = node_->read_pair(key, *value, range, expected);
-  entry.value = result;
-  return result;
+  return node_->take_pair(key, {}, range, doc);
 }
 
 double ConfigSection::number_or_word(const std::string& key, double fallback, Range range,

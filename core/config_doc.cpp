@@ -11,34 +11,20 @@ namespace starling {
 
 namespace {
 
-std::string cell(std::string_view text) {
+/// A text for a table, whose own separator is escaped; `also`: characters that become blanks,
+/// `less` what stands for '<'.
+std::string cell(std::string_view text, const char* also = "\n\r", const char* less = "&lt;") {
   std::string result;
   for (const char c : text) {
-    if (c == '|') {
-      result += "\\|";
-    } else if (c == '\n' || c == '\r') {
-      result += ' ';
-    } else if (c == '<') {
-      result += "&lt;";
-    } else {
-      result += c;
-    }
+    const bool blank = std::string_view(also).find(c) != std::string_view::npos;
+    result += c == '|' ? "\\|" : c == '<' ? less : std::string(1, blank ? ' ' : c);
   }
   return result;
 }
 
-/// A text as code; inside it only the table's own separator needs care.
+/// A text as code.
 std::string code(std::string_view text) {
-  if (text.empty()) return {};
-  std::string result = "`";
-  for (const char c : text) {
-    if (c == '|') {
-      result += "\\|";
-    } else {
-      result += c == '\n' || c == '\r' || c == '`' ? ' ' : c;
-    }
-  }
-  return result + "`";
+  return text.empty() ? "" : "`" + cell(text, "\n\r`", "<") + "`";
 }
 
 /// The value with a blank after each separator, in lines of at most 100 columns that begin with
