@@ -1,15 +1,12 @@
 #include "core/csv.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "core/error.h"
@@ -19,30 +16,6 @@
 
 namespace starling {
 namespace {
-
-std::string whole_file(const std::string& path, const std::string& key) {
-  const RegularFile file(path);
-  if (!file.fault().empty())
-    fail(ExitCode::kUsage, "data", {.key = key}, "cannot open {}: {}", path, file.fault());
-  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t got = ::read(file.descriptor(), text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      fail(ExitCode::kUsage, "data", "cannot read {}: {}", path,
-           got < 0 ? std::strerror(errno) : "it was shortened meanwhile");
-    done += static_cast<std::size_t>(got);
-  }
-  return text;
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
 
 /// Whether all of a text is a finite number.
 bool read_number(std::string_view text, double& value) {
@@ -99,30 +72,15 @@ bool is_unnamed(std::string_view column) {
   constexpr std::string_view kPandas = "Unnamed: ";
   return column.empty() ||
          (column.starts_with(kPandas) && column.size() > kPandas.size() &&
-          column.find_first_not_of("0123456789", kPandas.size()) == std::string_view::npos);
+          column.find_first_not_of("0123456789.", kPandas.size()) == std::string_view::npos);
 }
 
-CsvFile CsvFile::read_stream(const std::string& path) {
-  const int opened = path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::string text;
-  ssize_t got = opened < 0 ? -1 : 1;
-  for (char piece[1 << 16]; got != 0;) {
-    if (opened >= 0) got = ::read(opened, piece, sizeof piece);
-    if (got < 0 && opened >= 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int fault = errno;
-      if (opened >= 0) ::close(opened);
-      fail(ExitCode::kUsage, "data", "cannot {} {}: {}", opened < 0 ? "open" : "read", path,
-           std::strerror(fault));
-    }
-    text.append(piece, static_cast<std::size_t>(got));
-  }
-  ::close(opened);
-  return {path, std::move(text)};
-}
-
-CsvFile CsvFile::read(const std::string& path, const std::string& key) {
-  return {path, whole_file(path, key)};
+CsvFile CsvFile::read(const std::string& path, const std::string& key, bool stream) {
+  FileText file =
+      stream && path == "-" ? read_rest(STDIN_FILENO) : read_file(path, UINT64_MAX, stream);
+  if (!file.fault.empty())
+    fail(ExitCode::kUsage, "data", {.key = key}, "cannot open {}: {}", path, file.fault);
+  return {path, std::move(file.text)};
 }
 
 CsvFile::CsvFile(std::string name, std::string text)

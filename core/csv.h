@@ -23,7 +23,8 @@ std::string_view trimmed(std::string_view text);
 CsvValue csv_value(std::string_view cell);
 /// Whether a text that is no number may have been meant as one, or as a date: 1,234 and 0x1p3, inf
 bool begins_as_number(std::string_view text);
-/// Whether a column's name is none: empty, or what pandas puts there ("Unnamed: 0")
+/// Whether a column's name is none: empty, or what pandas puts there ("Unnamed: 0", of a
+/// table that was saved twice "Unnamed: 0.1")
 bool is_unnamed(std::string_view column);
 
 /// A table of texts whose first row has the columns' names, read row by row: RFC 4180, with LF or
@@ -33,9 +34,8 @@ bool is_unnamed(std::string_view column);
 class CsvFile {
  public:
   /// Reads the file whole; it must be UTF-8. `key`: of the config, if it has named the path.
-  static CsvFile read(const std::string& path, const std::string& key = {});
-  /// The same of a file that may be a pipe, too; `-` is standard input.
-  static CsvFile read_stream(const std::string& path);
+  /// `stream`: it may be a pipe, too; `-` is standard input.
+  static CsvFile read(const std::string& path, const std::string& key = {}, bool stream = false);
   /// The same of a text, which errors call `name`.
   CsvFile(std::string name, std::string text);
 

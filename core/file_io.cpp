@@ -12,6 +12,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <random>
 #include <set>
@@ -20,7 +21,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/near_path.h"
+#include "core/registry.h"
 #include "core/safetensors.h"
 #include "core/text.h"
 
@@ -103,7 +104,38 @@ void note_unfinished(const std::string& name, bool there) {
 constexpr std::size_t kPage = 4096;       // what disks, and memory for them, are aligned to
 constexpr std::size_t kBuffer = 1 << 20;  // written at once
 
+/// The first part of a path that is not there, and the nearest name of those beside it.
+std::pair<std::string, std::string> find_missing(const std::string& path) {
+  constexpr std::size_t kMostNames = 10'000;  // a folder of data may have millions
+  std::filesystem::path there;
+  for (const std::filesystem::path& part : std::filesystem::path(path)) {
+    const std::filesystem::path next = there / part;
+    std::error_code error;
+    if (part.empty() || std::filesystem::exists(next, error) || error.value() != 0) {
+      there = next;
+      continue;
+    }
+    std::vector<std::string> names;
+    for (auto it = std::filesystem::directory_iterator(
+             there.empty() ? std::filesystem::path(".") : there, error);
+         !error && it != std::filesystem::directory_iterator() && names.size() < kMostNames;
+         it.increment(error))
+      names.push_back(it->path().filename().string());
+    // A link to nothing, or a file that has come since
+    if (std::find(names.begin(), names.end(), part.string()) != names.end()) return {};
+    return {next.string(), suggestion(part.string(), names)};
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string what_is_missing(const std::string& path) {
+  const auto [missing, near] = find_missing(path);
+  return missing.empty() ? "" : "there is no " + shown(missing, 400) + near;
+}
+
+std::string near_name(const std::string& path) { return find_missing(path).second; }
 
 RegularFile::RegularFile(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
@@ -114,6 +146,7 @@ RegularFile::RegularFile(const std::string& path) {
   // another may lie there by then.
   struct stat status {};
   bool found = ::stat(path.c_str(), &status) == 0;
+  if (found) kind_ = status.st_mode;
   if (found && S_ISREG(status.st_mode)) {
     descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     found = descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0;
@@ -135,20 +168,43 @@ RegularFile::~RegularFile() {
 
 int RegularFile::release() { return std::exchange(descriptor_, -1); }
 
+FileText read_file(const std::string& path, std::uint64_t most, bool stream) {
+  RegularFile file(path);
+  int descriptor = file.release();
+  if (descriptor < 0 && stream && file.kind() != 0 && !S_ISDIR(file.kind()))
+    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return {{}, file.fault()};
+  FileText result = read_rest(descriptor, most);
+  ::close(descriptor);
+  return result;
+}
+
+FileText read_rest(int descriptor, std::uint64_t most) {
+  FileText file;
+  std::vector<char> part(kBuffer);
+  for (;;) {
+    const ssize_t got = ::read(descriptor, part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got == 0) return file;
+    if (got < 0) return {{}, std::generic_category().message(errno)};
+    file.text.append(part.data(), static_cast<std::size_t>(got));
+    if (file.text.size() > most) return {{}, fmt::format("it is larger than {} MiB", most >> 20)};
+  }
+}
+
 std::unique_ptr<AtomicFile> open_output(std::string_view option, const std::string& path,
                                         const OutputKind& kind) {
   const RegularFile there(path);
-  struct stat status {};
-  const bool unread =
-      !there.fault().empty() && ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  const bool unread = !there.fault().empty() && S_ISREG(there.kind());
   const auto begins = [&](std::string_view with) {
     std::string begin(with.size(), '\0');
     return ::pread(there.descriptor(), begin.data(), begin.size(), 0) ==
                static_cast<ssize_t>(begin.size()) &&
            begin == with;
   };
+  const bool own = own_descriptor(followed(path)) >= 0;  // written behind what it has already
   if (unread ||
-      (there.bytes() > 0 && std::none_of(kind.begins.begin(), kind.begins.end(), begins))) {
+      (!own && there.bytes() > 0 && std::none_of(kind.begins.begin(), kind.begins.end(), begins))) {
     fail(ExitCode::kUsage, "arguments",
          "{} {}: the file is there already and holds no {}; name another one, or remove it", option,
          shown(path, 200), kind.what);

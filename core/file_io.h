@@ -10,6 +10,12 @@
 
 namespace starling {
 
+/// "there is no runs/frist; did you mean 'first'?": the first folder or file of a path that is not
+/// there, with the nearest name of those beside it. Empty where all are there.
+std::string what_is_missing(const std::string& path);
+/// Its end alone, "; did you mean 'first'?"; empty where none is near.
+std::string near_name(const std::string& path);
+
 /// A regular file, open for reading. Opening never waits: a pipe without a writer, a device without
 /// an end, a socket and a folder are not opened. Who opens it says so in its own words.
 class RegularFile {
@@ -24,14 +30,27 @@ class RegularFile {
   const std::string& fault() const { return fault_; }
   int descriptor() const { return descriptor_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// As stat() has it (st_mode); 0: there is nothing, or it cannot be looked at.
+  unsigned kind() const { return kind_; }
   /// The descriptor, for its new owner to close.
   int release();
 
  private:
   int descriptor_ = -1;
+  unsigned kind_ = 0;
   std::uint64_t bytes_ = 0;  ///< when it was opened
   std::string fault_;
 };
+
+/// All bytes of a file, or why there are none.
+struct FileText {
+  std::string text, fault;
+};
+/// Reads a file of at most `most` bytes. `stream`: one that is no regular file, such as a pipe, is
+/// read to its end.
+FileText read_file(const std::string& path, std::uint64_t most = UINT64_MAX, bool stream = false);
+/// The same of what is left to be read from a descriptor.
+FileText read_rest(int descriptor, std::uint64_t most = UINT64_MAX);
 
 /// A file that is wholly there or not at all: written under a temporary name beside it that nobody
 /// has, synced and renamed by commit(), with the permissions of the file that it replaces. Without

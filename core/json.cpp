@@ -1,18 +1,12 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/config.h"
 #include "core/error.h"
-#include "core/near_path.h"
+#include "core/file_io.h"
 #include "core/text.h"
 
 namespace starling {
@@ -203,35 +197,10 @@ json parse_json(std::string_view text, const std::string& source) {
 }
 
 json read_json_file(const std::string& path) {
-  const auto refuse = [&path](std::string_view reason) {
-    fail(ExitCode::kUsage, "config", {.file = shown(path, 200)}, "cannot be read: {}", reason);
-  };
-  struct Descriptor {
-    int fd;
-    ~Descriptor() {
-      if (fd >= 0) ::close(fd);
-    }
-  };
-  if (path.find('\0') != std::string::npos) refuse("the name holds a zero byte");
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) {
-    const std::string reason = std::strerror(errno);
-    refuse(reason + near_name(path));
-  }
-  struct stat status {};
-  if (::fstat(file.fd, &status) != 0) refuse(std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) refuse("it is a folder");
-  std::string text;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t count = ::read(file.fd, buffer, sizeof buffer);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(std::strerror(errno));
-    if (count == 0) break;
-    text.append(buffer, static_cast<std::size_t>(count));
-    if (text.size() > kMaxFileBytes) refuse("it is larger than 16 MiB, no config is");
-  }
-  return parse_json(text, path);
+  const FileText file = read_file(path, kMaxFileBytes, true);
+  if (!file.fault.empty())
+    fail(ExitCode::kUsage, "config", {.file = shown(path, 200)}, "cannot be read: {}", file.fault);
+  return parse_json(file.text, path);
 }
 
 }  // namespace starling

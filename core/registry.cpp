@@ -1,19 +1,14 @@
 #include "core/registry.h"
 
 #include <fmt/format.h>
+
 #include <algorithm>
+
+#include "core/text.h"
 
 namespace starling {
 
 namespace {
-
-std::string lower_case(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
 
 /// Damerau-Levenshtein distance in its common form (optimal string alignment): insertions,
 /// deletions, substitutions and exchanges of neighbours cost 1 each.

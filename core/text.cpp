@@ -3,38 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
+#include <cstring>
 #include <initializer_list>
 #include <map>
 
 namespace starling {
 
 namespace {
-
-/// Bytes of the UTF-8 character at the start of `text`, 0 if there is none (stray, overlong, a
-/// surrogate, past U+10FFFF).
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return follows(1) ? 2 : 0;
-  if (lead >= 0xe0 && lead <= 0xef) {
-    if (!follows(1) || !follows(2)) return 0;
-    if (lead == 0xe0 && byte(1) < 0xa0) return 0;
-    if (lead == 0xed && byte(1) > 0x9f) return 0;
-    return 3;
-  }
-  if (lead >= 0xf0 && lead <= 0xf4) {
-    if (!follows(1) || !follows(2) || !follows(3)) return 0;
-    if (lead == 0xf0 && byte(1) < 0x90) return 0;
-    if (lead == 0xf4 && byte(1) > 0x8f) return 0;
-    return 4;
-  }
-  return 0;
-}
 
 std::string escaped(std::string_view text, std::size_t limit, bool keep_bytes) {
   std::string result;
@@ -82,12 +57,9 @@ struct Looks {
   explicit Looks(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {
       const std::size_t length = std::max<std::size_t>(utf8_length(text.substr(i)), 1);
-      auto c = static_cast<char32_t>(static_cast<unsigned char>(text[i]) &
-                                     (length == 1 ? 0xffu : 0x7fu >> length));
-      for (std::size_t k = 1; k < length; ++k)
-        c = c << 6 | (static_cast<unsigned char>(text[i + k]) & 0x3fu);
+      add(length > 1 ? decode_utf8(text.data() + i).code
+                     : static_cast<char32_t>(static_cast<unsigned char>(text[i])));
       i += length;
-      add(c);
     }
     while (!letters.empty() && letters.back() == U" ") {
       letters.pop_back();
@@ -198,13 +170,78 @@ std::string told_apart(std::string_view name) {
   return fmt::format("{} ({})", quoted, bytes);
 }
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
+std::size_t utf8_length(std::string_view text, std::size_t* part) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  std::size_t unused = 0, &good = part ? *part : unused;
+  good = 1;
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t count = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  // overlong forms, surrogates, and what is above U+10FFFF
+  const unsigned low = first == 0xe0   ? 0xa0u
+                       : first == 0xf0 ? 0x90u
+                                       : 0x80u,
+                 high = first == 0xed   ? 0x9fu
+                        : first == 0xf4 ? 0x8fu
+                                        : 0xbfu;
+  if (byte(1) < low || byte(1) > high) return 0;
+  for (good = 2; good < count; ++good) {
+    if ((byte(good) & 0xc0u) != 0x80u) return 0;
   }
-  return true;
+  return count;
+}
+
+void append_utf8(std::string& text, std::uint32_t code) {
+  const auto put = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
+  const auto more = [&](int shift) { put(0x80 | ((code >> shift) & 0x3f)); };
+  if (code < 0x80) return put(code);
+  if (code < 0x800) return put(0xc0 | code >> 6), more(0);
+  if (code < 0x10000) return put(0xe0 | code >> 12), more(6), more(0);
+  put(0xf0 | code >> 18), more(12), more(6), more(0);
+}
+
+std::size_t valid_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    std::uint64_t eight = 0;
+    if (at + sizeof eight <= text.size()) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080u) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t bytes = utf8_length(text.substr(at));
+    if (bytes == 0) return at;
+    at += bytes;
+  }
+  return text.size();
+}
+
+bool is_utf8(std::string_view text) { return valid_utf8(text) == text.size(); }
+
+std::string repaired_utf8(std::string_view text) {
+  std::string result;
+  for (;;) {
+    const std::size_t valid = valid_utf8(text);
+    result += text.substr(0, valid);
+    text.remove_prefix(valid);
+    if (text.empty()) return result;
+    std::size_t part = 0;
+    utf8_length(text, &part);
+    result += "\xEF\xBF\xBD";
+    text.remove_prefix(part);
+  }
+}
+
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
 }
 
 std::string counted(std::int64_t count, std::string_view thing) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,8 +40,35 @@ std::optional<std::pair<std::string, std::string>> lookalikes(
 /// "1 rank", "2 ranks", "1 batch", "2 batches".
 std::string counted(std::int64_t count, std::string_view thing);
 
-/// Whether all of it is UTF-8.
-bool is_utf8(std::string_view text);
+/// Bytes of the UTF-8 character at the start of a text; 0: there is none (stray, overlong, a
+/// surrogate, past U+10FFFF), then `part` of its bytes could begin one, at least 1.
+std::size_t utf8_length(std::string_view text, std::size_t* part = nullptr);
+/// A code point of valid UTF-8 and its bytes.
+struct Decoded {
+  std::uint32_t code;
+  std::uint32_t bytes;
+};
+inline Decoded decode_utf8(const char* at) {
+  const auto byte = [&](int i) {
+    return static_cast<std::uint32_t>(static_cast<unsigned char>(at[i]));
+  };
+  const std::uint32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xe0) return {(first & 0x1f) << 6 | (byte(1) & 0x3f), 2};
+  if (first < 0xf0) return {(first & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f), 3};
+  return {(first & 0x07) << 18 | (byte(1) & 0x3f) << 12 | (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f),
+          4};
+}
+void append_utf8(std::string& text, std::uint32_t code);
+/// How many bytes of a text are valid UTF-8 from its start on.
+std::size_t valid_utf8(std::string_view text);
+bool is_utf8(std::string_view text);  ///< all of it
+/// The text with U+FFFD in place of what is no UTF-8, one for each maximal part of a character
+/// (Unicode Standard, 3.9; Python's errors="replace").
+std::string repaired_utf8(std::string_view text);
+
+/// ASCII's capitals in small letters.
+std::string lower_case(std::string_view text);
 
 /// Breaks lines at spaces so that none is wider than `width` characters, but for words that are:
 /// what follows a break is set in by two, or stands under the second column of a line that has two,

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <functional>
 
-#include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/philox.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -124,7 +124,7 @@ Tensor TextContext::logits() {
   std::vector<std::int32_t> fresh(
       window_.begin() + (text_ && text_->cached() ? cache_.tokens() : 0), window_.end());
   const auto last = static_cast<std::int64_t>(fresh.size()) - 1;
-  // A model of its own may know one length alone; what stands behind a token does not change it
+  // A plug-in's model may take one length alone; as it is causal, what follows changes nothing
   if (!text_) fresh.resize(static_cast<std::size_t>(model_.input_shape().back()));
   const Tensor input(backend_, Shape{1, static_cast<std::int64_t>(fresh.size())}, DType::kInt32);
   backend_.copy_from_host(fresh.data(), input);
@@ -171,9 +171,10 @@ Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
          "is a text, and the model has no tokenizer; leave it out");
   // What a model has beyond its tokenizer's tokens stands for no text
   const std::int64_t vocab = tokenizer ? tokenizer->vocab() : model.output_shape().back();
-  const auto stands = [&](std::int32_t token) {
-    return !tokenizer || !tokenizer->bytes_of(token).empty();
-  };
+  std::vector<std::size_t> silent;
+  for (std::int32_t token = 0; tokenizer && token < vocab; ++token) {
+    if (tokenizer->bytes_of(token).empty()) silent.push_back(static_cast<std::size_t>(token));
+  }
   if (prompt.empty())
     fail(ExitCode::kUsage, "generate", {.key = "prompt"},
          "is empty; needed: a text to go on with, be it a line break");
@@ -187,16 +188,14 @@ Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
   TextContext text(model, backend);
   std::string bytes;  // not told yet
   const auto tell = [&](std::size_t end) {
-    const std::string piece = unicode::repaired(std::string_view(bytes).substr(0, end));
+    const std::string piece = repaired_utf8(std::string_view(bytes).substr(0, end));
     bytes.erase(0, end);
     result.text += piece;
     if (each && !piece.empty()) each(piece);
   };
   std::vector<float> logits = text.after(prompt);
   for (;;) {
-    for (std::int32_t token = 0; token < vocab; ++token) {
-      if (!stands(token)) logits[static_cast<std::size_t>(token)] = -INFINITY;
-    }
+    for (const std::size_t token : silent) logits[token] = -INFINITY;
     const std::int32_t token = choose_token(
         std::span(logits).first(static_cast<std::size_t>(vocab)), options, text.tokens());
     result.tokens.push_back(token);

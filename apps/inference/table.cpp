@@ -98,7 +98,7 @@ void TableReader::tell_unknown() const {
 }
 
 TableRows read_rows(const std::string& path, const TableColumns& columns) {
-  CsvFile file = CsvFile::read_stream(path);
+  CsvFile file = CsvFile::read(path, {}, true);
   TableReader reader(file, columns, "which the model was trained with");
   TableRows result;
   std::vector<double> numbers;

@@ -19,7 +19,7 @@ class TableReader {
   TableReader(const CsvFile& file, const TableColumns& columns, const std::string& why);
   /// Adds the raw numbers of the row that the file stands at; missing ones are NaN.
   void read_row(std::vector<double>& numbers);
-  /// What was read is not silent about categories that the columns have not: a warning, once.
+  /// Warns of the categories that were read and that the columns do not have.
   void tell_unknown() const;
 
  private:

@@ -18,6 +18,7 @@
 #include "apps/text/division.h"
 #include "apps/text/unicode.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -150,7 +151,7 @@ class AddedTokens {
     return firsts_.empty() ? text.npos : text.find_first_of(firsts_, at);
   }
   static bool is_blank(std::string_view text, std::size_t at) {
-    return (unicode::kind_of(unicode::decode(text.data() + at).code) & unicode::kWhiteSpace) != 0;
+    return (unicode::kind_of(decode_utf8(text.data() + at).code) & unicode::kWhiteSpace) != 0;
   }
   static std::size_t blanks_before(std::string_view text, std::size_t at) {
     while (at > 0) {
@@ -162,7 +163,7 @@ class AddedTokens {
     return at;
   }
   static std::size_t blanks_after(std::string_view text, std::size_t at) {
-    while (at < text.size() && is_blank(text, at)) at += unicode::decode(text.data() + at).bytes;
+    while (at < text.size() && is_blank(text, at)) at += decode_utf8(text.data() + at).bytes;
     return at;
   }
   std::string firsts_;
@@ -183,7 +184,7 @@ class Bpe final : public Tokenizer {
     byte_.fill(-1);
     for (std::size_t t = 0; t < parts_.tokens.size(); ++t) {
       const std::string& bytes = parts_.tokens[t];
-      // A found token is no word's; a byte may be found where its letter is what is looked for
+      // An added token that no merge makes is no part of words, unless it is a byte's own letter
       if (bytes.empty() || (is_added[t] && !made[t] &&
                             bytes != letter_of_byte(static_cast<unsigned char>(bytes[0]))))
         continue;
@@ -287,8 +288,8 @@ class Bpe final : public Tokenizer {
     std::unique_ptr<Scratch> scratch_;
   };
   static std::string_view valid(std::string_view text, std::string& mended) {
-    if (unicode::valid_bytes(text) == text.size()) return text;
-    return mended = unicode::repaired(text);
+    if (is_utf8(text)) return text;
+    return mended = repaired_utf8(text);
   }
 
   /// A part of a text that is words, or a token that was found in it.

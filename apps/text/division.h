@@ -8,7 +8,7 @@
 
 #include "apps/text/pattern.h"
 #include "apps/text/tokenizer.h"
-#include "apps/text/unicode.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -33,7 +33,7 @@ struct Division {
         use(Word{from, at});
         continue;
       }
-      do at += unicode::decode(begin + at).bytes;
+      do at += decode_utf8(begin + at).bytes;
       while (at < text.size() && pattern.match(begin + at, end) == 0);
       if (keeps_rest) use(Word{from, at});
     }

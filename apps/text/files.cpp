@@ -1,19 +1,15 @@
 // Files of tokenizers: Hugging Face's tokenizer.json, GPT-2's vocab.json and merges.txt, tiktoken's
 // ranks.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "apps/text/bpe.h"
 #include "apps/text/pattern.h"
-#include "apps/text/unicode.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/file_io.h"
@@ -35,21 +31,10 @@ template <class... Args>
 }
 
 std::string whole_file(const std::string& path) {
-  const RegularFile file(path);
-  if (!file.fault().empty())
-    fail(ExitCode::kUsage, "tokenizer", "cannot open {}: {}", shown(path), file.fault());
-  if (file.bytes() > kMostBytes)
-    refuse(path, "", "has {} bytes; needed: at most 256 MiB", file.bytes());
-  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t got = ::read(file.descriptor(), text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      fail(ExitCode::kUsage, "tokenizer", "cannot read {}: {}", shown(path),
-           got < 0 ? std::strerror(errno) : "it was shortened meanwhile");
-    done += static_cast<std::size_t>(got);
-  }
-  return text;
+  FileText file = read_file(path, kMostBytes);
+  if (!file.fault.empty())
+    fail(ExitCode::kUsage, "tokenizer", "cannot open {}: {}", shown(path), file.fault);
+  return std::move(file.text);
 }
 
 using Numbers = std::unordered_map<std::string, std::int32_t>;
@@ -491,7 +476,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
     refuse(path, "", "is SentencePiece's; needed: tokenizer.json of byte-level BPE");
   const std::string name = pattern.empty() ? pattern_of_name(path) : pattern;
   if (name.empty()) {
-    read_ranks(text, path, "gpt2");  // what is none is told by its line
+    read_ranks(text, path, "gpt2");  // names a line that is no rank, if there is one
     refuse(path, "",
            "is a file of ranks, which does not say how texts are divided; give --pattern gpt2, "
            "cl100k or o200k to starling-prepare tokens");
@@ -572,7 +557,7 @@ const std::string& letter_of_byte(unsigned char byte) {
     for (std::uint32_t code = 0; code < 256; ++code) {
       const bool seen =
           (code >= '!' && code <= '~') || (code >= 0xa1 && code <= 0xac) || code >= 0xae;
-      unicode::append(all[code], seen ? code : others++);
+      append_utf8(all[code], seen ? code : others++);
     }
     return all;
   }();
@@ -583,13 +568,13 @@ std::string bytes_of_letters(std::string_view letters) {
   static const auto bytes = [] {
     std::unordered_map<std::uint32_t, char> all;
     for (int byte = 0; byte < 256; ++byte)
-      all[unicode::decode(letter_of_byte(static_cast<unsigned char>(byte)).data()).code] =
+      all[decode_utf8(letter_of_byte(static_cast<unsigned char>(byte)).data()).code] =
           static_cast<char>(byte);
     return all;
   }();
   std::string result;
   for (std::size_t at = 0; at < letters.size();) {
-    const unicode::Decoded decoded = unicode::decode(letters.data() + at);
+    const Decoded decoded = decode_utf8(letters.data() + at);
     const auto it = bytes.find(decoded.code);
     if (it == bytes.end()) return std::string(letters);
     result += it->second;

@@ -26,7 +26,7 @@ class PatternReader {
   PatternReader(Pattern& pattern, std::string_view text) : pattern_(pattern), text_(text) {}
 
   void read() {
-    if (unicode::valid_bytes(text_) != text_.size()) refuse("bytes that are no UTF-8");
+    if (!is_utf8(text_)) refuse("bytes that are no UTF-8");
     const Alternatives all = alternatives();
     if (at_ < text_.size()) refuse("a ) without its (");
     const int match = add({});
@@ -69,7 +69,7 @@ class PatternReader {
   }
   std::uint32_t character() {
     if (!more()) refuse("an end");
-    const unicode::Decoded decoded = unicode::decode(text_.data() + at_);
+    const Decoded decoded = decode_utf8(text_.data() + at_);
     at_ += decoded.bytes;
     return decoded.code;
   }
@@ -360,7 +360,7 @@ Pattern::Pattern(std::string_view pattern, const std::string& source) : source_(
 }
 
 std::uint64_t Pattern::others_at(const char* at, std::uint32_t& bytes) const {
-  const unicode::Decoded decoded = unicode::decode(at);
+  const Decoded decoded = decode_utf8(at);
   bytes = decoded.bytes;
   std::uint64_t classes = by_kind_[unicode::kind_of(decoded.code)];
   for (std::uint64_t left = with_ranges_; left != 0; left &= left - 1) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "apps/text/bpe.h"
-#include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -113,9 +112,9 @@ void check_special_tokens(const std::vector<std::string>& special) {
            "the special token '{}' {}; needed: a text of its own, such as <|endoftext|>",
            shown(*it), why);
     };
-    const std::string bytes = bytes_of_letters(unicode::repaired(*it));
+    const std::string bytes = bytes_of_letters(repaired_utf8(*it));
     if (it->empty()) refuse("is empty");
-    if (unicode::valid_bytes(*it) != it->size()) refuse("is not UTF-8");
+    if (!is_utf8(*it)) refuse("is not UTF-8");
     if (std::find(special.begin(), it, *it) != it) refuse("is given twice");
     if (it->size() == 1 || bytes.size() == 1)
       refuse("is a byte, or the letter that stands for one");
@@ -128,7 +127,7 @@ BpeTrainer::BpeTrainer(const std::string& pattern)
 
 void BpeTrainer::add(std::string_view text, const Tokenizer::Loop& loop) {
   std::string mended;
-  if (unicode::valid_bytes(text) != text.size()) text = mended = unicode::repaired(text);
+  if (!is_utf8(text)) text = mended = repaired_utf8(text);
   division_.divide(text, loop, [&](std::span<const std::vector<Division::Word>> parts) {
     std::vector<std::unordered_map<std::string_view, std::int64_t>> counts(parts.size());
     loop(static_cast<std::int64_t>(parts.size()), [&](std::int64_t number) {
@@ -160,7 +159,7 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
   std::vector<int> bytes(256);  // in the order of their letters
   for (int byte = 0; byte < 256; ++byte) bytes[static_cast<std::size_t>(byte)] = byte;
   const auto letter = [](int byte) {
-    return unicode::decode(letter_of_byte(static_cast<unsigned char>(byte)).data()).code;
+    return decode_utf8(letter_of_byte(static_cast<unsigned char>(byte)).data()).code;
   };
   std::sort(bytes.begin(), bytes.end(), [&](int a, int b) { return letter(a) < letter(b); });
   std::vector<std::int32_t> byte_tokens(256);

@@ -8,7 +8,6 @@
 
 #include "apps/inference/companions.h"
 #include "apps/inference/generation.h"
-#include "apps/text/unicode.h"
 #include "apps/trainer/config/model_metadata.h"
 #include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/tasks/metric.h"
@@ -209,7 +208,7 @@ std::string TrainingRun::sample() const {
     const Generated made = generate(*config_.model, backend_, tokenizer.get(), bounds,
                                     prompt_tokens(*tokenizer, bounds, prompt),
                                     {.tokens = config_.evaluate.prompt_tokens}, {});
-    return unicode::repaired(prompt) + made.text;
+    return repaired_utf8(prompt) + made.text;
   } catch (const Error& error) {  // no reason to end a run
     if (error.code() != ExitCode::kUsage) throw;
     log::warning("evaluate.prompt after step {}: {}", step(), error.message());

@@ -12,10 +12,10 @@
 
 #include "apps/text/pattern.h"
 #include "apps/text/train.h"
-#include "apps/text/unicode.h"
 #include "apps/trainer/data/workers.h"
 #include "apps/trainer/tokens/texts.h"
 #include "core/config.h"
+#include "core/text.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -179,9 +179,9 @@ TEST_CASE("apps/tokenizer: what is no UTF-8 becomes U+FFFD as Python's errors=\"
       {"\xc3\xa9\xc3", "é" + r}};
   const auto tokenizer = parsed(golden()["tokenizer"]);
   for (const auto& [bytes, text] : cases) {
-    CHECK(unicode::repaired(bytes) == text);
+    CHECK(repaired_utf8(bytes) == text);
     CHECK(tokenizer->decode(encoded(*tokenizer, bytes)) == text);
-    CHECK(unicode::valid_bytes(text) == text.size());
+    CHECK(is_utf8(text));
     CHECK(Tokenizer::bytes()->decode(encoded(*Tokenizer::bytes(), bytes)) == bytes);
   }
 }

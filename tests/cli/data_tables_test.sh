@@ -37,7 +37,7 @@ verify "none" test ! -e none.csv
 check "not with other forms" 2 "--out" "$predict" run new.csv --out p.csv --json
 check "of a pipe" 0 "^-:2: 32[78]" sh -c '"$0" run - <new.csv' "$predict"
 check "of a pipe by name" 0 "^/dev/stdin:4: (149|150)" sh -c 'cat new.csv | "$0" run /dev/stdin' "$predict"
-check "of a folder" 2 "cannot read \\.: Is a directory" "$predict" run .
+check "of a folder" 2 "cannot open \\.: it is a folder" "$predict" run .
 
 sed 's/price, in k/kind/; s/,[0-9]*[02468],"/,even,"/; s/,[0-9]\+,"/,odd,"/' flats.csv >kinds.csv
 check "classes, on 2 ranks" 0 "test accuracy" ranks 2 "$train" run.json --output kinds --set data.path=kinds.csv --set data.target=kind \

@@ -120,7 +120,8 @@ TEST_CASE("core/csv: cells that say the same have one value, however they are wr
     CHECK(begins_as_number(text));
   for (const char* text : {"cat", "-", "information", "n1", "", "e5"})
     CHECK_FALSE(begins_as_number(text));
-  for (const char* name : {"", "Unnamed: 0", "Unnamed: 12"}) CHECK(is_unnamed(name));
+  for (const char* name : {"", "Unnamed: 0", "Unnamed: 12", "Unnamed: 0.1"})
+    CHECK(is_unnamed(name));
   for (const char* name : {"a", "Unnamed", "Unnamed: ", "Unnamed: a"})
     CHECK_FALSE(is_unnamed(name));
 }

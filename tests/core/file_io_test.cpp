@@ -207,6 +207,12 @@ TEST_CASE("core/open_output: what is there of another kind stays, whatever it is
   }
   write(in("new"));
   CHECK(folder.read("new") == "step,lr\nnew");
+  // What went to a descriptor of the process's own before stays there
+  folder.write("log", "said before\n");
+  const int log = ::open(in("log").c_str(), O_WRONLY | O_APPEND);
+  write("/dev/fd/" + std::to_string(log));
+  ::close(log);
+  CHECK(folder.read("log") == "said before\nstep,lr\nnew");
   // Shorter than what is looked for, alike at first, and with what is looked for further on
   for (const std::string other : {"s", "step,lr", "step,loss\n1", "\nstep,lr\n", "{}"}) {
     folder.write("other", other);

@@ -13,7 +13,7 @@
 #include "apps/trainer/config/habits.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/error.h"
-#include "core/near_path.h"
+#include "core/file_io.h"
 
 namespace starling {
 

@@ -28,7 +28,6 @@
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/mapped_files.h"
-#include "core/near_path.h"
 #include "core/text.h"
 
 namespace starling {

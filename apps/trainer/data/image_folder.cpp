@@ -11,7 +11,7 @@
 #include "apps/trainer/data/picture_dataset.h"
 #include "apps/trainer/data/picture_index.h"
 #include "core/error.h"
-#include "core/near_path.h"
+#include "core/file_io.h"
 
 namespace starling {
 namespace {

@@ -27,22 +27,16 @@ constexpr int kMostDepth = 32;
 
 bool is_picture_name(std::string_view name) {
   for (const std::string_view ending : {".jpg", ".jpeg", ".png"}) {
-    if (name.size() <= ending.size()) continue;
-    const std::string_view own = name.substr(name.size() - ending.size());
-    const auto same = [](char a, char b) {
-      return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b;
-    };
-    if (std::equal(own.begin(), own.end(), ending.begin(), same)) return true;
+    if (name.size() > ending.size() &&
+        lower_case(name.substr(name.size() - ending.size())) == ending)
+      return true;
   }
   return false;
 }
 
 /// ".webp", in small letters.
 std::string ending_of(const std::string& name) {
-  std::string ending = fs::path(name).extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
+  const std::string ending = lower_case(fs::path(name).extension().string());
   return ending.empty() ? "without an ending" : ending;
 }
 

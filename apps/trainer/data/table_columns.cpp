@@ -164,11 +164,7 @@ std::vector<std::string> find_classes(CsvFile& file, std::size_t column) {
     if (spelled.size() > 1)
       log::info("data: class {} is written as {}, too: they are one", told_apart(names.back()),
                 told_apart(*std::next(spelled.begin())));
-    std::string lower = text;
-    std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
-      return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-    });
-    const auto [other, is_new] = capitals.emplace(lower, names.back());
+    const auto [other, is_new] = capitals.emplace(lower_case(text), names.back());
     if (!is_new)
       log::info("warning: classes {} and {} differ in capitals alone", told_apart(other->second),
                 told_apart(names.back()));

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/near_path.h"
+#include "core/file_io.h"
 #include "core/operations/accesses.h"
 
 namespace starling {

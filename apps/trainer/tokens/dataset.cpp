@@ -26,6 +26,7 @@
 #include "apps/trainer/tokens/token_files.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/host.h"
 #include "core/log.h"
 #include "core/text.h"

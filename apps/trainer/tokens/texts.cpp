@@ -10,7 +10,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/text.h"
@@ -83,7 +82,7 @@ std::string note_on_encoding(const std::string& path, std::string_view text) {
     fail(ExitCode::kUsage, "data", {.file = shown(path, 200)},
          "is UTF-16 or UTF-32; needed: UTF-8, as by iconv -f UTF-16 -t UTF-8");
   }
-  const std::size_t valid = unicode::valid_bytes(text);
+  const std::size_t valid = valid_utf8(text);
   if (valid == text.size()) return {};
   return fmt::format("{}: byte {} is not UTF-8; U+FFFD stands for such", shown(path, 200), valid);
 }
