@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <system_error>
 
 #include "apps/inference/description.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/file_io.h"
 
 namespace starling {
 namespace {
@@ -29,13 +28,6 @@ json usual_id(const std::string& type, const std::string& key) {
   if (key == "pad_token_id") return nullptr;
   if (type == "gpt2") return 50256;
   return type == "llama" ? json(key == "bos_token_id" ? 1 : 2) : json();
-}
-
-std::string text_of_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(stream), {});
-  if (!stream) fail(ExitCode::kUsage, "model file", {.file = path}, "cannot be read");
-  return text;
 }
 
 /// The part of a file that is an object; an empty one of what is none.
@@ -112,25 +104,35 @@ Companions Companions::parse(const std::string& text, const std::string& place) 
        R"({"files": {NAME: text}, "ids": {"eos_token_id": …}})");
 }
 
-Companions Companions::beside(const std::string& model_file) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::path(model_file).parent_path();
+std::string beside(const std::string& model_file, std::string_view name) {
+  return (std::filesystem::path(model_file).parent_path() / name).string();
+}
+
+json config_beside(const std::string& model_file) {
+  const std::string file = beside(model_file, "config.json");
   std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return nullptr;
+  json config = read_json_file(file);
+  return config.is_object() && config.contains("model_type") ? config : json();
+}
+
+Companions Companions::of(const std::string& model_file) {
   Companions result;
-  const std::string path = (folder / "config.json").string();
-  if (!fs::is_regular_file(path, error)) return result;
-  const json config = read_json_file(path);
-  if (!config.is_object() || !config.contains("model_type")) return result;
+  const json config = config_beside(model_file);
+  if (config.is_null()) return result;
   const std::string type =
       config["model_type"].is_string() ? config["model_type"].get<std::string>() : "";
   for (const char* key : kIds)
     result.ids[key] = config.contains(key) ? config[key] : usual_id(type, key);
   for (const std::string_view name : kFiles) {
-    const std::string file = (folder / name).string();
-    if (!fs::is_regular_file(file, error)) continue;
-    std::string text = text_of_file(file);
-    if (name.ends_with(".json")) (void)parse_json(text, file);
-    result.files.emplace(name, std::move(text));
+    const std::string path = beside(model_file, name);
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
+    FileText file = read_file(path);
+    if (!file.fault.empty())
+      fail(ExitCode::kUsage, "model file", {.file = path}, "cannot be read: {}", file.fault);
+    if (name.ends_with(".json")) (void)parse_json(file.text, path);
+    result.files.emplace(name, std::move(file.text));
   }
   return result;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace starling {
@@ -26,8 +27,13 @@ struct Companions {
   static Companions parse(const std::string& text, const std::string& place);
   /// Of the folder that a model file lies in, whose config.json is of Hugging Face's form; nothing
   /// of another.
-  static Companions beside(const std::string& model_file);
+  static Companions of(const std::string& model_file);
 };
+
+/// The path of a file in the folder that a model file lies in.
+std::string beside(const std::string& model_file, std::string_view name);
+/// The folder's config.json, where it is of Hugging Face's form; null elsewhere.
+nlohmann::json config_beside(const std::string& model_file);
 
 /// What stands before a prompt, and what ends a text.
 struct TextBounds {

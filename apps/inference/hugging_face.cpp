@@ -148,13 +148,18 @@ void check_own_config(const std::string& file, const json& config, const json& m
   }
 }
 
-/// The folder's config.json, where it is of Hugging Face's form; null elsewhere.
-json config_beside(const std::string& model_file) {
-  const std::string file = (fs::path(model_file).parent_path() / "config.json").string();
-  std::error_code error;
-  if (!fs::is_regular_file(file, error)) return nullptr;
-  json config = read_json_file(file);
-  return config.is_object() && config.contains("model_type") ? config : json();
+/// What config.json says of the model of a resolved config.
+json exported_config(const json& config) {
+  const json& model = config.at("model");
+  const json::json_pointer task("/task/type");
+  if (architecture_of(model.value("type", "")) || !config.contains(task) ||
+      config[task] != "language_model")
+    return hugging_face_config(model);
+  json own = model;
+  own.erase("type");
+  own["model_type"] = model.value("type", "");
+  own["eos_token_id"] = nullptr;
+  return own;
 }
 
 }  // namespace
@@ -181,29 +186,11 @@ json hugging_face_config(const json& model) {
   return config;
 }
 
-namespace {
-
-/// What config.json says of the model of a resolved config.
-json exported_config(const json& config) {
-  const json& model = config.at("model");
-  const json::json_pointer task("/task/type");
-  if (architecture_of(model.value("type", "")) || !config.contains(task) ||
-      config[task] != "language_model")
-    return hugging_face_config(model);
-  json own = model;
-  own.erase("type");
-  own["model_type"] = model.value("type", "");
-  own["eos_token_id"] = nullptr;
-  return own;
-}
-
-}  // namespace
-
 void check_hugging_face_config(const std::string& model_file, const json& model,
                                const std::function<bool(const std::string&)>& skipped) {
   const json config = config_beside(model_file);
   if (config.is_null()) return;
-  const std::string file = (fs::path(model_file).parent_path() / "config.json").string();
+  const std::string file = beside(model_file, "config.json");
   const std::string type = model.value("type", "");
   const Architecture* const architecture = architecture_of(type);
   if (!architecture && config["model_type"] == type) return check_own_config(file, config, model);
@@ -239,8 +226,8 @@ void check_hugging_face_config(const std::string& model_file, const json& model,
 std::string tokenizer_beside(const std::string& model_file) {
   std::error_code error;
   for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json"}) {
-    const fs::path file = fs::path(model_file).parent_path() / name;
-    if (fs::is_regular_file(file, error)) return file.string();
+    std::string file = beside(model_file, name);
+    if (fs::is_regular_file(file, error)) return file;
   }
   return {};
 }
@@ -250,7 +237,7 @@ SafetensorsFile read_described(const std::string& model_file, bool tensors) {
   const json config = file.metadata.count(kConfigMetadata) > 0 ? json() : config_beside(model_file);
   if (config.is_null()) return tensors ? read_model(model_file) : std::move(file);
 
-  const std::string place = (fs::path(model_file).parent_path() / "config.json").string();
+  const std::string place = beside(model_file, "config.json");
   const json& type = config["model_type"];
   const Architecture* const architecture =
       type.is_string() ? architecture_of(type.get<std::string>()) : nullptr;
@@ -279,16 +266,16 @@ SafetensorsFile read_described(const std::string& model_file, bool tensors) {
   }
   ModelDescription description{.image = model->input_shape()};
   json data{{"type", "text"}, {"path", ""}, {"sequence_length", context}};
-  if (const std::string beside = tokenizer_beside(model_file); !beside.empty()) {
-    description.tokenizer = Tokenizer::read(beside)->text();
-    data["tokenizer"] = beside;
+  if (const std::string own = tokenizer_beside(model_file); !own.empty()) {
+    description.tokenizer = Tokenizer::read(own)->text();
+    data["tokenizer"] = own;
   }
   description.config = json{
       {"model", section},
       {"data", data},
       {"task", {{"type", "language_model"}}},
       {"batch_size", 8}}.dump();
-  description.companions = Companions::beside(model_file).text();
+  description.companions = Companions::of(model_file).text();
   describe(description, file);
   return file;
 }
@@ -302,25 +289,26 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
   json config = exported_config(whole);
   const DType dtype = file.tensors.empty() ? DType::kFloat32 : file.tensors.begin()->second.dtype;
   config["dtype"] = dtype == DType::kFloat64 ? "float64" : "float32";
-  Companions beside = description.companions.empty()
-                          ? Companions()
-                          : Companions::parse(description.companions, source);
-  if (beside.ids.is_object()) config.update(beside.ids);
+  Companions companions = description.companions.empty()
+                              ? Companions()
+                              : Companions::parse(description.companions, source);
+  if (companions.ids.is_object()) config.update(companions.ids);
   const std::vector<std::int32_t> ends = text_bounds(description).ends;
   const json end = ends.empty() ? json() : ends.size() == 1 ? json(ends[0]) : json(ends);
   if (config["eos_token_id"].is_null()) config["eos_token_id"] = end;
   // transformers goes by this file alone, once it is there
   json generation{{"_from_model_config", true}};
-  if (const auto it = beside.files.find("generation_config.json"); it != beside.files.end()) {
+  if (const auto it = companions.files.find("generation_config.json");
+      it != companions.files.end()) {
     const json kept = parse_json(it->second, source);
     if (kept.is_object() && token_ids(kept.value("eos_token_id", json())).empty() && !end.is_null())
-      generation = kept, generation["eos_token_id"] = end, beside.files.erase(it);
+      generation = kept, generation["eos_token_id"] = end, companions.files.erase(it);
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (config.contains(key) && !config[key].is_null() && !generation.contains(key))
       generation[key] = config[key];
   }
-  beside.files.try_emplace("generation_config.json", generation.dump(2) + "\n");
+  companions.files.try_emplace("generation_config.json", generation.dump(2) + "\n");
   if (!description.tokenizer.empty()) {
     json tokenizer{{"tokenizer_class", "PreTrainedTokenizerFast"},
                    {"model_max_length",
@@ -328,10 +316,10 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
                    {"clean_up_tokenization_spaces", false}};
     const std::string word = ends.empty() ? "" : special_token(description.tokenizer, ends[0]);
     if (!word.empty()) tokenizer["eos_token"] = word;
-    beside.files.try_emplace("tokenizer_config.json", tokenizer.dump(2) + "\n");
-    beside.files["tokenizer.json"] = description.tokenizer == "bytes"
-                                         ? Tokenizer::bytes()->huggingface()
-                                         : description.tokenizer;
+    companions.files.try_emplace("tokenizer_config.json", tokenizer.dump(2) + "\n");
+    companions.files["tokenizer.json"] = description.tokenizer == "bytes"
+                                             ? Tokenizer::bytes()->huggingface()
+                                             : description.tokenizer;
   }
 
   const fs::path folder(destination);
@@ -349,7 +337,7 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
   file.metadata.erase(kChecksums);
   add_checksums(file);
   write_safetensors((folder / "model.safetensors").string(), file);
-  for (const auto& [name, text] : beside.files)
+  for (const auto& [name, text] : companions.files)
     write_file_atomically((folder / name).string(), text.data(), text.size());
   const std::string text = config.dump(2) + "\n";  // last: with it the folder is whole
   write_file_atomically((folder / "config.json").string(), text.data(), text.size());

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -28,8 +26,6 @@
 
 namespace starling {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Formats {
   DType parameters = DType::kFloat32, activations = DType::kFloat32;
@@ -56,8 +52,7 @@ std::unique_ptr<Backend> backend_of(const InferenceOptions& options) {
 
 /// The model that a file describes, without memory.
 std::unique_ptr<Model> described_model(const ModelDescription& description,
-                                       const std::string& source) {
-  const nlohmann::json config = parse_json(description.config, source);
+                                       const nlohmann::json& config, const std::string& source) {
   const std::string place = source + ": starling.config";
   ConfigSection root(config, place);
   ConfigSection section = root.section("model", "");
@@ -76,17 +71,8 @@ std::unique_ptr<Model> described_model(const ModelDescription& description,
   }
 }
 
-/// The run's task.type; empty in files of before that key.
-std::string task_of(const ModelDescription& description, const std::string& source) {
-  const nlohmann::json config = parse_json(description.config, source);
-  const nlohmann::json::json_pointer type("/task/type");
-  return config.contains(type) && config[type].is_string() ? config[type].get<std::string>() : "";
-}
-
 /// Views of the run's evaluate.tta; models of before that key were tested without.
-std::vector<TestView> described_views(const ModelDescription& description,
-                                      const std::string& source) {
-  const nlohmann::json config = parse_json(description.config, source);
+std::vector<TestView> described_views(const nlohmann::json& config, const std::string& source) {
   const auto evaluate = config.find("evaluate");
   if (evaluate == config.end() || !evaluate->is_object() || !evaluate->contains("tta"))
     return test_views("none");
@@ -94,13 +80,10 @@ std::vector<TestView> described_views(const ModelDescription& description,
   return test_views(section.choice("tta", "none", test_view_names(), ""));
 }
 
-/// Whether the run's loss took each output by itself, as a yes or no; files of before that key were
-/// trained with cross entropy.
-bool has_separate_outputs(const ModelDescription& description, const std::string& source) {
-  const nlohmann::json config = parse_json(description.config, source);
-  const auto loss = config.find("loss");
-  return loss != config.end() && loss->is_object() &&
-         loss->value("type", nlohmann::json()) == "bce_with_logits";
+/// Whether a key of the run's config has this value; files of before that key have none.
+bool says(const nlohmann::json& config, const char* key, const char* value) {
+  const nlohmann::json::json_pointer place(key);
+  return config.contains(place) && config[place] == value;
 }
 
 class LoadedModel final : public InferenceModel {
@@ -115,10 +98,11 @@ class LoadedModel final : public InferenceModel {
     load_plugins(options.plugins);
     const SafetensorsFile file = read_described(source_);
     description_ = description_of(file, source_);
-    model_ = described_model(description_, source_);
-    is_text_ = model_->language_model() || task_of(description_, source_) == "language_model";
+    const nlohmann::json config = parse_json(description_.config, source_);
+    model_ = described_model(description_, config, source_);
+    is_text_ = model_->language_model() || says(config, "/task/type", "language_model");
     bounds_ = text_bounds(description_);
-    views_ = described_views(description_, source_);
+    views_ = described_views(config, source_);
     if (is_language_model() && !description_.tokenizer.empty()) {
       tokenizer_ = Tokenizer::parse(description_.tokenizer, source_ + ": starling.tokenizer");
       if (tokenizer_->vocab() > output().back())
@@ -128,7 +112,7 @@ class LoadedModel final : public InferenceModel {
             "trained with",
             source_, tokenizer_->vocab(), output().back());
     }
-    separate_outputs_ = has_separate_outputs(description_, source_);
+    separate_outputs_ = says(config, "/loss/type", "bce_with_logits");
     // A model may have more outputs than its data had classes (model.num_classes): programs index
     // the names by output.
     const std::vector<std::string> known = classes();
@@ -296,8 +280,8 @@ class LoadedModel final : public InferenceModel {
   std::vector<TestView> views_;
   std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
   bool is_text_ = false;
-  TextBounds bounds_;  ///< of texts
-  bool separate_outputs_ = false;
+  TextBounds bounds_;              ///< of texts
+  bool separate_outputs_ = false;  ///< the loss took each by itself, as a yes or no
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };
 

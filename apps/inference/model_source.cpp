@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +19,7 @@
 
 #include "apps/inference/checkpoint_file.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/text.h"
 
 namespace starling {
@@ -143,7 +143,7 @@ std::string text_of_whole(const std::string& folder) {
   }
   std::string text = fmt::format("the checkpoint of step {}, the mean of its {}", checkpoint.step(),
                                  counted(checkpoint.ranks(), "rank"));
-  // As training left them: what recalibrates them is training data
+  // They are as training left them: only a run's end has the training data to recalibrate them
   const auto config = mean.metadata.find("starling.config");
   const auto json = config == mean.metadata.end()
                         ? nlohmann::json()
@@ -159,34 +159,33 @@ std::optional<std::int64_t> step_of_model(const std::string& run, const std::str
   const SafetensorsFile model = read_safetensors(file, nullptr, nothing);
   if (const auto entry = model.metadata.find(kStepMetadata); entry != model.metadata.end())
     return std::atoll(entry->second.c_str());
-  std::ifstream in(run + "/summary.json");
-  const auto summary = nlohmann::json::parse(in, nullptr, false);
+  const auto summary = nlohmann::json::parse(read_file(run + "/summary.json").text, nullptr, false);
   if (!summary.is_object() || !summary.contains("steps") || !summary["steps"].is_number_integer())
     return std::nullopt;
   return summary["steps"].get<std::int64_t>();
 }
 
-/// "its checkpoints are incomplete: step-3", or a few of its files.
+/// The first of the names, and how many follow.
+std::string a_few(std::vector<std::string> names) {
+  constexpr std::size_t kMost = 8;
+  const std::size_t more = names.size() - std::min(names.size(), kMost);
+  names.resize(names.size() - more);
+  return fmt::format("{}{}", fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+/// What a folder without a model has: incomplete checkpoints, and other files.
 std::string what_is_there(const std::string& folder) {
   std::vector<std::string> names;
+  for (const CheckpointEntry& entry : checkpoints_in(folder + "/checkpoints"))
+    names.push_back(fmt::format("checkpoints/step-{} (incomplete)", entry.step));
   std::error_code error;
-  for (const char* part : {"/checkpoints", ""}) {
-    for (auto it = fs::directory_iterator(folder + part, error);
-         !error && it != fs::directory_iterator(); it.increment(error)) {
-      const std::string name = it->path().filename().string();
-      if (*part != '\0' && !name.starts_with("step-")) continue;
-      names.push_back(
-          (*part != '\0' ? "checkpoints/" : "") + shown(name, 40) +
-          (*part != '\0' && !is_checkpoint(it->path().string()) ? " (incomplete)" : ""));
-    }
-  }
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error))
+    names.push_back(shown(it->path().filename().string(), 40));
   if (names.empty()) return "it is empty";
   std::sort(names.begin(), names.end());
-  constexpr std::size_t kMost = 8;
-  const std::size_t more = names.size() > kMost ? names.size() - kMost : 0;
-  names.resize(names.size() - more);
-  return fmt::format("there are {}{}", fmt::join(names, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "");
+  return "there are " + a_few(std::move(names));
 }
 
 std::vector<std::int64_t> whole_steps(const std::string& checkpoints) {
@@ -221,7 +220,7 @@ ModelSource find_model(const std::string& path, int tries) {
                       written ? fmt::format(" (model.safetensors is of step {})", *written) : "")};
     } catch (const Error& damaged) {
       if (damaged.code() != ExitCode::kUsage) throw;
-      // DONE goes first
+      // The run has removed it meanwhile: DONE goes first
       if (tries > 0 && !fs::exists(folder + "/DONE", error)) return find_model(path, tries - 1);
       if (fault.empty()) fault = damaged.message();
     }
@@ -241,13 +240,13 @@ ModelSource find_model(const std::string& path, int tries) {
          "{} has its model in several files, which model.safetensors.index.json names; needed: one "
          "file, as save_pretrained() writes it with max_shard_size=\"1TB\"",
          path);
-  if (std::vector<std::int64_t> own = whole_steps(path); !own.empty()) {
-    constexpr std::ptrdiff_t kMost = 8;
-    const std::ptrdiff_t older = std::max<std::ptrdiff_t>(std::ssize(own) - kMost, 0);
-    own.erase(own.begin(), own.begin() + older);
+  std::vector<std::string> own;
+  for (const std::int64_t step : whole_steps(path)) own.push_back(fmt::format("step-{}", step));
+  if (!own.empty()) {
+    std::reverse(own.begin(), own.end());
     fail(ExitCode::kUsage, "model file",
-         "{} is a folder of checkpoints; give the run, or one of these: step-{}{}", path,
-         fmt::join(own, ", step-"), older > 0 ? fmt::format(", and {} older", older) : "");
+         "{} is a folder of checkpoints; give the run, or one of these: {}", path,
+         a_few(std::move(own)));
   }
   fail(
       ExitCode::kUsage, "model file",
@@ -302,36 +301,34 @@ bool TensorMean::averages() const {
 
 namespace {
 
-template <class T>
-void add_as(const FileTensor& tensor, double weight, std::vector<double>& sums) {
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    T value;
-    std::memcpy(&value, tensor.bytes.data() + i * sizeof(T), sizeof(T));
-    sums[i] += weight * static_cast<double>(value);
-  }
-}
-
-template <class T>
-void put_as(const std::vector<double>& sums, double count, FileTensor& tensor) {
-  tensor.bytes.resize(sums.size() * sizeof(T));
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    const auto value = static_cast<T>(sums[i] / count);
-    std::memcpy(tensor.bytes.data() + i * sizeof(T), &value, sizeof(T));
-  }
+/// use(a number of that type); nothing for types of which there is no mean.
+template <class Use>
+void with_type(DType dtype, const Use& use) {
+  if (dtype == DType::kFloat32) use(float());
+  if (dtype == DType::kFloat64) use(double());
 }
 
 }  // namespace
 
 void TensorMean::add(const FileTensor& own, double weight) {
-  if (result_.dtype == DType::kFloat32) add_as<float>(own, weight, sums_);
-  if (result_.dtype == DType::kFloat64) add_as<double>(own, weight, sums_);
+  with_type(result_.dtype, [&](auto value) {
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      std::memcpy(&value, own.bytes.data() + i * sizeof value, sizeof value);
+      sums_[i] += weight * static_cast<double>(value);
+    }
+  });
   if (!averages() && result_.bytes.empty()) result_.bytes = own.bytes;
 }
 
 FileTensor TensorMean::mean(double count) const {
   FileTensor result = result_;
-  if (result.dtype == DType::kFloat32) put_as<float>(sums_, count, result);
-  if (result.dtype == DType::kFloat64) put_as<double>(sums_, count, result);
+  with_type(result.dtype, [&](auto value) {
+    result.bytes.resize(sums_.size() * sizeof value);
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      value = static_cast<decltype(value)>(sums_[i] / count);
+      std::memcpy(result.bytes.data() + i * sizeof value, &value, sizeof value);
+    }
+  });
   return result;
 }
 

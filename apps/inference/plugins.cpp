@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <mutex>
 #include <set>
 #include <string_view>
 
 #include "apps/inference/plugin_stamp.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/registry.h"
 #include "core/text.h"
 
@@ -47,8 +46,7 @@ Stamp stamp_in(std::string_view bytes) {
 }
 
 void check_stamp(const std::string& path, const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(in), {});
+  const std::string bytes = read_file(file).text;
   if (!bytes.starts_with("\x7f"
                          "ELF"))
     fail(ExitCode::kUsage, "plugin", {.key = "plugins"}, "{} is no shared library", path);

@@ -226,7 +226,7 @@ TEST_CASE("hugging_face: what a folder has beside its weights begins and ends it
   const auto beside = [&](const json& config, const json& generation) {
     folder.write("config.json", config.dump());
     folder.write("generation_config.json", generation.dump());
-    return Companions::beside(model).text();
+    return Companions::of(model).text();
   };
   const json tokenizer{{"added_tokens", {special}}};
   CHECK(bounds(tokenizer, beside({{"model_type", "gpt2"}, {"eos_token_id", 5}},
@@ -239,7 +239,7 @@ TEST_CASE("hugging_face: what a folder has beside its weights begins and ends it
   CHECK(bounds(tokenizer, beside({{"model_type", "gpt2"}, {"eos_token_id", nullptr}},
                                  json::object())) == "[[],[7]]");
   folder.write("config.json", R"({"model": {"type": "gpt2"}})");
-  CHECK(Companions::beside(model).empty());
+  CHECK(Companions::of(model).empty());
   // Names of files come from a file of somebody else's
   CHECK(contains(
       test::error_of(ExitCode::kUsage,

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "apps/inference/done_file.h"
 #include "apps/trainer/output/output_file.h"
 #include "core/checksum.h"
 #include "core/error.h"

@@ -243,7 +243,7 @@ std::map<std::string, std::string> check_initial_tokens(const InitialFile& init,
   std::map<std::string, std::string> result;
   if (const auto own = file.metadata.find("starling.companions"); own != file.metadata.end()) {
     result.insert(*own);
-  } else if (const Companions beside = Companions::beside(init.file);
+  } else if (const Companions beside = Companions::of(init.file);
              !beside.empty() && file.metadata.count(kConfigMetadata) == 0) {
     result.emplace("starling.companions", beside.text());
   }
