@@ -72,20 +72,16 @@ int run_doctor(int argc, char** argv) {
                          "shared memory and launchers' folders that nobody uses");
   cleaned->add_flag("--look", look_only, "say what would go, and remove nothing");
   CheckOptions check_options;
-  const CLI::App* checked =
+  CLI::App* checked =
       app.add_subcommand("check",
                          "look at this host, and under mpirun at all of the job's: MPI, cores, "
                          "memory, names, network, "
                          "clocks, folder, GPU, each with what to do about it");
-  app.get_subcommand("check")->add_flag("--json", check_options.json, "print it as JSON");
-  app.get_subcommand("check")
-      ->add_option("--folder", check_options.folder, "where outputs are to lie")
+  checked->add_flag("--json", check_options.json, "print it as JSON");
+  checked->add_option("--folder", check_options.folder, "where outputs are to lie")
       ->capture_default_str();
-  app.get_subcommand("check")
-      ->add_option("--timeout", check_options.timeout,
-                   "seconds after which a wait for another rank is an error")
-      ->check(number_in(1.0, 1e6))
-      ->capture_default_str();
+  add_number(*checked, "--timeout", check_options.timeout,
+             "seconds after which a wait for another rank is an error", 1.0, 1e6);
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   if (checked->parsed()) return check(check_options);

@@ -15,12 +15,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "apps/inference/description.h"
 #include "apps/inference/generation.h"
 #include "apps/inference/inference.h"
 #include "apps/trainer/output/arguments.h"
@@ -55,11 +55,8 @@ struct PredictOptions {
 };
 
 bool named_as_picture(const fs::path& path) {
-  static const std::set<std::string> known{".jpg", ".jpeg", ".png"};
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return known.count(extension) != 0;
+  const std::string extension = lower_case(path.extension().string());
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
 /// The files asked for: of folders all below them that have a picture's name and are not hidden, as
@@ -144,19 +141,13 @@ std::string line_of(const InferenceModel& model, const std::string& file, std::i
                        nlohmann::json(std::vector<float>(logits.begin(), logits.end())).dump());
   }
   const std::vector<double> shares = model.probabilities(logits);
-  const auto name = [&](std::int64_t index) {
-    const auto& classes = model.classes();
-    return static_cast<std::size_t>(index) < classes.size()
-               ? classes[static_cast<std::size_t>(index)]
-               : std::to_string(index);
-  };
   nlohmann::ordered_json top = nlohmann::ordered_json::array();
   std::string text;
   for (const std::int64_t index : largest(logits, options.top)) {
     const double share = shares[static_cast<std::size_t>(index)];
-    top.push_back({{"class", name(index)}, {"index", index}, {"probability", share}});
-    text +=
-        fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name(index)), 100.0 * share);
+    const std::string name = name_of_output(model.classes(), static_cast<std::size_t>(index));
+    top.push_back({{"class", name}, {"index", index}, {"probability", share}});
+    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name), 100.0 * share);
   }
   if (!options.json) return fmt::format("{}: {}\n", place, text);
   return fmt::format("{{{},\"top\":{}}}\n", place, top.dump());
@@ -177,11 +168,12 @@ std::string table_row(const InferenceModel& model, const std::string& file, std:
   if (row > 0) text += fmt::format(",{}", row);
   if (!classifies(model)) return text + fmt::format(",{}\n", fmt::join(logits, ","));
   const auto best = static_cast<std::size_t>(largest(logits).front());
-  return text + fmt::format(",{},{:.6g}\n", csv_cell(model.classes().at(best)),
+  return text + fmt::format(",{},{:.6g}\n", csv_cell(name_of_output(model.classes(), best)),
                             model.probabilities(logits)[best]);
 }
 
-/// Where predictions go: lines on stdout, or a file that appears whole.
+/// Where predictions go: lines on stdout, or a file that appears whole. What cannot be predicted is
+/// told on stderr.
 class Predictions {
  public:
   Predictions(const InferenceModel& model, const PredictOptions& options)
@@ -192,36 +184,35 @@ class Predictions {
     file_->write(head.data(), head.size());
   }
   void add(const std::string& file, std::int64_t row, std::span<const float> logits) {
+    if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+      return leave_out(fmt::format(
+          "[predict] {}: the model's scores of it are no finite numbers; train it longer, or with "
+          "a smaller learning rate",
+          shown(row > 0 ? fmt::format("{}:{}", file, row) : file, std::string::npos)));
     if (!file_) return answer(line_of(model_, file, row, logits, options_));
     const std::string line = table_row(model_, file, row, logits);
     file_->write(line.data(), line.size());
   }
-  void finish() {
+  void leave_out(std::string_view why) {
+    complain("starling-predict: {}", why);
+    result_ = ExitCode::kUsage;
+  }
+  ExitCode finish() {
     if (file_) file_->commit();
+    return result_;
   }
 
  private:
   const InferenceModel& model_;
   const PredictOptions& options_;
   std::unique_ptr<AtomicFile> file_;
+  ExitCode result_ = ExitCode::kOk;
 };
-
-/// Whether the model's outputs are numbers; complains where they are not.
-bool are_finite(std::span<const float> outputs, const std::string& of) {
-  if (std::all_of(outputs.begin(), outputs.end(), [](float x) { return std::isfinite(x); }))
-    return true;
-  complain(
-      "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it "
-      "longer, or with a smaller learning rate",
-      shown(of, std::string::npos));
-  return false;
-}
 
 /// A line for each row of CSV files.
 ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
   const auto inputs = static_cast<std::size_t>(model.input().elements()),
              outputs = static_cast<std::size_t>(model.output().elements());
-  ExitCode result = ExitCode::kOk;
   Predictions predictions(model, options);
   for (const std::string& file : options.inputs) {
     const TableRows table = model.read_table(file);
@@ -229,19 +220,12 @@ ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
       const std::size_t rows = std::min(kBatch, table.rows.size() - begin);
       const std::vector<float> logits =
           model.logits(std::span(table.numbers).subspan(begin * inputs, rows * inputs));
-      for (std::size_t i = 0; i < rows; ++i) {
-        const std::span<const float> own = std::span(logits).subspan(i * outputs, outputs);
-        const std::int64_t row = table.rows[begin + i];
-        if (are_finite(own, fmt::format("{}:{}", file, row))) {
-          predictions.add(file, row, own);
-        } else {
-          result = ExitCode::kUsage;
-        }
-      }
+      for (std::size_t i = 0; i < rows; ++i)
+        predictions.add(file, table.rows[begin + i],
+                        std::span(logits).subspan(i * outputs, outputs));
     }
   }
-  predictions.finish();
-  return result;
+  return predictions.finish();
 }
 
 /// Goes on with a prompt, as often as was asked for: the text as it is made, or a JSON object a
@@ -319,7 +303,6 @@ ExitCode predict(const PredictOptions& options) {
   Predictions predictions(*model, options);
   const int threads = options.inference.threads > 0 ? options.inference.threads : usable_cores();
   const auto outputs = static_cast<std::size_t>(model->output().elements());
-  ExitCode result = ExitCode::kOk;
   for (std::size_t begin = 0; begin < files.size(); begin += kBatch) {
     const std::size_t end = std::min(files.size(), begin + kBatch);
     const std::vector<PreparedPicture> pictures = prepare(*model, files, begin, end, threads);
@@ -331,21 +314,13 @@ ExitCode predict(const PredictOptions& options) {
     for (std::size_t i = 0; i < pictures.size(); ++i) {
       if (const auto& fault = pictures[i].fault) {
         if (fault->code() != ExitCode::kUsage) throw Error(*fault);
-        complain("starling-predict: {}", fault->what());
-        result = ExitCode::kUsage;
+        predictions.leave_out(fault->what());
         continue;
       }
-      const std::span<const float> own =
-          std::span<const float>(logits).subspan(outputs * row++, outputs);
-      if (are_finite(own, files[begin + i])) {
-        predictions.add(files[begin + i], 0, own);
-      } else {
-        result = ExitCode::kUsage;
-      }
+      predictions.add(files[begin + i], 0, std::span(logits).subspan(outputs * row++, outputs));
     }
   }
-  predictions.finish();
-  return result;
+  return predictions.finish();
 }
 
 int run_predict(int argc, char** argv) {
@@ -360,11 +335,8 @@ int run_predict(int argc, char** argv) {
       ->required();
   add_list(app, "pictures", options.inputs,
            "JPEG or PNG files, or folders of them; CSV files for a model of a table's rows, - for "
-           "one of "
-           "a pipe");
-  app.add_option("--top", options.top, "how many classes a line names")
-      ->check(whole_in(1, 1 << 24))
-      ->capture_default_str();
+           "one of a pipe");
+  add_number(app, "--top", options.top, "how many classes a line names", 1, 1 << 24);
   app.add_flag("--json", options.json,
                "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", "
                "\"probability\"}]}; of another task {\"file\", "
@@ -385,32 +357,24 @@ int run_predict(int argc, char** argv) {
       ->excludes("--top", "--out")
       ->excludes(prompt);
   const CLI::Option* const of_texts[] = {
-      app.add_option("--tokens", options.generate.tokens, "how many tokens it adds at most")
-          ->check(whole_in(1, 1 << 30))
-          ->capture_default_str(),
+      add_number(app, "--tokens", options.generate.tokens, "how many tokens it adds at most", 1,
+                 1 << 30),
       add_list(app, "--stop", options.generate.stop,
                "a text before which it ends; may be given again"),
       app.add_flag("--ignore-eos", options.generate.ignore_eos,
                    "go on behind a token that ends texts, such as <|endoftext|>"),
-      app.add_option("--samples", options.samples,
-                     "how many texts of a prompt: of --seed, of the seed after it, and so on")
-          ->check(whole_in(1, 1 << 20))
-          ->capture_default_str(),
-      app.add_option("--temperature", options.generate.temperature,
-                     "what logits are divided by; 0: the most probable token is taken each time")
-          ->check(number_in(0.0, 1e6))
-          ->capture_default_str(),
-      app.add_option("--top-k", options.generate.top_k,
-                     "only the k most probable tokens are drawn; 0: all")
-          ->check(whole_in(0, 1 << 30))
-          ->capture_default_str(),
-      app.add_option("--top-p", options.generate.top_p,
-                     "only the most probable tokens that have this probability together are drawn")
-          ->check(number_in(1e-12, 1.0))
-          ->capture_default_str(),
-      app.add_option("--seed", options.generate.seed, "of the draws")
-          ->check(whole_in(0, UINT64_MAX))
-          ->capture_default_str()};
+      add_number(app, "--samples", options.samples,
+                 "how many texts of a prompt: of --seed, of the seed after it, and so on", 1,
+                 1 << 20),
+      add_number(app, "--temperature", options.generate.temperature,
+                 "what logits are divided by; 0: the most probable token is taken each time", 0.0,
+                 1e6),
+      add_number(app, "--top-k", options.generate.top_k,
+                 "only the k most probable tokens are drawn; 0: all", 0, 1 << 30),
+      add_number(app, "--top-p", options.generate.top_p,
+                 "only the most probable tokens that have this probability together are drawn",
+                 1e-12, 1.0),
+      add_number(app, "--seed", options.generate.seed, "of the draws", 0, UINT64_MAX)};
   app.add_option("--device", options.inference.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

@@ -31,7 +31,6 @@ constexpr std::int64_t kFaultsNamed = 100;
 /// What a call does beside its work: progress on stdout, bad pictures on stderr, stop signals.
 class Watcher {
  public:
-  explicit Watcher(std::string unit) : unit_(std::move(unit)), units_(unit_ + "s") {}
   Watcher(std::string unit, std::string units) : unit_(std::move(unit)), units_(std::move(units)) {}
   PrepareWatch watch() {
     return {.begins = [this](std::int64_t total, std::int64_t done) { begin(total, done); },
@@ -77,14 +76,25 @@ class Watcher {
   std::unique_ptr<Progress> progress_;
 };
 
-int run_images(const PrepareOptions& options) {
-  Watcher watcher("picture");
-  const PrepareReport report = prepare_images(options, watcher.watch());
+/// What work(watch) reports.
+template <class Work>
+auto watched(const char* unit, const char* units, const Work& work) {
+  Watcher watcher(unit, units);
+  auto report = work(watcher.watch());
   watcher.finish();
-  if (report.stopped) {
-    answer("stopped by a signal; the same command goes on after the shards that are whole\n");
-    return stop_status();
-  }
+  return report;
+}
+
+int stopped(const std::string& left = {}) {
+  answer("stopped by a signal" + left + "\n");
+  return stop_status();
+}
+
+int run_images(const PrepareOptions& options) {
+  const auto report = watched("picture", "pictures", [&](const PrepareWatch& watch) {
+    return prepare_images(options, watch);
+  });
+  if (report.stopped) return stopped("; the same command goes on after the shards that are whole");
   answer(fmt::format("{} of {} in {}, {:.1f} MB, in {}; {} made now, {} left out\n",
                      counted(report.pictures, "picture"), counted(report.classes, "class"),
                      counted(report.shards, "shard"), static_cast<double>(report.bytes) / 1e6,
@@ -94,13 +104,9 @@ int run_images(const PrepareOptions& options) {
 }
 
 int run_tokens(const TokensOptions& options) {
-  Watcher watcher("MB", "MB");
-  const TokensReport report = prepare_tokens(options, watcher.watch());
-  watcher.finish();
-  if (report.stopped) {
-    answer("stopped by a signal; nothing was written\n");
-    return stop_status();
-  }
+  const auto report = watched(
+      "MB", "MB", [&](const PrepareWatch& watch) { return prepare_tokens(options, watch); });
+  if (report.stopped) return stopped("; nothing was written");
   answer(fmt::format(
       "{} for training + {} for tests, of a vocabulary of {}, in {}; {:.2f} bytes "
       "of text a token{}\n",
@@ -112,13 +118,10 @@ int run_tokens(const TokensOptions& options) {
 }
 
 int run_tokenizer(const TokenizerOptions& options) {
-  Watcher watcher("token");
-  const TokenizerReport report = train_tokenizer(options, watcher.watch());
-  watcher.finish();
-  if (report.stopped) {
-    answer("stopped by a signal; nothing was written\n");
-    return stop_status();
-  }
+  const auto report = watched("token", "tokens", [&](const PrepareWatch& watch) {
+    return train_tokenizer(options, watch);
+  });
+  if (report.stopped) return stopped("; nothing was written");
   answer(fmt::format(
       "{} in {}{}\n", counted(report.vocab, "token"), options.out,
       report.vocab < options.vocab
@@ -128,13 +131,9 @@ int run_tokenizer(const TokenizerOptions& options) {
 }
 
 int check_token_files(const std::string& folder) {
-  Watcher watcher("MB", "MB");
-  const TokensCheck report = check_tokens(folder, watcher.watch());
-  watcher.finish();
-  if (report.stopped) {
-    answer("stopped by a signal\n");
-    return stop_status();
-  }
+  const auto report =
+      watched("MB", "MB", [&](const PrepareWatch& watch) { return check_tokens(folder, watch); });
+  if (report.stopped) return stopped();
   if (report.faults > 0) {
     fail(ExitCode::kUsage, "check",
          "{} in the token files of {}; call starling-prepare tokens again",
@@ -146,13 +145,10 @@ int check_token_files(const std::string& folder) {
 
 int run_check(const std::string& folder, int threads) {
   if (has_tokens(folder)) return check_token_files(folder);
-  Watcher watcher("record");
-  const CheckReport report = check_shards(folder, threads, watcher.watch());
-  watcher.finish();
-  if (report.stopped) {
-    answer("stopped by a signal\n");
-    return stop_status();
-  }
+  const auto report = watched("record", "records", [&](const PrepareWatch& watch) {
+    return check_shards(folder, threads, watch);
+  });
+  if (report.stopped) return stopped();
   if (report.faults > 0) {
     fail(ExitCode::kUsage, "check",
          "{} in the {} of {}; delete the files that are named and call "
@@ -165,14 +161,11 @@ int run_check(const std::string& folder, int threads) {
 }
 
 int run_example(const ExampleTree& tree) {
-  Watcher watcher("picture");
-  const ExampleReport report = write_example_tree(tree, watcher.watch());
-  watcher.finish();
-  if (report.stopped) {
-    answer(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination,
-                       report.pictures));
-    return stop_status();
-  }
+  const auto report = watched("picture", "pictures", [&](const PrepareWatch& watch) {
+    return write_example_tree(tree, watch);
+  });
+  if (report.stopped)
+    return stopped(fmt::format("; {} has {} of the pictures", tree.destination, report.pictures));
   answer(fmt::format("{} of {}, {:.1f} MB, in {}/train and {}/val\n",
                      counted(report.pictures, "picture"), counted(tree.classes, "class"),
                      static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
@@ -222,14 +215,10 @@ int run_prepare(int argc, char** argv) {
                    "a picture that cannot be decoded ends the call, or is named and left out")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
-  images->add_option("--max-pixels", options.max_pixels, "larger pictures are refused")
-      ->check(whole_in(1, std::uint64_t{1} << 40))
-      ->capture_default_str();
-  images->add_option("--shard-pictures", options.shard_pictures, "pictures of a shard")
-      ->check(whole_in(1, 1 << 20))
-      ->capture_default_str();
-  images->add_option("--threads", options.threads, "that decode (default: all cores)")
-      ->check(whole_in(1, 1024));
+  add_number(*images, "--max-pixels", options.max_pixels, "larger pictures are refused", 1,
+             std::int64_t{1} << 40);
+  add_number(*images, "--shard-pictures", options.shard_pictures, "pictures of a shard", 1,
+             1 << 20);
 
   TokensOptions tokens;
   CLI::App* of_text =
@@ -248,17 +237,12 @@ int run_prepare(int argc, char** argv) {
       ->add_option("--pattern", tokens.pattern,
                    "how ranks' tokenizer divides texts into words (default: by the file's name)")
       ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}));
-  of_text
-      ->add_option("--val-fraction", tokens.val_fraction,
-                   "share of the tokens, at the end, that is for tests")
-      ->check(number_in(0.0, 0.999999))
-      ->capture_default_str();
+  add_number(*of_text, "--val-fraction", tokens.val_fraction,
+             "share of the tokens, at the end, that is for tests", 0.0, 0.999999);
   of_text->add_option("--field", tokens.field,
                       "files are JSON lines, and this field of each line is a text");
   of_text->add_option("--separator", tokens.separator,
                       "a token behind each text, such as '<|endoftext|>' (default: none)");
-  of_text->add_option("--threads", options.threads, "that work (default: all cores)")
-      ->check(whole_in(1, 1024));
 
   TokenizerOptions trained;
   CLI::App* trains =
@@ -266,9 +250,7 @@ int run_prepare(int argc, char** argv) {
   add_list(*trains, "FILE", trained.texts, "texts, or folders of texts")
       ->required()
       ->option_text("...");
-  trains->add_option("--vocab", trained.vocab, "tokens in all")
-      ->check(whole_in(256, 1 << 20))
-      ->capture_default_str();
+  add_number(*trains, "--vocab", trained.vocab, "tokens in all", 256, 1 << 20);
   trains->add_option("--out", trained.out, "tokenizer.json for it")->required();
   add_list(*trains, "--special", trained.special,
            "a token of its own, such as '<|endoftext|>'; may be given again");
@@ -277,40 +259,27 @@ int run_prepare(int argc, char** argv) {
   trains->add_option("--pattern", trained.pattern, "how texts are divided into words")
       ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}))
       ->capture_default_str();
-  trains->add_option("--threads", options.threads, "that count (default: all cores)")
-      ->check(whole_in(1, 1024));
 
   CLI::App* check =
       app.add_subcommand("check", "compares every record or token of DEST with its checksum");
   check->add_option("DEST", folder, "folder of shards or token files")->required();
-  check->add_option("--threads", options.threads, "that read (default: all cores)")
-      ->check(whole_in(1, 1024));
 
   ExampleTree tree;
   CLI::App* example = app.add_subcommand(
       "example",
       "draws pictures, DEST/train/<class>/… and DEST/val/<class>/…, to try a config with");
   example->add_option("DEST", tree.destination, "folder that is empty or new")->required();
-  example->add_option("--classes", tree.classes, "kinds of pictures")
-      ->check(whole_in(1, 100'000))
-      ->capture_default_str();
-  example->add_option("--train", tree.train, "pictures of a class to train on")
-      ->check(whole_in(1, 100'000))
-      ->capture_default_str();
-  example->add_option("--val", tree.val, "pictures of a class for tests")
-      ->check(whole_in(1, 100'000))
-      ->capture_default_str();
-  example->add_option("--width", tree.width, "of two pictures in three; the third stands")
-      ->check(whole_in(8, 8192))
-      ->capture_default_str();
-  example->add_option("--height", tree.height, "of those")
-      ->check(whole_in(8, 8192))
-      ->capture_default_str();
-  example->add_option("--seed", tree.seed, "of what is random")
-      ->check(whole_in(0, UINT64_MAX))
-      ->capture_default_str();
-  example->add_option("--threads", options.threads, "that draw (default: all cores)")
-      ->check(whole_in(1, 1024));
+  add_number(*example, "--classes", tree.classes, "kinds of pictures", 1, 100'000);
+  add_number(*example, "--train", tree.train, "pictures of a class to train on", 1, 100'000);
+  add_number(*example, "--val", tree.val, "pictures of a class for tests", 1, 100'000);
+  add_number(*example, "--width", tree.width, "of two pictures in three; the third stands", 8,
+             8192);
+  add_number(*example, "--height", tree.height, "of those", 8, 8192);
+  add_number(*example, "--seed", tree.seed, "of what is random", 0, UINT64_MAX);
+
+  for (CLI::App* const command : {images, of_text, trains, check, example})
+    command->add_option("--threads", options.threads, "that work (default: all cores)")
+        ->check(whole_in(1, 1024));
 
   std::string run, destination;
   CLI::App* exported = app.add_subcommand(

@@ -18,10 +18,8 @@ void add_topology_options(CLI::App& command, TopologyChoice& choice) {
   command.add_option("-n,--ranks", choice.ranks, "number of ranks")
       ->required()
       ->check(whole_in(1, 65536));
-  command
-      .add_option("--ranks-per-node", choice.ranks_per_node, "consecutive ranks that share a node")
-      ->check(whole_in(1, 65536))
-      ->capture_default_str();
+  add_number(command, "--ranks-per-node", choice.ranks_per_node,
+             "consecutive ranks that share a node", 1, 65536);
   add_list(command, "--set", choice.settings, "a key of the topology, as KEY=VALUE (repeatable)");
 }
 

@@ -21,14 +21,9 @@ namespace starling {
 CLI::App* add_measure(CLI::App& app, MeasureOptions& options) {
   CLI::App* command = app.add_subcommand(
       "measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
-  command->add_option("--seconds", options.seconds, "about how long it may take")
-      ->check(number_in(0.1, 600.0))
-      ->capture_default_str();
-  command
-      ->add_option("--timeout", options.timeout,
-                   "seconds after which a wait for another rank is an error")
-      ->check(number_in(1.0, 1e6))
-      ->capture_default_str();
+  add_number(*command, "--seconds", options.seconds, "about how long it may take", 0.1, 600.0);
+  add_number(*command, "--timeout", options.timeout,
+             "seconds after which a wait for another rank is an error", 1.0, 1e6);
   command
       ->add_option(
           "--threads", options.threads,

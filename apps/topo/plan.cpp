@@ -129,11 +129,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       "plan", "predict the step time of every topology and bucket size, and recommend one");
   command->add_option("-n,--ranks", options.ranks, "number of ranks (default: as measured)")
       ->check(whole_in(1, 65536));
-  command
-      ->add_option("--ranks-per-node", options.ranks_per_node,
-                   "consecutive ranks that share a host and its link")
-      ->check(whole_in(1, 65536))
-      ->capture_default_str();
+  add_number(*command, "--ranks-per-node", options.ranks_per_node,
+             "consecutive ranks that share a host and its link", 1, 65536);
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
   const auto positive = [&](const char* name, auto& value, const char* doc) {
     command->add_option(name, value, doc)->check(number_in(1e-9, 1e15));

@@ -53,25 +53,15 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   CLI::App* command = app.add_subcommand(
       "simulate", "run gossip on quadratics and print the consensus error after each round");
   add_topology_options(*command, options.choice);
-  command->add_option("--rounds", options.rounds, "exchanges")
-      ->check(whole_in(0, 1000000))
-      ->capture_default_str();
-  command
-      ->add_option("--lr", options.simulation.lr,
-                   "learning rate; 0: averaging alone, of what the ranks' optima are")
-      ->check(number_in(0.0, 1e6))
-      ->capture_default_str();
-  command->add_option("--dimension", options.simulation.dimension, "numbers a rank holds")
-      ->check(whole_in(1, 4096))
-      ->capture_default_str();
-  command
-      ->add_option("--heterogeneity", options.simulation.heterogeneity,
-                   "standard deviation of the ranks' optima")
-      ->check(number_in(0.0, 1e6))
-      ->capture_default_str();
-  command->add_option("--seed", options.simulation.seed, "what the optima are drawn from")
-      ->check(whole_in(0, UINT64_MAX))
-      ->capture_default_str();
+  add_number(*command, "--rounds", options.rounds, "exchanges", 0, 1000000);
+  add_number(*command, "--lr", options.simulation.lr,
+             "learning rate; 0: averaging alone, of what the ranks' optima are", 0.0, 1e6);
+  add_number(*command, "--dimension", options.simulation.dimension, "numbers a rank holds", 1,
+             4096);
+  add_number(*command, "--heterogeneity", options.simulation.heterogeneity,
+             "standard deviation of the ranks' optima", 0.0, 1e6);
+  add_number(*command, "--seed", options.simulation.seed, "what the optima are drawn from", 0,
+             UINT64_MAX);
   command->add_flag("--json", options.json, "print the figures as JSON");
   return command;
 }

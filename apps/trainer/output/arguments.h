@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace CLI {
@@ -48,5 +49,17 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
 /// nan, not infinite, and not too small. Every number of every program has one of these.
 CLI::Validator whole_in(std::int64_t least, std::uint64_t most);
 CLI::Validator number_in(double least, double most);
+/// An option with a default value, and such a check.
+template <class App, class T>
+auto* add_number(App& app, const char* name, T& value, const char* doc,
+                 std::type_identity_t<T> least, std::type_identity_t<T> most) {
+  auto* option = app.add_option(name, value, doc)->capture_default_str();
+  if constexpr (std::is_floating_point_v<T>) {
+    return option->check(number_in(least, most));
+  } else {
+    return option->check(
+        whole_in(static_cast<std::int64_t>(least), static_cast<std::uint64_t>(most)));
+  }
+}
 
 }  // namespace starling
