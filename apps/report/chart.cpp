@@ -119,13 +119,6 @@ std::string number_text(double value) {
   return size >= 1e4 ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
 }
 
-std::string seconds_text(double seconds) {
-  if (!std::isfinite(seconds)) return "–";
-  if (seconds < 120.0) return fmt::format("{:.3g} s", seconds);
-  if (seconds < 7200.0) return fmt::format("{:.3g} min", seconds / 60.0);
-  return fmt::format("{:.3g} h", seconds / 3600.0);
-}
-
 std::vector<double> round_ticks(double low, double high, int about) {
   if (!(high > low)) return {low};
   const double rough = (high - low) / about;

@@ -41,8 +41,6 @@ std::string draw_tiles(const Tiles& tiles);
 
 /// A number for people: 4 digits at most, "1.2e-05", "3,400,000" as "3.4M".
 std::string number_text(double value);
-/// "12 s", "3.4 min", "5.1 h"
-std::string seconds_text(double seconds);
 /// Text with HTML's own characters written as references.
 std::string html_text(const std::string& text);
 /// The same of all of a long text, with its lines.

@@ -13,6 +13,7 @@
 #include "apps/report/timeline.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/quantity.h"
 #include "core/text.h"
 #include "topology/check.h"
 #include "topology/svg.h"
@@ -109,31 +110,6 @@ std::string field_figure(const Runs& runs, const FieldText& of) {
   return figure.finish();
 }
 
-/// The share of a step in which the slowest rank computed: it neither waited for others nor for
-/// data.
-std::string utilization_figure(const Runs& runs) {
-  Figure figure("utilization", "Utilization: the part of a step without waits");
-  bool any = false;
-  figure.axes({.y_label = "utilization", .share = true}, [&](const Axis& axis) {
-    std::vector<ChartLine> lines;
-    for (std::size_t r = 0; r < runs.size(); ++r) {
-      const Series &step = runs[r]->series("step_ms"), &wait = runs[r]->series("wait_ms"),
-                   &data = runs[r]->series("data_wait_ms");
-      const std::vector<double>& x = step.*axis.numbers;
-      if (x.empty() || wait.value.size() != step.value.size()) continue;
-      ChartLine line{runs[r]->name, x, {}, r, false};
-      for (std::size_t i = 0; i < step.value.size(); ++i) {
-        const double waited = wait.value[i] + (i < data.value.size() ? data.value[i] : 0.0);
-        line.y.push_back(std::clamp(1.0 - waited / step.value[i], 0.0, 1.0));
-      }
-      lines.push_back(std::move(line));
-    }
-    any |= !lines.empty();
-    return lines;
-  });
-  return any ? figure.finish() : "";
-}
-
 /// Rows of ranks over the run's steps: the darker, the longer it waited for others.
 std::string waits_figure(const RunLog& run, std::size_t number) {
   constexpr std::size_t kColumns = 60, kMostRanks = 64;
@@ -208,7 +184,7 @@ std::string runs_table(const Runs& runs, const std::vector<std::string>& fields)
     const Series& loss = run.series("loss");
     const auto bytes = run.summary().find("peak_memory_bytes");
     html += fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>",
-                        loss.seconds.empty() ? "–" : unbroken(seconds_text(loss.seconds.back())),
+                        loss.seconds.empty() ? "–" : unbroken(quantity(loss.seconds.back(), "s")),
                         last("samples_per_second"), last("consensus_distance"),
                         bytes == run.summary().end() || !bytes->is_number()
                             ? "–"
@@ -407,7 +383,9 @@ std::vector<FieldText> drawn_fields(const Runs& runs) {
         {"consensus_distance", "Consensus distance", "consensus distance", true, false, true},
         {"samples_per_second", "Throughput", "samples/s"},
         {"tokens_per_second", "Tokens", "tokens/s"},
-        {"model_flop_utilization", "Model FLOP utilization", "share of the peak", false, true}})
+        {"model_flop_utilization", "Model FLOP utilization", "share of the peak", false, true},
+        {kUtilization, "Utilization: the part of a step without waits", "utilization", false,
+         true}})
     fields.push_back(std::move(field));
   for (const FieldText& field : fields) known.insert(field.field);
   for (const auto& run : runs) {
@@ -430,7 +408,6 @@ std::string report_body(const Runs& runs) {
     html += "<span>" + key_of(r) + html_text(runs[r]->name) + "</span> ";
   html += "</p>\n<div class=\"figures\">";
   for (const FieldText& field : drawn_fields(runs)) html += field_figure(runs, field);
-  html += utilization_figure(runs);
   for (std::size_t r = 0; r < runs.size(); ++r) html += waits_figure(*runs[r], r);
   html += "</div>\n";
   std::string classes;

@@ -142,13 +142,19 @@ void RunLog::take_line(const std::string& line) {
   step_ = step;
   if (const auto sample = json.find("sample"); sample != json.end() && sample->is_string())
     samples_.emplace_back(static_cast<std::int64_t>(step), sample->get<std::string>());
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_number() && !value.is_null()) continue;
+  const auto add = [&](const std::string& key, double value) {
     Series& series = series_[key];
     series.step.push_back(step);
     series.seconds.push_back(seconds_);
     if (bytes_ > 0.0) series.bytes.push_back(bytes_);
-    series.value.push_back(value.is_number() ? value.get<double>() : NAN);
+    series.value.push_back(value);
+  };
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_number() || value.is_null()) add(key, number(key.c_str(), NAN));
+  }
+  if (const double length = number("step_ms", 0.0); length > 0.0 && json.contains("wait_ms")) {
+    const double waited = number("wait_ms", NAN) + number("data_wait_ms", 0.0);
+    add(kUtilization, std::clamp(1.0 - waited / length, 0.0, 1.0));
   }
   if (const auto waits = json.find("rank_wait_ms"); waits != json.end() && waits->is_array()) {
     std::vector<double> each;

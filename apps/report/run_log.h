@@ -16,6 +16,10 @@ struct Series {
   std::vector<double> step, seconds, bytes, value;
 };
 
+/// The share of a step in which the slowest rank computed: it neither waited for others nor for
+/// data. A field that is made of lines that say both.
+inline constexpr const char* kUtilization = "utilization";
+
 /// What a run's folder says of the run: its config, its metrics and its end. A run that has only
 /// begun, or is under way, has less; half a line at the end of its metrics is left for the next
 /// refresh().

@@ -7,6 +7,7 @@
 
 #include "apps/report/chart.h"
 #include "apps/report/page.h"
+#include "core/quantity.h"
 #include "core/text.h"
 
 namespace starling {
@@ -83,7 +84,7 @@ std::string report_text(const Runs& runs, std::size_t width) {
     text += fmt::format("{}  {}, step {}, {}, {}, {}", padded(shown(run->name, names), names),
                         run->state(), run->last_step(), counted(run->ranks(), "rank"),
                         named("/sync/algorithm/type"), named("/sync/topology/type"));
-    if (!loss.seconds.empty()) text += ", " + seconds_text(loss.seconds.back());
+    if (!loss.seconds.empty()) text += ", " + quantity(loss.seconds.back(), "s");
     text += "\n";
   }
   const std::size_t taken = names + 28;
