@@ -117,7 +117,7 @@ copy run/model.safetensors twelve.safetensors
   SUBCASE("the folder of checkpoints is none") {
     CHECK(test::matches(error_of("run/checkpoints"),
                         "run/checkpoints is a folder of checkpoints; give the run, or one of "
-                        "these: step-4, step-8, step-12$"));
+                        "these: step-12, step-8, step-4$"));
   }
   SUBCASE("a newer checkpoint comes before an older model, whichever file is younger") {
     program.play("copy eight.safetensors run/model.safetensors");
