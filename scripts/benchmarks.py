@@ -7,7 +7,7 @@ scripts/benchmarks.py NUMBER     prints the command that the page has this numbe
 
 A line of the file is a row: {"subject": "steps", "what": "ResNet-20", ..., "machine": "Xeon",
 "command": "scripts/..."}, with the newest measurement of its case only. The table of a subject
-stands between `<!-- rows: SUBJECT -->` and `<!-- end -->`, with the columns of its rows; `date`, for
+stands below `<!-- rows: SUBJECT -->`, with the columns of its rows; `date`, for
 people who edit the file, is no column. Commands have numbers there, in the file's order.
 """
 
@@ -37,8 +37,8 @@ def table(subject, rows, numbers):
 def page(text, rows, numbers):
     if left := {row["subject"] for row in rows} - set(re.findall(r"<!-- rows: (\w+) -->", text)):
         sys.exit(f"error: {PAGE} has no table of {', '.join(sorted(left))}")
-    made = lambda match: f"{match[1]}\n{table(match[2], rows, numbers)}\n<!-- end -->"
-    return re.sub(r"(<!-- rows: (\w+) -->)\n.*?<!-- end -->", made, text, flags=re.S)
+    made = lambda match: f"{match[1]}\n{table(match[2], rows, numbers)}\n"
+    return re.sub(r"(<!-- rows: (\w+) -->)\n(?:\|.*\n)*", made, text)
 
 
 def main(words):
