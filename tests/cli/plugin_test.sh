@@ -18,7 +18,8 @@ import glob, os, re, sys
 root = sys.argv[1]
 public = {'starling/' + os.path.basename(file) for file in glob.glob(root + '/apps/starling/*.h')}
 own = set(os.listdir(root + '/examples/plugin'))
-files = [*glob.glob(root + '/examples/*/*.*'), root + '/tests/cli/faulty_plugin.cpp',
+# examples/step is compiled in this tree, with its own headers.
+files = [*glob.glob(root + '/examples/plugin/*.*'), *glob.glob(root + '/examples/inference/*.*'), root + '/tests/cli/faulty_plugin.cpp',
          root + '/README.md', root + '/CONTRIBUTING.md', *glob.glob(root + '/docs/*.md')]
 for file in files:
     if not file.endswith(('.h', '.cpp', '.cu', '.md')): continue
