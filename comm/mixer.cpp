@@ -1,7 +1,6 @@
 #include "comm/mixer.h"
 
 #include "comm/flight.h"
-#include "comm/mixers/bf16.h"
 #include "comm/mixers/encoded.h"
 #include "core/error.h"
 
@@ -135,10 +134,12 @@ MixerKinds& mixers() {
           }};
         },
         "parameters as they are, by messages or read where they lie");
-    builtin.add("bf16", bf16_mixer,
-                "half the bytes; differences of rounded numbers keep the ranks' mean");
-    builtin.add("int8", int8_mixer,
-                "a quarter of the bytes, by the same differences, so the mean stays");
+    builtin.add(
+        "bf16", [] { return encoded_mixer(Code::kBf16, 0.5); },
+        "half the bytes; differences of rounded numbers keep the ranks' mean");
+    builtin.add(
+        "int8", [] { return encoded_mixer(Code::kInt8, 0.25); },
+        "a quarter of the bytes, by the same differences, so the mean stays");
     return builtin;
   }();
   return kinds;

@@ -188,7 +188,11 @@ void Updater::update_run(const BucketRun& run, const UpdateLayers& layers, const
   UpdateArgs args = args_;
   for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low}) *tensor = part(*tensor);
   for (Tensor& state : args.states) state = state.slice(run.state_first, Shape{run.state_elements});
-  if (args.encoded) {
+  if (args.encoded.code == Code::kBf16) {  // a part of such a message is one too
+    const std::int64_t size = size_of(DType::kBFloat16);
+    for (Tensor& received : args.received)
+      received = received.slice(run.first * size, Shape{run.elements * size});
+  } else if (args.encoded) {
     args.encoded.first = run.first;
     args.encoded.elements = args_.x.elements();
   } else {

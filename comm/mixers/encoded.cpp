@@ -23,17 +23,29 @@ Tensor EncodedMessages::message_of(const Tensor& numbers) const {
                 DType::kUInt8);
 }
 
-Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers,
-                             const ExchangeLabel& label) {
-  Messages& messages = of(label.bucket);
+void EncodedMessages::encode(int bucket, const Tensor& numbers) {
+  Messages& messages = of(bucket);
   const StreamScope scope(backend_, StreamKind::kUpdate);
   if (!messages.own) messages.own = message_of(numbers);
   backend_.encode({.x = numbers, .message = messages.own, .code = code_, .block = block_});
+}
+
+Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers,
+                             const ExchangeLabel& label) {
+  encode(label.bucket, numbers);
+  Messages& messages = of(label.bucket);
   while (messages.received.size() < exchange.receive_from.size())
     messages.received.push_back(message_of(numbers));
   const auto end =
       messages.received.begin() + static_cast<std::ptrdiff_t>(exchange.receive_from.size());
   return transport_.start_exchange(exchange, messages.own, {messages.received.begin(), end}, label);
+}
+
+Ticket EncodedMessages::sum(const Exchange& exchange, const Tensor& numbers, const Tensor& sum,
+                            const ExchangeLabel& label) {
+  encode(label.bucket, numbers);
+  const Tensor own(of(label.bucket).own.storage(), 0, numbers.shape(), DType::kBFloat16);
+  return transport_.start_exchange(exchange, own, {sum}, label);
 }
 
 void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights,
@@ -77,39 +89,59 @@ namespace {
 class EncodedMixer final : public MessageMixer {
  public:
   EncodedMixer(Backend& backend, Transport& transport, Code code, const Encoding& encoding)
-      : MessageMixer(backend, transport, Groups::kMessages),
+      : MessageMixer(backend, transport,
+                     sums(code, encoding) ? Groups::kSummedEncoded : Groups::kMessages),
         encoding_(encoding),
+        code_(code),
         messages_(backend, transport, code, encoding.block) {}
 
   /// No buffers of the parameters' kind: messages need others. Nothing is read where it lies, since
   /// what was sent and what was made of it must not depend on where a neighbour is.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
-
   Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&,
                std::vector<Tensor>&, const ExchangeLabel& label) override {
     if (exchange.kind == Exchange::Kind::kNone) return 0;
-    const auto b = static_cast<std::size_t>(label.bucket);
-    if (buckets_.size() <= b) buckets_.resize(b + 1);
-    buckets_[b] = &bucket;
-    Tensor numbers = bucket.parameters;
+    const Tensor& x = bucket.parameters;
+    Sent& sent = sent_of(label.bucket);
+    sent.bucket = &bucket;
+    if (is_summed(exchange)) {
+      require(x.dtype() == DType::kFloat32, "exchange",
+              "parameters of {} cannot travel as bf16; needed: fp32", name_of(x.dtype()));
+      if (!sent.sum) sent.sum = Tensor(backend_, x.shape(), x.dtype());
+      if (exchange.kind == Exchange::Kind::kGroupSum)
+        return messages_.sum(exchange, x, sent.sum, label);
+      Exchange narrow = exchange;  // the transport encodes: only between nodes
+      narrow.bf16_between = true;
+      return transport_.start_exchange(narrow, x, {sent.sum}, label);
+    }
+    Tensor numbers = x;
     if (encoding_.residual >= 0) {
       const StreamScope scope(backend_, StreamKind::kUpdate);
-      numbers = scratch(bucket.parameters);
-      backend_.weighted_sum({.in = {bucket.parameters, residual(bucket)},
-                             .weight = {1.0, 1.0},
-                             .terms = 2,
-                             .out = numbers});
+      numbers = scratch(x);
+      backend_.weighted_sum(
+          {.in = {x, residual(bucket)}, .weight = {1.0, 1.0}, .terms = 2, .out = numbers});
     }
     return messages_.send(as_messages(exchange, transport_.rank()), numbers, label);
   }
-
   /// The terms are valid for the next update of this bucket, and overwritten by the next call.
   void terms(const Exchange& exchange, std::vector<Tensor>&, const ExchangeLabel& label,
              Mix& mix) override {
-    const Bucket& bucket = *buckets_[static_cast<std::size_t>(label.bucket)];
+    const Sent& sent = sent_of(label.bucket);
+    if (is_summed(exchange)) {
+      const bool group = exchange.kind == Exchange::Kind::kGroupSum;
+      if (group) {  // Σ_j C(x_j) - m·C(x): differences alone
+        const auto members = static_cast<double>(exchange.group.size());
+        messages_.add_up(label.bucket, -members, {}, sent.sum, true);
+      }
+      mix.self_weight = group ? 1.0 : exchange.self_weight;
+      mix.received = {sent.sum};
+      mix.weights = exchange.weights;
+      return;
+    }
+    const Bucket& bucket = *sent.bucket;
     const std::vector<double> weights = as_messages(exchange, transport_.rank()).weights;
-    const StreamScope scope(backend_, StreamKind::kUpdate);
     if (encoding_.residual >= 0) {  // δ' = (x + δ) - C(x + δ)
+      const StreamScope scope(backend_, StreamKind::kUpdate);
       const Tensor left = residual(bucket);
       backend_.weighted_sum({.in = {bucket.parameters},
                              .weight = {1.0},
@@ -123,6 +155,23 @@ class EncodedMixer final : public MessageMixer {
   }
 
  private:
+  struct Sent {
+    const Bucket* bucket = nullptr;
+    Tensor sum;  ///< of a group, or what nodes have mixed
+  };
+  Sent& sent_of(int bucket) {
+    const auto b = static_cast<std::size_t>(bucket);
+    if (sent_.size() <= b) sent_.resize(b + 1);
+    return sent_[b];
+  }
+  /// Numbers rounded to bf16 can be added up on the way; other codes' messages go to each.
+  static bool sums(Code code, const Encoding& encoding) {
+    return code == Code::kBf16 && encoding.plain();
+  }
+  bool is_summed(const Exchange& exchange) const {
+    return sums(code_, encoding_) &&
+           (exchange.kind == Exchange::Kind::kGroupSum || exchange.kind == Exchange::Kind::kNodes);
+  }
   const Tensor& residual(const Bucket& bucket) const {
     return bucket.sync[static_cast<std::size_t>(encoding_.residual)].numbers;
   }
@@ -134,23 +183,19 @@ class EncodedMixer final : public MessageMixer {
   }
 
   Encoding encoding_;
+  Code code_;
   EncodedMessages messages_;
-  std::vector<const Bucket*> buckets_;
+  std::vector<Sent> sent_;  ///< by bucket
   Tensor scratch_;
 };
 
 }  // namespace
 
-std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code,
-                                          const Encoding& encoding) {
-  return std::make_unique<EncodedMixer>(backend, transport, code, encoding);
-}
-
-MixerKind int8_mixer() {
-  return {[](Backend& backend, Transport& transport, const Encoding& encoding) {
-            return make_encoded_mixer(backend, transport, Code::kInt8, encoding);
+MixerKind encoded_mixer(Code code, double wire) {
+  return {[code](Backend& backend, Transport& transport, const Encoding& encoding) {
+            return std::make_unique<EncodedMixer>(backend, transport, code, encoding);
           },
-          0.25, true, Code::kInt8, true};
+          wire, true, code, code != Code::kBf16};
 }
 
 }  // namespace starling

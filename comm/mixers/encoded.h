@@ -19,6 +19,9 @@ class EncodedMessages {
   /// Encodes `numbers`, which may change afterwards, and sends them. Messages of the last send()
   /// have been waited for.
   Ticket send(const Exchange& exchange, const Tensor& numbers, const ExchangeLabel& label);
+  /// Encodes `numbers` as bf16 and starts the sum of all members' (Exchange::Kind::kGroupSum).
+  Ticket sum(const Exchange& exchange, const Tensor& numbers, const Tensor& sum,
+             const ExchangeLabel& label);
   /// Adds up after the wait: out = own_weight · C(own) + Σ_k weights[k] · C(received k), with
   /// `accumulate` added to out. A weight of 0 leaves own out.
   void add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out,
@@ -36,6 +39,7 @@ class EncodedMessages {
     std::vector<Tensor> received;
   };
   Messages& of(int bucket);
+  void encode(int bucket, const Tensor& numbers);
   Tensor message_of(const Tensor& numbers) const;
 
   Backend& backend_;
@@ -51,9 +55,12 @@ class EncodedMessages {
 /// so both sides of a pair add and subtract the same numbers, and the mean over ranks stays what it
 /// was, to rounding. v is x; or, with error feedback (Seide et al. 2014; Tang et al. 2019,
 /// DeepSqueeze, arXiv 1907.07346), x + δ, where δ is what encoding left out so far: δ' = v - C(v),
-/// when the exchange is used. Groups and nodes exchange messages between any two ranks.
-std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code,
-                                          const Encoding& encoding);
-MixerKind int8_mixer();
+/// when the exchange is used. Groups and nodes exchange messages between any two ranks. With plain
+/// bf16 alone they add up on the way instead: a group's sum is that of the members' decoded
+/// numbers, made in rank order in the parameters' type; in a round over nodes (kNodes) only the
+/// means that nodes exchange are rounded, by the same rule (comm/transports/node_mix.h). The
+/// transport carries all of it, also between ranks of one host: the same bits wherever the ranks
+/// are. `wire`: MixerKind::wire of fp32 numbers.
+MixerKind encoded_mixer(Code code, double wire);
 
 }  // namespace starling
