@@ -8,7 +8,6 @@
 
 #include "comm/flight.h"
 #include "comm/transports/checks.h"
-#include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 
 namespace starling::detail {
@@ -254,159 +253,6 @@ class NeighbourOperation final : public MpiOperation {
   bool posted_ = false;
 };
 
-/// The buffer is cut into pieces, each piece into one chunk per member. Every member receives its
-/// chunk from all others, sums in rank order, and sends the sum to all others. A few pieces are
-/// under way at once; both phases of every pair go in piece order, so that MPI's own order matches
-/// them.
-class SumOperation final : public MpiOperation {
- public:
-  SumOperation(MpiWorld& world, const std::vector<int>& group, const Tensor& in, const Tensor& out,
-               std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow)
-      : MpiOperation(std::move(what), without(group, world.rank), label, std::move(flow)),
-        world_(world),
-        requests_(world),
-        group_(group),
-        in_(in),
-        out_(out) {
-    members_ = static_cast<std::int64_t>(group_.size());
-    own_ = std::find(group_.begin(), group_.end(), world.rank) - group_.begin();
-    for (const int peer : group_) {
-      send_tags_.push_back(peer == world.rank ? 0 : world.next_send_tag(peer, label.lane));
-      receive_tags_.push_back(peer == world.rank ? 0 : world.next_receive_tag(peer, label.lane));
-    }
-    in_element_ = static_cast<std::int64_t>(size_of(in.dtype()));
-    out_element_ = static_cast<std::int64_t>(size_of(out.dtype()));
-    largest_chunk_ = sum_chunk_bytes(members_) / out_element_;
-    pieces_ = (in_.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_);
-    sources_.resize(group_.size());
-  }
-
-  bool advance() override {
-    bool moved = false;
-    if (scratch_.empty())
-      scratch_ = world_.take_scratch(
-          static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * in_element_));
-    while (started_ < pieces_ && started_ - finished_ < kWindow &&
-           may_send(end_of(started_, in_element_))) {
-      post_chunks(started_++);
-      moved = true;
-    }
-    if (requests_.test([&](int user) { --open_[user % kWindow][user / kWindow]; }) > 0)
-      moved = true;
-    while (summed_ < started_ && open_[summed_ % kWindow][0] == 0) {
-      sum_chunk(summed_);
-      post_sums(summed_++);
-      moved = true;
-    }
-    while (finished_ < summed_ && open_[finished_ % kWindow][1] == 0) {
-      ++finished_;
-      moved = true;
-      if (flow_) flow_->arrived(0, end_of(finished_ - 1, out_element_));
-    }
-    if (finished_ == pieces_) {
-      // The scratch goes back here, under the lock; the last owner may be any thread
-      world_.give_scratch(std::move(scratch_));
-      finish();
-    }
-    return moved;
-  }
-
-  std::vector<int> missing() const override { return requests_.peers(); }
-
- private:
-  static std::vector<int> without(std::vector<int> group, int rank) {
-    std::erase(group, rank);
-    return group;
-  }
-  static constexpr std::int64_t kWindow = kSumPieces;  // pieces under way
-
-  struct Span {
-    std::int64_t first, count;
-  };
-  /// Bytes up to the end of a piece.
-  std::size_t end_of(std::int64_t piece, std::int64_t element) const {
-    return static_cast<std::size_t>(
-        std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_) * element);
-  }
-  /// Member m's chunk of a piece; the last piece's are smaller, and some may be empty.
-  Span chunk(std::int64_t piece, std::int64_t member) const {
-    const std::int64_t first = piece * largest_chunk_ * members_;
-    const std::int64_t count = std::min(largest_chunk_ * members_, in_.elements() - first);
-    const std::int64_t each =
-        std::min(largest_chunk_, ((count + members_ - 1) / members_ + 15) / 16 * 16);
-    const std::int64_t begin = std::min(count, each * member);
-    return {first + begin, std::min(each, count - begin)};
-  }
-  std::byte* scratch(std::int64_t piece, std::int64_t member) {
-    return scratch_.data() + ((piece % kWindow) * members_ + member) * largest_chunk_ * in_element_;
-  }
-  static std::byte* at(const Tensor& tensor, Span span, std::int64_t element) {
-    return tensor.raw() + span.first * element;
-  }
-  static std::size_t bytes(Span span, std::int64_t element) {
-    return static_cast<std::size_t>(span.count * element);
-  }
-
-  void post_chunks(std::int64_t piece) {
-    const int user = static_cast<int>(piece % kWindow);
-    int& open = open_[user][0];
-    const Span mine = chunk(piece, own_);
-    for (std::int64_t m = 0; m < members_; ++m) {
-      if (m == own_ || mine.count == 0) continue;
-      requests_.receive(scratch(piece, m), bytes(mine, in_element_), group_[index(m)],
-                        receive_tags_[index(m)], user);
-      ++open;
-    }
-    for (std::int64_t k = 1; k < members_; ++k) {
-      const std::int64_t m = (own_ + k) % members_;  // not all to the same member first
-      const Span theirs = chunk(piece, m);
-      if (theirs.count == 0) continue;
-      requests_.send(at(in_, theirs, in_element_), bytes(theirs, in_element_), group_[index(m)],
-                     send_tags_[index(m)], user);
-      ++open;
-    }
-  }
-
-  void sum_chunk(std::int64_t piece) {
-    const Span mine = chunk(piece, own_);
-    if (mine.count == 0) return;
-    for (std::int64_t m = 0; m < members_; ++m)
-      sources_[index(m)] = m == own_ ? at(in_, mine, in_element_) : scratch(piece, m);
-    sum_in_rank_order(in_.dtype(), sources_.data(), static_cast<int>(members_), mine.count,
-                      at(out_, mine, out_element_));
-  }
-
-  void post_sums(std::int64_t piece) {
-    const int user = static_cast<int>(piece % kWindow + kWindow);
-    int& open = open_[piece % kWindow][1];
-    const Span mine = chunk(piece, own_);
-    for (std::int64_t m = 0; m < members_; ++m) {
-      const Span theirs = chunk(piece, m);
-      if (m == own_ || theirs.count == 0) continue;
-      requests_.receive(at(out_, theirs, out_element_), bytes(theirs, out_element_),
-                        group_[index(m)], receive_tags_[index(m)] + 1, user);
-      ++open;
-    }
-    for (std::int64_t k = 1; k < members_ && mine.count > 0; ++k) {
-      const std::int64_t m = (own_ + k) % members_;
-      requests_.send(at(out_, mine, out_element_), bytes(mine, out_element_), group_[index(m)],
-                     send_tags_[index(m)] + 1, user);
-      ++open;
-    }
-  }
-  static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-  MpiWorld& world_;
-  RequestSet requests_;
-  std::vector<int> group_, send_tags_, receive_tags_;
-  Tensor in_, out_;
-  std::int64_t members_ = 0, own_ = 0, in_element_ = 4, out_element_ = 4, largest_chunk_ = 0;
-  std::int64_t pieces_ = 0, started_ = 0, summed_ = 0, finished_ = 0;
-  int open_[kWindow][2] = {};  ///< per piece under way and phase: outstanding requests
-  std::vector<std::byte> scratch_;
-  std::vector<const std::byte*> sources_;
-};
-
 }  // namespace
 
 std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange,
@@ -416,14 +262,6 @@ std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Ex
                                                        std::shared_ptr<Flow> flow) {
   return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label,
                                               std::move(flow));
-}
-
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, const std::vector<int>& group,
-                                                 const Tensor& in, const Tensor& out,
-                                                 std::string what, const ExchangeLabel& label,
-                                                 std::shared_ptr<Flow> flow) {
-  return std::make_unique<SumOperation>(world, group, in, out, std::move(what), label,
-                                        std::move(flow));
 }
 
 MpiControl::MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine,

@@ -124,18 +124,12 @@ std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Ex
                                                        const std::vector<Tensor>& receive,
                                                        const ExchangeLabel& label,
                                                        std::shared_ptr<Flow> flow);
-/// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where
-/// the types are the same (sum_type()).
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, const std::vector<int>& group,
-                                                 const Tensor& in, const Tensor& out,
-                                                 std::string what, const ExchangeLabel& label,
-                                                 std::shared_ptr<Flow> flow);
-
-/// Exchange::Kind::kNodes; see mpi_node_operation.cpp.
-std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange,
-                                                  const Tensor& in, const Tensor& out,
-                                                  const ExchangeLabel& label,
-                                                  std::shared_ptr<Flow> flow);
+/// Exchange::Kind::kGroupSum: out = Σ over the group of in, in rank order; out may be in where the
+/// types are the same (sum_type()). Exchange::Kind::kNodes: out = the mix.
+std::unique_ptr<MpiOperation> make_group_operation(MpiWorld& world, const Exchange& exchange,
+                                                   const Tensor& in, const Tensor& out,
+                                                   std::string what, const ExchangeLabel& label,
+                                                   std::shared_ptr<Flow> flow);
 
 /// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
 class MpiControl final : public MpiOperation {

@@ -11,7 +11,7 @@
 #include "core/error.h"
 
 // What lives here: messages between processes and hosts. session: MPI from start to end. transport:
-// the Transport. engine: the thread that moves what is under way; operation, node_operation: one
+// the Transport. engine: the thread that moves what is under way; operation, group_operation: one
 // exchange as a state machine of requests. pulse: signs of life, so that a lost rank has a name;
 // watch: the thread that notices one; ulfm: what MPI itself offers after a loss. Nobody outside
 // sees mpi.h.

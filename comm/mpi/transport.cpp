@@ -111,8 +111,9 @@ class MpiTransport final : public Transport {
       : Transport(plane_),
         engine_(timeout_seconds),
         plane_(engine_),
-        everyone_(static_cast<std::size_t>(engine_.world().size)) {
-    std::iota(everyone_.begin(), everyone_.end(), 0);
+        everyone_{.kind = Exchange::Kind::kGroupSum,
+                  .group = std::vector<int>(static_cast<std::size_t>(engine_.world().size))} {
+    std::iota(everyone_.group.begin(), everyone_.group.end(), 0);
   }
 
   std::string name() const override { return "mpi"; }
@@ -127,18 +128,14 @@ class MpiTransport final : public Transport {
       return engine_.start(make_neighbour_operation(engine_.world(), exchange, send, receive, label,
                                                     std::move(flow)));
     }
-    if (exchange.kind == Exchange::Kind::kNodes) {
-      return engine_.start(
-          make_node_operation(engine_.world(), exchange, send, receive[0], label, std::move(flow)));
-    }
-    return engine_.start(make_sum_operation(engine_.world(), exchange.group, send, receive[0],
-                                            describe(exchange, label), label, std::move(flow)));
+    return engine_.start(make_group_operation(engine_.world(), exchange, send, receive[0],
+                                              describe(exchange, label), label, std::move(flow)));
   }
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
                    std::shared_ptr<Flow> flow) override {
     check_sum(in, out);
-    return engine_.start(make_sum_operation(engine_.world(), everyone_, in, out,
-                                            describe_sum(label), label, std::move(flow)));
+    return engine_.start(make_group_operation(engine_.world(), everyone_, in, out,
+                                              describe_sum(label), label, std::move(flow)));
   }
   bool done(Ticket ticket) override { return engine_.done(ticket); }
   void wait(Ticket ticket) override { engine_.wait(ticket); }
@@ -150,7 +147,7 @@ class MpiTransport final : public Transport {
  private:
   detail::MpiEngine engine_;
   MpiControlPlane plane_;
-  std::vector<int> everyone_;
+  Exchange everyone_;  ///< the sum over all ranks
 };
 
 }  // namespace

@@ -34,13 +34,4 @@ std::vector<double> node_weights(const Exchange& exchange) {
   return weights;
 }
 
-NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean,
-                 std::vector<const std::byte*> arrived) {
-  NodeMix mix{{mean}, node_weights(exchange)};
-  if (exchange.bf16_between) mix.terms.push_back(rounded_mean);
-  mix.terms.insert(mix.terms.end(), arrived.begin(), arrived.end());
-  in_node_order(exchange, mix.terms);
-  return mix;
-}
-
 }  // namespace starling

@@ -17,13 +17,6 @@ void encode_bf16(const float* in, std::int64_t count, std::byte* out);
 /// place is written.
 void decode_bf16(const std::byte* in, std::int64_t count, float* out);
 
-/// The terms and weights of the mix. In full precision: own_share · mean + Σ shares[k] ·
-/// arrived[k]. With bf16 on the wire, C() being rounded: mean + Σ shares[k] · (C(arrived[k]) -
-/// C(mean)), so that two nodes add and subtract the same numbers and their mean stays.
-struct NodeMix {
-  std::vector<const std::byte*> terms;
-  std::vector<double> weights;
-};
 /// Terms or weights of a mix in full precision, its own first, come into the order of the nodes:
 /// where all weigh alike, every node adds up in one order and gets the same bits.
 template <class T>
@@ -34,10 +27,10 @@ void in_node_order(const Exchange& exchange, std::vector<T>& terms) {
   std::rotate(terms.begin(), terms.begin() + 1,
               terms.begin() + 1 + (before - exchange.receive_from.begin()));
 }
-/// The weights alone: of the mean, with bf16_between of the rounded mean, and of what arrived.
+/// Weights of the mix of own and other nodes' means. In full precision: own_share · mean + Σ
+/// shares[k] · arrived[k], in node order. With bf16 on the wire, C() being rounded: mean + Σ
+/// shares[k] · (C(arrived[k]) - C(mean)), so that two nodes add and subtract the same numbers and
+/// their mean stays; the terms are the mean, C(mean), and what arrived.
 std::vector<double> node_weights(const Exchange& exchange);
-/// `rounded_mean`: C(mean), decoded; null without bf16_between.
-NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean,
-                 std::vector<const std::byte*> arrived);
 
 }  // namespace starling

@@ -53,7 +53,7 @@ Tensor expected_sum(Backend& backend, const std::vector<int>& group, std::int64_
   for (const int r : group) terms.push_back(filled(backend, count, dtype, r));
   for (const Tensor& term : terms) in.push_back(term.raw());
   Tensor out(backend, Shape{count}, dtype);
-  sum_in_rank_order(dtype, in.data(), static_cast<int>(in.size()), count, out.raw());
+  sum_in_order(dtype, in, nullptr, count, out.raw());
   return out;
 }
 

@@ -158,9 +158,8 @@ class FakeTransport final : public Transport {
     NodeExchange& nodes = nodes_.at(ticket);
     if (nodes.between) return;
     const Tensor& mean = find(ticket)->receive[0];
-    const std::byte* sum = mean.raw();
     const double share = 1.0 / static_cast<double>(nodes.exchange.group.size());
-    weighted_sum_in_order(mean.dtype(), &sum, &share, 1, mean.elements(), mean.raw());
+    sum_in_order(mean.dtype(), {mean.raw()}, &share, mean.elements(), mean.raw());
     Exchange peers = nodes.exchange;
     peers.kind = Exchange::Kind::kNeighbours;
     const bool narrow = nodes.exchange.bf16_between;
@@ -181,14 +180,12 @@ class FakeTransport final : public Transport {
       decode_bf16(tensor.raw(), tensor.elements(), wide.back().data<float>());
       return wide.back().raw();
     };
-    std::vector<const std::byte*> arrived;
-    for (const Tensor& tensor : nodes.arrived) arrived.push_back(numbers_of(tensor));
-    const NodeMix mix = node_mix(nodes.exchange, find(ticket)->receive[0].raw(),
-                                 nodes.exchange.bf16_between ? numbers_of(nodes.sent) : nullptr,
-                                 std::move(arrived));
-    weighted_sum_in_order(nodes.out.dtype(), mix.terms.data(), mix.weights.data(),
-                          static_cast<int>(mix.terms.size()), nodes.out.elements(),
-                          nodes.out.raw());
+    std::vector<const std::byte*> terms{find(ticket)->receive[0].raw()};
+    if (nodes.exchange.bf16_between) terms.push_back(numbers_of(nodes.sent));
+    for (const Tensor& tensor : nodes.arrived) terms.push_back(numbers_of(tensor));
+    in_node_order(nodes.exchange, terms);
+    sum_in_order(nodes.out.dtype(), terms, node_weights(nodes.exchange).data(),
+                 nodes.out.elements(), nodes.out.raw());
     nodes_.erase(ticket);
   }
 

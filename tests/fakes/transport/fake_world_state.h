@@ -358,8 +358,7 @@ class FakeWorld::State {
     for (const OperationPtr& member : delivery.members) in.push_back(member->send.raw());
     std::vector<std::byte> total(static_cast<std::size_t>(first.elements()) *
                                  size_of(sum_type(first.dtype())));
-    sum_in_rank_order(first.dtype(), in.data(), static_cast<int>(in.size()), first.elements(),
-                      total.data());
+    sum_in_order(first.dtype(), in, nullptr, first.elements(), total.data());
     for (const OperationPtr& member : delivery.members) {
       if (!total.empty()) std::memcpy(member->receive[0].raw(), total.data(), total.size());
     }
