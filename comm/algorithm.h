@@ -111,6 +111,8 @@ class Algorithm {
   /// Whether nothing reads the gradients of a bucket any more that was ready in this step: asked
   /// after each bucket_ready(), so that their memory may serve the next bucket.
   virtual bool is_through_with(int /*bucket*/) const { return false; }
+  /// Whether a bucket is updated when bucket_ready() returns.
+  virtual bool updates_at_once() const { return false; }
   /// Completes or drops whatever is in flight; afterwards the parameters are x(t+1), and the next
   /// step behaves as if nothing had happened (gossip keeps what it received, so that evaluation and
   /// checkpoints change no bit).

@@ -9,13 +9,13 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <string>
 
 #include "core/error.h"
 #include "core/philox.h"
 #include "topology/check.h"
 #include "topology/mixing.h"
+#include "topology/round_table.h"
 
 namespace starling {
 namespace {
@@ -47,41 +47,16 @@ void remove_mean(Numbers& z) {
   }
 }
 
-/// The exchanges after which all comes again: every so many of them is a mean over all, and the
-/// topology's rounds are the others.
-struct Period {
-  std::vector<MixingMatrix> rounds;
-  std::size_t length = 0;      ///< exchanges
-  std::size_t mean_every = 0;  ///< 0: none is
+using Rounds = std::vector<MixingMatrix>;
 
-  Period(const Topology& topology, std::int64_t every)
-      : rounds(one_period(topology)), length(rounds.size()) {
-    if (every == 0) return;
-    mean_every = static_cast<std::size_t>(every);
-    const std::size_t others = mean_every - 1;
-    constexpr std::size_t kMost = 512;  // a longer one is cut off: a mean so rare hardly shows
-    length = others == 0 ? 1
-                         : std::min(std::lcm(rounds.size(), others) / others * mean_every,
-                                    std::max(kMost, rounds.size()));
-  }
-};
-
-void run_period(const DisagreementModel& model, const Period& period, Numbers& z) {
-  std::size_t round = 0;
-  for (std::size_t k = 0; k < period.length; ++k) {
-    const bool mean = period.mean_every > 0 && (k + 1) % period.mean_every == 0;
-    model.step(z, [&](std::vector<double>& x) {
-      if (!mean) return period.rounds[round % period.rounds.size()].apply(x, 1);
-      std::fill(x.begin(), x.end(),
-                std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size()));
-    });
-    if (!mean) ++round;
-  }
+void run_period(const DisagreementModel& model, const Rounds& period, Numbers& z) {
+  for (const MixingMatrix& round : period)
+    model.step(z, [&](std::vector<double>& x) { round.apply(x, 1); });
   remove_mean(z);  // roundings alone would let it in
 }
 
 /// Spectral radius of the map as a matrix, whose columns are what it makes of the unit vectors.
-double radius_of_matrix(const DisagreementModel& model, const Period& period, std::size_t ranks) {
+double radius_of_matrix(const DisagreementModel& model, const Rounds& period, std::size_t ranks) {
   const std::size_t tensors = static_cast<std::size_t>(model.states) + 1, size = tensors * ranks;
   std::vector<double> matrix(size * size);
   for (std::size_t column = 0; column < size; ++column) {
@@ -96,8 +71,8 @@ double radius_of_matrix(const DisagreementModel& model, const Period& period, st
 }
 
 /// Factor by which random starts grow in many periods.
-double radius_by_trial(const DisagreementModel& model, const Period& of, std::size_t ranks) {
-  const int periods = periods_for(ranks, of.length), settling = periods / 4;
+double radius_by_trial(const DisagreementModel& model, const Rounds& of, std::size_t ranks) {
+  const int periods = periods_for(ranks, of.size()), settling = periods / 4;
   // Several starts at once: one may lie beside what grows most.
   double largest = 0.0;
   for (std::uint64_t start = 0; start < 3; ++start) {
@@ -132,13 +107,15 @@ Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule,
                        const Topology& topology) {
   if (!plan.growth.model || topology.ranks() == 1) return {};
   const DisagreementModel model = plan.growth.model(rule);
-  const Period period(topology, model.mean_every);
+  const Rounds period = model.mean_every > 0
+                            ? one_period(WithGlobalRounds(topology, model.mean_every))
+                            : one_period(topology);
   const auto ranks = static_cast<std::size_t>(topology.ranks());
   const bool estimated = (static_cast<std::size_t>(model.states) + 1) * ranks > kMatrix;
   const double radius =
       estimated ? radius_by_trial(model, period, ranks) : radius_of_matrix(model, period, ranks);
   return {std::pow(radius,
-                   1.0 / (static_cast<double>(period.length) * static_cast<double>(model.steps))),
+                   1.0 / (static_cast<double>(period.size()) * static_cast<double>(model.steps))),
           estimated};
 }
 

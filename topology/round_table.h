@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,33 @@ inline Group mean_group(int first, int count, bool same_bits = false) {
   group.self_weight = 1.0 / count;
   return group;
 }
+
+/// A topology whose every so-many-th round is the mean over all ranks; its own rounds are the
+/// others (Gossip-PGA, arXiv 2105.09080).
+class WithGlobalRounds final : public Topology {
+ public:
+  WithGlobalRounds(const Topology& inner, std::int64_t every)
+      : Topology(inner.ranks()), inner_(inner), every_(every) {}
+  /// Number of rounds after which both come to an end together; 0 where nobody would plan so many
+  /// ahead.
+  std::int64_t period() const override {
+    if (every_ == 1) return 1;
+    if (inner_.period() == 0) return 0;
+    const std::int64_t both = std::lcm(every_ - 1, inner_.period()) / (every_ - 1) * every_;
+    return both > kMostRounds ? 0 : both;
+  }
+
+ protected:
+  Round make_round(std::int64_t k) const override {
+    if ((k + 1) % every_ == 0) return {.groups = {mean_group(0, ranks(), true)}, .rows = {}};
+    return inner_.round(k - k / every_);
+  }
+
+ private:
+  static constexpr std::int64_t kMostRounds = 4096;
+  const Topology& inner_;
+  std::int64_t every_;
+};
 
 inline bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
 

@@ -8,6 +8,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/algorithms/updater.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {
@@ -17,15 +18,16 @@ namespace {
 /// pass. Where only streams wait, an update is issued behind its sum at once.
 class AllReduce final : public Algorithm {
  public:
-  /// `per_node` above 1: nodes take their mean first, in memory of their own.
-  AllReduce(const AlgorithmSite& site, bool average, bool delay, int per_node)
+  /// `share`: what a rank's gradients are multiplied by. `exchange`: what makes their sum, in
+  /// memory of its own; of kind kNone the sum is over all ranks and in place.
+  AllReduce(const AlgorithmSite& site, double share, bool delay, Exchange exchange)
       : Algorithm(site),
         delay_(delay),
-        updater_(site, share_of(site, average, per_node > 1)),
-        tickets_(site.buckets.size()) {
-    if (per_node > 1) {
-      by_nodes_ = mean_by_nodes(site.transport, per_node);
-      means_ = like_parameters();
+        updater_(site, share),
+        tickets_(site.buckets.size()),
+        exchange_(std::move(exchange)) {
+    if (exchange_.kind != Exchange::Kind::kNone) {
+      sums_ = like_parameters();
     } else if (site.transport.size() > 1) {
       site.transport.prepare({});
     }
@@ -33,7 +35,6 @@ class AllReduce final : public Algorithm {
     streams_wait_ =
         site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
   }
-
   void begin(const StepInfo& info) override {
     info_ = info;
     started_ = updated_ = 0;
@@ -67,17 +68,13 @@ class AllReduce final : public Algorithm {
   Tensor control() const override { return updater_.overflow_control(); }
 
  private:
-  static double share_of(const AlgorithmSite& site, bool average, bool of_means) {
-    if (of_means) return average ? 1.0 : site.transport.size();
-    return average ? 1.0 / site.transport.size() : 1.0;
-  }
   void start(std::size_t b) {
     if (site_.transport.size() == 1) return;
     const Tensor& gradients = site_.buckets[b].gradients;
     const ExchangeLabel label{info_.step, static_cast<int>(b), info_.step};
-    tickets_[b] = means_.empty()
+    tickets_[b] = sums_.empty()
                       ? site_.transport.start_sum(gradients, gradients, label)
-                      : site_.transport.start_exchange(by_nodes_, gradients, {means_[b]}, label);
+                      : site_.transport.start_exchange(exchange_, gradients, {sums_[b]}, label);
     if (!site_.overlap || streams_wait_) wait_once(b);
   }
 
@@ -88,9 +85,14 @@ class AllReduce final : public Algorithm {
   void wait_once(std::size_t bucket) {
     if (!tickets_[bucket]) return;
     settle(tickets_[bucket], static_cast<int>(bucket));
-    if (means_.empty()) return;
+    if (sums_.empty()) return;
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
-    site_.backend.copy(means_[bucket], site_.buckets[bucket].gradients);
+    // Of two ranks, what came is the other's
+    site_.backend.weighted_sum({.in = {sums_[bucket]},
+                                .weight = {1.0},
+                                .terms = 1,
+                                .out = site_.buckets[bucket].gradients,
+                                .accumulate = exchange_.kind == Exchange::Kind::kNeighbours});
   }
 
   void update_next() {
@@ -102,9 +104,8 @@ class AllReduce final : public Algorithm {
   bool delay_;  ///< sums start after the pass
   Updater updater_;
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
-  Exchange by_nodes_;
-  /// Means by bucket, where they are made by nodes; otherwise sums are in place
-  std::vector<Tensor> means_;
+  Exchange exchange_;
+  std::vector<Tensor> sums_;   ///< by bucket; empty where sums are in place
   bool streams_wait_ = false;  ///< Transport::wait() costs the host nothing
   std::size_t started_ = 0, updated_ = 0;
   StepInfo info_;
@@ -113,7 +114,12 @@ class AllReduce final : public Algorithm {
 }  // namespace
 
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) {
-  return std::make_unique<AllReduce>(site, true, false, 1);
+  return std::make_unique<AllReduce>(site, 1.0 / site.transport.size(), false, Exchange());
+}
+
+std::unique_ptr<Algorithm> make_node_all_reduce(const AlgorithmSite& site, int per_node) {
+  return std::make_unique<AllReduce>(site, 1.0 / per_node, false,
+                                     sum_in_node(site.transport, per_node));
 }
 
 AlgorithmPlan plan_allreduce(ConfigSection& config) {
@@ -144,10 +150,13 @@ AlgorithmPlan plan_allreduce(ConfigSection& config) {
           .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
             if (chunks && site.transport.size() > 1)
               return make_scatter_gather(site, average, delay);
-            const int per_node = nodes ? ranks_per_node(site) : 1;
+            const int size = site.transport.size(), per_node = nodes ? ranks_per_node(site) : 1;
             // One node alone, or ranks that are nodes: there is nothing to do first.
-            return std::make_unique<AllReduce>(site, average, delay,
-                                               per_node < site.transport.size() ? per_node : 1);
+            if (per_node == 1 || per_node >= size)
+              return std::make_unique<AllReduce>(site, average ? 1.0 / size : 1.0, delay,
+                                                 Exchange());
+            return std::make_unique<AllReduce>(site, average ? 1.0 : size, delay,
+                                               mean_by_nodes(site.transport, per_node));
           }};
 }
 

@@ -114,9 +114,7 @@ AlgorithmPlan plan_async(ConfigSection& config) {
           .cost = {.exchanges = {{.what = PlannedExchange::kModels,
                                   .pause = 1e-3 * static_cast<double>(interval_ms)}}},
           .make = [=](const AlgorithmSite& site) {
-            auto apart = std::make_unique<Asynchronous>(site, interval_ms);
-            return after_warmup(site, warmup, warmup > 0 ? make_all_reduce(site) : nullptr,
-                                std::move(apart));
+            return after_warmup(site, warmup, std::make_unique<Asynchronous>(site, interval_ms));
           }};
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "comm/algorithms/builtin.h"
 #include "core/error.h"
 #include "kernels/optimizers/linear.h"
 
@@ -23,7 +24,7 @@ std::string fp16_fault(StatesAt states) {
          "local or average, or another precision";
 }
 
-Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states)
+Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states)
     : Algorithm(site),
       means_(site),
       outer_(site, 1.0, false),
@@ -45,14 +46,14 @@ void Averages::begin(const StepInfo& info) {
 
 void Averages::bucket_ready(int bucket) {
   inner_->bucket_ready(bucket);
-  if (inner_->in_backward() && meets(bucket, info_.step)) start(bucket);
+  if (inner_->updates_at_once() && meets(bucket, info_.step)) start(bucket);
 }
 
 void Averages::backward_done() {
   inner_->backward_done();
   bool met = false;
   for (int b = 0; b < buckets(); ++b) {
-    if (!inner_->in_backward() && meets(b, info_.step)) start(b);
+    if (!inner_->updates_at_once() && meets(b, info_.step)) start(b);
   }
   for (int b = 0; b < buckets(); ++b) {
     if (!meets(b, info_.step)) continue;
@@ -109,16 +110,15 @@ namespace {
 
 class AfterWarmup final : public Algorithm {
  public:
-  AfterWarmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before,
-              std::unique_ptr<Algorithm> after)
+  AfterWarmup(const AlgorithmSite& site, std::function<bool(const StepInfo&)> warms_up,
+              std::unique_ptr<Algorithm> before, std::unique_ptr<Algorithm> after)
       : Algorithm(site),
-        start_(start),
+        warms_up_(std::move(warms_up)),
         before_(std::move(before)),
         after_(std::move(after)),
         now_(before_.get()) {}
-
   void begin(const StepInfo& info) override {
-    now_ = info.step < start_ ? before_.get() : after_.get();
+    now_ = warms_up_(info) ? before_.get() : after_.get();
     now_->begin(info);
   }
   void bucket_ready(int bucket) override { now_->bucket_ready(bucket); }
@@ -127,8 +127,8 @@ class AfterWarmup final : public Algorithm {
   void finish() override { now_->finish(); }
   void conclude() override { now_->conclude(); }
   void resume(std::int64_t step) override {
-    now_ = step < start_ ? before_.get() : after_.get();
-    now_->resume(step);
+    before_->resume(step);
+    after_->resume(step);
   }
   Tensor control() const override { return now_->control(); }
   double mean_weight() const override { return now_->mean_weight(); }
@@ -137,18 +137,25 @@ class AfterWarmup final : public Algorithm {
   }
 
  private:
-  std::int64_t start_;
+  std::function<bool(const StepInfo&)> warms_up_;
   std::unique_ptr<Algorithm> before_, after_;
   Algorithm* now_;
 };
 
 }  // namespace
 
+std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site,
+                                        std::function<bool(const StepInfo&)> warms_up,
+                                        std::unique_ptr<Algorithm> after) {
+  return std::make_unique<AfterWarmup>(site, std::move(warms_up), make_all_reduce(site),
+                                       std::move(after));
+}
+
 std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start,
-                                        std::unique_ptr<Algorithm> before,
                                         std::unique_ptr<Algorithm> after) {
   if (start == 0) return after;
-  return std::make_unique<AfterWarmup>(site, start, std::move(before), std::move(after));
+  return after_warmup(
+      site, [start](const StepInfo& info) { return info.step < start; }, std::move(after));
 }
 
 }  // namespace starling

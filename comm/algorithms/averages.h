@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ std::string fp16_fault(StatesAt states);
 /// derived class's.
 class Averages : public Algorithm {
  public:
-  Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states);
+  Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states);
 
   void begin(const StepInfo& info) override;
   void bucket_ready(int bucket) override;
@@ -46,7 +47,7 @@ class Averages : public Algorithm {
   /// Called when a new run begins, before the first update.
   virtual void first_step() {}
 
-  Bucketwise& inner() { return *inner_; }
+  Algorithm& inner() { return *inner_; }
   /// Waits for the mean; the result is a sum, of which means_.share() is the mean.
   Tensor wait_mean(int b);
   /// Makes the rule's p' of `numbers`, in place: the parameters, or a state beside them.
@@ -60,15 +61,18 @@ class Averages : public Algorithm {
   StepInfo info_;
 
  private:
-  std::unique_ptr<Bucketwise> inner_;
+  std::unique_ptr<Algorithm> inner_;
   StatesAt states_;
   std::int64_t reset_at_ = 0;            ///< steps done when the states were last zeroed; 0: never
   std::unique_ptr<OptimizerRule> mean_;  ///< p' = g / n
 };
 
-/// One algorithm before step `start`, another from it on.
+/// All-reduce in steps that warm up, then `after`. begin() asks once a step.
+std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site,
+                                        std::function<bool(const StepInfo&)> warms_up,
+                                        std::unique_ptr<Algorithm> after);
+/// All-reduce before step `start`.
 std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start,
-                                        std::unique_ptr<Algorithm> before,
                                         std::unique_ptr<Algorithm> after);
 
 }  // namespace starling

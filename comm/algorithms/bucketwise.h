@@ -23,11 +23,11 @@ class Bucketwise : public Algorithm {
     start_step();
   }
   void bucket_ready(int bucket) final {
-    if (in_backward()) update(bucket);
+    if (updates_at_once()) update(bucket);
     gradient_ready(bucket);
   }
   void backward_done() final {
-    if (!in_backward()) {
+    if (!updates_at_once()) {
       have_gradients();
       if (updater_.needs_all_gradients()) updater_.measure_all(info_);
       for (int b = 0; b < buckets(); ++b) update(b);
@@ -38,9 +38,8 @@ class Bucketwise : public Algorithm {
   void finish() override {}              // nothing is in flight between steps
   void resume(std::int64_t) override {}  // and all that the next needs is in the buckets
   Tensor control() const override { return updater_.overflow_control(); }
-  bool is_through_with(int) const final { return in_backward(); }
-  /// Whether a bucket is updated when bucket_ready() returns.
-  virtual bool in_backward() const { return updater_.in_backward(); }
+  bool is_through_with(int) const final { return updates_at_once(); }
+  bool updates_at_once() const override { return updater_.in_backward(); }
 
  protected:
   virtual void start_step() {}

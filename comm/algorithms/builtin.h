@@ -51,7 +51,9 @@ STARLING_ALGORITHMS(STARLING_DECLARE_ALGORITHM)
 
 /// Makes all-reduce by chunks, which each rank adds up and sends to all.
 std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay);
-/// Makes all-reduce with default keys, for algorithms that begin with it.
+/// Makes all-reduce with default keys, for algorithms that begin with it; and the same over the
+/// ranks of each node.
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site);
+std::unique_ptr<Algorithm> make_node_all_reduce(const AlgorithmSite& site, int per_node);
 
 }  // namespace starling

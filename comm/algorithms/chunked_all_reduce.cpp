@@ -15,12 +15,11 @@ namespace {
 /// result to all. A bucket's chunks are sent as soon as its last gradient is ready, or with `delay`
 /// after the pass; their sums follow when the backward pass is done. Encoded it is ByteGrad (Bagua;
 /// Gan et al. 2021, arXiv 2107.01499). Every rank gets the same bits.
-class ChunkedAllReduce final : public Algorithm {
+class ChunkedAllReduce final : public Bucketwise {
  public:
   ChunkedAllReduce(const AlgorithmSite& site, const Compressor& compressor, double divisor,
                    double share, bool delay)
-      : Algorithm(site),
-        updater_(site, share),
+      : Bucketwise(site, share),
         mean_(site, compressor, divisor),
         delay_(delay),
         spreads_(compressor.code != Code::kNone && site.check_overflow &&
@@ -28,47 +27,38 @@ class ChunkedAllReduce final : public Algorithm {
     site.transport.prepare({});
   }
 
-  void begin(const StepInfo& info) override {
-    info_ = info;
+  bool updates_at_once() const override { return ranks() == 1 && Bucketwise::updates_at_once(); }
+
+ protected:
+  void start_step() override {
     // A block that overflowed was decoded as NaN, into the padding between parameters too, which no
     // gradient writes over.
     for (const Bucket& bucket : site_.buckets) {
       if (spreads_) site_.backend.fill(bucket.gradients, 0.0);
     }
   }
-  void bucket_ready(int bucket) override {
-    if (ranks() == 1) {
-      if (updater_.in_backward()) updater_.update(bucket, info_);
-      return;
-    }
-    if (!delay_) start(bucket);
+  void gradient_ready(int b) override {
+    if (!delay_) start(b);
   }
-  void backward_done() override {
-    const bool alone = ranks() == 1;
+  void have_gradients() override {
+    if (ranks() == 1) return;
     const auto waiting = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
-    for (int b = 0; !alone && delay_ && b < buckets(); ++b) start(b);
-    for (int b = 0; !alone && b < buckets(); ++b) mean_.gather(b, info_.step, waiting);
-    for (int b = 0; !alone && b < buckets(); ++b) mean_.finish(b, waiting);
+    for (int b = 0; delay_ && b < buckets(); ++b) start(b);
+    for (int b = 0; b < buckets(); ++b) mean_.gather(b, info_.step, waiting);
+    for (int b = 0; b < buckets(); ++b) mean_.finish(b, waiting);
     updater_.join();  // gradients are read on the compute stream
-    if (updater_.needs_all_gradients()) updater_.measure_all(info_);
-    for (int b = 0; (!alone || !updater_.in_backward()) && b < buckets(); ++b)
-      updater_.update(b, info_);
-    updater_.join();
   }
-  void finish() override {}
-  void resume(std::int64_t) override {}
-  Tensor control() const override { return updater_.overflow_control(); }
+  void update(int b) override { updater_.update(b, info_); }
 
  private:
   void start(int b) {
+    if (ranks() == 1) return;
     on_update_stream(site_.backend, [&] { mean_.start(b, bucket(b).gradients, info_.step); });
   }
 
-  Updater updater_;
   EncodedMean mean_;
   bool delay_;
   bool spreads_;  ///< what is no number goes from an element to all of its block
-  StepInfo info_;
 };
 
 }  // namespace

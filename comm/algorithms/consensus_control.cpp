@@ -12,30 +12,11 @@
 #include "topology/round_table.h"
 
 namespace starling {
-namespace {
-
-class GlobalOrOwn final : public Topology {
- public:
-  explicit GlobalOrOwn(const Topology& inner) : Topology(inner.ranks()), inner_(inner) {}
-  std::int64_t period() const override { return 0; }
-
- protected:
-  Round make_round(std::int64_t k) const override {
-    if (k % 2 == 0) return inner_.round(k / 2);
-    return {.groups = {mean_group(0, ranks(), true)}, .rows = {}};
-  }
-
- private:
-  const Topology& inner_;
-};
-
-}  // namespace
-
 ConsensusControl::ConsensusControl(const AlgorithmSite& site, double above,
                                    std::int64_t check_every, std::int64_t interval, Tensor saved)
     : backend_(site.backend),
       transport_(site.transport),
-      topology_(std::make_unique<GlobalOrOwn>(*site.topology)),
+      topology_(std::make_unique<WithGlobalRounds>(*site.topology, 2)),
       above_(above),
       check_every_(check_every),
       interval_(interval),

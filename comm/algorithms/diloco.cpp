@@ -55,11 +55,11 @@ class DiLoCo final : public Averages {
 
   void bucket_ready(int b) override {
     Averages::bucket_ready(b);
-    if (settings_.delay > 0 && inner().in_backward() && sends(b, info_.step)) send(b);
+    if (settings_.delay > 0 && inner().updates_at_once() && sends(b, info_.step)) send(b);
   }
   void backward_done() override {
     Averages::backward_done();
-    for (int b = 0; settings_.delay > 0 && !inner().in_backward() && b < buckets(); ++b) {
+    for (int b = 0; settings_.delay > 0 && !inner().updates_at_once() && b < buckets(); ++b) {
       if (sends(b, info_.step)) send(b);
     }
     for (int b = 0; !site_.overlap && b < buckets(); ++b) settle(b);

@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,33 +20,6 @@
 
 namespace starling {
 namespace {
-
-/// A topology whose every H-th round is the mean over all ranks; its own rounds are the others
-/// (Gossip-PGA, arXiv 2105.09080).
-class WithGlobalRounds final : public Topology {
- public:
-  WithGlobalRounds(const Topology& inner, std::int64_t every)
-      : Topology(inner.ranks()), inner_(inner), every_(every) {}
-  /// Number of rounds after which both come to an end together; 0 where nobody would plan so many
-  /// ahead.
-  std::int64_t period() const override {
-    if (every_ == 1) return 1;
-    if (inner_.period() == 0) return 0;
-    const std::int64_t both = std::lcm(every_ - 1, inner_.period()) / (every_ - 1) * every_;
-    return both > kMostRounds ? 0 : both;
-  }
-
- protected:
-  Round make_round(std::int64_t k) const override {
-    if ((k + 1) % every_ == 0) return {.groups = {mean_group(0, ranks(), true)}, .rows = {}};
-    return inner_.round(k - k / every_);
-  }
-
- private:
-  static constexpr std::int64_t kMostRounds = 4096;
-  const Topology& inner_;
-  std::int64_t every_;
-};
 
 /// Mixes with the neighbours and updates. With order awc step t mixes what round t - 1 brought
 /// (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole
@@ -278,8 +250,8 @@ AlgorithmGrowth growth_of(const GossipSettings& settings) {
   }};
 }
 
-std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
-                                        std::function<bool(std::int64_t)> quiet, Tensor control) {
+std::unique_ptr<Algorithm> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
+                                       std::function<bool(std::int64_t)> quiet, Tensor control) {
   return std::make_unique<Gossip>(site, settings, std::move(quiet), std::move(control));
 }
 

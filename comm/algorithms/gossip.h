@@ -31,9 +31,9 @@ std::vector<StepKey> step_keys_of(const GossipSettings& settings);
 AlgorithmGrowth growth_of(const GossipSettings& settings);
 /// `quiet(t)`: after step t nothing is exchanged, though its round counts; empty: never. `control`:
 /// the tensor of states_of(), where there is one.
-std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
-                                        std::function<bool(std::int64_t)> quiet = {},
-                                        Tensor control = {});
+std::unique_ptr<Algorithm> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
+                                       std::function<bool(std::int64_t)> quiet = {},
+                                       Tensor control = {});
 
 /// When exchanges happen: which round a step uses, and which starts after it; -1: none. Rounds
 /// count exchanges.

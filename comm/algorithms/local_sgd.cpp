@@ -9,53 +9,14 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/nodes.h"
-#include "core/operations/pointwise.h"
 
 namespace starling {
 namespace {
 
-/// The run's rule on the mean gradient of a node's ranks, as torch's post-local hook has it. Sums
-/// start as gradients become ready.
-class NodeGradients final : public Bucketwise {
- public:
-  NodeGradients(const AlgorithmSite& site, const NodeSum& node)
-      : Bucketwise(site, node.share), exchange_(node.exchange), sums_(like_parameters()) {
-    tickets_.resize(site.buckets.size());
-  }
-  bool in_backward() const override { return false; }
-
- protected:
-  void gradient_ready(int b) override {
-    tickets_[static_cast<std::size_t>(b)] = site_.transport.start_exchange(
-        exchange_, bucket(b).gradients, {sums_[static_cast<std::size_t>(b)]},
-        {info_.step, b, info_.step});
-  }
-  void have_gradients() override {
-    for (int b = 0; b < buckets(); ++b) {
-      wait(tickets_[static_cast<std::size_t>(b)], b);
-      const StreamScope scope(site_.backend, StreamKind::kUpdate);
-      const Tensor &own = bucket(b).gradients, &sum = sums_[static_cast<std::size_t>(b)];
-      if (exchange_.kind == Exchange::Kind::kGroupSum) {
-        site_.backend.copy(sum, own);
-      } else {  // two ranks: what came is the other's
-        site_.backend.weighted_sum(
-            {.in = {sum}, .weight = {1.0}, .terms = 1, .out = own, .accumulate = true});
-      }
-    }
-    updater_.join();  // gradients are read on the compute stream
-  }
-  void update(int b) override { updater_.update(b, info_); }
-
- private:
-  Exchange exchange_;
-  std::vector<Tensor> sums_;  ///< by bucket
-  std::vector<Ticket> tickets_;
-};
-
-std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, bool of_node) {
+std::unique_ptr<Algorithm> inner_of(const AlgorithmSite& site, bool of_node) {
   const int per_node = of_node ? ranks_per_node(site) : 1;
   if (per_node == 1) return std::make_unique<Alone>(site);
-  return std::make_unique<NodeGradients>(site, sum_in_node(site.transport, per_node));
+  return make_node_all_reduce(site, per_node);
 }
 
 struct LocalSettings {
@@ -170,9 +131,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
       .growth = growth,
       .cost = cost,
       .make = [settings](const AlgorithmSite& site) {
-        auto local = std::make_unique<LocalSgd>(site, settings);
-        return after_warmup(site, settings.start,
-                            settings.start > 0 ? make_all_reduce(site) : nullptr, std::move(local));
+        return after_warmup(site, settings.start, std::make_unique<LocalSgd>(site, settings));
       }};
 }
 

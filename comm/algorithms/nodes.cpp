@@ -44,11 +44,11 @@ Exchange mean_by_nodes(Transport& transport, int per_node) {
                              .ranks_per_node = per_node});
 }
 
-NodeSum sum_in_node(Transport& transport, int per_node) {
+Exchange sum_in_node(Transport& transport, int per_node) {
   std::vector<Group> nodes;
   for (int first = 0; first < transport.size(); first += per_node)
     nodes.push_back(mean_group(first, per_node, true));
-  return {planned(transport, {.groups = nodes, .rows = {}}), 1.0 / per_node};
+  return planned(transport, {.groups = nodes, .rows = {}});
 }
 
 }  // namespace starling

@@ -17,12 +17,8 @@ int ranks_per_node(const AlgorithmSite& site);
 /// The mean over all ranks by way of the nodes, and prepares the transport for it. kNone of a
 /// single rank.
 Exchange mean_by_nodes(Transport& transport, int per_node);
-/// The sum over this rank's node: its exchange, the share that makes it a mean. Prepares the
-/// transport.
-struct NodeSum {
-  Exchange exchange;
-  double share = 1.0;
-};
-NodeSum sum_in_node(Transport& transport, int per_node);
+/// The sum over this rank's node: of two ranks, what comes is the other's numbers. Prepares the
+/// transport for it.
+Exchange sum_in_node(Transport& transport, int per_node);
 
 }  // namespace starling

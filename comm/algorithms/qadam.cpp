@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/algorithms/averages.h"
+#include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
@@ -50,14 +52,12 @@ AdamRules rules_for(const OptimizerRule& rule, const std::int64_t* frozen_at) {
 /// In fp16 a rank knows only after all others' answers whether the step counts. So momentum and
 /// residuals go ahead in copies, which become the real ones where no rank overflowed. The answers
 /// travel beside the momenta, and no host looks at them.
-class QAdam final : public Algorithm {
+class QAdam final : public Bucketwise {
  public:
   QAdam(const AlgorithmSite& site, const Compressor& compressor, std::int64_t warmup, bool feedback)
-      : Algorithm(site),
+      : Bucketwise(site),
         warmup_(warmup),
-        all_reduce_(make_all_reduce(site)),
         adam_(rules_for(site.rule, &frozen_at_)),
-        updater_(site),
         residuals_(residuals(site, feedback, 0)),
         chunk_residuals_(residuals(site, feedback, 1)),
         saved_(site.buckets.empty() ? Tensor() : site.buckets[0].sync.back().numbers) {
@@ -85,28 +85,29 @@ class QAdam final : public Algorithm {
     });
   }
 
-  void begin(const StepInfo& info) override {
+  /// Whether the step is one of all-reduce, after which the second moment stays.
+  bool warms_up(const StepInfo& info) {
     if (info.step == 0) {  // updates count, not steps: without one there is no second moment
       frozen_at_ = info.optimizer_step - 1 + warmup_;
       const double value = static_cast<double>(frozen_at_);
       on_update_stream(site_.backend, [&] { site_.backend.copy_from_host(&value, saved_); });
     }
-    warms_up_ = info.optimizer_step <= frozen_at_;
-    if (warms_up_) return all_reduce_->begin(info);
-    info_ = info;
+    return info.optimizer_step <= frozen_at_;
   }
-  void bucket_ready(int bucket) override {
-    if (warms_up_) return all_reduce_->bucket_ready(bucket);
-    if (updater_.in_backward()) follow(bucket);
+  void resume(std::int64_t) override {
+    double value = 0.0;
+    on_update_stream(site_.backend, [&] { site_.backend.copy_to_host(saved_, &value); });
+    frozen_at_ = static_cast<std::int64_t>(value);
   }
-  void backward_done() override {
-    if (warms_up_) return all_reduce_->backward_done();
+  Tensor control() const override { return control_; }
+
+ protected:
+  void update(int b) override {
+    if (b == 0 && site_.check_overflow) ask_all();
+    follow(b);
+  }
+  void complete() override {
     const bool alone = ranks() == 1;
-    if (!updater_.in_backward()) {
-      if (updater_.needs_all_gradients()) updater_.measure_all(info_);
-      if (site_.check_overflow) ask_all();
-      for (int b = 0; b < buckets(); ++b) follow(b);
-    }
     const auto waiting = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
     for (int b = 0; !alone && b < buckets(); ++b) mean_->gather(b, info_.step, waiting);
     for (int b = 0; b < buckets(); ++b) {
@@ -127,18 +128,6 @@ class QAdam final : public Algorithm {
       take(b, residuals_ahead_[at], residuals_[at]);
       take(b, chunk_residuals_ahead_[at], chunk_residuals_[at]);
     }
-    updater_.join();
-  }
-  void finish() override { all_reduce_->finish(); }
-  void resume(std::int64_t step) override {
-    all_reduce_->resume(step);
-    double value = 0.0;
-    on_update_stream(site_.backend, [&] { site_.backend.copy_to_host(saved_, &value); });
-    frozen_at_ = static_cast<std::int64_t>(value);
-  }
-  Tensor control() const override { return warms_up_ ? all_reduce_->control() : control_; }
-  double take_wait_seconds() override {
-    return Algorithm::take_wait_seconds() + all_reduce_->take_wait_seconds();
   }
 
  private:
@@ -188,10 +177,7 @@ class QAdam final : public Algorithm {
   }
 
   std::int64_t warmup_, frozen_at_ = 0;  ///< the second moment is that of so many updates
-  bool warms_up_ = true;                 ///< in this step
-  std::unique_ptr<Algorithm> all_reduce_;
   AdamRules adam_;
-  Updater updater_;
   /// Residuals by bucket; empty without feedback
   std::vector<Tensor> residuals_, chunk_residuals_;
   /// Copies where tentative(), the same tensors otherwise
@@ -204,7 +190,6 @@ class QAdam final : public Algorithm {
   std::unique_ptr<OptimizerRule> follow_;
   std::unique_ptr<OptimizerRule> take_ =
       make_linear_rule(0, 0, [](double) { return LinearTerms{.x = {.p = 0, .g = 1}}; });
-  StepInfo info_;
 };
 
 }  // namespace
@@ -234,7 +219,11 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
           .cost = {.exchanges = {{.what = PlannedExchange::kGradientChunks}},
                    .disagreement = [](double) { return 0.0; }},
           .make = [=](const AlgorithmSite& site) {
-            return std::make_unique<QAdam>(site, compressor, warmup, feedback);
+            auto qadam = std::make_unique<QAdam>(site, compressor, warmup, feedback);
+            const auto warms_up = [of = qadam.get()](const StepInfo& info) {
+              return of->warms_up(info);
+            };
+            return after_warmup(site, warms_up, std::move(qadam));
           }};
 }
 

@@ -19,17 +19,26 @@ namespace {
 /// parameters moved, not the rank's own gradients. s = βm + g, with nesterov g + β(βm + g); m is
 /// sgd's buffer.
 ///     atc:  x' = [x - ηs]_t         awc:  x' = [x]_(t-1) - ηs         m' = μm + (1-μ)(x - x')/η
+/// DecentLaM (Yuan et al. 2021, arXiv 2104.11981), with μ = 0, mixes the step along the gradient
+/// but not the one along the momentum, so that the momentum does not enlarge the bias of ranks with
+/// other data:
+///     x' = [x - ηg]_t - ηβm        m' = (x - x')/η
 /// Where η = 0, m stays.
-class QuasiGlobalMomentum final : public Bucketwise {
+class FollowedMomentum final : public Bucketwise {
  public:
-  QuasiGlobalMomentum(const AlgorithmSite& site, bool atc, double mu)
-      : Bucketwise(site), atc_(atc), before_(like_parameters()) {
+  enum class Order { kAdaptThenCombine, kCombineWhileAdapting, kGradientAlone };
+
+  FollowedMomentum(const AlgorithmSite& site, Order order, double mu)
+      : Bucketwise(site),
+        atc_(order != Order::kCombineWhileAdapting),
+        glides_after_(order == Order::kGradientAlone),
+        before_(like_parameters()) {
     const rules::Sgd sgd = sgd_of(site.rule);
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     // s = of_m·m + of_g·g
     const double of_m = sgd.nesterov ? beta * beta : beta, of_g = sgd.nesterov ? 1.0 + beta : 1.0;
     // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the
-    // part along m is a pass of its own, which such a rank makes too.
+    // part along m is a pass of its own.
     both_ = make_linear_rule(2, 0, [=](double lr) {
       return LinearTerms{.x = {.p = 1, .s = {0, -lr * of_m}, .g = -lr * of_g}, .decay_s = {wd, 0}};
     });
@@ -45,7 +54,7 @@ class QuasiGlobalMomentum final : public Bucketwise {
       return LinearTerms{.x = {.p = mu, .s = {-(1.0 - mu) / lr, (1.0 - mu) / lr}}};
     });
     site_.mixer.open(
-        {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !atc, atc});
+        {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !atc_, atc_});
   }
 
   void finish() override {
@@ -73,7 +82,12 @@ class QuasiGlobalMomentum final : public Bucketwise {
   }
   void complete() override {
     for (int b = 0; atc_ && b < buckets(); ++b) {
-      updater_.mix(b, info_, site_.mixer.receive(b, info_.step, info_.step));
+      const Mix& mix = site_.mixer.receive(b, info_.step, info_.step);
+      if (glides_after_ && has_momentum(b)) {
+        glide(b, mix);
+      } else {
+        updater_.mix(b, info_, mix);
+      }
       site_.mixer.publish(b, info_.step, -1);
       follow(b);
     }
@@ -84,15 +98,20 @@ class QuasiGlobalMomentum final : public Bucketwise {
   bool has_momentum(int b) { return !bucket(b).states.empty(); }
 
   void move(int b, const Mix& mix) {
-    if (!has_momentum(b))
+    if (!has_momentum(b) || glides_after_)
       return updater_.update(b, info_, mix, {.rule = descend_.get(), .states = {before(b)}});
     const Tensor& m = bucket(b).states[0];
     if (!site_.check_overflow)
       return updater_.update(b, info_, mix, {.rule = both_.get(), .states = {before(b), m}});
-    updater_.update(b, info_, mix,
-                    {.rule = glide_.get(), .states = {m}, .gradient = m, .always = true});
+    glide(b, mix);
     const Tensor& x = bucket(b).parameters;
     updater_.update(b, info_, {}, {.rule = descend_.get(), .states = {before(b)}, .numbers = x});
+  }
+  /// The mix and the step along the momentum, which a rank whose gradients overflowed makes too.
+  void glide(int b, const Mix& mix) {
+    const Tensor& m = bucket(b).states[0];
+    updater_.update(b, info_, mix,
+                    {.rule = glide_.get(), .states = {m}, .gradient = m, .always = true});
   }
   void follow(int b) {
     if (!has_momentum(b)) return;
@@ -101,7 +120,8 @@ class QuasiGlobalMomentum final : public Bucketwise {
                     {.rule = follow_.get(), .states = {x, before(b)}, .numbers = m, .gradient = x});
   }
 
-  bool atc_;
+  bool atc_;           ///< an exchange ends in the step in which it starts
+  bool glides_after_;  ///< DecentLaM
   std::unique_ptr<OptimizerRule> both_, descend_, glide_, follow_;
   std::vector<Tensor> before_;  ///< by bucket
 };
@@ -150,8 +170,35 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
           }},
           .cost = cost_of_mixing(!atc),
           .make = [=](const AlgorithmSite& site) {
-            return std::make_unique<QuasiGlobalMomentum>(site, atc,
-                                                         own ? mu : sgd_of(site.rule).momentum);
+            using Order = FollowedMomentum::Order;
+            return std::make_unique<FollowedMomentum>(
+                site, atc ? Order::kAdaptThenCombine : Order::kCombineWhileAdapting,
+                own ? mu : sgd_of(site.rule).momentum);
+          }};
+}
+
+AlgorithmPlan plan_decentlam(ConfigSection&) {
+  return {.title = "DecentLaM",
+          .topology = TopologyKind::kSymmetricFixed,
+          .needs = {.optimizers = {"sgd"}, .rule_fault = nesterov_fault},
+          .scratch = 1,
+          .messages = {.always = true},
+          .steps = {.period = 1},
+          .growth = {[](const OptimizerRule& rule) {
+            return DisagreementModel{
+                1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
+                                                  const DisagreementModel::MixOne& mix) {
+                  const std::vector<double> before = z[0];
+                  mix(z[0]);
+                  add(z[0], -beta, z[1]);
+                  z[1] = before;
+                  add(z[1], -1.0, z[0]);
+                }};
+          }},
+          .cost = cost_of_mixing(false),
+          .make = [](const AlgorithmSite& site) {
+            return std::make_unique<FollowedMomentum>(site, FollowedMomentum::Order::kGradientAlone,
+                                                      0.0);
           }};
 }
 

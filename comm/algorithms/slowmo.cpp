@@ -24,7 +24,7 @@ struct SlowSettings {
   bool meets(std::int64_t t) const { return (t + 1) % period == 0; }
 };
 
-std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, const SlowSettings& settings) {
+std::unique_ptr<Algorithm> inner_of(const AlgorithmSite& site, const SlowSettings& settings) {
   if (!settings.gossip) return std::make_unique<Alone>(site);
   const bool kept = settings.gossip->global_above > 0.0 && !site.buckets.empty();
   return make_gossip(

@@ -130,8 +130,7 @@ void train(const MpiSession& session) {
     backend->copy_to_host(loss, &own);
     mean = static_cast<double>(own) / ranks;
     transport->world().sum(&mean, 1);
-    if (transport->rank() == 0)
-      std::printf("step %3d  loss %.6f\n", static_cast<int>(t), mean);
+    if (transport->rank() == 0) std::printf("step %3d  loss %.6f\n", static_cast<int>(t), mean);
   }
   gossip->finish();  // waits for what is in flight
   std::vector<Tensor> parameters;
