@@ -24,12 +24,12 @@ import re
 import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 
+import jobs
+
 DIVERGED = 4  # starling-train's exit status
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def parse():
@@ -57,26 +57,16 @@ def named_settings(text):
 
 def run(args, of_algorithm, rate, seed, folder):
     """(test accuracy at the end in %, {step: test loss}); (0, {}) of a run that diverged."""
-    train = os.path.join(os.environ.get("STARLING_BUILD", os.path.join(ROOT, "build")), "bin", "starling-train")
-    settings = args.set + [f"seed={seed}", "tensorboard=false", "threads=1"]
-    if rate:
-        settings.append(f"optimizer.lr={rate}")
-    settings += of_algorithm
-    command = ["mpirun", "--oversubscribe", "-n", str(args.ranks), train, args.config, "--output", folder]
-    for setting in settings:
-        command += ["--set", setting]
-    summary = os.path.join(folder, "summary.json")
-    done = None if os.path.exists(summary) else subprocess.run(command, capture_output=True, text=True)
-    if done and done.returncode == DIVERGED:
-        return 0.0, {}
-    if done and done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("[")] or done.stderr.splitlines()[-3:]
-        sys.exit(f"{' '.join(command)}\nends with {done.returncode}: " + "\n".join(lines))
-    with open(summary) as file:
-        accuracy = 100 * json.load(file)["test_accuracy"]
-    with open(os.path.join(folder, "metrics.jsonl")) as file:
-        rows = [json.loads(line) for line in file]
-    return accuracy, {row["step"]: row["test_loss"] for row in rows if "test_loss" in row}
+    settings = args.set + [f"seed={seed}", "tensorboard=false", "threads=1"] + ([f"optimizer.lr={rate}"] if rate else []) + of_algorithm
+    command = [*jobs.MPIRUN, args.ranks, *jobs.need("starling-train"), args.config, "--output", folder, *(word for setting in settings for word in ("--set", setting))]
+    if not os.path.exists(f"{folder}/summary.json"):
+        done = jobs.Ended(command, folder + ".said", None)
+        if done.status == DIVERGED:
+            return 0.0, {}
+        if done.status != 0:
+            sys.exit(f"{shlex.join(map(str, command))}\nends with {done.status}: " + "\n".join(done.lines or done.err.splitlines()[-3:]))
+        shutil.rmtree(folder + ".said")
+    return 100 * json.loads(jobs.read(f"{folder}/summary.json"))["test_accuracy"], {row["step"]: row["test_loss"] for row in jobs.metrics(folder) if "test_loss" in row}
 
 
 def mean_curve(curves):
@@ -118,7 +108,6 @@ def steps_ratio(first, other, losses=30):
 
 def main():
     args = parse()
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     seeds = args.seeds.split(",")
     rates = args.rates.split(",")
     found, curves = {}, {}

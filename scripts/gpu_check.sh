@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Proves and measures the CUDA backend on a machine with a GPU, in stages of 8 minutes at most;
+# Proves and measures the CUDA backend on a machine with a GPU, in parts with a time limit each;
 # scripts/gpu_check.sh --help has all of it. This part finds the libraries; scripts/gpu does the
 # rest. Where an archive of scripts/pack_gpu.sh was unpacked, its gpu_env.sh names everything; in a
-# checkout the stage build compiles first.
+# checkout the part build compiles first.
 set -uo pipefail
-export STARLING_REHEARSAL_BUILD=${STARLING_BUILD:-} # a rehearsal runs what the tests' build has
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}
 own_help=1
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

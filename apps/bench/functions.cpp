@@ -52,7 +52,7 @@ struct Case {
   double reads = 0.0, flops = 0.0;
 };
 
-/// Those of scripts/compare_functions.py, by the same names.
+/// Those of `scripts/compare functions`, by the same names.
 std::vector<Case> all_cases(Backend& backend, DType dtype) {
   const auto weight = [&](const Shape& shape, int index) {
     return std::make_shared<Weight>(backend, shape, dtype, index);

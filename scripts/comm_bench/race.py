@@ -1,6 +1,6 @@
 """comm_bench.py race: test accuracy of several algorithms over seconds and over bytes, across
 emulated hosts; a table and a plot. Of language models the test loss. --ddp adds PyTorch's
-DistributedDataParallel over gloo, for `gpt2` alone (scripts/gpt_torch.py), and needs torch."""
+DistributedDataParallel over gloo, for `gpt2` alone (scripts/peers/gpt.py), and needs torch."""
 
 import argparse
 import io
@@ -95,7 +95,7 @@ def run_ddp(arguments, setup, config):
     points = folder_of(arguments, "PyTorch DDP") / "points.json"
     if points.exists():
         return json.loads(points.read_text())
-    command = [sys.executable, ROOT / "scripts" / "gpt_torch.py", config, "--ddp", "--test-every", arguments.every]
+    command = [sys.executable, ROOT / "scripts" / "peers" / "gpt.py", config, "--ddp", "--test-every", arguments.every]
     with Lab(setup, arguments.hosts, arguments.rate) as lab:
         before = sum(lab.sent_bytes())
         outputs = run_all(torch_ranks(command, arguments.hosts, lab), setup, "PyTorch DDP")

@@ -10,10 +10,13 @@ they take of the host.
 Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
 """
 
+import json
 import statistics
 
+import jobs
 import runs
-from runs import Run, Wrong
+from jobs import Failed
+from runs import Run
 
 STEPS = 16  # with a period of 4: 5 that are issued, 4 captures, 7 that are replayed
 AHEAD = 4  # steps that the host may be ahead of the device
@@ -33,19 +36,18 @@ def config(options, precision, **changes):
     }
 
 
-def traced(options, ranks, settings, name):
+def traced(options, ranks, settings):
     run = Run(options, ranks, "cuda", settings)
     run.timeline = run.folder / "trace.json"
     run.command += ["--trace", str(run.timeline)]
     run.go()
-    run.keep(run.timeline, f"{name}.json")
     if run.issued():
-        raise Wrong(run.issued())
+        raise Failed(run.issued())
     return run
 
 
 def learned(run):
-    return [{key: line[key] for key in ("step", "loss", "test_loss", "test_accuracy", "consensus_distance") if key in line} for line in run.metrics()]
+    return [{key: line[key] for key in ("step", "loss", "test_loss", "test_accuracy", "consensus_distance") if key in line} for line in jobs.metrics(run.out)]
 
 
 def agree(options, precision):
@@ -57,32 +59,32 @@ def agree(options, precision):
         base["optimizer"] = {**base["optimizer"], "accum_iter": 1}
     if ranks > 1:
         base = runs.over(base, options.transport)
-    replayed = traced(options, ranks, base, f"trace-graphs-{precision}-{ranks}" + "-direct" * (ranks > 1 and options.transport == "direct"))
+    replayed = traced(options, ranks, base)
     eager = Run(options, ranks, "cuda", {**base, "cuda_graphs": False}).go()
     counts = []
     for rank in range(ranks):
         counts.append(sum(lane == "compute" and name == "replay" for lane, name, _, _ in runs.spans(replayed.timeline, rank)))
         if counts[-1] < STEPS - 6:
-            raise Wrong(f"rank {rank}: {counts[-1]} of {STEPS} steps were graphs")
+            raise Failed(f"rank {rank}: {counts[-1]} of {STEPS} steps were graphs")
         (its, a), (others, b) = (runs.read_safetensors(run.checkpoint(rank, STEPS)) for run in (replayed, eager))
         if a.keys() != b.keys():
-            raise Wrong(f"rank {rank}: the checkpoints hold other tensors")
+            raise Failed(f"rank {rank}: the checkpoints hold other tensors")
         unlike = [name for name in sorted(a) if a[name] != b[name]]
         if unlike:
-            raise Wrong(f"rank {rank}: {len(unlike)} of {len(a)} tensors differ, the first is {unlike[0]}")
+            raise Failed(f"rank {rank}: {len(unlike)} of {len(a)} tensors differ, the first is {unlike[0]}")
         for key in ("loss_scale", "optimizer_step"):
             if its.get(key) != others.get(key):
-                raise Wrong(f"rank {rank}: {key} is {its.get(key)} with graphs and {others.get(key)} without")
+                raise Failed(f"rank {rank}: {key} is {its.get(key)} with graphs and {others.get(key)} without")
     if learned(replayed) != learned(eager):
-        raise Wrong("the metrics differ")
+        raise Failed("the metrics differ")
     return f"every tensor of every rank has the same bits after {STEPS} steps, {min(counts)} of them graphs"
 
 
 def host(options, precision):
-    """Rows for the goals."""
+    """Its figures are a line of JSON, too."""
     steps = 60
     settings = config(options, precision, steps=steps, log_every=steps, evaluate={"every_epochs": 0}, checkpoint={"every_epochs": 0})
-    run = traced(options, 1, settings, f"trace-host-{precision}")
+    run = traced(options, 1, settings)
     all_spans = runs.spans(run.timeline)
     of = lambda lane, start: [span for span in all_spans if span[0] == lane and span[1].split(" ")[0] == start]
     inside = lambda span, others: [other for other in others if span[2] <= other[2] and other[3] <= span[3]]
@@ -92,7 +94,7 @@ def host(options, precision):
     # The last one waits for the losses, the first ones find a device without work.
     replayed = [span for span in of("compute", "step") if inside(span, replays) and not inside(span, captures)][AHEAD:-1]
     if len(replayed) < 8 or len(device) < len(replayed):
-        raise Wrong(f"{len(replayed)} of {steps} steps were replayed, {len(device)} of them stand in the device's lane")
+        raise Failed(f"{len(replayed)} of {steps} steps were replayed, {len(device)} of them stand in the device's lane")
     # A host that is ahead waits until the device has read a batch, as it must: that is not the
     # step's own time.
     median = statistics.median(span[3] - span[2] - length(inside(span, waits)) for span in replayed)
@@ -100,19 +102,12 @@ def host(options, precision):
     device = device[-len(replayed) :]
     a_step = statistics.median(later[2] - one[2] for one, later in zip(device, device[1:]))
     idle = 100 * (1 - length(device[:-1]) / (device[-1][2] - device[0][2]))
-    what = f"{options.model}, batch {options.batch}, {precision}"
-    say = lambda good: "reached" if good else "missed"
-    if options.goals:
-        with open(options.goals, "a", encoding="utf-8") as file:
-            file.write(
-                f"| {what}: host time of a replayed step | ≤ 50 µs | {median:.0f} µs, of them {launch:.0f} µs for the launch ({len(replayed)} steps) | {say(median <= 50)} |\n"
-                f"| {what}: the device without work between replayed steps | ≤ 2 % | {idle:.1f} % of {a_step:.0f} µs | {say(idle <= 2)} |\n"
-            )
+    print(json.dumps({"host_us": median, "launch_us": launch, "idle_percent": idle, "step_us": a_step}), flush=True)
     return f"{median:.0f} µs of the host for a replayed step, {launch:.0f} µs of them for the launch; the device is without work for {idle:.1f} % of {a_step:.0f} µs"
 
 
 def main():
-    parser = runs.parser_of(__doc__, jobs=3)
+    parser = runs.parser_of(__doc__, at_a_time=3)
     parser.add_argument("what", choices=["agree", "host"])
     parser.add_argument("--ranks", type=int, choices=[1, 2, 4], default=1, help="of agree")
     parser.add_argument("--transport", choices=["nccl", "direct"], default="nccl", help="of agree with several ranks")
@@ -120,7 +115,6 @@ def main():
     parser.add_argument("--model", default="resnet20", help="resnet20 or mlp")
     parser.add_argument("--image", type=int, default=32)
     parser.add_argument("--batch", type=int, help="default: 64, for host 128")
-    parser.add_argument("--goals", help="rows for the goals are appended to it")
     options = parser.parse_args()
     options.batch = options.batch or (128 if options.what == "host" else 64)
     runs.begin(parser, options)
@@ -131,4 +125,4 @@ def main():
         precisions = []
     title += f", {options.transport}" * several
     check = {"agree": agree, "host": host}[options.what]
-    return runs.finish(options, [lambda precision=precision: runs.row(options, f"{title}, {precision}", check, precision) for precision in precisions])
+    return runs.finish(options, [lambda precision=precision: runs.row(f"{title}, {precision}", check, options, precision) for precision in precisions])

@@ -22,8 +22,10 @@ import signal
 import subprocess
 import time
 
+import jobs
 import runs
-from runs import STEPS, Run, Wrong, config, largest_difference, over
+from jobs import Failed
+from runs import STEPS, Run, config, largest_difference, over
 
 LONG = 10_000_000  # steps of a run that somebody ends
 # Topologies that have settings here, by number of ranks; None: it is left out. All others of --list
@@ -48,21 +50,21 @@ def close(run, expected, settings):
     limit = min([1e-4 * size, 0.02 * apart] if not bf16 and apart > 0 else [2e-2 * size if bf16 else 1e-4 * size])
     remark = f"largest difference {difference:.2g}, allowed {limit:.2g}; ranks are {apart:.2g} apart"
     if apart == 0 and run.ranks > 1 and settings["sync"].get("algorithm") != "allreduce":
-        raise Wrong(remark + ": the run shows nothing of the exchange")
+        raise Failed(remark + ": the run shows nothing of the exchange")
     if not difference <= limit:
-        raise Wrong(remark)
+        raise Failed(remark)
     return remark
 
 
 def same_bits(run, expected, settings):
     """As over staged."""
     if run.issued() and settings["cuda_graphs"] is True:
-        raise Wrong(run.issued())
+        raise Failed(run.issued())
     computed = run.parameters()
     wrong = [rank for rank in range(run.ranks) if computed[rank].tobytes() != expected[rank].tobytes()]
     if wrong:
         largest = max(largest_difference(computed[rank], expected[rank]) for rank in wrong)
-        raise Wrong(f"rank {wrong[0]} ends with other bits than over staged, by up to {largest:.2g}")
+        raise Failed(f"rank {wrong[0]} ends with other bits than over staged, by up to {largest:.2g}")
     return "the bits of staged on every rank" + ("; " + re.sub(r".*steps run", "steps run", run.issued())[:160] if run.issued() else "")
 
 
@@ -78,11 +80,11 @@ def agree(options, name, settings):
         others = [(f", {transport}", over(settings, transport)) for transport in options.transports] if ranks > 1 else [("", settings)]
     try:
         expected = Run(options, ranks, device, given).go().parameters()
-    except (Wrong, OSError) as error:
-        runs.note(options, f"{what}, {by}", False, str(error))
+    except (Failed, OSError) as error:
+        runs.note(f"{what}, {by}", False, str(error))
         return False
-    check = lambda options, other: (same_bits if direct else close)(Run(options, ranks, "cuda", other).go(), expected, other)
-    return all([runs.row(options, what + title, check, other) for title, other in others])
+    check = lambda other: (same_bits if direct else close)(Run(options, ranks, "cuda", other).go(), expected, other)
+    return all([runs.row(what + title, check, other) for title, other in others])
 
 
 def agree_jobs(options):
@@ -109,16 +111,16 @@ def overflow(options, transport):
     mixed = array.array("f", (0.5 * a + 0.5 * b for a, b in zip(before[0][1], before[1][1])))
     off = largest_difference(after[1][1], mixed)
     if off > 1e-6:
-        raise Wrong(f"rank 1 overflowed, but is {off:.2g} off the mix")
+        raise Failed(f"rank 1 overflowed, but is {off:.2g} off the mix")
     moved = largest_difference(after[0][1], mixed)
     if not 1e-6 < moved < 10:
-        raise Wrong(f"rank 0 did not overflow, but moved by {moved:.2g}")
+        raise Failed(f"rank 0 did not overflow, but moved by {moved:.2g}")
     scales = [[float.fromhex(state[0]["loss_scale"]) for state in (before[rank], after[rank])] for rank in range(2)]
     counts = [[int(state[0]["optimizer_step"]) for state in (before[rank], after[rank])] for rank in range(2)]
     if scales[1] != [2.0**60, 2.0**59] or scales[0][0] != scales[0][1]:
-        raise Wrong(f"loss scales before and after: {scales}")
+        raise Failed(f"loss scales before and after: {scales}")
     if counts[1][0] != counts[1][1] or counts[0][0] + 1 != counts[0][1]:
-        raise Wrong(f"the optimizer's steps before and after: {counts}")
+        raise Failed(f"the optimizer's steps before and after: {counts}")
     return f"rank 1 takes the mix ({off:.1g} off) and halves its scale, rank 0 learns on"
 
 
@@ -136,29 +138,23 @@ def lost(options, transport, how):
     # Past the captures, on which ranks agree, and with lines so rare that hardly anybody waits for
     # the sums in them: what fails is an exchange.
     settings = config(steps=LONG, checkpoint={"every_steps": 0}, log_every=8, sync={"transport": transport, "timeout_s": options.timeout})
-    run = Run(options, 2, "cuda", settings, recovery=how == signal.SIGKILL)
-    run.start()
+    run = Run(options, 2, "cuda", settings, launcher_options=["--enable-recovery"] if how == signal.SIGKILL else []).start()
+    job, lines = run.job, lambda: len(jobs.metrics(run.out))
+    jobs.until(lambda: lines() >= 3 or job.over(), options.seconds, 0.05)
+    if lines() < 3:
+        raise Failed(f"no training before the rank was to be lost (exit status {job.wait(1)}): {run.last_words()}")
+    job.signal(1, how)
     begin = time.monotonic()
-    while len(run.metrics()) < 3 and run.process.poll() is None and time.monotonic() - begin < options.seconds:
-        time.sleep(0.05)
-    if len(run.metrics()) < 3:
-        status = run.end(1)
-        raise Wrong(f"no training before the rank was to be lost (exit status {status}): {run.last_words()}")
-    run.signal(1, how)
-    begin = time.monotonic()
-    while not run.rank_file("status", 0) and run.process.poll() is None and time.monotonic() - begin < options.timeout + 10:
-        time.sleep(0.05)
+    jobs.until(lambda: 0 in job.statuses() or job.over(), options.timeout + 10, 0.05)
     took = time.monotonic() - begin
     time.sleep(0.3)
-    ended = run.rank_file("status", 0)
-    status = run.end(5)
-    if not ended and status is not None:  # mpirun was faster than the rank's shell
-        ended = str(status)
-    if ended != "3":
-        raise Wrong(f"rank 0 {'ended with %s' % ended if ended else 'had not ended'} {took:.1f} s after rank 1 was lost: {run.last_words()}")
-    named = exchange_named(run.words())
+    ended, status = job.statuses().get(0), job.wait(5)
+    ended = ended[0] if ended else status  # mpirun was faster than the rank's shell
+    if ended != 3:
+        raise Failed(f"rank 0 {'ended with %s' % ended if ended is not None else 'had not ended'} {took:.1f} s after rank 1 was lost: {run.last_words()}")
+    named = exchange_named(job.words())
     if not named:
-        raise Wrong(f"no line says in which step the exchange failed, or who has ended: {run.last_words()}")
+        raise Failed(f"no line says in which step the exchange failed, or who has ended: {run.last_words()}")
     return f"exit status 3 after {took:.1f} s with timeout_s {options.timeout:g}: {named[:200]}"
 
 
@@ -166,29 +162,26 @@ class CrampedRun(Run):
     """Rank 1 may write no file of more than 2 KiB, a file of memory neither, until it has said
     so."""
 
-    RANK = '[ "$OMPI_COMM_WORLD_RANK" != 1 ] || ulimit -S -f 2; ' + Run.RANK
+    BEFORE = '[ "$rank" != 1 ] || ulimit -S -f 2; ' + Run.BEFORE
 
-    def end(self, seconds):
-        begin = time.monotonic()
-        while "GPU memory" not in self.words() and self.process.poll() is None and time.monotonic() - begin < seconds:
-            time.sleep(0.01)
-        if pid := self.rank_file("pid", 1):
-            try:
-                resource.prlimit(int(pid), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            except ProcessLookupError:
-                pass
-        return super().end(seconds)
+    def finish(self):
+        jobs.until(lambda: "GPU memory" in self.job.words() or self.job.over(), self.options.seconds, 0.01)
+        try:
+            resource.prlimit(self.job.pids()[1], resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        except (KeyError, ProcessLookupError):
+            pass
+        return super().finish()
 
 
 def refused(options, transport):
     settings = config(steps=200, checkpoint={"every_steps": 0})  # its end, with files, is far off
     staged = Run(options, 2, "cuda", over(settings, "staged")).go()
     cramped = CrampedRun(options, 2, "cuda", over(settings, transport)).go()
-    said = [line for line in cramped.words().splitlines() if "GPU memory" in line and "because" in line]
+    said = [line for line in cramped.job.words().splitlines() if "GPU memory" in line and "because" in line]
     if len(said) != 1 or "rank 1: " not in said[0]:
-        raise Wrong(f"{len(said)} lines say why there is no peer memory: {cramped.last_words()}")
+        raise Failed(f"{len(said)} lines say why there is no peer memory: {cramped.last_words()}")
     if runs.read_safetensors(staged.out / "model.safetensors")[1] != runs.read_safetensors(cramped.out / "model.safetensors")[1]:
-        raise Wrong("the model is not the one of staged")
+        raise Failed("the model is not the one of staged")
     return said[0].strip()[-200:]
 
 
@@ -198,7 +191,6 @@ def trace(options, transport):
     timeline = run.folder / "trace.json"
     run.command += ["--trace", str(timeline)]
     run.go()
-    run.keep(timeline, f"trace-{transport}.json")
     counts = []
     for rank in range(2):
         named = {}
@@ -206,7 +198,7 @@ def trace(options, transport):
             named.setdefault((lane, name), []).append(end - begin)
         buckets = {name for lane, name in named if lane == "update"}
         if len(buckets) < 2:
-            raise Wrong(f"rank {rank}: {len(buckets)} buckets on the host's lane of updates")
+            raise Failed(f"rank {rank}: {len(buckets)} buckets on the host's lane of updates")
         wanted = {("compute (device)", "forward"): STEPS, ("compute (device)", "backward"): STEPS}
         for name in buckets:
             wanted["update (device)", name] = STEPS
@@ -216,7 +208,7 @@ def trace(options, transport):
         for key, least in wanted.items():
             found = named.get(key, [])
             if len(found) < least or min(found) < 0:
-                raise Wrong(f"rank {rank}: '{key[1]}' stands {len(found)} times in the lane '{key[0]}', at least {least} are due")
+                raise Failed(f"rank {rank}: '{key[1]}' stands {len(found)} times in the lane '{key[0]}', at least {least} are due")
         counts.append(sum(len(found) for (lane, _), found in named.items() if "(device)" in lane))
     return f"{' and '.join(map(str, counts))} spans in the device's lanes"
 
@@ -245,5 +237,5 @@ def main():
     if options.what == "agree":
         return runs.finish(options, agree_jobs(options) if options.transports else [])
     check, hows = checks[options.what], [(signal.SIGKILL,), (signal.SIGSTOP,)] if options.what == "lost" else [()]
-    cases = [(", ".join([options.what, transport, *(sign.name for sign in how)]), check, transport, *how) for transport in options.transports for how in hows]
-    return runs.finish(options, [lambda case=case: runs.row(options, *case) for case in cases])
+    cases = [(", ".join([options.what, transport, *(sign.name for sign in how)]), check, options, transport, *how) for transport in options.transports for how in hows]
+    return runs.finish(options, [lambda case=case: runs.row(*case) for case in cases])

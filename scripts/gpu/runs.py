@@ -1,5 +1,4 @@
-"""Runs of starling-train under mpirun, what they leave, and the rows of a report that checks of
-them write."""
+"""Runs of starling-train that checks of a GPU look into, and the lines that say what they found."""
 
 import argparse
 import array
@@ -11,17 +10,14 @@ import re
 import shutil
 import signal
 import struct
-import subprocess
 import tempfile
-import threading
 
-import processes
+import jobs
+from jobs import Failed
 
 STEPS = 12
-
-
-class Wrong(Exception):
-    """What was found is not what must be."""
+RUNNING = set()
+OUT = None  # a file that gets what is said, too
 
 
 def config(**changes):
@@ -49,132 +45,66 @@ def over(settings, transport, **more):
     return {**settings, **more, "sync": {**settings["sync"], "transport": transport}}
 
 
-# --------------------------------------------------------------------------------------------- runs
-
-RUNNING = set()
-NOTING = threading.Lock()
-WORK = ""
-
-
-def give_up(*_):
-    """Ended from outside: nothing stays behind, and no row says of a run that it failed."""
-    NOTING.acquire(timeout=1)
-    for run in list(RUNNING):
-        run.kill()
-    if WORK:
-        shutil.rmtree(WORK, ignore_errors=True)
-    os._exit(124)
-
-
 class Run:
-    """One mpirun. Each rank leaves its process number and its exit status in the run's folder."""
+    """One mpirun of the trainer; `folder` has the log, `out` what the run leaves."""
 
-    RANK = (
-        'export STARLING_SHARE_GPUS=1; "${@:2}" </dev/null & '
-        'echo $! >"$1/pid-$OMPI_COMM_WORLD_RANK"; wait $!; s=$?; echo $s >"$1/status-$OMPI_COMM_WORLD_RANK"; exit $s'
-    )
-    # NCCL refuses ranks that share a GPU unless it takes them for ranks of different hosts; other
-    # transports then see several hosts, too.
-    HOSTS = "export NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo; "
+    BEFORE = "export STARLING_SHARE_GPUS=1"
+    # NCCL refuses ranks that share a GPU unless it takes them for ranks of different hosts.
+    HOSTS = "; export NCCL_HOSTID=rank$rank NCCL_SOCKET_IFNAME=lo"
 
-    def __init__(self, options, ranks, device, settings, arguments=(), recovery=False, folder=None):
-        self.options, self.ranks, self.process = options, ranks, None
-        self.folder = folder or pathlib.Path(tempfile.mkdtemp(prefix="ranks-", dir=options.work))
-        self.config, self.out = self.folder / "config.json", self.folder / "out"
-        self.config.write_text(json.dumps(settings))
-        self.command = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--enable-recovery"] if recovery else []), "-n", str(ranks)]
-        self.command += ["bash", "-c", (self.HOSTS if settings.get("sync", {}).get("transport") == "nccl" else "") + self.RANK, "_", str(self.folder), options.train, str(self.config), "--device", device]
-        self.command += ["--output", str(self.out), *arguments]
+    def __init__(self, options, ranks, device, settings, arguments=(), launcher_options=(), folder=None):
+        self.options, self.ranks = options, ranks
+        self.folder = folder or pathlib.Path(tempfile.mkdtemp(prefix="run-", dir=options.work))
+        self.out, self.launcher_options = self.folder / "out", launcher_options
+        (self.folder / "config.json").write_text(json.dumps(settings))
+        self.before = self.BEFORE + (self.HOSTS if settings.get("sync", {}).get("transport") == "nccl" else "")
+        self.command = [options.train, self.folder / "config.json", "--device", device, "--output", self.out, *arguments]
 
     def start(self):
-        self.log = open(self.folder / "log", "w", encoding="utf-8")
-        RUNNING.add(self)
-        # Open MPI's folder in /tmp is all runs', and a run that begins as the last of others ends
-        # may fail on it.
-        environment = {**os.environ, "OMPI_MCA_orte_tmpdir_base": str(self.folder / "mpi")}
-        # In a thread, where nothing of Python's may run between fork and exec: give_up() ends it,
-        # not processes.start's signal.
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        env = jobs.environment(OMPI_MCA_orte_tmpdir_base=f"{self.folder}/mpi")
+        self.job = jobs.Job(self.folder, self.ranks, self.command, before=self.before, env=env, launcher=[*jobs.MPIRUN[:-1], *self.launcher_options, "-n", self.ranks])
+        RUNNING.add(self.job)
+        return self
 
-    def end(self, seconds):
-        """The exit status; None where it did not end in time, and was ended."""
-        try:
-            return self.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            self.kill()
-            RUNNING.discard(self)
-            self.process.wait()
-            self.log.close()
-
-    def kill(self):
-        for rank in range(self.ranks):  # a rank that is stopped, or was left behind
-            if not self.rank_file("status", rank) and self.rank_file("pid", rank):
-                self.signal(rank, signal.SIGKILL)
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, AttributeError):
-            pass
+    def finish(self):
+        status = self.job.wait(self.options.seconds)
+        RUNNING.discard(self.job)
+        if status != 0:
+            raise Failed(f"{'no end within %d s' % self.options.seconds if status is None else 'exit status %d' % status}: {self.last_words()}")
+        return self
 
     def go(self):
         """Runs to its end, which must be a good one."""
-        self.start()
-        status = self.end(self.options.seconds)
-        if status != 0:
-            raise Wrong(f"{'no end within %d s' % self.options.seconds if status is None else 'exit status %d' % status}: {self.last_words()}")
-        return self
-
-    def rank_file(self, kind, rank):
-        path = self.folder / f"{kind}-{rank}"
-        return path.read_text().strip() if path.exists() else ""
-
-    def signal(self, rank, number):
-        try:
-            os.kill(int(self.rank_file("pid", rank)), number)
-        except ProcessLookupError:
-            pass
-
-    def words(self):
-        return (self.folder / "log").read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
+        return self.start().finish()
 
     def issued(self):
         """Why steps were no graphs; empty where they were."""
-        return ([line.strip() for line in self.words().splitlines() if "without CUDA graphs" in line] or [""])[-1][:300]
+        return ([line.strip() for line in self.job.words().splitlines() if "without CUDA graphs" in line] or [""])[-1][:300]
 
     def last_words(self):
-        # mpirun draws lines
-        lines = [line.strip() for line in self.words().splitlines() if line.strip(" -")]
+        lines = [line.strip() for line in self.job.words().splitlines() if line.strip(" -")]
         said = [line for line in lines if re.match(r"(rank \d+: )?\[[a-z][a-z ]*\] ", line)]
         return said[-1][:400] if said else " ".join(lines[-12:])[-800:] or "nothing was said"
-
-    def metrics(self):
-        path = self.out / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 
     def checkpoint(self, rank, step):
         return self.out / "checkpoints" / f"step-{step}" / f"rank-{rank}.safetensors"
 
     def parameters(self, step=STEPS):
-        """Of each rank all that it trains, in one array."""
-        return [parameters(self.checkpoint(rank, step)) for rank in range(self.ranks)]
-
-    def keep(self, path, name):
-        if self.options.keep:
-            os.makedirs(self.options.keep, exist_ok=True)
-            shutil.copyfile(path, pathlib.Path(self.options.keep) / name)
+        """Of each rank all that it trains, in one array. Of ranks that are copies, as with
+        all-reduce, the first alone has written it."""
+        found = [parameters(self.checkpoint(rank, step)) for rank in range(self.ranks)]
+        return [numbers or found[0] for numbers in found]
 
 
-# -------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------- files
 
 
 def read_safetensors(path):
     """(metadata, the tensors: type, shape and bytes by name)."""
     data = path.read_bytes()
-    (size,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + size])
+    header, begin = jobs.split_safetensors(data)
     metadata = header.pop("__metadata__", {})
-    return metadata, {n: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0] : 8 + size + t["data_offsets"][1]]) for n, t in header.items()}
+    return metadata, {n: (t["dtype"], t["shape"], data[begin + t["data_offsets"][0] : begin + t["data_offsets"][1]]) for n, t in header.items()}
 
 
 def parameters(path):
@@ -188,19 +118,18 @@ def parameters(path):
 
 def change_metadata(path, **changes):
     data = path.read_bytes()
-    (size,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + size])
+    header, begin = jobs.split_safetensors(data)
     header["__metadata__"].update(changes)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[begin:])
     # As older versions wrote it: without digests, which would tell that the file was changed.
     (path.parent / "DONE").write_text(f"step {path.parent.name.removeprefix('step-')}\n")
 
 
 def largest_difference(a, b):
     if len(a) != len(b) or not a:
-        raise Wrong(f"{len(a)} numbers against {len(b)}")
+        raise Failed(f"{len(a)} numbers against {len(b)}")
     return max((float("inf") if not abs(x - y) < float("inf") else abs(x - y)) for x, y in zip(a, b))
 
 
@@ -212,61 +141,66 @@ def spans(path, rank=0):
     return sorted(found, key=lambda span: span[2])
 
 
-# ------------------------------------------------------------------------------- rows, command line
-
-def note(options, title, good, remark):
-    """A row of the report, at once: whoever is ended later has written it. good: None where it was
-    skipped."""
-    with NOTING:
-        print(f"skipped: {title}: {remark}" if good is None else f"{title}: {remark}" if good else f"error: {title}: {remark}", flush=True)
-        if options.out:
-            with open(options.out, "a", encoding="utf-8") as file:
-                file.write(f"| {title} | {'skipped' if good is None else 'pass' if good else '**FAIL**'} | {remark.replace('|', '/')} |\n")
+# ------------------------------------------------------------------------- lines, command line
 
 
-def row(options, title, check, *arguments):
-    """Whether it passed."""
+def note(title, good, remark):
+    """good: None where it was skipped."""
+    line = f"skipped: {title}: {remark}" if good is None else f"{title}: {remark}" if good else f"error: {title}: {remark}"
+    print(line, flush=True)
+    if OUT:
+        with open(OUT, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def row(title, check, *arguments):
+    """Says what a check found; whether it passed."""
     try:
-        remark, good = check(options, *arguments), True
-    except (Wrong, OSError, ValueError, KeyError) as error:
-        remark, good = f"{type(error).__name__ + ': ' if not isinstance(error, Wrong) else ''}{error}", False
-    note(options, title, good, remark)
+        remark, good = check(*arguments), True
+    except (Failed, OSError, ValueError, KeyError) as error:
+        remark, good = f"{type(error).__name__ + ': ' if not isinstance(error, Failed) else ''}{error}", False
+    note(title, good, remark)
     return good
 
 
 def has_nccl(options, what):
-    """Whether the plug-in of this build can; a row says where it cannot."""
+    """Whether the plug-in of this build can; a line says where it cannot."""
     plugin = pathlib.Path(options.train).parent.parent / "lib" / "libstarling_cuda.so"
     if plugin.exists() and b"libnccl.so" in plugin.read_bytes():
         return True
-    note(options, f"{what} over NCCL", None, "this build has no NCCL")
+    note(f"{what} over NCCL", None, "this build has no NCCL")
     return False
 
 
-def parser_of(doc, jobs=2):
+def parser_of(doc, at_a_time=2):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", default=processes.built("starling-train"))
-    parser.add_argument("--out", help="a row for a report is appended to it as soon as it is known")
-    parser.add_argument("--keep", help="a folder for timelines")
-    parser.add_argument("--jobs", type=int, default=jobs, help="runs at a time")
+    parser.add_argument("--train", default=jobs.BUILD / "bin" / "starling-train")
+    parser.add_argument("--out", type=pathlib.Path, help="what is said goes to this file, too")
+    parser.add_argument("--jobs", type=int, default=at_a_time, help="runs at a time")
     parser.add_argument("--seconds", type=float, default=120, help="limit of one run")
     return parser
 
 
 def begin(parser, options):
-    """Where runs have their folders."""
-    signal.signal(signal.SIGTERM, give_up)
+    """Where runs have their folders. Ended from outside, nothing of them stays behind."""
     if not os.access(options.train, os.X_OK):
         parser.error(f"--train: {options.train} is missing; build it first")
-    globals()["WORK"] = options.work = tempfile.mkdtemp(prefix="starling-ranks-")
+    options.work, globals()["OUT"] = tempfile.mkdtemp(prefix="starling-gpu-"), options.out
+
+    def give_up(*_):
+        for job in list(RUNNING):
+            job.kill()
+        shutil.rmtree(options.work, ignore_errors=True)
+        os._exit(124)
+
+    signal.signal(signal.SIGTERM, give_up)
 
 
-def finish(options, jobs):
-    """The exit status of jobs, functions that give whether all is well, some at a time. The folders
-    of their runs go, whatever happens."""
+def finish(options, checks):
+    """The exit status of checks, functions that give whether all is well, some at a time."""
     try:
         with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
-            good = list(pool.map(lambda job: job(), jobs))
+            good = list(pool.map(lambda check: check(), checks))
     finally:
         shutil.rmtree(options.work, ignore_errors=True)
     return 0 if all(good) else 1

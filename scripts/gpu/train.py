@@ -16,8 +16,10 @@ import struct
 import threading
 import zlib
 
+import jobs
 import runs
-from runs import Run, Wrong
+from jobs import Failed
+from runs import Run
 
 # Relative, of the last loss. fp32 differs by the order of sums, the others by their rounding.
 TOLERANCE = {"mlp": {"fp32": 0.02, "bf16": 0.1, "fp16": 0.1}, "resnet20": {"fp32": 0.05, "bf16": 0.1, "fp16": 0.1}}
@@ -84,7 +86,7 @@ def settings(model, precision, small, work):
 
 def losses(options, model, device, precision):
     run = Run(options, 1, device, settings(model, precision, options.small, options.work)).go()
-    return [line["loss"] for line in run.metrics() if "loss" in line]
+    return [line["loss"] for line in jobs.metrics(run.out) if "loss" in line]
 
 
 class References:
@@ -100,9 +102,9 @@ class References:
             if not found:
                 try:
                     found.append(losses(self.options, model, "cpu", "fp32"))
-                except Wrong as error:
-                    found.append(Wrong(f"on the CPU: {error}"))
-        if isinstance(found[0], Wrong):
+                except Failed as error:
+                    found.append(Failed(f"on the CPU: {error}"))
+        if isinstance(found[0], Failed):
             raise found[0]
         return found[0]
 
@@ -110,7 +112,7 @@ class References:
 def compare(options, references, model, precision):
     on_gpu, on_cpu = losses(options, model, "cuda", precision), references.of(model)
     if not on_cpu or len(on_cpu) != len(on_gpu):
-        raise Wrong(f"{len(on_cpu)} losses on the CPU, {len(on_gpu)} on the GPU")
+        raise Failed(f"{len(on_cpu)} losses on the CPU, {len(on_gpu)} on the GPU")
     tolerance = TOLERANCE[model][precision]
     allowed = (FIRST if precision == "fp32" else tolerance, tolerance)
     # In between, fp16 skips some steps while it looks for its loss scale.
@@ -120,12 +122,12 @@ def compare(options, references, model, precision):
         f"first and last are {apart[0]:.2g} and {apart[1]:.2g} apart, allowed {allowed[0]:g} and {allowed[1]:g}"
     )
     if not all(a <= b for a, b in zip(apart, allowed)):
-        raise Wrong(said)
+        raise Failed(said)
     return said
 
 
 def main():
-    parser = runs.parser_of(__doc__, jobs=6)
+    parser = runs.parser_of(__doc__, at_a_time=6)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="mlp, resnet20, augmented, pictures; default: all")
     parser.add_argument("--precisions", default="fp32,bf16,fp16")
     parser.add_argument("--small", action="store_true", help="sizes for the shim")
@@ -142,12 +144,12 @@ def main():
     def reference(model):  # a failure stands in the rows of those that ask for it
         try:
             references.of(model)
-        except Wrong:
+        except Failed:
             pass
         return True
 
-    jobs = [lambda model=model: reference(model) for model in options.models]
+    checks = [lambda model=model: reference(model) for model in options.models]
     for precision in precisions:
         for model in options.models:
-            jobs.append(lambda case=(model, precision): runs.row(options, "training, " + ", ".join(case), compare, references, *case))
-    return runs.finish(options, jobs)
+            checks.append(lambda case=(model, precision): runs.row("training, " + ", ".join(case), compare, options, references, *case))
+    return runs.finish(options, checks)

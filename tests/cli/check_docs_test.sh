@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 docs=$root/scripts/check_docs.py
 verify "docs/reference.md is up to date (scripts/reference.py >docs/reference.md)" bash -c '"$0"/scripts/reference.py | diff - "$0"/docs/reference.md' "$root"
 verify "docs/benchmarks.md is up to date (scripts/benchmarks.py)" "$root/scripts/benchmarks.py" --check
-check "a command of its tables is printed" 0 "^scripts/compare_pytorch.py --only" "$root/scripts/benchmarks.py" 1
+check "a command of its tables is printed" 0 "^scripts/compare resnet20" "$root/scripts/benchmarks.py" 1
 check "one that there is not" 2 "" "$root/scripts/benchmarks.py" 999
 words() { printf 'w %.0s' $(seq "$1"); }
 

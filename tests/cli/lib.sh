@@ -142,18 +142,5 @@ full_disk() { # COMMAND...: where ./full is a disk of 300 kB, if the kernel lets
 }
 export -f full_disk
 
-# FOLDER STAGE...: these of a GPU check, and no others, have ended, in their time, and all passed
-in_time() {
-  python3 - "$@" <<'PYTHON'
-import json, sys
-stages = json.load(open(sys.argv[1] + "/gpu_check.json"))["stages"]
-assert list(stages) == sys.argv[2:], list(stages)
-for record in stages.values():
-    assert record["ended"] and record["steps"] and record["seconds"] < record["limit"], record
-    assert all(step["verdict"] in ("passed", "skipped") for step in record["steps"]), record["steps"]
-    assert not [row for row in record.get("rows", []) if row[1] == "**FAIL**"], record["rows"]
-PYTHON
-}
-
 # A number of a JSON file with one key a line or one line in all.
 json_number() { sed -nE "s/^.*\"$2\": *([-0-9.eE+]+).*$/\1/p" "$1" | head -1; }

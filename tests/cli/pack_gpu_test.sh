@@ -27,7 +27,7 @@ mkdir "clean folder"
 verify "it unpacks" tar -C "clean folder" -xJf starling-gpu.tar.xz
 top="$work/clean folder/starling-gpu"
 lib=$top/build-gpu/lib
-for file in gpu_env.sh commit scripts/gpu_check.sh scripts/gpu/bench.py examples/pytorch/models.py configs/quickstart.json docs/checks.md build-gpu/bin/{mpirun,test_cuda_device,starling-bench,starling-topo,starling-prepare,starling-predict}; do
+for file in gpu_env.sh commit scripts/gpu_check.sh scripts/jobs.py scripts/gpu/measure.py scripts/peers/step.py examples/pytorch/models.py configs/quickstart.json docs/checks.md build-gpu/bin/{mpirun,test_cuda_device,starling-bench,starling-topo,starling-prepare,starling-predict}; do
   verify "it has $file" test -e "$top/$file"
 done
 

@@ -3,7 +3,7 @@
 Starling against: training losses, test losses and seconds, a JSON object a line.
 
     build/bin/starling-train configs/text_gpt.json --set steps=1 --set optimizer.lr=0 --output runs/begin
-    python3 scripts/gpt_torch.py runs/begin/config.json --init runs/begin/model.safetensors --ranks 4
+    python3 scripts/peers/gpt.py runs/begin/config.json --init runs/begin/model.safetensors --ranks 4
 
 Samples come in Starling's order, so that with --init what is left between the two is rounding.
 --ranks computes in one process what so many of DistributedDataParallel would. --ddp makes each
@@ -23,9 +23,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cifar_torch import epoch_order
+from draws import epoch_order
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
 from starling_torch import read_safetensors  # noqa: E402
 
 

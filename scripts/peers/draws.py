@@ -1,5 +1,5 @@
-"""What the scripts share that train on CIFAR-10 in PyTorch, to hold Starling against: its images,
-and the draws that Starling makes of them."""
+"""Starling's random draws (order of samples, crops), and CIFAR-10 read as tensors: for the peers that
+train on the same data in the same order."""
 import pathlib
 
 import numpy as np
@@ -60,15 +60,6 @@ def accuracy(net, images, labels, answer=None):
     right = sum(int(((answer or net)(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000)))
     net.train()
     return right / len(images)
-
-
-def add_arguments(parser, epochs, threads):
-    parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
-    parser.add_argument("--init", help="a model.safetensors to begin with")
-    parser.add_argument("--epochs", type=type(epochs), default=epochs)
-    parser.add_argument("--limit", type=int, default=50000, help="training images")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=threads)
 
 
 def open_data(options, dtype=torch.float32):

