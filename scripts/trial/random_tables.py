@@ -1,4 +1,4 @@
-"""Tables for random_runs: drawn columns and rows, written twice as two programs would, and what must
+"""Tables for scripts/trials random: drawn columns and rows, written twice as two programs would, and what must
 come of them by docs/data.md alone."""
 
 import csv
@@ -9,7 +9,10 @@ import os
 import random
 import re
 
-from trials import PREDICT, TRAIN, Ended, read
+import jobs
+from jobs import Ended, read
+
+TRAIN, PREDICT = jobs.need("starling-train", "starling-predict")
 
 MISSING = ["", " ", "NA", "nan", "NaN", "N/A", "null", "#N/A", "<NA>"]
 WORDS = ["red", "blue", "Red wine", "a,b", 'quo"te', "two\nlines", "it's", "café", "yes and no", "x" * 60, "-", "{}", "%s", "n°1", "maybe"]

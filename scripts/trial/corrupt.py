@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Damages a random file of a random checkpoint, many times, and looks whether a resumed run ever
 trains on damage.
 
-    scripts/corrupt_matrix --trials 20
-    scripts/corrupt_matrix --trials 1000 --seed 7 --keep-failures runs/corrupt_matrix
+    scripts/trials corrupt --trials 20
+    scripts/trials corrupt --trials 1000 --seed 7 --keep-failures runs/corrupt
 
 A tiny model is trained in several ways (one rank and two, int8 messages with residuals, bf16 with
 an average and a best checkpoint), with three checkpoints. A trial damages the newest one, or it
@@ -22,10 +21,6 @@ checkpoint. Then `--resume latest`:
 Some trials damage a model file instead: `starling-train --evaluate` and `starling-predict` end
 with 2 and name it. Damage that leaves all that is read as it was (a space of JSON made another)
 may pass, and must change no number.
-
-Prints one line a failure with what to repeat, and a table at the end. Exit status 0: all trials
-hold; 1: some do not; 2: bad usage. Environment: STARLING_BUILD (build folder, default: build
-beside this folder).
 """
 
 import glob
@@ -37,7 +32,11 @@ import struct
 import sys
 import zlib
 
-from trials import PREDICT, TRAIN, Ended, differs, finish, losses, need, parser_of, print_table, read, run_all, split_safetensors, tensors, write_config
+import jobs
+from jobs import Ended, differs, losses, read, split_safetensors, tensors
+from trial.loop import finish, parser_of, print_table, run_all, write_config
+
+TRAIN, PREDICT = jobs.need("starling-train", "starling-predict")
 
 STEPS, END = 12, 16  # where the damaged run stopped, and where the resumed one does
 SAVED = [4, 8, 12]
@@ -66,7 +65,7 @@ CONFIG = {
 
 def train(run, folder, limit, *more, output="run"):
     ranks = RUNS[run][0]
-    launcher = ["mpirun", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+    launcher = [*jobs.MPIRUN, ranks] if ranks > 1 else []
     write_config(folder, **{**CONFIG, **RUNS[run][1]})
     # Root may read all files: without these rights a file's mode counts.
     mode_counts = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 and shutil.which("setpriv") else []
@@ -98,12 +97,12 @@ class Reference:
             for output, steps in (("run", STEPS), ("straight", END)):
                 ended = train(run, folder, 120, "--set", f"steps={steps}", output=output)
                 if ended.status != 0:
-                    sys.exit(f"corrupt_matrix: '{run}' does not train at all: exit status {ended.status}\n{read(folder + '/stderr')}")
+                    sys.exit(f"trials corrupt: '{run}' does not train at all: exit status {ended.status}\n{read(folder + '/stderr')}")
             shutil.copy(folder + "/run/model.safetensors", folder + "/model")
             write_png(folder + "/picture.png", 4)
             answers = evaluate(folder, 120)
             if any(answer.status != 0 for answer in answers):
-                sys.exit(f"corrupt_matrix: the model of '{run}' cannot be used: {[answer.lines for answer in answers]}")
+                sys.exit(f"trials corrupt: the model of '{run}' cannot be used: {[answer.lines for answer in answers]}")
             self.known[run] = (folder, (tensors(folder + "/straight/model.safetensors"), losses(folder + "/straight")), [a.out for a in answers])
         return self.known[run]
 
@@ -347,7 +346,6 @@ def main():
     parser = parser_of(__doc__, 30.0, "seconds that a program may take")
     parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS), metavar="NAME", help="; ".join(RUNS))
     options = parser.parse_args()
-    need(TRAIN, PREDICT)
     reference = Reference()
 
     def attempt(trial, folder):
@@ -359,6 +357,3 @@ def main():
     print_table(("file", "damage"), counts)
     finish(counts, failures)
 
-
-if __name__ == "__main__":
-    main()

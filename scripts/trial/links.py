@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """Trains on emulated hosts (scripts/netlab) while a link, a disk or a clock misbehaves, and looks
 whether all that is promised holds.
 
-    scripts/link_faults                        # each fault once
-    scripts/link_faults --trials 80 --seed 7
-    scripts/link_faults --faults cut "disk full"
+    scripts/trials links                        # each fault once
+    scripts/trials links --trials 80 --seed 7
+    scripts/trials links --faults cut "disk full"
 
 A trial trains a tiny model on 2 to 4 hosts with a random algorithm. In its midst, of a random
 host,
@@ -23,23 +22,22 @@ host,
 The others go on, and end with the losses and the model of a run on one host that nobody
 disturbed. The clocks need Debian's libfaketime, whose MONOTONIC clock stays true, as the kernel's
 does.
-
-Prints one line a failure with what to repeat, and a table at the end. Exit status 0: all trials
-hold; 1: some do not; 2: bad usage; 77: not possible on this machine. Environment: STARLING_BUILD
-(build folder, default: build beside this folder)."""
+"""
 
 import glob
 import os
 import re
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 
-from trials import ROOT, TRAIN, differs, finish, mpi_environment, need, parser_of, print_table, read, reference, run_all, until, write_config
+import jobs
+from jobs import NETLAB, Job, differs, until
+from trial.loop import finish, parser_of, print_table, reference, run_all, write_config
 
-NETLAB = os.path.join(ROOT, "scripts", "netlab", "netlab")
+
+(TRAIN,) = jobs.need("starling-train")
 STEPS, LOGGED = 3000, 10
 HEARTBEAT = 4.0
 MARGIN = 6.0  # from the heartbeat's limit to the end of the last rank
@@ -57,40 +55,27 @@ def configure(trial, folder):
 def netlab(trial, *words, check=True):
     result = subprocess.run([NETLAB, *map(str, words)], env=lab_environment(trial), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode == 77:
-        print(f"link_faults: {result.stderr.strip()}", file=sys.stderr)
+        print(f"trials links: {result.stderr.strip()}", file=sys.stderr)
         sys.exit(77)
     if check and result.returncode != 0:
         raise RuntimeError(f"netlab {' '.join(map(str, words))}: exit status {result.returncode}: {result.stderr.strip()}")
 
 
 def lab_environment(trial):
-    return mpi_environment(NETLAB_NAME=trial["lab"], NETLAB_PROCESSES="own")
+    return jobs.environment(OMPI_MCA_mpi_yield_when_idle="1", NETLAB_NAME=trial["lab"], NETLAB_PROCESSES="own")
 
 
 def start(trial, folder, output, *more):
-    """All ranks, each of which leaves its words and its exit status with the time. That of a clock
-    to play with has it."""
-    clock = ""
+    """All ranks; that of a clock to play with has it."""
+    before = ""
     if "clock" in trial["fault"]:
         set_clock(folder, 0)
-        clock = (f"env LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE={folder}/clock FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 "
-                 "DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1 FAKETIME_DONT_RESET=1")  # fmt: skip
-    own = 'true' if trial["fault"] == "cut, clock back" else f'[ "$OMPI_COMM_WORLD_RANK" = {trial["clock_rank"]} ]'
-    text = f"""
-cd {shlex.quote(folder)}
-clock=""
-if {own}; then clock={shlex.quote(clock)}; fi
-status=0
-$clock "$@" 2>err.$OMPI_COMM_WORLD_RANK || status=$?
-echo "$status $(date +%s.%N)" >status.$OMPI_COMM_WORLD_RANK
-exit $status
-"""
+        own = "true" if trial["fault"] == "cut, clock back" else f"[ $rank = {trial['clock_rank']} ]"
+        before = (f"if {own}; then wrap='env LD_PRELOAD={FAKETIME} FAKETIME_TIMESTAMP_FILE={folder}/clock FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 "
+                  "DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1 FAKETIME_DONT_RESET=1'; fi")  # fmt: skip
     configure(trial, folder)
-    with open(folder + "/log", "a") as log:
-        return subprocess.Popen(
-            [NETLAB, "run", str(trial["per_host"]), "--enable-recovery", "bash", "-c", text, "rank", TRAIN, folder + "/config.json", "--output", output, *more],
-            # fmt: skip
-            env=lab_environment(trial), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    launcher = [NETLAB, "run", trial["per_host"], "--enable-recovery"]
+    return Job(folder, ranks_of(trial), [TRAIN, folder + "/config.json", "--output", output, *more], launcher, before, lab_environment(trial))
 
 
 def set_clock(folder, hours):
@@ -100,17 +85,7 @@ def set_clock(folder, hours):
 
 
 def lines(output):
-    return read(output + "/metrics.jsonl").count("\n")
-
-
-def statuses(trial, folder):
-    """By rank: (exit status, when); of those that have ended."""
-    found = {}
-    for rank in range(ranks_of(trial)):
-        words = read(f"{folder}/status.{rank}").split()
-        if len(words) == 2:
-            found[rank] = (int(words[0]), float(words[1]))
-    return found
+    return jobs.read(output + "/metrics.jsonl").count("\n")
 
 
 def ranks_of(trial):
@@ -124,10 +99,9 @@ def on_host(trial, host):
 def straight(trial, references, work):
     """The run on one host that nobody disturbs; once for each kind."""
 
-    def train(path, log):
+    def train(path):
         configure(trial, path)
-        command = ["mpirun", "--oversubscribe", "-n", str(ranks_of(trial)), TRAIN, path + "/config.json", "--output", path + "/run"]
-        return subprocess.run(command, env=mpi_environment(OMPI_MCA_orte_tmpdir_base=path + "/mpi"), stdout=log, stderr=log).returncode
+        return Job(path, ranks_of(trial), [TRAIN, path + "/config.json", "--output", path + "/run"]).wait(300)
 
     return reference(references, (trial["algorithm"], ranks_of(trial)), work, train)
 
@@ -162,47 +136,40 @@ def begin_fault(trial, folder, host):
     return None
 
 
-def look_at_cut(trial, folder, begun, limit):
+def look_at_cut(trial, job, begun, limit):
     others = [rank for host in range(trial["hosts"]) if host != trial["host"] for rank in on_host(trial, host)]
     wrong = []
-    if not until(lambda: all(rank in statuses(trial, folder) for rank in others), limit, 0.02):
-        wrong.append(f"after {limit:g} s there still were ranks {[rank for rank in others if rank not in statuses(trial, folder)]}")
-    ended = {rank: found for rank, found in statuses(trial, folder).items() if rank in others}
+    if not until(lambda: all(rank in job.statuses() for rank in others), limit, 0.02):
+        wrong.append(f"after {limit:g} s there still were ranks {[rank for rank in others if rank not in job.statuses()]}")
+    ended = {rank: found for rank, found in job.statuses().items() if rank in others}
     if any(status != 3 for status, _ in ended.values()):
         wrong.append(f"exit statuses of the others: { {rank: status for rank, (status, _) in ended.items()} }")
     lost = f"rank {on_host(trial, trial['host'])[0]} on host host{trial['host']} has given no sign of life"
     # Who watches that host says it, and tells the others that it has.
-    if not any(lost in read(f"{folder}/err.{rank}") for rank in others):
-        wrong.append(f"nobody says '{lost}': { {rank: read(f'{folder}/err.{rank}').strip() for rank in others} }")
+    if lost not in job.said(*others):
+        wrong.append(f"nobody says '{lost}': {job.said(*others).strip()}")
     # The cut host's own ranks hear nothing of the others, and end too.
-    if not until(lambda: len(statuses(trial, folder)) == ranks_of(trial), limit, 0.02):
-        wrong.append(f"of the cut host these have not ended: {[rank for rank in on_host(trial, trial['host']) if rank not in statuses(trial, folder)]}")
+    if not until(lambda: len(job.statuses()) == job.ranks, limit, 0.02):
+        wrong.append(f"of the cut host these have not ended: {[rank for rank in on_host(trial, trial['host']) if rank not in job.statuses()]}")
     return wrong, max((at for _, at in ended.values()), default=begun) - begun
 
 
-def look_at_disk(trial, folder, output, expected, limit):
+def look_at_disk(trial, job, folder, output, expected, limit):
     wrong = []
-    if not until(lambda: len(statuses(trial, folder)) == ranks_of(trial), limit, 0.02):
-        return [f"after {limit:g} s only {statuses(trial, folder)} had ended"]
-    ended = {rank: status for rank, (status, _) in statuses(trial, folder).items()}
+    if not until(lambda: len(job.statuses()) == job.ranks, limit, 0.02):
+        return [f"after {limit:g} s only {job.statuses()} had ended"]
+    ended = {rank: status for rank, (status, _) in job.statuses().items()}
     if any(status != 5 for status in ended.values()):
         wrong.append(f"exit statuses: {ended}")
-    words = "".join(read(f"{folder}/err.{rank}") for rank in range(ranks_of(trial)))
-    if not re.search(re.escape(output) + r"/\S+: .*No space left on device", words):
-        wrong.append(f"no line names the file: {words.strip()}")
+    if not re.search(re.escape(output) + r"/\S+: .*No space left on device", job.said()):
+        wrong.append(f"no line names the file: {job.said().strip()}")
     os.unlink(folder + "/disk/filler")
-    for path in glob.glob(folder + "/status.*"):
-        os.unlink(path)
     if not any(glob.glob(output + "/checkpoints/step-*/DONE")):
         wrong.append("no checkpoint is there")
-    launcher = start(trial, folder, output, "--resume", "latest")
-    try:
-        status = launcher.wait(120)
-    except subprocess.TimeoutExpired:
-        status = "none after 120 s"
-    words = "".join(read(f"{folder}/err.{rank}") for rank in range(ranks_of(trial)))
-    if status != 0 or "damaged" in words:
-        wrong.append(f"the resumed run ends with {status}: {words.strip()}")
+    resumed = start(trial, folder, output, "--resume", "latest")
+    status = resumed.wait(120)
+    if status != 0 or "damaged" in resumed.said():
+        wrong.append(f"the resumed run ends with {'none after 120 s' if status is None else status}: {resumed.said().strip()}")
     return wrong or differs(output, expected)
 
 
@@ -213,34 +180,35 @@ def run_trial(trial, folder, limit, references, figures):
     if trial["fault"] == "disk full":  # hosts of the lab see what is mounted here before they start
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "starling-link-faults", folder + "/disk"], check=True)
     netlab(trial, "up", trial["hosts"], 1000, 50)
+    job = None
     try:
-        launcher = start(trial, folder, output)
-        over = lambda: launcher.poll() is not None
-        if not until(lambda: lines(output) >= trial["lines"] or over(), 120, 0.01):
+        job = start(trial, folder, output)
+        if not until(lambda: lines(output) >= trial["lines"] or job.over(), 120, 0.01):
             return [f"{lines(output)} lines of metrics after 120 s"]
-        if over():
-            return [f"it was over before the fault: {read(folder + '/log').strip()[-500:]}"]
+        if job.over():
+            return [f"it was over before the fault: {job.words().strip()[-500:]}"]
         begun, before = time.time(), lines(output)
         end_fault = begin_fault(trial, folder, trial["host"])
         if trial["fault"].startswith("cut"):
-            wrong, seconds = look_at_cut(trial, folder, begun, HEARTBEAT + MARGIN)
+            wrong, seconds = look_at_cut(trial, job, begun, HEARTBEAT + MARGIN)
             figures.setdefault(trial["fault"], []).append(seconds)
             return wrong
         if trial["fault"] == "disk full":
-            return look_at_disk(trial, folder, output, expected, limit)
+            return look_at_disk(trial, job, folder, output, expected, limit)
         time.sleep(FAULTS[trial["fault"]])
-        if over() and launcher.returncode == 0:
+        if job.over() and job.process.returncode == 0:
             return ["it was over before the fault was; raise STEPS"]
         figures.setdefault(trial["fault"], []).append((lines(output) - before) * LOGGED / FAULTS[trial["fault"]])
         end_fault()
-        if not until(over, limit, 0.02):
+        if not until(job.over, limit, 0.02):
             return [f"it had not ended {limit:g} s after the fault, at line {lines(output)}"]
-        if launcher.returncode != 0:
-            return [f"it ends with {launcher.returncode}: " + "".join(read(f"{folder}/err.{rank}") for rank in range(ranks_of(trial))).strip()]
+        if job.process.returncode != 0:
+            return [f"it ends with {job.process.returncode}: {job.said().strip()}"]
         return differs(output, expected)
     finally:
         netlab(trial, "down", check=False)
-        launcher.wait()
+        if job:
+            job.process.wait()
         if trial["fault"] == "disk full":
             subprocess.run(["umount", folder + "/disk"], check=False)
 
@@ -264,12 +232,11 @@ def main():
     parser = parser_of(__doc__, 120.0, "seconds that a run may go on after its fault, where it goes on", trials=len(FAULTS))
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), metavar="NAME", help="; ".join(FAULTS))
     options = parser.parse_args()
-    need(TRAIN)
     faults = options.faults or list(FAULTS)
     if not FAKETIME:
         if any("clock" in fault for fault in options.faults or []):
             parser.error("clocks need libfaketime (Debian's package libfaketime)")
-        print("link_faults: without libfaketime (Debian's package) no clock jumps", file=sys.stderr)
+        print("trials links: without libfaketime (Debian's package) no clock jumps", file=sys.stderr)
         faults = [fault for fault in faults if "clock" not in fault]
     references, figures = {}, {}
     counts, failures = run_all(
@@ -288,6 +255,3 @@ def main():
             print(f"{fault}: {middle:.0f} steps a second in the fault (median of {len(found)}, {min(found):.0f} to {max(found):.0f})")
     finish(counts, failures)
 
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Draws what users may give the programs, many times, and compares what comes out with a model of
 what must.
 
-    scripts/random_runs --trials 300
-    scripts/random_runs --seed 7 --only 4711 --keep-failures runs/random_runs
+    scripts/trials random --trials 300
+    scripts/trials random --seed 7 --only 4711 --keep-failures runs/random
 
 A trial is one of
 
@@ -24,9 +23,7 @@ A trial is one of
              starling-predict. It must end in time, as docs/outputs.md says, and what goes on must
              end with the bits of a run that nobody stopped.
 
-The model is written from docs/ alone. An error must be one line. Exit status: 0: all trials hold;
-1: some do not; 2: bad usage. Environment: STARLING_BUILD (build folder, default: build beside
-this folder).
+The model is written from docs/ alone. An error must be one line.
 """
 
 import glob
@@ -43,11 +40,14 @@ from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 
-from random_tables import try_tables
-from trials import (BUILD, PREDICT, ROOT, TRAIN, Ended, differs, finish, losses, need, parser_of, print_table, read, run_all, split_safetensors,
-                    tensors)  # fmt: skip
+import jobs
+from jobs import Ended, differs, losses, read, split_safetensors, tensors
+from trial.loop import finish, parser_of, print_table, run_all
+from trial.random_tables import try_tables
 
-PREPARE, LAUNCH = os.path.join(BUILD, "bin", "starling-prepare"), os.path.join(ROOT, "scripts", "launch.sh")
+TRAIN, PREDICT, PREPARE = jobs.need("starling-train", "starling-predict", "starling-prepare")
+ROOT = str(jobs.ROOT)
+LAUNCH = os.path.join(ROOT, "scripts", "launch.sh")
 GOLDEN = sorted(glob.glob(ROOT + "/tests/golden/pictures/*.jpg") + glob.glob(ROOT + "/tests/golden/pictures/*.png"))
 STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
 STOP_S = 5.0  # within which a signal must end a program; 2 on an idle machine
@@ -401,7 +401,7 @@ def try_config(rng, folder, limit, _):
         named.append(name)
     put(folder + "/config.json", text)
     ranks = 2 if not named and rng.random() < 0.04 else 1
-    ended = Ended([*["mpirun", "--oversubscribe", "-n", "2"] * (ranks - 1), TRAIN, folder + "/config.json", "--output", run, *settings], folder, limit)
+    ended = Ended([*[*jobs.MPIRUN, "2"] * (ranks - 1), TRAIN, folder + "/config.json", "--output", run, *settings], folder, limit)
     if not named:
         return check_run(config, ranks, ended, run)
     return refused(ended, *named) + ["leaves an output"] * bool(files_of(run))
@@ -485,7 +485,7 @@ TRAININGS = {
     "test": {**LONG, "steps": 40, "data": {**LONG["data"], "test_limit": 20000}, "evaluate": {"every_steps": 10}},
 }
 SECONDS, LOCK = {}, threading.RLock()
-WHOLE = r"config\.json|metrics\.jsonl|summary\.json|model(\.ema)?\.safetensors|\.lock|checkpoints/(step-\d+|best)/(DONE|rank-0\.safetensors|model(\.ema)?\.safetensors)"
+WHOLE = r"config\.json|confusion\.csv|metrics\.jsonl|summary\.json|model(\.ema)?\.safetensors|\.lock|checkpoints/(step-\d+|best)/(DONE|rank-0\.safetensors|model(\.ema)?\.safetensors)"
 
 
 def undisturbed(name, work, limit, command):
@@ -542,7 +542,6 @@ def main():
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     options = parser.parse_args()
-    need(TRAIN, PREDICT, PREPARE)
     os.environ["OMP_NUM_THREADS"] = "1"
     for sig in STOPS:
         # else programs would inherit that some are ignored
@@ -565,6 +564,3 @@ def main():
     print_table(("kind",), counts)
     finish(counts, failures)
 
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Trains a tiny model for a very long time, and looks whether anything grows: memory, open files,
 threads, the time of a step.
 
-    scripts/soak --steps 1000000 --ranks 4
-    scripts/soak --steps 20000 --every 0.2
+    scripts/trials soak --steps 1000000 --ranks 4
+    scripts/trials soak --steps 20000 --every 0.2
 
 Evaluations and checkpoints go on beside it. Once in --every seconds the resident memory,
 descriptors and threads of every rank are read from /proc; the first fifth of the samples is
@@ -14,22 +13,22 @@ Flat means: a rank's memory grows by --megabytes at most, its descriptors and th
 than a checkpoint under way has (2), and the step time by less than the factor --slower.
 
 Exit status 0: all is flat; 1: something is not; 2: bad usage, or the training did not come to its
-last step. Environment: STARLING_BUILD (build folder, default: build beside this folder).
+last step.
 """
 
 import argparse
 import glob
-import json
 import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-from trials import TRAIN, mpi_environment, need, read, write_config
+import jobs
+from jobs import read
+from trial.loop import write_config
 
 
 def of_process(pid):
@@ -42,19 +41,6 @@ def of_process(pid):
         return int(memory.group(1)) / 1024, len(os.listdir(f"/proc/{pid}/fd")), int(threads.group(1))
     except OSError:
         return None
-
-
-def ranks_of(folder):
-    found = []
-    for process in glob.glob("/proc/[0-9]*"):
-        try:
-            if os.readlink(process + "/exe") != os.path.realpath(TRAIN):
-                continue
-            if folder in read(process + "/cmdline"):
-                found.append(int(process[6:]))
-        except OSError:
-            pass
-    return sorted(found)
 
 
 def slope(points):
@@ -83,7 +69,7 @@ def main():
     if options.steps < 100 or options.ranks < 1 or options.every <= 0:
         print("soak: --steps must be at least 100, --ranks at least 1, --every above 0", file=sys.stderr)
         sys.exit(2)
-    need(TRAIN)
+    (train,) = jobs.need("starling-train")
     work = tempfile.mkdtemp(prefix="starling-soak.")
     often = max(options.steps // 200, 1)
     write_config(work, model={"type": "mlp", "hidden": [8]}, data={"type": "synthetic", "limit": 1024, "test_limit": 32, "image_size": 4}, batch_size=4,
@@ -93,24 +79,20 @@ def main():
     folder = work + "/run"
     samples = {}  # rank's process: [(step, memory, descriptors, threads)]
     try:
-        with open(work + "/log", "w") as log:
-            job = subprocess.Popen(
-                ["mpirun", "--oversubscribe", "-n", str(options.ranks), TRAIN, work + "/config.json", "--output", folder],
-                # fmt: skip
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=mpi_environment())
-            begin = time.monotonic()
-            while job.poll() is None:
-                time.sleep(options.every)
-                steps = re.findall(r'"step": ?(\d+)', read(folder + "/metrics.jsonl"))
-                for pid in ranks_of(folder):
-                    sample = of_process(pid)
-                    if sample and steps:
-                        samples.setdefault(pid, []).append((int(steps[-1]), *sample))
-            seconds = time.monotonic() - begin
-        if job.returncode != 0:
-            print(f"soak: the training ended with {job.returncode}:\n" + read(work + "/log")[-2000:], file=sys.stderr)
+        job = jobs.Job(work, options.ranks, [train, work + "/config.json", "--output", folder])
+        begin = time.monotonic()
+        while not job.over():
+            time.sleep(options.every)
+            steps = re.findall(r'"step": ?(\d+)', read(folder + "/metrics.jsonl"))
+            for pid in job.pids().values():
+                sample = of_process(pid)
+                if sample and steps:
+                    samples.setdefault(pid, []).append((int(steps[-1]), *sample))
+        seconds = time.monotonic() - begin
+        if job.process.returncode != 0:
+            print(f"soak: the training ended with {job.process.returncode}:\n" + job.words()[-2000:], file=sys.stderr)
             sys.exit(2)
-        found = [json.loads(line) for line in read(folder + "/metrics.jsonl").splitlines()]
+        found = jobs.metrics(folder)
         checkpoints = len(glob.glob(folder + "/checkpoints/step-*/DONE"))
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -141,6 +123,3 @@ def main():
     print(f"step time:    {late:.3f} ms at the end over {early:.3f} ms at the beginning = {ratio:.2f}: " + ("flat" if ratio <= options.slower else "NOT FLAT"))
     sys.exit(0 if steady else 1)
 
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Kills a random rank at a random moment of a random run, many times, and looks whether all that
 is promised holds.
 
-    scripts/kill_matrix --trials 20
-    scripts/kill_matrix --trials 1000 --seed 7 --keep-failures runs/kill_matrix
+    scripts/trials kill --trials 20
+    scripts/trials kill --trials 1000 --seed 7 --keep-failures runs/kill
 
 A trial trains a tiny model with a random algorithm, transport, number of ranks and launcher (one
 that ends the job when a rank dies, or one that does not, as srun), and kills one rank with
@@ -15,10 +14,6 @@ Then:
   2. one of them names the victim, unless the launcher ended them first or training had not begun;
   3. `--resume latest` goes on to the end, with the bits of a run that nobody killed;
   4. no process, socket, file in /dev/shm or half-written checkpoint is left.
-
-Prints one line a failure with what to repeat, and a table at the end. Exit status 0: all trials
-hold; 1: some do not; 2: bad usage. Environment: STARLING_BUILD (build folder, default: build
-beside this folder).
 """
 
 import glob
@@ -29,7 +24,11 @@ import statistics
 import subprocess
 import time
 
-from trials import DOCTOR, TRAIN, alive, differs, finish, mpi_environment, need, parser_of, print_table, read, reference, run_all, until, write_config
+import jobs
+from jobs import Job, alive, differs, read, until
+from trial.loop import finish, parser_of, print_table, reference, run_all, write_config
+
+TRAIN, DOCTOR = jobs.need("starling-train", "starling-doctor")
 
 STEPS = 240
 MARK = "STARLING_KILL_TRIAL"
@@ -54,42 +53,18 @@ ALGORITHMS = {
 }
 PHASES = ["start", "step", "checkpoint", "late"]
 
-# Runs a rank and leaves its process number and its exit status in files: mpirun tells the status of
-# one rank alone. It ends with the rank's status, for the launcher sees no other.
-WRAPPER = r"""
-"$@" &
-echo $! >"$STARLING_KILL_FOLDER/pid.$OMPI_COMM_WORLD_RANK.new" && mv "$STARLING_KILL_FOLDER/pid.$OMPI_COMM_WORLD_RANK.new" "$STARLING_KILL_FOLDER/pid.$OMPI_COMM_WORLD_RANK"
-status=0
-wait $! || status=$?
-echo $status >"$STARLING_KILL_FOLDER/status.$OMPI_COMM_WORLD_RANK"
-exit $status
-"""
-
-
-def environment(trial, folder):
-    result = mpi_environment(STARLING_KILL_FOLDER=folder, OMPI_MCA_orte_tmpdir_base=os.path.join(folder, "mpi"))
-    result[MARK] = trial["mark"]
-    if trial["start_limit"] > 0:
-        result["STARLING_START_TIMEOUT_S"] = str(trial["start_limit"])
-    return result
-
-
-def start(trial, folder, log, resume=False):
-    os.makedirs(os.path.join(folder, "mpi"), exist_ok=True)
+def start(trial, folder, resume=False):
+    os.makedirs(folder, exist_ok=True)
     sync = {"bucket_mb": 0.05, "timeout_s": 60, "heartbeat_s": 2, "transport": trial["transport"], **ALGORITHMS[trial["algorithm"]]}
     rule = {"optimizer": {"type": "sgd", "lr": 0.01}} if trial["algorithm"] in ("qgm", "gradient_tracking") else {}
     write_config(folder, batch_size=32, steps=STEPS, sync=sync, checkpoint={"every_steps": 12, "keep": 3}, evaluate={"every_epochs": 0, "every_steps": 40}, log_every=4, **rule)
-    options = ["--enable-recovery"] if trial["launcher"] == "keeps" and not resume else []
-    names = [name for name in (MARK, "STARLING_KILL_FOLDER") for name in ("-x", name)]
-    command = ["mpirun", "--oversubscribe", *options, "-n", str(trial["ranks"]), *names, "bash", "-c", WRAPPER, "rank", TRAIN]
-    command += [os.path.join(folder, "config.json"), "--output", os.path.join(folder, "run")]
-    if resume:
-        command += ["--resume", "latest"]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(trial, folder), start_new_session=True)
-
-
-def pids(trial, folder):
-    return {rank: int(text) for rank in range(trial["ranks"]) if (text := read(f"{folder}/pid.{rank}").strip())}
+    launcher = [*jobs.MPIRUN[:-1], *(["--enable-recovery"] if trial["launcher"] == "keeps" and not resume else []), "-n", trial["ranks"]]
+    env = jobs.environment(OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_orte_tmpdir_base=folder + "/mpi")
+    env[MARK] = trial["mark"]
+    if trial["start_limit"] > 0:
+        env["STARLING_START_TIMEOUT_S"] = str(trial["start_limit"])
+    command = [TRAIN, folder + "/config.json", "--output", folder + "/run", *(["--resume", "latest"] if resume else [])]
+    return Job(folder, trial["ranks"], command, launcher=launcher, env=env)
 
 
 def marked(mark):
@@ -114,17 +89,16 @@ def being_written(folder):
     return any(not os.path.exists(f + "/DONE") for f in glob.glob(f"{folder}/run/checkpoints/step-*"))
 
 
-def wait_for_phase(trial, folder, launcher):
-    over = lambda: launcher.poll() is not None
+def wait_for_phase(trial, folder, job):
     if trial["phase"] == "start":
-        until(lambda: trial["victim"] in pids(trial, folder) or over(), 30)
+        until(lambda: trial["victim"] in job.pids() or job.over(), 30)
         time.sleep(trial["delay"] * 0.5)
         return
-    until(lambda: len(pids(trial, folder)) == trial["ranks"] or over(), 30)
+    until(lambda: len(job.pids()) == trial["ranks"] or job.over(), 30)
     needed = {"step": 2, "checkpoint": 3, "late": int(0.8 * STEPS / 4)}[trial["phase"]]
-    until(lambda: lines(folder) >= needed or over(), 60)
+    until(lambda: lines(folder) >= needed or job.over(), 60)
     if trial["phase"] == "checkpoint":
-        until(lambda: being_written(folder) or over(), 5, pause=0)
+        until(lambda: being_written(folder) or job.over(), 5, pause=0)
         time.sleep(trial["delay"] * 0.003)
     else:
         time.sleep(trial["delay"] * 0.1)
@@ -159,24 +133,20 @@ def uncleaned(before):
     return shared
 
 
-def end_all(trial, launcher):
+def end_all(trial, job):
     for pid, _ in marked(trial["mark"]):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    try:
-        os.killpg(launcher.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    launcher.wait()
+    job.kill()
 
 
 def straight(trial, references, folder):
     """The run that nobody kills; once for each kind."""
     quiet = dict(trial, start_limit=0, launcher="ends", mark=trial["mark"] + "-straight")
     key = (trial["algorithm"], trial["transport"], trial["ranks"])
-    return reference(references, key, folder, lambda path, log: start(quiet, path, log).wait(timeout=300))
+    return reference(references, key, folder, lambda path: start(quiet, path).wait(300))
 
 
 def run_trial(trial, folder, limit, references):
@@ -185,76 +155,61 @@ def run_trial(trial, folder, limit, references):
     gone)."""
     wrong = []
     expected = straight(trial, references, os.path.dirname(folder))
-    os.makedirs(folder)
     before = abandoned_files()
-    with open(folder + "/log", "w") as log:
-        launcher = start(trial, folder, log)
-        wait_for_phase(trial, folder, launcher)
-        begun = lines(folder) > 0
-        ranks = pids(trial, folder)
-        victim = ranks.get(trial["victim"])
-        killed = victim is not None and alive(victim) and not os.path.exists(f"{folder}/status.{trial['victim']}")
-        if killed:
-            os.kill(victim, signal.SIGKILL)
-        at = time.monotonic()
-        # Ranks that come up after the kill count too, so who is there is asked anew; none comes any
-        # more where all have been there.
-        none_comes = lambda: begun or launcher.poll() is not None or len(pids(trial, folder)) == trial["ranks"]
-        gone = until(lambda: not any(alive(pid) for pid in pids(trial, folder).values()) and none_comes(), limit, 0.005)
-        seconds = time.monotonic() - at
-        # the wrappers write the statuses a moment after their ranks have ended
-        if trial["launcher"] == "keeps":
-            until(lambda: all(os.path.exists(f"{folder}/status.{rank}") for rank in pids(trial, folder)), 2)
-        still = [rank for rank, pid in pids(trial, folder).items() if alive(pid)]
-        if killed and not gone and still:
-            wrong.append(f"ranks {still} were still there after {limit:g} s")
-        # A launcher that does not end the job may wait for good; and Open MPI's may miss the end of
-        # a rank that was killed while it started.
-        stayed = not until(lambda: launcher.poll() is not None, 1 if trial["launcher"] == "keeps" else 10)
-        if stayed:
-            launcher.terminate()
-            if not until(lambda: launcher.poll() is not None, 10):
-                launcher.kill()
-                launcher.wait()
-        text = read(folder + "/log")
-        statuses = {rank: read(f"{folder}/status.{rank}").strip() for rank in range(trial["ranks"])}
+    job = start(trial, folder)
+    wait_for_phase(trial, folder, job)
+    begun = lines(folder) > 0
+    victim = job.pids().get(trial["victim"])
+    killed = victim is not None and alive(victim) and trial["victim"] not in job.statuses()
+    if killed:
+        os.kill(victim, signal.SIGKILL)
+    at = time.monotonic()
+    # Ranks that come up after the kill count too; none comes any more where all have been there.
+    none_comes = lambda: begun or job.over() or len(job.pids()) == trial["ranks"]
+    gone = until(lambda: not any(alive(pid) for pid in job.pids().values()) and none_comes(), limit, 0.005)
+    seconds = time.monotonic() - at
+    # the statuses are written a moment after the ranks have ended
+    if trial["launcher"] == "keeps":
+        until(lambda: len(job.statuses()) == len(job.pids()), 2)
+    still = [rank for rank, pid in job.pids().items() if alive(pid)]
+    if killed and not gone and still:
+        wrong.append(f"ranks {still} were still there after {limit:g} s")
+    # A launcher that does not end the job may wait for good; and Open MPI's may miss the end of a
+    # rank that was killed while it started.
+    stayed = not until(job.over, 1 if trial["launcher"] == "keeps" else 10)
+    if stayed:
+        jobs.end(job.process, 10)
+    statuses = {rank: status for rank, (status, _) in job.statuses().items()}
     if killed and begun:
         if trial["launcher"] == "keeps":
-            others = {rank: status for rank, status in statuses.items() if rank != trial["victim"]}
+            others = {rank: statuses.get(rank) for rank in range(trial["ranks"]) if rank != trial["victim"]}
             # A rank that was through before the kill ends with 0.
-            if any(status != "3" and not (status == "0" and trial["phase"] == "late") for status in others.values()):
+            if any(status != 3 and not (status == 0 and trial["phase"] == "late") for status in others.values()):
                 wrong.append(f"exit statuses of the others: {others}")
-            if "3" in others.values() and not re.search(rf"rank {trial['victim']} on host \S+ has ended", text):
+            if 3 in others.values() and not re.search(rf"rank {trial['victim']} on host \S+ has ended", job.words()):
                 wrong.append("nobody names the victim")
         # A rank that is killed when all has been done is missed by nobody.
-        elif launcher.returncode == 0 and not os.path.exists(folder + "/run/summary.json"):
-            wrong.append(f"the launcher ends with {launcher.returncode}")
+        elif job.process.returncode == 0 and not os.path.exists(folder + "/run/summary.json"):
+            wrong.append(f"the launcher ends with {job.process.returncode}")
     left = marked(trial["mark"])
     if left and not until(lambda: not marked(trial["mark"]), 3, 0.05):
         wrong.append(f"processes are left: {left}")
-    end_all(trial, launcher)
+    end_all(trial, job)
     if shared := uncleaned(before):
         wrong.append(f"left in /dev/shm: {sorted(shared)}")
 
-    for stale in glob.glob(folder + "/pid.*") + glob.glob(folder + "/status.*"):
-        os.unlink(stale)
     again = dict(trial, start_limit=0, mark=trial["mark"] + "-resumed")
-    with open(folder + "/log.resumed", "w") as log:
-        launcher = start(again, folder, log, resume=True)
-        try:
-            status = launcher.wait(timeout=120)
-        except subprocess.TimeoutExpired:
-            status = "none after 120 s"
-            end_all(again, launcher)
+    resumed = start(again, folder, resume=True)
+    status = resumed.wait(120)
     if status != 0:
-        wrong.append(f"the resumed run ends with {status}: {read(folder + '/log.resumed').strip().splitlines()[:1]}")
+        wrong.append(f"the resumed run ends with {'none after 120 s' if status is None else status}: {resumed.words().strip().splitlines()[:1]}")
     else:
         wrong += [f"resumed, {one}" for one in differs(folder + "/run", expected)]
         if being_written(folder) or glob.glob(folder + "/run/**/*.new", recursive=True) or glob.glob(folder + "/run/**/*.tmp", recursive=True):
             wrong.append("half-written files are left")
     if marked(again["mark"]):
         wrong.append(f"processes of the resumed run are left: {marked(again['mark'])}")
-        end_all(again, launcher)
+        end_all(again, resumed)
     return wrong, seconds if killed and gone else None, stayed and trial["launcher"] == "ends"
 
 
@@ -278,7 +233,6 @@ def main():
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, metavar="NAME", help=", ".join(PHASES))
     options = parser.parse_args()
-    need(TRAIN, DOCTOR)
     references, times, missed, launchers = {}, [], 0, 0
 
     def attempt(trial, folder):
@@ -305,6 +259,3 @@ def main():
         print(f"mpirun was still there 10 s after the last rank of {launchers} trial{'s' * (launchers > 1)}, and had to be ended")
     finish(counts, failures, f"; in {missed} the run was over before the kill")
 
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What users may give the programs, drawn at random (scripts/random_runs), and that it notices
+# What users may give the programs, drawn at random (scripts/trials random), and that it notices
 # programs that do other than they should.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 export STARLING_BUILD=$build
-check "drawn pictures, configs, options and signals" 0 "^300 of 300 trials hold" "$root/scripts/random_runs" --trials 300 --seed 3 --keep-failures kept
+check "drawn pictures, configs, options and signals" 0 "^300 of 300 trials hold" "$root/scripts/trials" random --trials 300 --seed 3 --keep-failures kept
 # A program of another rate, which counts no test pictures and ends with 1 in place of 2.
 mkdir -p other/bin
 ln -s "$build"/bin/starling-p* other/bin/
@@ -14,7 +14,7 @@ cat >other/bin/starling-train <<'END'
 END
 chmod +x other/bin/starling-train
 for kind in pictures config options tables; do
-  check "$kind of another program" 1 "^FAILED" env STARLING_BUILD="$work/other" "$root/scripts/random_runs" --kinds $kind --trials 8
+  check "$kind of another program" 1 "^FAILED" env STARLING_BUILD="$work/other" "$root/scripts/trials" random --kinds $kind --trials 8
 done
-check "a kind that is not there" 2 "invalid choice: 'none'" "$root/scripts/random_runs" --kinds none
+check "a kind that is not there" 2 "invalid choice: 'none'" "$root/scripts/trials" random --kinds none
 finish
