@@ -1,27 +1,11 @@
 #include "core/branches.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string>
-
-#include "core/error.h"
 
 namespace starling {
 
-namespace {
-
-bool wanted() {
-  const char* given = std::getenv("STARLING_FORK");
-  const std::string text = given ? given : "";
-  if (!text.empty() && text != "0" && text != "1")
-    fail(ExitCode::kUsage, "config", "STARLING_FORK is '{}' in the environment; use 0 or 1", text);
-  return text != "0";
-}
-
-}  // namespace
-
 Branches::Branches(Backend& backend, std::function<void(Parameter&)> complete)
-    : backend_(backend), complete_(std::move(complete)), allowed_(wanted()) {}
+    : backend_(backend), complete_(std::move(complete)) {}
 
 bool Branches::issue(const std::function<void()>& work, const std::vector<Parameter*>& parameters,
                      std::vector<Tensor> keep) {

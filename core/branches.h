@@ -14,9 +14,8 @@ namespace starling {
 
 /// Small gradients of parameters as a branch of the graph that a backward pass is captured into,
 /// beside the gradients of values. Neither fills a GPU, and neither reads the other's. At most
-/// kMost nodes' are under way at once, which bounds the memory that they keep. STARLING_FORK=0 in
-/// the environment switches it off. The branch is captured on kUpload, which has nothing else to do
-/// within a capture.
+/// kMost nodes' are under way at once, which bounds the memory that they keep. The branch is
+/// captured on kUpload, which has nothing else to do within a capture.
 class Branches {
  public:
   /// Bytes that an H200 moves in some 8 µs; larger work fills it alone
@@ -55,7 +54,7 @@ class Branches {
 
   Backend& backend_;
   std::function<void(Parameter&)> complete_;
-  bool allowed_, used_ = false;
+  bool allowed_ = true, used_ = false;
   std::deque<Issued> issued_;
 };
 

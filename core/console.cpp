@@ -17,7 +17,6 @@
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/log.h"
-#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -61,16 +60,10 @@ bool rewrites() {
   return kind == nullptr || std::string_view(kind) != "dumb";
 }
 
-/// 0, or why stdout takes no more. A line that begins with '\r' is as wide as it is to be.
-int print(std::string_view given) {
+/// 0, or why stdout takes no more.
+int print(std::string_view text) {
   static std::mutex mutex;
-  static int column = 0;
   const std::scoped_lock lock(mutex);
-  std::string text(given);
-  if (!text.starts_with('\r')) {
-    if (const int width = Terminal(STDOUT_FILENO).columns(); width > 0)
-      text = wrapped(text, width, column);
-  }
   errno = 0;
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -87,14 +80,12 @@ int print(std::string_view given) {
 }
 
 /// Writes to the stream `stderr` of a terminal. The stream is locked meanwhile.
-ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
-  static int column = 0;
+ssize_t write_to_terminal(void*, const char* text, std::size_t bytes) {
+  static bool line_begins = true;
   std::string lines(text, bytes);
-  const bool begins = column == 0;
-  if (const int width = Terminal(STDERR_FILENO).columns(); width > 0)
-    lines = wrapped(lines, width, column);
   // A progress line may stand there, which its program draws again.
-  if (begins && stdout_is_terminal()) lines.insert(0, "\r\x1b[K");
+  if (line_begins && stdout_is_terminal()) lines.insert(0, "\r\x1b[K");
+  if (bytes > 0) line_begins = lines.back() == '\n' || lines.back() == '\r';
   for (std::size_t at = 0; at < lines.size();) {
     const ssize_t count = ::write(STDERR_FILENO, lines.data() + at, lines.size() - at);
     if (count < 0 && errno == EINTR) continue;
@@ -104,11 +95,11 @@ ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
   return static_cast<ssize_t>(bytes);
 }
 
-/// Puts write_wrapped() in place of glibc's `stderr`, which is a variable: all that prints to it,
-/// libraries too, then goes through write_wrapped().
-void wrap_stderr() {
+/// Puts write_to_terminal() in place of glibc's `stderr`, which is a variable: all that prints to
+/// it, libraries too, then goes through write_to_terminal().
+void replace_stderr() {
   if (!Terminal(STDERR_FILENO).there()) return;
-  std::FILE* stream = ::fopencookie(nullptr, "w", {nullptr, write_wrapped, nullptr, nullptr});
+  std::FILE* stream = ::fopencookie(nullptr, "w", {nullptr, write_to_terminal, nullptr, nullptr});
   if (stream == nullptr) return;
   std::setvbuf(stream, nullptr, _IONBF, 0);
   stderr = stream;
@@ -124,7 +115,7 @@ void take_standard_files(bool with_reader) {
     const int opened = ::open("/dev/null", number == STDIN_FILENO ? O_RDONLY : O_WRONLY);
     if (opened > STDERR_FILENO) ::close(opened);
   }
-  wrap_stderr();
+  replace_stderr();
 }
 
 bool stdout_is_terminal() { return Terminal(STDOUT_FILENO).there() && rewrites(); }

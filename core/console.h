@@ -10,10 +10,10 @@ namespace starling {
 
 /// The first thing a program does: where stdin, stdout or stderr is closed, /dev/null takes its
 /// place, so that no file which is opened later gets its number, and with it what is printed. On a
-/// terminal, mpirun's too, lines break at words from now on; in a file or a pipe a line stays one
-/// line. `with_reader`: whether the program ends where whoever reads what it writes
-/// goes, as in `… | head`: quietly, with 128 + SIGPIPE, and without half-written files; otherwise
-/// say() goes on.
+/// terminal, mpirun's too, what goes to stderr from now on erases a progress line first.
+/// `with_reader`: whether the program ends where whoever reads what it writes goes, as in
+/// `… | head`: quietly, with 128 + SIGPIPE, and without half-written files; otherwise say() goes
+/// on.
 void take_standard_files(bool with_reader);
 
 /// Whether what this process prints on stdout ends up on a terminal, of which lines can be drawn

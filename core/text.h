@@ -70,10 +70,4 @@ std::string repaired_utf8(std::string_view text);
 /// ASCII's capitals in small letters.
 std::string lower_case(std::string_view text);
 
-/// Breaks lines at spaces so that none is wider than `width` characters, but for words that are:
-/// what follows a break is set in by two, or stands under the second column of a line that has two,
-/// as lists and a program's help have it: two blanks or more are before it. Lines of JSON stay
-/// whole. `column` is where the text begins, and where it ends.
-std::string wrapped(std::string_view text, int width, int& column);
-
 }  // namespace starling

@@ -11,6 +11,8 @@ class Layer;
 
 /// Widths that a config may ask for: a bound that keeps element counts far from overflow.
 inline const Range kSizeRange = Range::closed(1, 1 << 24);
+/// Blocks of a model, each of which is made before anything says how much memory they take.
+inline const Range kDepthRange = Range::closed(1, 1024);
 
 enum class WindowKeys : std::uint8_t { kConvolution, kPooling, kBlur };
 

@@ -20,6 +20,7 @@ if [ "${1:-}" = text ]; then
   given=(--set "data.path=$text")
   shift
 fi
+case ${1:-} in '' | -*) ;; *) die "unknown word '$1'; known: text, or options of starling-train as --set epochs=1" ;; esac
 
 # --output among the arguments wins; commands that train nothing get no output folder.
 output=""
@@ -108,6 +109,8 @@ if [ "$status" = 0 ]; then
 Try next:
 $next
 END
+  # What the pages go on with
+  (compile starling-predict starling-prepare starling-topo starling-doctor) >"$build/programs.log" 2>&1 || warn "the other programs did not compile: $build/programs.log"
 elif [ $signals -gt 0 ] || [ "$status" = 75 ]; then
   if compgen -G "$output/checkpoints/step-*/DONE" >/dev/null; then
     printf '\nStopped. To go on from the newest checkpoint:\n  %s --output %q --resume latest\n' "$command" "$output" >&2

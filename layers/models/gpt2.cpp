@@ -106,7 +106,7 @@ void builtin::add_gpt2(ModelRegistry& registry) {
       "gpt2",
       [](ConfigSection& section, const ModelOutputs& site) {
         Gpt2Plan plan;
-        plan.layers = section.integer("layers", 12, kSizeRange, "blocks");
+        plan.layers = section.integer("layers", 12, kDepthRange, "blocks");
         plan.heads =
             section.integer("heads", 12, kSizeRange, "heads of attention; they divide the width");
         plan.width = section.integer("width", 768, kSizeRange, "numbers of a token");

@@ -110,7 +110,7 @@ class Llama : public Layer {
 
 LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   LlamaPlan plan;
-  plan.layers = section.required_integer("layers", kSizeRange, "blocks");
+  plan.layers = section.required_integer("layers", kDepthRange, "blocks");
   plan.heads =
       section.required_integer("heads", kSizeRange, "heads of queries; they divide the width");
   plan.kv_heads = section.integer("kv_heads", plan.heads, kSizeRange,

@@ -148,14 +148,15 @@ class VisionTransformer : public Layer {
 std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site,
                                 const std::optional<VitPlan>& usual) {
   VitPlan plan = usual.value_or(VitPlan());
-  const auto size = [&](const char* key, std::int64_t& value, const char* doc) {
-    value = usual ? section.integer(key, value, kSizeRange, doc)
-                  : section.required_integer(key, kSizeRange, doc);
+  const auto size = [&](const char* key, std::int64_t& value, const char* doc,
+                        const Range& range = kSizeRange) {
+    value = usual ? section.integer(key, value, range, doc)
+                  : section.required_integer(key, range, doc);
   };
   plan.patch_size = section.integer("patch_size", 16, kSizeRange, "pixels of a patch's side");
   plan.image_size = section.integer("image_size", 224, kSizeRange,
                                     "pixels of an image's side, of which patch_size is a part");
-  size("layers", plan.layers, "blocks");
+  size("layers", plan.layers, "blocks", kDepthRange);
   size("heads", plan.heads, "heads of attention; they divide the width");
   size("width", plan.width, "numbers of a token");
   size("mlp", plan.mlp, "numbers between the two products of a block's second half");

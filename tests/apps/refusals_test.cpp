@@ -31,6 +31,8 @@ TEST_CASE("refusals: arguments") {
 2 1 | a misspelt option | did you mean '--output'.*see starling-train --help | small.json --ouput x
 2 1 | options of other trainers | --epochs, --lr, --batch-size .*give --set epochs=3 --set optimizer.lr=0.1 --set batch_size=64$ | small.json --epochs 3 --lr=0.1 --batch-size 64
 2 1 | in short | give --set batch_size=8 --set optimizer.momentum=0.9 --device cuda$ | small.json -b 8 --momentum 0.9 --gpu 0
+2 1 | of nanoGPT | give --set steps=100 --set model.layers=4 --set model.context=64 --set data.sequence_length=64$ | small.json --max_iters=100 --n_layer 4 --block_size=64
+2 1 | a million blocks | model\.layers: expected an integer 1 … 1024, found 1000000 | small.json --dry-run | model={"type":"gpt2","layers":1000000}
 2 1 | names of types | give --set model.type=resnet18 --set data.path=/x$ | small.json --arch resnet18 --data /x
 2 1 | one that nothing here stands for | not known: --local-rank 0; see | small.json --local-rank 0
 2 1 | --long needs --list | --long requires --list | --long

@@ -6,25 +6,6 @@
 #include <utility>
 
 using starling::counted;
-using starling::wrapped;
-
-namespace {
-
-std::string wrap_at(int width, const std::string& text) {
-  int column = 0;
-  return wrapped(text, width, column);
-}
-
-}  // namespace
-
-TEST_CASE("text: lines break at words") {
-  CHECK(wrap_at(10, "one two three") == "one two\n  three");
-  CHECK(wrap_at(13, "one two three\n") == "one two three\n");
-  CHECK(wrap_at(7, "one two\nsix ten\n") == "one two\nsix ten\n");
-  CHECK(wrap_at(8, "aaaa bbbb cccc") == "aaaa\n  bbbb\n  cccc");
-  CHECK(wrap_at(80, "a  b   c") == "a  b   c");
-  CHECK(wrap_at(10, "") == "");
-}
 
 TEST_CASE("text: names that look the same are told apart") {
   CHECK(starling::told_apart("ant") == "'ant'");
@@ -73,33 +54,6 @@ TEST_CASE("text: names in outputs keep their bytes") {
   // Python: json.dumps(os.fsdecode(name), ensure_ascii=False), but for the surrogates
   CHECK(starling::json_text("a\"b\\\n\x01 caf\xe9 \xc3\xa9 \xed\xb2\x80") ==
         "\"a\\\"b\\\\\\n\\u0001 caf\\udce9 \xc3\xa9 \\udced\\udcb2\\udc80\"");
-}
-
-TEST_CASE("text: a word wider than the line stays whole") {
-  CHECK(wrap_at(6, "see /a/long/path it is") == "see\n/a/long/path\n  it\n  is");
-  CHECK(wrap_at(6, "abcdefghij k") == "abcdefghij\n  k");
-  // nothing is won by a line of its own two columns further left
-  CHECK(wrap_at(6, "ab abcdef c") == "ab abcdef\n  c");
-}
-
-TEST_CASE("text: characters count, not bytes") {
-  CHECK(wrap_at(9, "ééé ééé ü") == "ééé ééé ü");
-  CHECK(wrap_at(8, "ééé ééé ü") == "ééé ééé\n  ü");
-}
-
-TEST_CASE("text: a line may come in pieces") {
-  int column = 0;
-  CHECK(wrapped("one two", 10, column) == "one two");
-  CHECK(column == 7);
-  CHECK(wrapped(" three", 10, column) == "\n  three");
-  CHECK(column == 7);
-  CHECK(wrapped("fourfive", 10, column) == "fourfive");  // may go on a word
-  CHECK(wrapped("\n", 10, column) == "\n");
-  CHECK(column == 0);
-  CHECK(wrap_at(20, "  ring  pairs of neighbours") == "  ring  pairs of\n        neighbours");
-  CHECK(wrap_at(20, "a  b  of three columns here") == "a  b  of three\n  columns here");
-  CHECK(wrap_at(20, "  \"key\": \"a long text of JSON\"\nnext") ==
-        "  \"key\": \"a long text of JSON\"\nnext");
 }
 
 TEST_CASE("text: a number of things") {

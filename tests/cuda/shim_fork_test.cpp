@@ -34,24 +34,15 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 using cuda::shim::Finding;
 
-/// STARLING_FORK while it lives.
-struct ForkSwitch {
-  explicit ForkSwitch(const char* value) {
-    if (const char* before = std::getenv("STARLING_FORK")) before_ = before;
-    setenv("STARLING_FORK", value, 1);
-  }
-  ~ForkSwitch() {
-    before_ ? setenv("STARLING_FORK", before_->c_str(), 1) : unsetenv("STARLING_FORK");
-  }
-  std::optional<std::string> before_;
-};
-
-TrainingSettings graph_settings(const char* net, bool in_backward) {
-  return {.in_backward = in_backward, .net = net, .start_at_begin = true, .graphs = true};
+TrainingSettings graph_settings(const char* net, bool in_backward, bool branches = true) {
+  return {.in_backward = in_backward,
+          .net = net,
+          .start_at_begin = true,
+          .graphs = true,
+          .branches = branches};
 }
 
-std::vector<double> train(const TrainingSettings& settings, const char* fork) {
-  const ForkSwitch forks(fork);
+std::vector<double> train(const TrainingSettings& settings) {
   cuda::CudaBackend backend(0, false, false, true);
   const auto transport = make_single_transport();
   TrainingJob job(backend, *transport, settings);
@@ -88,7 +79,6 @@ std::vector<Call> record(const TrainingSettings& settings, bool (*drops)(int wai
     int waits_ = 0;
     std::set<std::uint64_t> branch_;
   };
-  const ForkSwitch forks("1");
   cuda::shim::start_recording(true);
   {
     cuda::CudaBackend gpu(0, false, false, true);
@@ -108,24 +98,24 @@ TEST_CASE("cuda/fork: with the branch and without it a run has the same bits") {
   for (const char* net : {kNet, kNormNet}) {
     for (const bool in_backward : {true, false}) {
       CAPTURE(in_backward);
-      const TrainingSettings settings = graph_settings(net, in_backward);
-      CHECK(train(settings, "1") == train(settings, "0"));
+      CHECK(train(graph_settings(net, in_backward)) ==
+            train(graph_settings(net, in_backward, false)));
     }
   }
   TrainingSettings fp16 = graph_settings(kNormNet, false);
   fp16.compute = DType::kFloat16;
   fp16.check_overflow = true;
-  CHECK(train(fp16, "1") == train(fp16, "0"));
+  const std::vector<double> with_branch = train(fp16);
+  fp16.branches = false;
+  CHECK(train(fp16) == with_branch);
 }
 
 TEST_CASE(
-    "cuda/fork: gradients of weights are captured on the branch, two layers' at most at once; "
-    "STARLING_FORK=0 has none") {
-  const auto count = [](const char* value) {
-    const ForkSwitch forks(value);
+    "cuda/fork: gradients of weights are captured on the branch, two layers' at most at once") {
+  const auto count = [](bool branches) {
     cuda::CudaBackend backend(0, false, false, true);
     const auto transport = make_single_transport();
-    TrainingJob job(backend, *transport, graph_settings(kNormNet, true));
+    TrainingJob job(backend, *transport, graph_settings(kNormNet, true, branches));
     while (job.graphs() == 0) {
       cuda::shim::start_recording();
       job.step();
@@ -154,7 +144,7 @@ TEST_CASE(
     job.finish();
     return found;
   };
-  std::map<std::string, int> with = count("1"), without = count("0");
+  std::map<std::string, int> with = count(true), without = count(false);
   // of four layers; the first one has no gradient of its input to go beside
   CHECK(with["branch"] == 3);
   CHECK(with["other work on the branch"] == 0);
@@ -206,8 +196,7 @@ TEST_CASE(
       ForwardingBackend::wait(event);
     }
   };
-  const auto run = [&](const char* fork, bool refuses, std::vector<std::string>& said) {
-    const ForkSwitch forks(fork);
+  const auto run = [&](bool refuses, std::vector<std::string>& said) {
     GraphOutcome outcome;
     said = stderr_lines([&] {
       cuda::CudaBackend gpu(0, false, false, true);
@@ -217,7 +206,7 @@ TEST_CASE(
     return outcome;
   };
   std::vector<std::string> said, nothing;
-  const GraphOutcome refused = run("1", true, said), without = run("0", false, nothing);
+  const GraphOutcome refused = run(true, said), taken = run(false, nothing);
   REQUIRE(said.size() == 1);
   CHECK(
       said[0].find(
@@ -227,14 +216,7 @@ TEST_CASE(
   CHECK(nothing.empty());
   CHECK(refused.graphs == 1);
   CHECK(refused.why_not == "");
-  CHECK(differences(refused, without) == "");
-}
-
-TEST_CASE("cuda/fork: another word than 0 or 1 in STARLING_FORK is one clear error") {
-  const ForkSwitch forks("yes");
-  cuda::CudaBackend backend(0, false, false, true);
-  CHECK(test::error_of(ExitCode::kUsage, [&] { const Tape tape(backend); }) ==
-        "[config] STARLING_FORK is 'yes' in the environment; use 0 or 1");
+  CHECK(differences(refused, taken) == "");
 }
 
 }  // namespace starling::tests

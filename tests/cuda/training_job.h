@@ -55,6 +55,7 @@ struct TrainingSettings {
   /// True: steps are graphs from the step on in which all has come once (with start_at_begin, where
   /// there are several ranks).
   bool graphs = false;
+  bool branches = true;  ///< of graphs, for gradients of weights
 };
 
 /// Settings in fp16, whose gradients are looked through for an overflow once all are there.
@@ -105,6 +106,7 @@ class TrainingJob {
                                  .start_at_begin = settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
+    tape_.branches().allow(settings.branches);
     images_ = Tensor(backend, kSample.with_batch(kBatch),
                      is_low_precision(settings.compute) ? settings.compute : settings.dtype);
     staged_ = Tensor(backend, images_.shape(), settings.dtype);

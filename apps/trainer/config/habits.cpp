@@ -17,8 +17,8 @@
 namespace starling {
 namespace {
 
-/// An option of PyTorch's examples, torchvision, timm, transformers or Ultralytics, with _ for -,
-/// and what to give here; {} stands for its value.
+/// An option of PyTorch's examples, torchvision, timm, transformers, Ultralytics or nanoGPT, with _
+/// for -, and what to give here; {} stands for its value.
 struct Habit {
   std::string_view name, here;
 };
@@ -28,6 +28,7 @@ constexpr std::array kHabits{
     Habit{"arch", "--set model.type={}"},
     Habit{"b", "--set batch_size={}"},
     Habit{"batch", "--set batch_size={}"},
+    Habit{"block_size", "--set model.context={0} --set data.sequence_length={0}"},
     Habit{"bs", "--set batch_size={}"},
     Habit{"clip_grad", "--set clip_norm={}"},
     Habit{"cpu", "--device cpu"},
@@ -36,19 +37,29 @@ constexpr std::array kHabits{
     Habit{"data_dir", "--set data.path={}"},
     Habit{"data_path", "--set data.path={}"},
     Habit{"dataset", "--set data.type={}"},
+    Habit{"dtype", "--set precision={}"},
     Habit{"eval", "--evaluate RUN"},
+    Habit{"eval_interval", "--set evaluate.every_steps={}"},
     Habit{"gpu", "--device cuda"},
+    Habit{"grad_clip", "--set clip_norm={}"},
     Habit{"gradient_accumulation_steps", "--set accumulate={}"},
+    Habit{"init_from", "--set init={}"},
     Habit{"j", "--set data.threads={}"},
     Habit{"learning_rate", "--set optimizer.lr={}"},
     Habit{"log_interval", "--set log_every={}"},
+    Habit{"lr_decay_iters", "--set steps={}"},
     Habit{"max_grad_norm", "--set clip_norm={}"},
+    Habit{"max_iters", "--set steps={}"},
     Habit{"max_steps", "--set steps={}"},
+    Habit{"n_embd", "--set model.width={}"},
+    Habit{"n_head", "--set model.heads={}"},
+    Habit{"n_layer", "--set model.layers={}"},
     Habit{"no_cuda", "--device cpu"},
     Habit{"num_epochs", "--set epochs={}"},
     Habit{"num_train_epochs", "--set epochs={}"},
     Habit{"num_workers", "--set data.threads={}"},
     Habit{"opt", "--set optimizer.type={}"},
+    Habit{"out_dir", "--output {}"},
     Habit{"output_dir", "--output {}"},
     Habit{"per_device_train_batch_size", "--set batch_size={}"},
     Habit{"pretrained", "--set init=FILE.safetensors"},
@@ -58,6 +69,7 @@ constexpr std::array kHabits{
     Habit{"scheduler", "--set schedule.type={}"},
     Habit{"smoothing", "--set loss.label_smoothing={}"},
     Habit{"test_only", "--evaluate RUN"},
+    Habit{"warmup_iters", "--set schedule.warmup_steps={}"},
     Habit{"wd", "--set optimizer.weight_decay={}"},
     Habit{"weights", "--set init={}"},
     Habit{"workers", "--set data.threads={}"},

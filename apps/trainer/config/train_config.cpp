@@ -111,13 +111,19 @@ ConfigSection described(const R& registry, const std::string& name, const std::s
   return section;
 }
 
-/// "name" and the summary as a sentence below it.
+/// "name" and the summary as a sentence below it, in lines of 100 columns.
 template <class R>
 std::string head_of(const R& registry, const std::string& name) {
   const std::string& summary = registry.summary(name);
-  int column = 0;
-  return summary.empty() ? name
-                         : fmt::format("{}\n\n{}", name, wrapped(summary + ".", 100, column));
+  if (summary.empty()) return name;
+  std::string text = name + "\n\n" + summary + ".";
+  for (std::size_t begin = name.size() + 2; text.size() - begin > 100;) {
+    const std::size_t space = text.rfind(' ', begin + 100);
+    if (space == std::string::npos || space < begin) break;
+    text[space] = '\n';
+    begin = space + 1;
+  }
+  return text;
 }
 
 /// The keys of every type of one kind: an object with all defaults, and a table.
