@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "apps/bench/benches.h"
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/output/arguments.h"
-#include "apps/trainer/report/ceilings.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/estimates/ceilings.h"
+#include "apps/training/output/arguments.h"
 #include "kernels/cpu/parallel.h"
 
 namespace starling {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "apps/doctor/check.h"
-#include "apps/trainer/output/arguments.h"
-#include "apps/trainer/report/flight_record.h"
-#include "apps/trainer/report/leftovers.h"
+#include "apps/doctor/flight_record.h"
+#include "apps/doctor/leftovers.h"
+#include "apps/training/output/arguments.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/text.h"

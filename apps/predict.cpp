@@ -23,7 +23,7 @@
 #include "apps/inference/description.h"
 #include "apps/inference/generation.h"
 #include "apps/inference/inference.h"
-#include "apps/trainer/output/arguments.h"
+#include "apps/training/output/arguments.h"
 #include "core/console.h"
 #include "core/csv.h"
 #include "core/error.h"

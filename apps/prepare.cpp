@@ -11,12 +11,12 @@
 #include <string>
 #include <utility>
 
+#include "apps/data/shards/example_tree.h"
+#include "apps/data/shards/prepare.h"
+#include "apps/data/tokens/prepare.h"
 #include "apps/inference/hugging_face.h"
-#include "apps/trainer/output/arguments.h"
-#include "apps/trainer/output/progress.h"
-#include "apps/trainer/shards/example_tree.h"
-#include "apps/trainer/shards/prepare.h"
-#include "apps/trainer/tokens/prepare.h"
+#include "apps/training/output/arguments.h"
+#include "apps/training/output/progress.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/report/live.h"
-#include "apps/report/page.h"
-#include "apps/report/samples.h"
-#include "apps/trainer/output/arguments.h"
+#include "apps/reports/live.h"
+#include "apps/reports/page.h"
+#include "apps/reports/samples.h"
+#include "apps/training/output/arguments.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/topo/commands.h"
-#include "apps/trainer/output/arguments.h"
+#include "apps/training/output/arguments.h"
 
 namespace starling {
 namespace {

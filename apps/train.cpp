@@ -1,4 +1,4 @@
-#include "apps/trainer/run.h"
+#include "apps/training/run.h"
 #include "kernels/cpu/parallel.h"
 
 int main(int argc, char** argv) {

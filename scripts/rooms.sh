@@ -9,7 +9,7 @@ cd "$root"
 
 rooms() {
   local room library
-  for room in core kernels kernels/* layers layers/models topology comm comm/* apps apps/* apps/trainer/* tests scripts docs; do
+  for room in core kernels kernels/* layers layers/models topology comm comm/* apps apps/* apps/data/* apps/training/* tests scripts docs; do
     [ -d "$room" ] || continue
     printf '%s lines %d\n' "$room" "$(git ls-files -z -- "$room" | grep -zE '\.(cpp|h|cu|cuh|inc|py|sh|md)$|^scripts/' | xargs -0r cat | wc -l)"
   done

@@ -5,8 +5,8 @@
 
 #include "apps/bench/benches.h"
 #include "apps/bench/support.h"
-#include "apps/trainer/data/batch_maker.h"
-#include "apps/trainer/data/image_dataset.h"
+#include "apps/data/batch_maker.h"
+#include "apps/data/image_dataset.h"
 #include "core/console.h"
 #include "kernels/cpu/cpu_backend.h"
 

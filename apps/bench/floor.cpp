@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "apps/trainer/config/train_config.h"
-#include "apps/trainer/device/device.h"
-#include "apps/trainer/report/floor.h"
-#include "apps/trainer/report/report.h"
+#include "apps/training/config/train_config.h"
+#include "apps/training/device/device.h"
+#include "apps/training/estimates/floor.h"
+#include "apps/training/estimates/report.h"
 #include "core/console.h"
 #include "core/error.h"
 

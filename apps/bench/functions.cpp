@@ -11,7 +11,7 @@
 
 #include "apps/bench/benches.h"
 #include "apps/bench/support.h"
-#include "apps/trainer/device/device.h"
+#include "apps/training/device/device.h"
 #include "core/autograd.h"
 #include "core/backend.h"
 #include "core/console.h"

@@ -10,8 +10,8 @@
 
 #include "apps/bench/support.h"
 #include "apps/bench/training.h"
-#include "apps/trainer/device/device.h"
-#include "apps/trainer/report/floor.h"
+#include "apps/training/device/device.h"
+#include "apps/training/estimates/floor.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/operations/updates.h"

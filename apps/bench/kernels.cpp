@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "apps/bench/support.h"
-#include "apps/trainer/device/device.h"
+#include "apps/training/device/device.h"
 #include "core/backend.h"
 #include "core/console.h"
 #include "core/operations/pointwise.h"

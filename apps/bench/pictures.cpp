@@ -5,11 +5,11 @@
 
 #include "apps/bench/benches.h"
 #include "apps/bench/support.h"
+#include "apps/data/augment.h"
+#include "apps/data/picture_index.h"
+#include "apps/data/shards/shard_set.h"
 #include "apps/pictures/codec.h"
 #include "apps/pictures/picture.h"
-#include "apps/trainer/data/augment.h"
-#include "apps/trainer/data/picture_index.h"
-#include "apps/trainer/shards/shard_set.h"
 #include "core/console.h"
 
 namespace starling {

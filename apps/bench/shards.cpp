@@ -9,9 +9,9 @@
 
 #include "apps/bench/benches.h"
 #include "apps/bench/support.h"
-#include "apps/trainer/data/augment.h"
-#include "apps/trainer/data/dataset.h"
-#include "apps/trainer/shards/shard_set.h"
+#include "apps/data/augment.h"
+#include "apps/data/dataset.h"
+#include "apps/data/shards/shard_set.h"
 #include "core/console.h"
 #include "core/random.h"
 

@@ -6,7 +6,7 @@
 #include "apps/bench/conv_bound.h"
 #include "apps/bench/support.h"
 #include "apps/bench/training.h"
-#include "apps/trainer/device/device.h"
+#include "apps/training/device/device.h"
 #include "core/console.h"
 #include "core/host.h"
 #include "core/operations/convolutions.h"

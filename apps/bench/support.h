@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/bench/benches.h"
-#include "apps/trainer/tasks/training_pass.h"
+#include "apps/training/tasks/training_pass.h"
 #include "core/backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"

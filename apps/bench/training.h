@@ -10,7 +10,7 @@
 
 #include "apps/bench/benches.h"
 #include "apps/bench/support.h"
-#include "apps/trainer/tasks/training_pass.h"
+#include "apps/training/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/scheduler.h"

@@ -24,7 +24,7 @@
 #include <utility>
 
 #include "apps/inference/version.h"
-#include "apps/trainer/report/version.h"
+#include "apps/training/output/version.h"
 #include "comm/mpi/session.h"
 #include "core/host.h"
 #include "kernels/open_backend.h"

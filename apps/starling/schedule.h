@@ -2,7 +2,7 @@
 
 // For authors of schedules of the learning rate.
 
-#include "apps/trainer/schedules/schedule.h"
+#include "apps/training/schedules/schedule.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/registry.h"

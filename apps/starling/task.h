@@ -2,9 +2,9 @@
 
 // For authors of tasks, losses and metrics. functions.h has the arithmetic with gradients.
 
-#include "apps/trainer/tasks/loss.h"
-#include "apps/trainer/tasks/metric.h"
-#include "apps/trainer/tasks/task.h"
+#include "apps/training/tasks/loss.h"
+#include "apps/training/tasks/metric.h"
+#include "apps/training/tasks/task.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/registry.h"

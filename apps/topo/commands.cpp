@@ -4,7 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/output/arguments.h"
+#include "apps/training/output/arguments.h"
 #include "core/config.h"
 #include "core/error.h"
 

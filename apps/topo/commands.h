@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/output/arguments.h"
+#include "apps/training/output/arguments.h"
 #include "topology/check.h"
 #include "topology/simulation.h"
 #include "topology/topology.h"

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "apps/trainer/auto/trial.h"
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/config/train_config.h"
-#include "apps/trainer/output/arguments.h"
+#include "apps/training/auto/trial.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/config/train_config.h"
+#include "apps/training/output/arguments.h"
 #include "comm/mixer.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"

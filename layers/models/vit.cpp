@@ -150,8 +150,8 @@ std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site
   VitPlan plan = usual.value_or(VitPlan());
   const auto size = [&](const char* key, std::int64_t& value, const char* doc,
                         const Range& range = kSizeRange) {
-    value = usual ? section.integer(key, value, range, doc)
-                  : section.required_integer(key, range, doc);
+    value =
+        usual ? section.integer(key, value, range, doc) : section.required_integer(key, range, doc);
   };
   plan.patch_size = section.integer("patch_size", 16, kSizeRange, "pixels of a patch's side");
   plan.image_size = section.integer("image_size", 224, kSizeRange,

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/training_run.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/folder.h"

@@ -1,6 +1,6 @@
 // Changes of single images: torchvision's numbers (golden/make_augmentations.py), and what is drawn
 // at random.
-#include "apps/trainer/data/augment.h"
+#include "apps/data/augment.h"
 
 #include <doctest/doctest.h>
 
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/loader.h"
 #include "apps/pictures/pixel_kernels.h"
-#include "apps/trainer/data/loader.h"
 #include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"

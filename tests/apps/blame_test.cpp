@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/report/flight_record.h"
+#include "apps/doctor/flight_record.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/schedules/run_length.h"
-#include "apps/trainer/state/elastic.h"
+#include "apps/training/schedules/run_length.h"
+#include "apps/training/state/elastic.h"
 #include "tests/apps/program.h"
 
 namespace starling {

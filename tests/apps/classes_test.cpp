@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/data/sampler.h"
-#include "apps/trainer/tasks/settings.h"
+#include "apps/data/sampler.h"
+#include "apps/training/tasks/settings.h"
 #include "tests/apps/program.h"
 
 namespace starling {

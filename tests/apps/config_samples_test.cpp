@@ -6,8 +6,8 @@
 #include <sstream>
 #include <string>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/config/train_config.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/config/train_config.h"
 #include "tests/support/folder.h"
 
 namespace starling {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/dataset.h"
 #include "apps/inference/inference.h"
-#include "apps/trainer/data/dataset.h"
 #include "core/csv.h"
 #include "core/random.h"
 #include "core/safetensors.h"

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/trainer/data/cached.h"
-#include "apps/trainer/data/loader.h"
+#include "apps/data/cached.h"
+#include "apps/data/loader.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/fakes/transport/thread_sharing.h"

@@ -1,12 +1,12 @@
 // What a checkpoint says of its data, and ranks of theirs.
-#include "apps/trainer/state/data_contents.h"
+#include "apps/training/state/data_contents.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/trainer/state/training_state.h"
+#include "apps/training/state/training_state.h"
 #include "tests/support/errors.h"
 
 namespace starling {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/trainer/data/loader.h"
-#include "apps/trainer/data/partition.h"
+#include "apps/data/loader.h"
+#include "apps/data/partition.h"
 #include "core/philox.h"
 #include "tests/apps/data_test_support.h"
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/data/shards/prepare.h"
 #include "apps/inference/checkpoint_file.h"
-#include "apps/trainer/shards/prepare.h"
 #include "core/safetensors.h"
 #include "tests/apps/program.h"
 

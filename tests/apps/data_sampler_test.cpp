@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/trainer/data/complexity.h"
-#include "apps/trainer/data/sampler.h"
+#include "apps/data/complexity.h"
+#include "apps/data/sampler.h"
 #include "core/random.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/fakes/transport/fake_transport.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/data/augment.h"
-#include "apps/trainer/data/image_dataset.h"
+#include "apps/data/augment.h"
+#include "apps/data/image_dataset.h"
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/operations/pictures.h"

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "apps/data/augment.h"
+#include "apps/data/loader.h"
 #include "apps/pictures/picture.h"
-#include "apps/trainer/data/augment.h"
-#include "apps/trainer/data/loader.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/support/base64.h"

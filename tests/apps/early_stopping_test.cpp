@@ -1,5 +1,5 @@
 // Runs that end at a test, as tests no longer become better.
-#include "apps/trainer/state/early_stopping.h"
+#include "apps/training/state/early_stopping.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // A run that goes on with another number of ranks: which samples are left of an epoch, where steps
 // lie, and what the ranks' mean is.
-#include "apps/trainer/state/elastic.h"
+#include "apps/training/state/elastic.h"
 
 #include <doctest/doctest.h>
 
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/data/loader.h"
+#include "apps/data/loader.h"
+#include "apps/training/config/plugins.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 #include "trainer_run.h"

@@ -1,13 +1,13 @@
 // What --evaluate tells, and what a model file says of itself.
-#include "apps/trainer/evaluate_model.h"
+#include "apps/training/evaluate_model.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/config/model_metadata.h"
-#include "apps/trainer/config/plugins.h"
+#include "apps/training/config/model_metadata.h"
+#include "apps/training/config/plugins.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 

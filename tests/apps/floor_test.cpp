@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/report/floor.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/estimates/floor.h"
 #include "comm/bucket.h"
 #include "core/config.h"
 #include "core/operations/updates.h"

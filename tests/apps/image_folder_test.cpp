@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "apps/data/loader.h"
+#include "apps/data/picture_index.h"
+#include "apps/data/workers.h"
 #include "apps/pictures/picture.h"
-#include "apps/trainer/data/loader.h"
-#include "apps/trainer/data/picture_index.h"
-#include "apps/trainer/data/workers.h"
 #include "tests/apps/picture_tree.h"
 
 // Folders of pictures, made of the golden ones.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/shards/in_order.h"
+#include "apps/data/shards/in_order.h"
 
 using namespace starling;
 

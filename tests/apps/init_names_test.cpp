@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/inference/model_file.h"
-#include "apps/trainer/state/init_file.h"
+#include "apps/training/state/init_file.h"
 #include "core/safetensors.h"
 #include "kernels/open_backend.h"
 #include "layers/layer.h"

@@ -14,7 +14,7 @@
 #include "apps/inference/hugging_face.h"
 #include "apps/inference/inference.h"
 #include "apps/text/tokenizer.h"
-#include "apps/trainer/config/plugins.h"
+#include "apps/training/config/plugins.h"
 #include "layers/functions.h"
 #include "tests/apps/program.h"
 #include "tests/apps/trainer_run.h"

@@ -1,4 +1,4 @@
-#include "apps/trainer/report/leftovers.h"
+#include "apps/doctor/leftovers.h"
 
 #include <doctest/doctest.h>
 #include <utime.h>

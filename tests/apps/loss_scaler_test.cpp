@@ -1,4 +1,4 @@
-#include "apps/trainer/state/loss_scaler.h"
+#include "apps/training/state/loss_scaler.h"
 
 #include <doctest/doctest.h>
 

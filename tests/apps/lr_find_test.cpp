@@ -1,5 +1,5 @@
 // The learning-rate range test.
-#include "apps/trainer/lr_find.h"
+#include "apps/training/lr_find.h"
 
 #include <doctest/doctest.h>
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/report/report.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/estimates/report.h"
+#include "apps/training/training_run.h"
 #include "core/forwarding_backend.h"
 #include "kernels/open_backend.h"
 #include "tests/apps/trainer_run.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/config/train_config.h"
-#include "apps/trainer/data/loader.h"
+#include "apps/data/loader.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/config/train_config.h"
 #include "core/autograd.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "layers/functions.h"

@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "apps/trainer/state/checkpoint.h"
+#include "apps/training/state/checkpoint.h"
 #include "core/checksum.h"
 #include "tests/apps/data_test_support.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/output/event_file.h"
-#include "apps/trainer/output/metrics.h"
+#include "apps/training/output/event_file.h"
+#include "apps/training/output/metrics.h"
 #include "core/text.h"
 #include "tests/apps/data_test_support.h"
 

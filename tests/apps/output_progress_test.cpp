@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "apps/trainer/output/progress.h"
+#include "apps/training/output/progress.h"
 #include "core/stop_signals.h"
 #include "tests/support/caught.h"
 #include "tests/support/errors.h"

@@ -14,7 +14,7 @@
 #include <starling/schedule.h>
 #include <starling/task.h>
 
-#include "apps/trainer/config/plugins.h"
+#include "apps/training/config/plugins.h"
 #include "tests/apps/program.h"
 
 namespace starling {

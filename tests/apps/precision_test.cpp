@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/device/device.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/device/device.h"
+#include "apps/training/training_run.h"
 #include "core/config.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"

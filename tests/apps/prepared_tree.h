@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/shards/prepare.h"
-#include "apps/trainer/shards/shard_set.h"
+#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/shard_set.h"
 #include "core/operations/accesses.h"
 #include "tests/apps/picture_tree.h"
 

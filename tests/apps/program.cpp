@@ -17,8 +17,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/run.h"
 #include "comm/agreement.h"
 #include "core/safetensors.h"
 #include "tests/fakes/transport/fake_transport.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/training_run.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"

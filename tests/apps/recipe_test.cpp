@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "apps/inference/model_file.h"
-#include "apps/trainer/report/report.h"
-#include "apps/trainer/state/init_file.h"
+#include "apps/training/estimates/report.h"
+#include "apps/training/state/init_file.h"
 #include "comm/agreement.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/apps/recipe_run.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/tasks/metric.h"
+#include "apps/training/tasks/metric.h"
 #include "core/csv.h"
 #include "tests/apps/class_table.h"
 #include "tests/apps/program.h"

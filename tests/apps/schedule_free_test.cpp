@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "apps/inference/model_file.h"
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/trainer.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"

@@ -1,4 +1,4 @@
-#include "apps/trainer/schedules/schedule.h"
+#include "apps/training/schedules/schedule.h"
 
 #include <doctest/doctest.h>
 

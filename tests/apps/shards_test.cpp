@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/picture_index.h"
+#include "apps/data/shards/example_tree.h"
+#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/shard_set.h"
 #include "apps/pictures/picture.h"
-#include "apps/trainer/data/picture_index.h"
-#include "apps/trainer/shards/example_tree.h"
-#include "apps/trainer/shards/prepare.h"
-#include "apps/trainer/shards/shard_set.h"
 #include "core/operations/accesses.h"
 #include "tests/apps/picture_tree.h"
 #include "tests/apps/prepared_tree.h"

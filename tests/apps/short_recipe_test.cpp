@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "apps/inference/test_views.h"
-#include "apps/trainer/config/plugins.h"
+#include "apps/training/config/plugins.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"

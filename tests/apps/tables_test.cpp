@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/dataset.h"
 #include "apps/inference/description.h"
 #include "apps/inference/inference.h"
-#include "apps/trainer/data/dataset.h"
 #include "core/checksum.h"
 #include "core/csv.h"
 #include "core/random.h"

@@ -1,5 +1,5 @@
 // Tasks, data sets and augmentations that the product does not have, through the trainer as it is.
-#include "apps/trainer/tasks/task.h"
+#include "apps/training/tasks/task.h"
 
 #include <doctest/doctest.h>
 
@@ -9,10 +9,10 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "apps/trainer/check_gradients.h"
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/tasks/metric.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/check_gradients.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/tasks/metric.h"
+#include "apps/training/training_run.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "layers/functions.h"
 #include "tests/apps/data_test_support.h"

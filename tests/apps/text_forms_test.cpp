@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/dataset.h"
+#include "apps/data/tokens/prepare.h"
+#include "apps/data/tokens/texts.h"
+#include "apps/data/tokens/token_files.h"
 #include "apps/inference/description.h"
 #include "apps/text/train.h"
-#include "apps/trainer/data/dataset.h"
-#include "apps/trainer/tokens/prepare.h"
-#include "apps/trainer/tokens/texts.h"
-#include "apps/trainer/tokens/token_files.h"
 #include "core/config.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/apps/token_test_support.h"

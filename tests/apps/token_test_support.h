@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/data/dataset.h"
+#include "apps/data/dataset.h"
 #include "core/config.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"

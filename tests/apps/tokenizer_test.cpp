@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/tokens/texts.h"
+#include "apps/data/workers.h"
 #include "apps/text/pattern.h"
 #include "apps/text/train.h"
-#include "apps/trainer/data/workers.h"
-#include "apps/trainer/tokens/texts.h"
 #include "core/config.h"
 #include "core/text.h"
 #include "tests/support/errors.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/evaluation.h"
-#include "apps/trainer/trainer.h"
+#include "apps/training/evaluation.h"
+#include "apps/training/trainer.h"
 #include "comm/transport.h"
 #include "core/operations/pointwise.h"
 #include "core/safetensors.h"

@@ -1,4 +1,4 @@
-#include "apps/trainer/trainer.h"
+#include "apps/training/trainer.h"
 
 #include <doctest/doctest.h>
 
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/report/report.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/estimates/report.h"
 #include "examples/plugin/slow_average.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"

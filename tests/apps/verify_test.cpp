@@ -1,4 +1,4 @@
-#include "apps/trainer/verify.h"
+#include "apps/training/verify.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
+#include "apps/training/config/plugins.h"
 #include "comm/agreement.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"

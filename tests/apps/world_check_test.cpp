@@ -1,5 +1,5 @@
-#include "apps/trainer/world_check.h"
-#include "apps/trainer/state/data_contents.h"
+#include "apps/training/world_check.h"
+#include "apps/training/state/data_contents.h"
 #include "comm/agreement.h"
 
 #include <doctest/doctest.h>

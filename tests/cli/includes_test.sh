@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which folder includes which: the top folders, and the rooms of the trainer in the order that
+# Which folder includes which: the top folders, and the rooms of apps in the order that
 # docs/architecture.md gives them, so that no rings come about.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -33,24 +33,25 @@ folders() { # the source tree's folders alone, so that tests and build folders a
 export tree=$work/tree
 export -f includes in_order
 folders
-rooms=$(awk '/^left of it, which/ {getline; getline; getline; print}' "$root/docs/architecture.md")
-verify "docs/architecture.md gives the order of rooms" test "$(wc -w <<<"$rooms")" -gt 5
+rooms() { sed -nE "s#^$1 +##p" "$root/docs/architecture.md"; } # FOLDER/: its rooms in their order
+for folder in apps/ apps/data/ apps/training/; do
+  verify "docs/architecture.md gives the order of rooms in $folder" test "$(rooms $folder | wc -w)" -gt 2
+  # shellcheck disable=SC2046
+  verify "rooms of $folder use those before them" in_order $folder $(rooms $folder)
+done
 # "." has what the build makes; the table of operations, which starling-bench times, is in tests.
 verify "top folders use those below them" in_order "" . core kernels layers topology comm tests apps
 for pair in "comm layers" "topology kernels" "topology layers"; do
   # shellcheck disable=SC2086
   verify "no include: $pair" never $pair
 done
-# shellcheck disable=SC2086
-verify "rooms of the trainer use those before them" in_order apps/trainer/ $rooms .
-
 # A ring, and a room that has no place, are told.
-echo '#include "apps/trainer/config/train_config.h"' >>"$tree/apps/trainer/device/device.h"
-# shellcheck disable=SC2086
-check "a ring" 1 "^apps/trainer/device/device.h: apps/trainer/device includes apps/trainer/config, which stands above it" in_order apps/trainer/ $rooms .
+echo '#include "apps/training/config/train_config.h"' >>"$tree/apps/training/device/device.h"
+# shellcheck disable=SC2046
+check "a ring" 1 "^apps/training/device/device.h: apps/training/device includes apps/training/config, which stands above it" in_order apps/training/ $(rooms apps/training/)
 folders
-mkdir "$tree/apps/trainer/cellar"
-echo '#include "apps/trainer/trainer.h"' >"$tree/apps/trainer/cellar/cellar.h"
-# shellcheck disable=SC2086
-check "a room without a place" 1 "cellar/cellar.h: apps/trainer/cellar or apps/trainer/\. has no place" in_order apps/trainer/ $rooms .
+mkdir "$tree/apps/training/cellar"
+echo '#include "apps/training/trainer.h"' >"$tree/apps/training/cellar/cellar.h"
+# shellcheck disable=SC2046
+check "a room without a place" 1 "cellar/cellar.h: apps/training/cellar or apps/training/\. has no place" in_order apps/training/ $(rooms apps/training/)
 finish

@@ -37,7 +37,7 @@ if command -v pkg-config >/dev/null; then
     '${CXX:-c++} -std=c++20 classify.cpp -o classify $(pkg-config --cflags --libs starling) -Wl,-rpath,"$(pkg-config --variable=libdir starling)"'
   verify "and finds its libraries there" bash -c 'ldd classify | grep "libstarling_inference.*prefix/lib"'
 fi
-verify "what they do not include is not installed" test ! -e prefix/include/starling/detail/apps/trainer/trainer.h
+verify "what they do not include is not installed" test ! -e prefix/include/starling/detail/apps/training/trainer.h
 cp -r "$root/examples/plugin" mine
 cat >>mine/CMakeLists.txt <<'END'
 set_target_properties(mine PROPERTIES INSTALL_RPATH "$ORIGIN/../a/folder/that/is/far/longer/than/the/folder/of/the/build")

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/training_run.h"
 #include "comm/transport.h"
 #include "comm/transports/staged.h"
 #include "kernels/cuda/cuda_backend.h"

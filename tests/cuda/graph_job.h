@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/state/checkpoint.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/state/checkpoint.h"
+#include "apps/training/training_run.h"
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/safetensors.h"

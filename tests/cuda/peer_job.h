@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
+#include "apps/training/config/plugins.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/shared/peer_transport.h"

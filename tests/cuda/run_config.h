@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/config/train_config.h"
+#include "apps/training/config/train_config.h"
 
 // The run that tests of whole trainings on a GPU change as they need it.
 namespace starling::tests {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/graph_plan.h"
+#include "apps/training/config/graph_plan.h"
 #include "comm/agreement.h"
 #include "core/device_trace.h"
 #include "core/trace.h"

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <string>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/trainer.h"
 #include "comm/transport.h"
 #include "core/config.h"
 #include "kernels/cuda/cuda_backend.h"

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "apps/data/batch_maker.h"
+#include "apps/data/image_dataset.h"
 #include "apps/inference/test_views.h"
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/data/batch_maker.h"
-#include "apps/trainer/data/image_dataset.h"
+#include "apps/training/config/plugins.h"
 #include "core/error.h"
 #include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"

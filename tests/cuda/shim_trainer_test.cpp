@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/training_run.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/training_run.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/run_config.h"
 #include "tests/cuda/support.h"

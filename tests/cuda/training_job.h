@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/tasks/training_pass.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/scheduler.h"

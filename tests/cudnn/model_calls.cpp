@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/config/train_config.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/config/train_config.h"
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/forwarding_backend.h"

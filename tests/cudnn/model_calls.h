@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/tasks/task.h"
+#include "apps/training/tasks/task.h"
 #include "core/tensor.h"
 #include "kernels/cuda/libraries/cudnn_spec.h"
 

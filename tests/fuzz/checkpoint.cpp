@@ -1,7 +1,7 @@
 // A checkpoint's DONE, beside a rank's file that it describes, and the best checkpoint's. What a
 // fuzzer makes has no right checksum: its input counts as it is, and as what a checksum was made
 // of.
-#include "apps/trainer/state/checkpoint.h"
+#include "apps/training/state/checkpoint.h"
 
 #include <string>
 

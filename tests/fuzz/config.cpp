@@ -2,8 +2,8 @@
 // before memory is taken.
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/config/train_config.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/config/train_config.h"
 #include "core/config.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 // The records of two ranks' last events, of which the first is given, and what the doctor makes of
 // them.
-#include "apps/trainer/report/flight_record.h"
+#include "apps/doctor/flight_record.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

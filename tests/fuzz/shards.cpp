@@ -4,8 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "apps/data/shards/shard_set.h"
 #include "apps/pictures/picture.h"
-#include "apps/trainer/shards/shard_set.h"
 #include "core/operations/accesses.h"
 #include "tests/fuzz/fuzz.h"
 

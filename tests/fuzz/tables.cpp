@@ -13,9 +13,9 @@
 #include <set>
 #include <vector>
 
+#include "apps/data/dataset.h"
 #include "apps/inference/description.h"
 #include "apps/inference/table.h"
-#include "apps/trainer/data/dataset.h"
 #include "core/config.h"
 #include "core/csv.h"
 #include "tests/fuzz/fuzz.h"

@@ -11,12 +11,12 @@
 #include <random>
 #include <vector>
 
+#include "apps/data/dataset.h"
+#include "apps/data/tokens/prepare.h"
+#include "apps/data/tokens/texts.h"
+#include "apps/data/tokens/token_files.h"
 #include "apps/text/train.h"
 #include "apps/text/unicode.h"
-#include "apps/trainer/data/dataset.h"
-#include "apps/trainer/tokens/prepare.h"
-#include "apps/trainer/tokens/texts.h"
-#include "apps/trainer/tokens/token_files.h"
 #include "core/config.h"
 #include "tests/fuzz/fuzz.h"
 

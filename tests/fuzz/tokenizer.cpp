@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "apps/trainer/data/dataset.h"
+#include "apps/data/dataset.h"
 #include "core/config.h"
 #include "tests/fuzz/fuzz.h"
 

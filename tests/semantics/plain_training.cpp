@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/data/image_dataset.h"
 #include "apps/inference/checkpoint_file.h"
-#include "apps/trainer/config/plugins.h"
-#include "apps/trainer/data/image_dataset.h"
+#include "apps/training/config/plugins.h"
 #include "core/config.h"
 #include "core/random.h"
 #include "core/safetensors.h"

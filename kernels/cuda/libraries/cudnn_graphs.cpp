@@ -267,7 +267,7 @@ class Plan final : public GraphPlan {
     // cuDNN's own streams have, the same for those two. Calls come from one thread, workspaces are
     // the stream's own, and order between streams is by the backend's events alone. A cuDNN that
     // refused the change in a capture would cost the branch, not the graph
-    // (apps/trainer/device/step_graphs.h).
+    // (apps/training/device/step_graphs.h).
     check(cudnnSetStream(handle_->get(), static_cast<cudaStream_t>(stream)),
           "cannot set the stream");
     pointers_.clear();

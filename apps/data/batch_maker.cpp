@@ -1,0 +1,197 @@
+#include "apps/data/batch_maker.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "core/error.h"
+#include "core/running_clock.h"
+#include "layers/functions.h"
+
+namespace starling {
+namespace {
+
+std::string sample_text(Dataset::Split split, std::int64_t sample) {
+  return fmt::format("{} sample {}", split == Dataset::Split::kTrain ? "training" : "test", sample);
+}
+
+void check_class_numbers(const TensorInfo& tensor, Dataset::Split split, std::int64_t sample,
+                         const std::byte* values) {
+  for (std::int64_t i = 0; i < tensor.shape.elements(); ++i) {
+    std::int32_t value = 0;
+    std::memcpy(&value, values + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+    if (value >= 0 && value < tensor.classes) continue;
+    if (value == functions::kIgnoreIndex && tensor.name == "targets") continue;
+    fail(ExitCode::kUsage, "data", "{} has {} {}, the classes are 0 to {}",
+         sample_text(split, sample), tensor.name, value, tensor.classes - 1);
+  }
+}
+
+}  // namespace
+
+RowMaker::RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
+                   std::vector<TensorInfo> read, std::vector<TensorInfo> made)
+    : dataset_(dataset),
+      split_(settings.split),
+      batch_size_(settings.batch_size),
+      dtype_(settings.dtype),
+      backend_(backend),
+      workers_(settings.threads),
+      read_(std::move(read)),
+      made_(std::move(made)),
+      loss_share_(settings.loss_share),
+      places_(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(read_.size())) {
+  if (loss_share_)
+    made_.push_back({.name = kLossShare, .shape = Shape{}, .dtype = DType::kFloat64});
+}
+
+BatchMaker::Slot RowMaker::make_slot() {
+  Slot slot;
+  slot.batch = empty_batch(made_, backend_, batch_size_, dtype_);
+  return slot;
+}
+
+void RowMaker::fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) {
+  slot.uploaded = false;
+  begin(slot);
+  dataset_.will_read(split_, samples);
+  const auto read_one = [&](std::size_t i, int worker) {
+    std::vector<std::byte*>& places = places_[static_cast<std::size_t>(worker)];
+    for (std::size_t t = 0; t < read_.size(); ++t) places[t] = place(slot, i, t, worker);
+    read({slot, i, samples[i], worker, places, change});
+    for (std::size_t t = 0; t < read_.size(); ++t) {
+      if (read_[t].classes > 0 && read_[t].dtype == DType::kInt32)
+        check_class_numbers(read_[t], split_, samples[i], places[t]);
+    }
+  };
+  workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
+    const auto i = static_cast<std::size_t>(item);
+    named(
+        "data", [&] { return sample_text(split_, samples[i]); }, [&] { read_one(i, worker); });
+  });
+  end(slot, samples, change);
+  for (std::size_t i = 0; loss_share_ && i < samples.size(); ++i)
+    std::memcpy(memory(slot, made_.size() - 1) + i * sizeof slot.share, &slot.share,
+                sizeof slot.share);
+  slot.batch.samples = static_cast<std::int64_t>(samples.size());
+}
+
+BatchMaker::Slot DeviceRowMaker::make_slot() {
+  if (fixed_place_ && !fixed_.all) {
+    fixed_ = make_raw();
+    fixed_batch_ = make_batch(fixed_);
+  }
+  Slot slot;
+  slot.device = make_raw();
+  slot.batch = fixed_.all ? fixed_batch_ : make_batch(slot.device);
+  const std::size_t all = slot.bytes = slot.device.all.bytes();
+  slot.host = backend_.allocate_host(all);
+  // the gaps between the parts, and what a short batch leaves, are copied too
+  std::memset(slot.host.get(), 0, all);
+  release(slot);  // the memory may have served the current stream before
+  return slot;
+}
+
+void DeviceRowMaker::wait_until_writable(const Slot& slot) const {
+  if (!writable(slot)) backend_.synchronize(slot.arrived);
+}
+
+namespace {
+
+/// As much of it as fill() has written.
+Tensor filled(const BatchMaker::Slot& slot, const Tensor& all) {
+  return slot.bytes == all.bytes() ? all
+                                   : all.slice(0, Shape{static_cast<std::int64_t>(slot.bytes)});
+}
+
+}  // namespace
+
+void DeviceRowMaker::upload(Slot& slot) const {
+  if (slot.uploaded) return;
+  const StreamScope scope(backend_, StreamKind::kUpload);
+  backend_.wait(slot.free);
+  backend_.copy_from_pinned(slot.host.get(), filled(slot, slot.device.all));
+  slot.arrived = backend_.record();
+  slot.uploaded = true;
+}
+
+void DeviceRowMaker::send(Slot& slot) const {
+  upload(slot);
+  backend_.wait(slot.arrived);
+  if (fixed_.all) backend_.copy(filled(slot, slot.device.all), filled(slot, fixed_.all));
+}
+
+void DeviceRowMaker::settle(Slot& slot) const {
+  // Only a device that is stuck behind a lost rank takes longer.
+  constexpr std::chrono::seconds kSettle{5};
+  const auto leak = [&] {
+    static_cast<void>(new std::shared_ptr<std::byte>(std::move(slot.host)));
+  };
+  try {
+    backend_.wait(slot.arrived);
+    const auto limit = RunningClock::now() + kSettle;
+    while (!writable(slot)) {
+      if (RunningClock::now() > limit) return leak();
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  } catch (...) {
+    leak();
+    throw;
+  }
+}
+
+/// What a slot's batch is, made of `raw`: images are numbers of their own, everything else is
+/// taken where it lies.
+Batch DeviceRowMaker::make_batch(const RawBatch& raw) const {
+  Batch batch{.samples = batch_size_, .format = dtype_};
+  for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
+    const TensorInfo& tensor = tensors()[t];
+    batch.tensors.push_back({tensor.name, tensor.pixels
+                                              ? Tensor(backend_, raw.tensors[t].shape(), dtype_)
+                                              : raw.tensors[t]});
+  }
+  return batch;
+}
+
+BatchMaker::RawBatch DeviceRowMaker::make_raw() const {
+  constexpr std::size_t kAlignment = 512;  // as if each part were a tensor of its own
+  std::vector<Part> all;
+  for (std::size_t t = 0; t < tensors().size(); ++t)
+    all.push_back(
+        {tensors()[t].shape.with_batch(batch_size_), tensors()[t].dtype, !made_elsewhere(t)});
+  for (const Part& part : parts()) all.push_back(part);
+  std::size_t end = 0;
+  std::vector<std::size_t> places;
+  for (const Part& part : all) {
+    places.push_back((end + kAlignment - 1) / kAlignment * kAlignment);
+    end = places.back();
+    if (part.there) end += static_cast<std::size_t>(part.shape.elements()) * size_of(part.dtype);
+  }
+  RawBatch raw;
+  raw.all = Tensor(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const bool own = k < tensors().size();
+    Tensor part = own && made_elsewhere(k) ? *made_elsewhere(k) : Tensor();
+    if (all[k].there) part = Tensor(raw.all.storage(), places[k], all[k].shape, all[k].dtype);
+    (own ? raw.tensors : raw.more).push_back(std::move(part));
+  }
+  return raw;
+}
+
+std::unique_ptr<BatchMaker> Collate::maker(const Dataset& dataset,
+                                           const BatchMakerSettings& settings,
+                                           Backend& backend) const {
+  const std::vector<TensorInfo> rows = dataset.info().tensors;
+  if (backend.device() == DeviceType::kCpu)
+    return std::make_unique<RowMaker>(dataset, settings, backend, rows, rows);
+  return std::make_unique<DeviceRowMaker>(dataset, settings, backend, rows, rows);
+}
+
+std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,
+                                             const BatchMakerSettings& settings, Backend& backend) {
+  return dataset.info().collate().maker(dataset, settings, backend);
+}
+
+}  // namespace starling

@@ -1,0 +1,355 @@
+// Rows of tables in CSV files: a vector of numbers each, and what is to be predicted of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "apps/data/builtin.h"
+#include "apps/data/drawn_tests.h"
+#include "apps/data/files.h"
+#include "apps/data/table_columns.h"
+#include "apps/inference/description.h"
+#include "apps/inference/model_source.h"
+#include "apps/inference/table_reader.h"
+#include "core/checksum.h"
+#include "core/csv.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/safetensors.h"
+#include "core/text.h"
+
+namespace starling {
+namespace {
+
+/// Rows are vectors of normalised numbers already; a model file keeps how they became so.
+struct TableCollate final : Collate {
+  TableColumns columns;
+  void describe(const DatasetInfo&, ModelDescription& description) const override {
+    description.table = columns;
+  }
+};
+
+/// Columns and classes of a model that there is already.
+struct ModelOfTable {
+  std::string source;
+  std::optional<TableColumns> columns;
+  std::vector<std::string> classes;
+  bool is_tested = false;  ///< else training goes on from it
+  bool skips = false;      ///< but not with all of its tensors
+};
+
+class CsvRows final : public Dataset {
+ public:
+  CsvRows(ConfigSection& section, std::uint64_t seed)
+      : path_(section.required_text("path", "file whose first row has the columns' names")),
+        val_path_(section.text("val_path", "",
+                               "another such file: all its rows are for tests, and none of path")),
+        seed_(seed) {
+    if (!section.has("target") && !section.describing())  // a wrong name is first to be said
+      (void)CsvFile::read(path_, "data.path");
+    keys_.target = section.required_text("target", "the column that is predicted");
+    val_fraction_ =
+        read_val_fraction(section, !val_path_.empty(), 0.1,
+                          "share of the rows that is for tests, in classification of each class; "
+                          "drawn by the config's seed and the rows' values");
+    keys_.categories = section.texts("categories", {},
+                                     "columns whose numbers are categories, as texts are anyway");
+    keys_.ignore = section.texts("ignore", {}, "columns that are left out");
+    keys_.max_categories =
+        section.integer("max_categories", keys_.max_categories, Range::closed(1, 1 << 20),
+                        "how many categories a column may have: each is an input");
+    keys_.missing = section.choice(
+        "missing", keys_.missing, {"error", "mean", "column"},
+        "what empty cells are: the mean of the training rows, or also 1 in an input of their own");
+    scale_target_ = section.boolean("scale_target", false,
+                                    "regression: targets are normalised by the training rows; "
+                                    "predictions, r2, mae and mse are in their own unit anyway");
+    info_.task = "regression";
+  }
+
+  DatasetInfo info() const override { return info_; }
+  bool countable() const override { return true; }
+  void use_model(const SafetensorsFile& file, const std::string& source) override {
+    take_model(file, source);
+    model_.is_tested = true;
+  }
+  void use_initial_model(const std::string& file, bool skips) override {
+    take_model(read_model_metadata(file), file);
+    model_.skips = skips;
+  }
+  void use_only_tests() override { only_tests_ = true; }
+  void use_task(const std::string& type) override {
+    const bool classes = type == "classification";
+    if (!model_.columns || val_path_.empty() || !only_tests_) {
+      CsvFile file = CsvFile::read(path_, "data.path");
+      choose_columns(file, classes);
+      read_rows(file, classes, "rows of the table");
+    } else {
+      columns_ = *model_.columns;
+      as_model_ = true;
+      if (classes) info_.class_names = model_.classes;
+    }
+    rows_of_path_ = lines_.size();
+    if (!val_path_.empty()) {
+      CsvFile file = CsvFile::read(val_path_, "data.val_path");
+      read_rows(file, classes, "rows of the test table");
+    }
+    info_.tensors = {{"features", Shape{static_cast<std::int64_t>(columns_.inputs())}}};
+    if (classes) {
+      info_.classes = static_cast<std::int64_t>(info_.class_names.size());
+      info_.tensors.push_back({"label", Shape{}, DType::kInt32, info_.classes});
+    } else {
+      info_.tensors.push_back({"target", Shape{1}});
+    }
+    if (!model_.is_tested) split();  // else once the model's share is known
+  }
+  void use_test_share(const TestShare& share) override { kept_share_ = share; }
+  void open() override {
+    if (!features_.empty()) return;
+    if (model_.is_tested) split();
+    if (!as_model_) {
+      if (train_.empty())
+        fail(ExitCode::kUsage, "data", {.file = path_},
+             "all rows are for tests, as equal ones are together; needed: others to train on");
+      measure_columns(columns_, numbers_, train_, path_);
+      if (scale_target_ && info_.classes == 0)
+        measure_target(columns_, wide_targets_, train_, path_);
+    }
+    normalise();
+    auto collate = std::make_shared<TableCollate>();
+    collate->columns = columns_;
+    info_.collated_by = std::move(collate);
+    info_.target_mean = columns_.target_mean;
+    info_.target_deviation = columns_.target_deviation;
+    numbers_ = {};
+    wide_targets_ = {};
+    lines_ = {};
+    values_ = {};
+  }
+
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
+    const std::size_t row = row_of(split, index), width = columns_.inputs();
+    std::memcpy(out[0], features_.data() + row * width, width * sizeof(float));
+    if (info_.classes > 0) {
+      std::memcpy(out[1], &labels_[row], sizeof(std::int32_t));
+    } else {
+      std::memcpy(out[1], &targets_[row], sizeof(float));
+    }
+  }
+  std::string name(Split split, std::int64_t index) const override {
+    const std::size_t row = row_of(split, index);
+    const std::string& path = row < rows_of_path_ ? path_ : val_path_;
+    return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), file_rows_[row]);
+  }
+  std::int64_t label(Split split, std::int64_t index) const override {
+    return info_.classes > 0 ? labels_[row_of(split, index)] : Dataset::label(split, index);
+  }
+
+ private:
+  std::size_t row_of(Split split, std::int64_t index) const {
+    return static_cast<std::size_t>(
+        (split == Split::kTrain ? train_ : test_)[static_cast<std::size_t>(index)]);
+  }
+
+  void take_model(const SafetensorsFile& file, const std::string& source) {
+    model_.source = source;
+    if (file.metadata.count(kConfigMetadata) == 0) return;  // another program's
+    const ModelDescription description = description_of(file, source);
+    model_.columns = description.table;
+    model_.classes = description.classes;
+  }
+
+  /// The columns that the table's inputs are, as the model has them that there is already, and
+  /// where `classes` the classes.
+  void choose_columns(CsvFile& file, bool classes) {
+    const std::size_t target = file.column(keys_.target, "data.target");
+    if (!model_.is_tested || !model_.columns) {
+      columns_ = find_columns(file, keys_, told_);
+      if (classes) info_.class_names = find_classes(file, target);
+    }
+    if (!model_.columns) return;
+    const std::vector<std::string> of_model = model_.columns->columns(),
+                                   of_file = columns_.columns();
+    // A tensor that is left out may be the one that knows the columns, or the classes
+    if (model_.skips &&
+        std::set(of_model.begin(), of_model.end()) != std::set(of_file.begin(), of_file.end())) {
+      told_ += fmt::format("columns are other ones than those of {}, and normalised anew\n",
+                           model_.source);
+    } else {
+      for (const std::string& name : of_model) (void)file.column(name, trained_with());
+      columns_ = *model_.columns;
+      as_model_ = true;
+      if (!model_.is_tested)
+        told_ = fmt::format("columns are taken, and normalised, as {} had them\n", model_.source);
+    }
+    if (!classes || model_.classes.empty()) return;
+    std::set<std::string> known;
+    for (const std::string& name : model_.classes) known.insert(csv_value(name).text);
+    const bool within =
+        std::all_of(info_.class_names.begin(), info_.class_names.end(),
+                    [&](const std::string& name) { return known.count(csv_value(name).text) > 0; });
+    if (within || !model_.skips) info_.class_names = model_.classes;  // others are told by row
+  }
+  std::string trained_with() const {
+    return "which the model of " + model_.source + " was trained with";
+  }
+
+  void read_rows(CsvFile& file, bool classes, const char* what) {
+    const std::size_t target = file.column(keys_.target, "data.target");
+    TableReader reader(file, columns_, as_model_ || only_tests_ ? trained_with() : "of " + path_);
+    std::map<std::string, std::int32_t> labels;
+    for (std::size_t c = 0; c < info_.class_names.size(); ++c)
+      labels.emplace(csv_value(info_.class_names[c]).text, static_cast<std::int32_t>(c));
+    std::map<std::string, std::size_t> places{{keys_.target, target}};
+    for (const std::string& name : columns_.columns()) places.emplace(name, file.column(name, ""));
+    std::uint32_t crc = 0;
+    const std::size_t before = lines_.size();
+    for (file.rewind(); file.next();) {
+      reader.read_row(numbers_);
+      const CsvValue value = csv_value(file.cell(target));
+      if (classes) {
+        const auto label = labels.find(value.text);
+        if (value.kind == CsvValue::Kind::kMissing || label == labels.end())
+          file.refuse(target,
+                      fmt::format("one of the {} classes that {} has", info_.class_names.size(),
+                                  model_.classes.empty() ? path_ : model_.source));
+        labels_.push_back(label->second);
+      } else {
+        if (value.kind != CsvValue::Kind::kNumber)
+          file.refuse(target,
+                      R"(a number; where it names classes, "task": {"type": "classification"})");
+        wide_targets_.push_back(value.number);
+        if (!std::isfinite(static_cast<float>(value.number)))
+          file.refuse(target, "a number that fp32 can hold");
+      }
+      std::string values;
+      for (const auto& [name, place] : places)
+        values += name + '\0' + csv_value(file.cell(place)).text + '\0';
+      values_.push_back(checksum(values));
+      file_rows_.push_back(file.row());
+      const std::string& line = lines_.emplace_back(file.line());
+      crc = checksum_of({reinterpret_cast<const std::uint8_t*>(line.data()), line.size()}, crc);
+    }
+    if (lines_.size() == before)
+      fail(ExitCode::kUsage, "data", {.file = file.name()}, "has no rows below the columns' names");
+    reader.tell_unknown();
+    info_.checksums[what] = crc;
+  }
+
+  void split() {
+    const bool classes = info_.classes > 0;
+    const auto at = [](std::int64_t row) { return static_cast<std::size_t>(row); };
+    // Files of before draws were of values have those of texts
+    const std::vector<std::string>& names =
+        kept_share_ && kept_share_->by.empty() ? lines_ : values_;
+    DrawnTests drawn;
+    if (val_fraction_ > 0.0) {
+      drawn = draw_tests({.samples = static_cast<std::int64_t>(lines_.size()),
+                          .classes = classes ? info_.classes : 1,
+                          .label = [&](std::int64_t row) { return classes ? labels_[at(row)] : 0; },
+                          .name = [&](std::int64_t row) { return names[at(row)]; },
+                          .seed = seed_,
+                          .fraction = val_fraction_,
+                          .by = "values",
+                          .kept = kept_share_,
+                          .who = "csv",
+                          .noun = "row",
+                          .where = path_,
+                          .too_small = classes ? "no class in " + path_ + " is a whole row"
+                                               : "all rows of " + path_ + " is no whole row"});
+      info_.test_share = drawn.share;
+    } else {
+      drawn.train.resize(rows_of_path_);
+      std::iota(drawn.train.begin(), drawn.train.end(), std::int64_t{0});
+      drawn.test.resize(lines_.size() - rows_of_path_);
+      std::iota(drawn.test.begin(), drawn.test.end(), static_cast<std::int64_t>(rows_of_path_));
+    }
+    train_ = std::move(drawn.train);
+    test_ = std::move(drawn.test);
+    info_.train_samples = static_cast<std::int64_t>(train_.size());
+    info_.test_samples = static_cast<std::int64_t>(test_.size());
+    if (!val_path_.empty()) tell_tests();
+    const auto columns = static_cast<std::int64_t>(columns_.columns().size());
+    info_.contents =
+        fmt::format("rows: {} for training + {} for tests{}, {} and {}\n{}", train_.size(),
+                    test_.size(), val_path_.empty() ? "" : ", all of " + val_path_,
+                    counted(columns, "column"), told_apart(columns_.target), told_);
+  }
+
+  /// What is to be known of a test set of its own.
+  void tell_tests() const {
+    if (only_tests_)
+      log::info("data: tests take all {} of {}", counted(info_.test_samples, "row"), val_path_);
+    const auto tests = values_.begin() + static_cast<std::ptrdiff_t>(rows_of_path_);
+    const std::set<std::string_view> trained(values_.begin(), tests);
+    const auto known = std::count_if(
+        tests, values_.end(), [&](const std::string& row) { return trained.count(row) > 0; });
+    if (known > 0)
+      log::info("warning: {} of the {} of {} {} the same as a row of {}", known,
+                counted(info_.test_samples, "row"), val_path_, known == 1 ? "is" : "are", path_);
+  }
+
+  void normalise() {
+    const std::size_t width = columns_.inputs();
+    features_.reserve(numbers_.size());
+    for (std::size_t k = 0; k < numbers_.size(); ++k) {
+      const std::size_t i = k % width;
+      features_.push_back(static_cast<float>(columns_.normalized(i, numbers_[k])));
+      if (!std::isfinite(features_.back()))
+        fail(ExitCode::kUsage, "data", {.file = k / width < rows_of_path_ ? path_ : val_path_},
+             "column {}: {} is too far from the mean, {}, for fp32", told_apart(columns_.names[i]),
+             numbers_[k], columns_.mean[i]);
+    }
+    for (const double target : wide_targets_)
+      targets_.push_back(
+          static_cast<float>((target - columns_.target_mean) / columns_.target_deviation));
+  }
+
+  std::string path_, val_path_;
+  std::uint64_t seed_;
+  double val_fraction_ = 0.0;
+  TableKeys keys_;
+  bool scale_target_ = false, only_tests_ = false;
+  DatasetInfo info_;
+  ModelOfTable model_;
+  TableColumns columns_;
+  bool as_model_ = false;  ///< columns_ are the model's
+  std::string told_;       ///< lines on the columns
+  std::optional<TestShare> kept_share_;
+  // By row of the file, those of val_path after those of path
+  std::size_t rows_of_path_ = 0;
+  std::vector<std::string> lines_;   ///< texts; until it is open
+  std::vector<std::string> values_;  ///< checksums, the same of rows that say the same; so
+  std::vector<double> numbers_, wide_targets_;  ///< as the file has them; until it is open
+  std::vector<float> features_, targets_;
+  std::vector<std::int32_t> labels_;
+  std::vector<std::int64_t> file_rows_;     ///< which row of the file it is, empty lines counted
+  std::vector<std::int64_t> train_, test_;  ///< rows, ascending
+};
+
+}  // namespace
+
+void register_csv(DatasetRegistry& registry) {
+  registry.add(
+      "csv",
+      [](ConfigSection& section, std::uint64_t seed) {
+        return std::make_unique<CsvRows>(section, seed);
+      },
+      "rows of a CSV file: numbers and categories, and a number or a class that is predicted of "
+      "them");
+}
+
+}  // namespace starling

@@ -1,0 +1,159 @@
+// Equal work for ranks whose samples differ in cost, after Bagua's LoadBalancingDistributedSampler
+// (Gan et al., "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021):
+// samples that cost about the same go to different ranks at the same time. There the ranks take
+// their places in a chunk by number, so that the last one always has the costliest; here they take
+// turns by what they have had.
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "apps/data/builtin.h"
+#include "apps/data/sampler.h"
+#include "core/error.h"
+#include "core/random.h"
+
+namespace starling {
+namespace {
+
+/// Above the numbers that a permutation draws from the same stream.
+constexpr std::uint64_t kPerturbation = std::uint64_t{1} << 40;
+
+/// The work that ranks have been given so far.
+class WorkOfRanks {
+ public:
+  explicit WorkOfRanks(int ranks)
+      : batch_(static_cast<std::size_t>(ranks)), epoch_(batch_.size()), order_(batch_.size()) {
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+  }
+  void begin_batch() { std::fill(batch_.begin(), batch_.end(), 0.0); }
+  void add(std::size_t rank, double work) {
+    batch_[rank] += work;
+    epoch_[rank] += work;
+  }
+  /// Ranks with the least work in this batch first; of equals, those with the least in this epoch,
+  /// so that none is always the first.
+  const std::vector<std::size_t>& least_first() {
+    std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+      if (batch_[a] != batch_[b]) return batch_[a] < batch_[b];
+      if (epoch_[a] != epoch_[b]) return epoch_[a] < epoch_[b];
+      return a < b;
+    });
+    return order_;
+  }
+
+ private:
+  std::vector<double> batch_, epoch_;
+  std::vector<std::size_t> order_;
+};
+
+/// Chunks of as many samples as there are ranks, alike in cost; each rank takes one of a chunk, the
+/// costliest going to the rank with the least work. Two ranks' work in a batch then differs by no
+/// more than the costs within one of its chunks do: let a rank with less work get x and one with d
+/// more of it get y <= x; the difference becomes d - (x - y), which lies between -(x - y) and d.
+class LoadBalancedSampler final : public Sampler {
+ public:
+  LoadBalancedSampler(Complexity source, double random_level)
+      : source_(source), random_level_(random_level) {}
+
+  bool takes_rest() const override { return true; }
+  Complexity complexity() const override { return source_; }
+  void set_complexities(const std::vector<float>& complexities) override { cost_ = complexities; }
+
+  std::vector<std::int64_t> epoch(const EpochInputs& inputs) const override {
+    require(cost_.size() == static_cast<std::size_t>(inputs.samples), "sampler",
+            "{} complexities of {} samples", cost_.size(), inputs.samples);
+    const auto ranks = static_cast<std::size_t>(inputs.ranks);
+    const std::vector<std::int64_t> sorted = by_cost(inputs);
+    const auto chunks = static_cast<std::int64_t>(sorted.size() / ranks);
+    std::vector<std::int64_t> order;
+    if (inputs.shuffle) {
+      order = random_permutation(inputs.seed, RandomStream::kSampler,
+                                 static_cast<std::uint32_t>(inputs.epoch), chunks);
+    } else {
+      order.resize(static_cast<std::size_t>(chunks));
+      std::iota(order.begin(), order.end(), std::int64_t{0});
+    }
+
+    std::vector<std::int64_t> own, chunk(ranks);
+    own.reserve(order.size());
+    WorkOfRanks work(inputs.ranks);
+    for (std::size_t k = 0; k < order.size(); ++k) {
+      if (k % static_cast<std::size_t>(inputs.batch_size) == 0) work.begin_batch();
+      std::copy_n(sorted.begin() + order[k] * static_cast<std::int64_t>(ranks), ranks,
+                  chunk.begin());
+      std::stable_sort(chunk.begin(), chunk.end(),
+                       [&](std::int64_t a, std::int64_t b) { return cost(a) > cost(b); });
+      const std::vector<std::size_t>& takers = work.least_first();
+      for (std::size_t i = 0; i < ranks; ++i) {
+        work.add(takers[i], cost(chunk[i]));
+        if (takers[i] == static_cast<std::size_t>(inputs.rank)) own.push_back(chunk[i]);
+      }
+    }
+    return own;
+  }
+
+ private:
+  double cost(std::int64_t sample) const {
+    return static_cast<double>(cost_[static_cast<std::size_t>(sample)]);
+  }
+
+  /// The samples that whole batches of the plain order take in this epoch, by their perturbed cost;
+  /// equals in the epoch's order.
+  std::vector<std::int64_t> by_cost(const EpochInputs& inputs) const {
+    std::vector<std::int64_t> order = epoch_order(inputs);
+    const auto samples = static_cast<std::int64_t>(order.size());
+    order.resize(static_cast<std::size_t>(samples / inputs.ranks / inputs.batch_size *
+                                          inputs.batch_size * inputs.ranks));
+    const auto [least, most] = std::minmax_element(cost_.begin(), cost_.end());
+    const double reach =
+        cost_.empty() ? 0.0
+                      : random_level_ * (static_cast<double>(*most) - static_cast<double>(*least));
+    std::vector<std::pair<double, std::int64_t>> keys;
+    keys.reserve(order.size());
+    for (const std::int64_t sample : order) {
+      double key = cost(sample);
+      if (reach > 0.0) {
+        const Philox4x32 bits = random_bits(inputs.seed, RandomStream::kSampler,
+                                            static_cast<std::uint32_t>(inputs.epoch),
+                                            kPerturbation | static_cast<std::uint64_t>(sample));
+        key += reach * uniform_double(bits.v[0], bits.v[1]);
+      }
+      keys.emplace_back(key, sample);
+    }
+    std::stable_sort(keys.begin(), keys.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (std::size_t i = 0; i < keys.size(); ++i) order[i] = keys[i].second;
+    return order;
+  }
+
+  Complexity source_;
+  double random_level_;
+  std::vector<float> cost_;  ///< by training sample
+};
+
+}  // namespace
+
+void register_load_balanced_sampler(SamplerRegistry& registry) {
+  registry.add(
+      "load_balanced",
+      [](ConfigSection& section) {
+        const bool measured =
+            section.choice("complexity", "declared", {"declared", "measured"},
+                           "what samples cost: as the data set declares it, or the time that "
+                           "reading each one takes, "
+                           "measured by the ranks before training and kept in checkpoints") ==
+            "measured";
+        const double level = section.number("random_level", 0.0, Range::closed(0.0, 1.0),
+                                            "noise on the complexities before samples are sorted "
+                                            "by them, in the range of the complexities: "
+                                            "the more, the more other samples meet in a step, and "
+                                            "the less equal is the work; 0: none");
+        return std::make_unique<LoadBalancedSampler>(
+            measured ? Sampler::Complexity::kMeasured : Sampler::Complexity::kDeclared, level);
+      },
+      "ranks get samples of about the same cost at the same time");
+}
+
+}  // namespace starling

@@ -1,0 +1,92 @@
+#include "apps/data/partition.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/data/gamma_number.h"
+#include "core/error.h"
+#include "core/random.h"
+
+namespace starling {
+namespace {
+
+/// The stream kPartition's "epoch" of the turns; smaller ones are the ranks' proportions.
+constexpr std::uint32_t kTurns = 0xffffffffu;
+
+double uniform_of(const Philox4x32& bits, int half) {
+  return uniform_double(bits.v[2 * half], bits.v[2 * half + 1]);
+}
+
+double log_gamma_of(double alpha, std::uint64_t seed, std::uint32_t rank, std::uint64_t item) {
+  std::uint64_t draw = 0;
+  return log_gamma_number(alpha, [&] {
+    return random_bits(seed, RandomStream::kPartition, rank, (item << 20) | draw++);
+  });
+}
+
+std::vector<double> proportions(double alpha, std::size_t classes, std::uint64_t seed,
+                                std::uint32_t rank) {
+  std::vector<double> values(classes);
+  // Beyond these bounds the result is one class, or an even share, anyway
+  const double shape = std::clamp(alpha, 1e-6, 1e9);
+  for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_of(shape, seed, rank, k);
+  const double largest = *std::max_element(values.begin(), values.end());
+  for (double& value : values) value = std::exp(value - largest);
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, std::uint64_t seed,
+                                                        double alpha, int ranks) {
+  const DatasetInfo info = dataset.info();
+  const std::int64_t samples = info.train_samples, share = samples / ranks;
+  const auto classes = static_cast<std::size_t>(info.classes), n = static_cast<std::size_t>(ranks);
+
+  std::vector<std::vector<std::int64_t>> members(classes);
+  const std::vector<std::int32_t> label = training_classes(dataset);
+  for (std::int64_t i = 0; i < samples; ++i)
+    members[static_cast<std::size_t>(label[static_cast<std::size_t>(i)])].push_back(i);
+  std::vector<std::size_t> taken(classes, 0);
+
+  std::vector<std::vector<double>> wanted(n), cumulative(n);
+  for (std::size_t r = 0; r < n; ++r)
+    wanted[r] = proportions(alpha, classes, seed, static_cast<std::uint32_t>(r));
+  // The running sum of rank r's wishes over the classes that are left; where none of its wishes is
+  // left, by what is left.
+  const auto sum_up = [&](std::size_t r) {
+    double total = 0.0;
+    cumulative[r].resize(classes);
+    for (std::size_t k = 0; k < classes; ++k)
+      cumulative[r][k] = total += taken[k] < members[k].size() ? wanted[r][k] : 0.0;
+    if (total > 0.0) return;
+    for (std::size_t k = 0; k < classes; ++k)
+      cumulative[r][k] = total += static_cast<double>(members[k].size() - taken[k]);
+  };
+  for (std::size_t r = 0; r < n; ++r) sum_up(r);
+
+  std::vector<std::vector<std::int64_t>> shares(n);
+  std::uint64_t draw = 0;
+  for (std::int64_t turn = 0; turn < share; ++turn) {
+    for (std::size_t r = 0; r < n; ++r) {
+      for (;;) {
+        const double point =
+            uniform_of(random_bits(seed, RandomStream::kPartition, kTurns, draw++), 0) *
+            cumulative[r].back();
+        const auto k =
+            std::min(static_cast<std::size_t>(
+                         std::upper_bound(cumulative[r].begin(), cumulative[r].end(), point) -
+                         cumulative[r].begin()),
+                     classes - 1);
+        if (taken[k] < members[k].size()) {
+          shares[r].push_back(members[k][taken[k]++]);
+          break;
+        }
+        sum_up(r);  // the class ran out since rank r looked last
+      }
+    }
+  }
+  return shares;
+}
+
+}  // namespace starling

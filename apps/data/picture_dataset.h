@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/data/builtin.h"
+#include "apps/pictures/picture.h"
+
+namespace starling {
+
+/// Labelled pictures of one split, by number: class after class, in an order that stays. Any thread
+/// may read.
+class PictureSource {
+ public:
+  virtual ~PictureSource() = default;
+  /// Names, sorted.
+  virtual const std::vector<std::string>& classes() const = 0;
+  virtual std::int64_t size() const = 0;
+  /// The first picture of a class; first(classes) is size().
+  virtual std::int64_t first(std::int64_t label) const = 0;
+  virtual std::int64_t label(std::int64_t index) const = 0;
+  virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
+  /// Below train/ or val/, as the file is called that it was made of.
+  virtual std::string name(std::int64_t index) const = 0;
+  /// Files among the pictures that are none by their names: how many of each kind.
+  virtual std::map<std::string, std::int64_t> other_files() const { return {}; }
+  /// Checksums that tell these pictures from as many others; see DatasetInfo. `split` is "train" or
+  /// "val". Costs little for a million of them.
+  virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
+  /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that
+  /// is not null. Error(kUsage) names the picture and what is wrong with it.
+  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
+                      std::int64_t side, std::uint8_t* out, CutTarget* later) const = 0;
+  /// Announces pictures that will be asked for next, in whatever order.
+  virtual void will_decode(std::span<const std::int64_t> indices) const {
+    static_cast<void>(indices);
+  }
+};
+
+/// The pictures of a folder of classes. Error(kUsage) where there are none.
+std::unique_ptr<PictureSource> folder_pictures(const std::string& folder);
+
+/// Base of data sets of pictures of any size: their keys, which pictures are for tests, and crops.
+/// In training the next one of its class, which is training's too, stands in for a bad picture;
+/// tests leave it out.
+class PictureDataset : public BuiltinDataset {
+ public:
+  bool countable() const final { return !info_.class_names.empty(); }
+  void use_test_share(const TestShare& share) final { kept_share_ = share; }
+  void use_only_tests() final { only_tests_ = true; }
+  void use_model(const SafetensorsFile& file, const std::string& source) final;
+  void set_interpolation(Interpolation interpolation) final;
+  void look() const final;
+  void open() final;
+  std::int64_t label(Split split, std::int64_t index) const final;
+  std::string name(Split split, std::int64_t index) const final;
+  double complexity(Split split, std::int64_t index) const final;
+  void image(Split split, std::int64_t index, std::uint8_t* out) const final;
+  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+                 std::span<std::byte* const> out, CutTarget* later) const final;
+  void will_read(Split split, std::span<const std::int64_t> indices) const final;
+  std::vector<std::int64_t> bad_samples() const final;
+  bool left_out(std::int64_t test_sample) const final;
+
+ protected:
+  /// `name` is the data set's type, before its errors; `where` documents the key `path`.
+  PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name,
+                 const std::string& path, const std::string& where);
+  /// Tells the classes, in the constructor, where they are known without opening much: then they
+  /// need not be declared.
+  void know_classes(ConfigSection& section, std::vector<std::string> names);
+
+  struct Sources {
+    std::unique_ptr<PictureSource> train, test;  ///< the second may be null: there is no val/
+  };
+  /// Opens what info() has been asked about. Error(kUsage) names what is missing.
+  virtual Sources open_sources() = 0;
+  /// Refuses what open_sources() would for want of a folder.
+  virtual void look_for_sources() const = 0;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Place {
+    const PictureSource* source;
+    std::int64_t number;
+  };
+  Place place(Split split, std::int64_t index) const;
+  void split(const Sources& sources);
+  std::string contents_text(const Sources& sources) const;
+  void read_growth(ConfigSection& section);
+  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+              std::uint8_t* out, CutTarget* later) const;
+  std::int64_t key_of(const Place& place) const {
+    return 2 * place.number + (place.source == sources_.test.get() ? 1 : 0);
+  }
+  void count_bad(Split split, const Place& place, const Error& error) const;
+
+  /// Opens data.val_path: tests have these classes, by name.
+  void open_tests(Sources& opened);
+
+  std::string name_, path_, val_path_;
+  bool only_tests_ = false, open_ = false;
+  std::vector<std::string> model_classes_;  ///< of whose tests there are; empty: not known
+  std::vector<std::int64_t> test_labels_;   ///< by class of val_path; empty: they are the same
+  std::uint64_t seed_;
+  PictureRule rule_;
+  std::int64_t crop_ = 0;
+  double val_fraction_ = 0.0;
+  bool skip_ = false;
+  PictureSettings settings_;
+  Sources sources_;
+  std::optional<TestShare> kept_share_;
+  /// Numbers of pictures, ascending; the second of train/ where there is no val/
+  std::vector<std::int64_t> train_samples_, test_samples_;
+  mutable std::mutex bad_mutex_;
+  mutable std::set<std::int64_t> bad_;  ///< key_of() each: twice the number, and 1 of val/
+};
+
+}  // namespace starling

@@ -1,0 +1,561 @@
+// Windows of tokens, each with the same one token further for its targets: of texts, and of files
+// of tokens as nanoGPT, llm.c and starling-prepare write them.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/data/builtin.h"
+#include "apps/data/drawn_tests.h"
+#include "apps/data/tokens/texts.h"
+#include "apps/data/tokens/token_files.h"
+#include "apps/data/workers.h"
+#include "apps/inference/description.h"
+#include "apps/text/tokenizer.h"
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/file_io.h"
+#include "core/host.h"
+#include "core/log.h"
+#include "core/text.h"
+
+namespace starling {
+namespace {
+
+/// Windows are vectors of token numbers already; a model file keeps what the numbers mean.
+struct TextCollate final : Collate {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  void describe(const DatasetInfo&, ModelDescription& description) const override {
+    description.tokenizer = tokenizer->text();
+  }
+};
+
+/// A crc32 of a file that is soon made: of all of a small one, of pieces of a large one (fewer
+/// where there are many `files`), and of its size.
+std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before, std::size_t files = 1) {
+  constexpr std::size_t kWhole = std::size_t{64} << 20, kPieces = 1024, kPiece = kWhole / kPieces;
+  const auto bytes = file.bytes();
+  const std::uint64_t size = bytes.size();
+  std::uint32_t sum = checksum_of(bytes_of(size), before);
+  const std::size_t pieces =
+      std::max<std::size_t>(2 * kPieces / std::max<std::size_t>(files, 2), 1);
+  const std::size_t step = std::max(bytes.size() / pieces, kPiece);
+  for (std::size_t at = 0; at < bytes.size(); at += step) {
+    const std::size_t count = std::min(kPiece, bytes.size() - at);
+    file.bring(at, count);
+    sum = checksum_of(bytes.subspan(at, count), sum);
+  }
+  return sum;
+}
+
+/// What both data sets have: N tokens give ⌊(N - 1) / T⌋ samples, i of them tokens i T to
+/// (i + 1) T.
+class Windows : public Dataset {
+ public:
+  Windows() {
+    info_.task = "language_model";
+    info_.all_count = true;
+  }
+
+  DatasetInfo info() const override { return info_; }
+  bool countable() const override { return true; }
+  void use_only_tests() override { only_tests_ = true; }
+
+  void use_model(const SafetensorsFile& file, const std::string& source) override {
+    if (file.metadata.count(kConfigMetadata) == 0) return;
+    const std::string text = description_of(file, source).tokenizer;
+    if (text.empty()) return;
+    const auto other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
+    if (!tokenizer_) return set_tokenizer(other);
+    if (other->vocab() != tokenizer_->vocab() || !agree(*other, *tokenizer_))
+      fail(ExitCode::kUsage, "data", {.key = "data.tokenizer"},
+           "has {} tokens that are not those ({}) that the model of {} was trained with; needed: "
+           "its tokenizer",
+           tokenizer_->vocab(), other->vocab(), source);
+  }
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
+    thread_local std::vector<std::int32_t> window;
+    window.resize(static_cast<std::size_t>(length_ + 1));
+    fetch(begin_of(split, index), window);
+    const std::size_t bytes = static_cast<std::size_t>(length_) * sizeof(std::int32_t);
+    std::memcpy(out[0], window.data(), bytes);
+    std::memcpy(out[1], window.data() + 1, bytes);
+  }
+  void will_read(Split split, std::span<const std::int64_t> indices) const override {
+    for (const std::int64_t index : indices) {
+      each_part(begin_of(split, index), length_ + 1,
+                [](const Part& part, std::int64_t at, std::int64_t count) {
+                  if (part.file) part.file->will_read(part.byte(at), part.bytes(count));
+                });
+    }
+  }
+  std::string name(Split split, std::int64_t index) const override {
+    const std::int64_t begin = begin_of(split, index);
+    const Part& part = parts_[part_of(begin)];
+    return fmt::format("{}: tokens {} to {}", part.name, begin - part.first,
+                       begin - part.first + length_ - 1);
+  }
+
+ protected:
+  /// Tokens that lie in one piece of memory.
+  struct Part {
+    std::string name;
+    TokenSpan tokens;
+    const MappedFile* file = nullptr;  ///< that they lie in; null: memory of our own
+    std::int64_t first = 0;            ///< how many tokens the parts before it have
+
+    /// The byte of its file at which a token of it lies.
+    std::size_t byte(std::int64_t at) const {
+      return static_cast<std::size_t>(tokens.data - file->bytes().data() + at * tokens.width);
+    }
+    std::size_t bytes(std::int64_t count) const {
+      return static_cast<std::size_t>(count * tokens.width);
+    }
+  };
+
+  /// A key that is a text or a list of texts. `sample`: what a description shows of it.
+  static std::vector<std::string> read_paths(ConfigSection& section, const char* key,
+                                             const char* doc) {
+    const nlohmann::json value = section.raw(key, "text or list of texts", doc);
+    std::vector<std::string> paths;
+    if (value.is_null()) return paths;
+    for (const nlohmann::json& item : value.is_array() ? value : nlohmann::json::array({value})) {
+      if (!item.is_string() || item.get<std::string>().empty())
+        section.error(key, "has {}; needed: the name of a file or folder, or a list of such",
+                      shown(item.dump()));
+      paths.push_back(item.get<std::string>());
+    }
+    return paths;
+  }
+  using Paths = std::vector<std::string>;
+  /// The keys that both have. `files_of`: the files that paths stand for; refuses what is not
+  /// there.
+  void read_keys(ConfigSection& section, const char* path_doc, const char* val_path_doc,
+                 Paths (*files_of)(const Paths&)) {
+    paths_ = read_paths(section, "path", path_doc);
+    val_paths_ = read_paths(section, "val_path", val_path_doc);
+    if (paths_.empty() && !section.describing()) section.missing("path", "files or folders");
+    if (!section.has("sequence_length")) {  // a wrong name is the first thing to be said
+      (void)files_of(paths_);
+      (void)files_of(val_paths_);
+    }
+    length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
+                                       "tokens of a sample, at most the model's context");
+    limit_ = section.integer("limit", 0, Range::at_least(0),
+                             "use only the first samples of the training set (0: all)");
+    test_limit_ = section.integer("test_limit", 0, Range::at_least(0),
+                                  "use only the first samples of the test set (0: all)");
+  }
+  void set_vocab(std::int64_t vocab) {
+    info_.tensors = {{"tokens", Shape{length_}, DType::kInt32, vocab},
+                     {"targets", Shape{length_}, DType::kInt32, vocab}};
+  }
+  std::int64_t vocab() const { return info_.tensors[0].classes; }
+  void add_part(std::string name, const TokenSpan& tokens, const MappedFile* file) {
+    if (tokens.count == 0) return;
+    const std::int64_t first = tokens_in_parts();
+    parts_.push_back({std::move(name), tokens, file, first});
+  }
+  /// For a plan without files.
+  void assume_tokens(std::int64_t count) { info_.train_samples = (count - 1) / length_; }
+  std::int64_t tokens_in_parts() const {
+    return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
+  }
+  /// The files that `paths_` stand for, without those of `tests`: what is a test is not trained on.
+  /// Refused where a file is named for both, or where nothing is left of a folder.
+  template <class FilesOf>
+  Paths without(const Paths& tests, const FilesOf& files_of) {
+    const auto id = [](const std::string& file) {
+      struct ::stat status {};
+      (void)::stat(file.c_str(), &status);  // zeros of what is not there, which opening it tells
+      return std::pair(status.st_dev, status.st_ino);
+    };
+    std::set<std::pair<::dev_t, ::ino_t>> tested;
+    for (const std::string& file : tests) tested.insert(id(file));
+    Paths training;
+    for (const std::string& path : paths_) {
+      const std::size_t before = training.size();
+      const Paths files = files_of(Paths{path});
+      std::copy_if(files.begin(), files.end(), std::back_inserter(training),
+                   [&](const std::string& file) { return tested.count(id(file)) == 0; });
+      const std::size_t kept = training.size() - before;
+      if (kept == 0 && !files.empty())
+        fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200), .key = "data.val_path"},
+             "is trained on too; needed: other files for tests, outside data.path");
+      left_out_ += static_cast<std::int64_t>(files.size() - kept);
+    }
+    return training;
+  }
+  /// Once all parts are there: the first tokens are for training, the others for tests. `more`:
+  /// what else the contents have.
+  void finish_parts(std::int64_t train_tokens, const std::string& more) {
+    const std::int64_t test_tokens = tokens_in_parts() - train_tokens;
+    const auto samples = [&](std::int64_t tokens, std::int64_t limit, const char* what,
+                             const std::string& where) {
+      if (tokens <= length_) {
+        fail(
+            ExitCode::kUsage, "data", {.file = where, .key = "data.sequence_length"},
+            "is {}, for which {} must have {} tokens or more, and {} {}; use shorter sequences, or "
+            "a longer text",
+            length_, what, length_ + 1, tokens, tokens == 1 ? "is there" : "are there");
+      }
+      const std::int64_t all = (tokens - 1) / length_;
+      return limit > 0 ? std::min(limit, all) : all;
+    };
+    train_tokens_ = train_tokens;
+    info_.train_samples =
+        train_is_left_out() ? 0 : samples(train_tokens, limit_, "training", paths_[0]);
+    info_.test_samples = test_tokens == 0 && val_paths_.empty()
+                             ? 0
+                             : samples(test_tokens, test_limit_, "tests",
+                                       (val_paths_.empty() ? paths_ : val_paths_)[0]);
+    info_.contents = fmt::format(
+        "tokens: {}{} for tests, of a vocabulary of {}{}{}{}\n",
+        train_is_left_out() ? "" : fmt::format("{} for training + ", train_tokens), test_tokens,
+        vocab(), tokenizer_ ? "" : "; no tokenizer", more,
+        left_out_ == 0 ? ""
+                       : fmt::format("; {} of val_path {} left out of training",
+                                     counted(left_out_, "file"), left_out_ == 1 ? "is" : "are"));
+    if (!tokenizer_) return;
+    auto collate = std::make_shared<TextCollate>();
+    collate->tokenizer = tokenizer_;
+    info_.collated_by = std::move(collate);
+    std::vector<std::int32_t> targets(static_cast<std::size_t>(length_));
+    for (std::int64_t i = 0; i < info_.test_samples; ++i) {
+      fetch(begin_of(Split::kTest, i) + 1, targets);
+      for (const std::int32_t token : targets)
+        *info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
+    }
+  }
+  /// Tests have files of their own, and nothing else is asked for.
+  bool train_is_left_out() const { return only_tests_ && !val_paths_.empty(); }
+  /// Tokens are numbered so far: a model may have room for more than the tokenizer has.
+  std::int64_t known() const { return tokenizer_ ? tokenizer_->vocab() : vocab(); }
+  const char* whose() const { return tokenizer_ ? "the tokenizer" : "data.vocab"; }
+  void add_checksum(const std::string& what, std::uint32_t checksum) {
+    info_.checksums[what] = checksum;
+  }
+  bool is_open() const { return !parts_.empty(); }
+  void set_tokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
+    tokenizer_ = std::move(tokenizer);
+    info_.test_bytes = 0.0;
+    for (std::int32_t token = 0; !has_gaps_ && token < tokenizer_->vocab(); ++token)
+      has_gaps_ = tokenizer_->bytes_of(token).empty();
+  }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+
+  std::vector<std::string> paths_, val_paths_;
+
+ private:
+  std::int64_t begin_of(Split split, std::int64_t index) const {
+    return (split == Split::kTrain ? 0 : train_tokens_) + index * length_;
+  }
+  std::size_t part_of(std::int64_t token) const {
+    const auto after =
+        std::upper_bound(parts_.begin(), parts_.end(), token,
+                         [](std::int64_t at, const Part& part) { return at < part.first; });
+    return static_cast<std::size_t>(after - parts_.begin()) - 1;
+  }
+  /// use(part, first token, count) for the parts that these tokens lie in.
+  template <class Use>
+  void each_part(std::int64_t begin, std::int64_t count, const Use& use) const {
+    for (std::size_t p = part_of(begin); count > 0; ++p) {
+      const std::int64_t at = begin - parts_[p].first,
+                         here = std::min(count, parts_[p].tokens.count - at);
+      if (here > 0) use(parts_[p], at, here);
+      begin += here;
+      count -= here;
+    }
+  }
+  void fetch(std::int64_t begin, std::span<std::int32_t> out) const {
+    std::int32_t* to = out.data();
+    each_part(begin, static_cast<std::int64_t>(out.size()),
+              [&](const Part& part, std::int64_t at, std::int64_t count) {
+                if (part.file) part.file->bring(part.byte(at), part.bytes(count));
+                std::int64_t wrong = part.tokens.read(at, count, known(), to);
+                for (std::int64_t i = 0; has_gaps_ && wrong < 0 && i < count; ++i)
+                  wrong = tokenizer_->bytes_of(to[i]).empty() ? i : -1;
+                if (wrong >= 0)
+                  refuse_token(part.name, at + wrong, part.tokens[at + wrong], known(), whose());
+                to += count;
+              });
+  }
+
+  std::int64_t length_ = 1, limit_ = 0, test_limit_ = 0;
+  DatasetInfo info_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<Part> parts_;
+  std::int64_t train_tokens_ = 0;
+  std::int64_t left_out_ = 0;  ///< files of folders for training, as they are tests
+  bool only_tests_ = false;
+  bool has_gaps_ = false;  ///< some numbers of the tokenizer stand for nothing
+};
+
+/// Files of tokens.
+class Tokens final : public Windows {
+ public:
+  explicit Tokens(ConfigSection& section) {
+    read_keys(section,
+              "a folder with train.bin and val.bin, or with others (*.bin), a file, a pattern of "
+              "files, or a list of such; required",
+              "the test set, as `path` has it: all of its files, which are left out of training "
+              "where they lie in a folder of `path`",
+              token_files);
+    std::int64_t vocab = section.integer(
+        "vocab", 0, Range::closed(0, 1 << 30),
+        "how many tokens there are; 0: as meta.json beside the files or the tokenizer says");
+    std::string tokenizer =
+        section.text("tokenizer", "",
+                     "what the numbers mean, for bits per byte and text: `bytes` or a tokenizer's "
+                     "file; default: as meta.json says");
+    set_vocab(256);
+    if (section.describing()) section.resolve("path", "tokens");
+    if (section.describing()) return;
+    const std::string folder = folder_of(paths_[0]);
+    auto meta = meta_of(folder);
+    if (tokenizer.empty() && meta) tokenizer = tokenizer_of(*meta, folder);
+    if (!tokenizer.empty()) set_tokenizer(Tokenizer::read(tokenizer));
+    if (meta && !meta->checksums[meta->tokenizer].empty() && tokenizer.starts_with(folder)) {
+      const MappedFile file(tokenizer);
+      if (checksum(file.bytes().data(), file.bytes().size()) != meta->checksums[meta->tokenizer])
+        fail(ExitCode::kUsage, "data", {.file = tokenizer},
+             "is not what {}/meta.json tells of; call starling-prepare tokens again", folder);
+    }
+    const std::int64_t own = this->tokenizer() ? known() : 0;
+    if (meta && own != meta->vocab) {
+      fail(ExitCode::kUsage, "data", {.file = folder + "/meta.json", .key = "vocab"},
+           "is {}, {} has {} tokens; needed: the tokenizer that the files were made with",
+           meta->vocab, tokenizer, own);
+    }
+    if (vocab == 0) vocab = own;
+    if (vocab == 0) (void)token_files(paths_);  // refuses what is not there
+    if (vocab == 0)
+      section.error("vocab",
+                    "is needed, as there is no {}/meta.json; as many tokens as the files' "
+                    "tokenizer has, 50257 for GPT-2's",
+                    folder);
+    if (vocab < own)
+      section.error("vocab", "is {}, {} has {} tokens; allowed: as many or more", vocab, tokenizer,
+                    own);
+    section.resolve("vocab", vocab);
+    set_vocab(vocab);
+    constexpr std::int64_t kAssumed = 1'000'000'000;
+    if (!Tokens::countable()) assume_tokens(kAssumed);
+  }
+
+  bool countable() const override {
+    try {
+      return !token_files(paths_).empty();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  void open() override {
+    if (is_open()) return;
+    std::vector<std::string> training, tests;
+    if (!val_paths_.empty()) tests = token_files(val_paths_);
+    if (!train_is_left_out()) {
+      training = without(tests, [&](const Paths& paths) {
+        Paths files = token_files(paths);
+        const auto named = std::stable_partition(
+            files.begin(), files.end(),
+            [](const std::string& file) { return !is_named_for_tests(file); });
+        if (val_paths_.empty()) tests.insert(tests.end(), named, files.end());
+        files.erase(named, files.end());
+        return files;
+      });
+      if (training.empty())
+        fail(ExitCode::kUsage, "data", {.key = "data.path"},
+             "{} has files for tests alone, by their names; needed: train.bin, or others (*.bin)",
+             shown(paths_[0], 200));
+    }
+    add(training, training.size() + tests.size());
+    const std::int64_t train_tokens = tokens_in_parts();
+    add(tests, training.size() + tests.size());
+    finish_parts(train_tokens, files_.size() <= 2 ? "" : fmt::format("; {} files", files_.size()));
+  }
+
+ private:
+  static std::string folder_of(const std::string& path) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) return path;
+    const std::string parent = std::filesystem::path(path).parent_path().string();
+    return parent.empty() ? "." : parent;
+  }
+  /// Of a file's folder: it is about train.bin and val.bin alone.
+  static std::optional<TokenMeta> meta_of(const std::string& folder) {
+    const bool theirs = file_exists(folder + "/train.bin") || file_exists(folder + "/val.bin");
+    return theirs ? TokenMeta::find(folder) : std::nullopt;
+  }
+  static std::string tokenizer_of(const TokenMeta& meta, const std::string& folder) {
+    return meta.tokenizer == "bytes" ? "bytes" : folder + "/" + meta.tokenizer;
+  }
+  /// The files' tokens, after looking at the first of each: of all `count` files together at so
+  /// many as of one alone.
+  void add(const std::vector<std::string>& paths, std::size_t count) {
+    std::uint32_t sum = 0;
+    for (const std::string& path : paths) {
+      const std::string folder = folder_of(path),
+                        name = std::filesystem::path(path).filename().string();
+      const std::optional<TokenMeta> meta =
+          name == "train.bin" || name == "val.bin" ? meta_of(folder) : std::nullopt;
+      if (meta) check_meaning(*meta, folder);
+      const TokenFile& file =
+          *files_.emplace_back(std::make_unique<TokenFile>(path, vocab(), meta ? meta->width : 0));
+      const std::int64_t told = !meta                 ? 0
+                                : name == "train.bin" ? meta->train_tokens
+                                                      : meta->val_tokens;
+      if (meta && file.tokens().count != told)
+        fail(ExitCode::kUsage, "data", {.file = path},
+             "has {} tokens, {}/meta.json says {}; call starling-prepare tokens again",
+             file.tokens().count, folder, told);
+      if (meta && name == "train.bin" && meta->val_tokens > 0 && !file_exists(folder + "/val.bin"))
+        fail(ExitCode::kUsage, "data", {.file = folder + "/val.bin"},
+             "is missing; call starling-prepare tokens again");
+      // The others are looked at as they are read
+      constexpr std::size_t kCheckedFirst = std::size_t{1} << 25;
+      file.check(known(),
+                 static_cast<std::int64_t>(kCheckedFirst / std::max<std::size_t>(count / 2, 1)),
+                 whose());
+      sum = quick_checksum(file.map(), sum, count);
+      add_part(path, file.tokens(), &file.map());
+    }
+    if (paths.size() == 1)
+      add_checksum("tokens of " + std::filesystem::path(paths[0]).filename().string(), sum);
+    else if (!paths.empty())
+      add_checksum("tokens of " + paths.front() + " and others", sum);
+  }
+  /// Files that were made by another tokenizer would be other texts.
+  void check_meaning(const TokenMeta& meta, const std::string& folder) const {
+    if (!tokenizer()) return;
+    const auto other = Tokenizer::read(tokenizer_of(meta, folder));
+    if (other->vocab() != known() || !agree(*other, *tokenizer()))
+      fail(ExitCode::kUsage, "data", {.file = folder + "/meta.json", .key = "tokenizer"},
+           "has {} tokens that are not those ({}) of the training set; needed: files by the same",
+           other->vocab(), known());
+  }
+
+  std::vector<std::unique_ptr<TokenFile>> files_;
+};
+
+/// Text files, one after another with nothing between, or a separator.
+class Text final : public Windows {
+ public:
+  explicit Text(ConfigSection& section) {
+    read_keys(section,
+              "files, folders of files or patterns of files, of text, as they are or packed (.gz, "
+              ".zst); required",
+              "the test set: files, or folders of files, all of them; left out of training where "
+              "they lie in a folder of `path`",
+              [](const Paths& paths) { return text_files(paths); });
+    const std::string tokenizer = section.text(
+        "tokenizer", "bytes", "`bytes`, or a tokenizer's file, such as tokenizer.json");
+    field_ = section.text(
+        "field", "",
+        "files are JSON lines, and this field of each line is a text; default: a file is a text");
+    const std::string separator = section.text(
+        "separator", "", "a token behind each text, such as <|endoftext|>; default: none");
+    val_fraction_ = read_val_fraction(section, !val_paths_.empty(), 0.1,
+                                      "share of the tokens, at the end, that is for tests");
+    set_vocab(256);
+    if (section.describing()) section.resolve("path", "text.txt");
+    if (section.describing()) return;
+    if (tokenizer != "bytes") others_.push_back(tokenizer);
+    set_tokenizer(Tokenizer::read(tokenizer));
+    set_vocab(this->tokenizer()->vocab());
+    if (!separator.empty()) separator_ = separator_token(*this->tokenizer(), separator);
+    separator_byte_ = static_cast<std::uint8_t>(separator_);
+  }
+
+  void open() override {
+    if (is_open()) return;
+    Workers workers(tokenizer()->text() == "bytes" && field_.empty() ? 1 : usable_cores());
+    TextCount count;
+    const auto files_of = [&](const Paths& paths) { return text_files(paths, others_); };
+    const Paths tests = files_of(val_paths_);
+    if (!train_is_left_out()) add(without(tests, files_of), "text", workers, count);
+    std::int64_t train_tokens = tokens_in_parts();
+    if (val_paths_.empty()) {
+      train_tokens =
+          static_cast<std::int64_t>(static_cast<double>(train_tokens) * (1.0 - val_fraction_));
+    } else {
+      add(tests, "text of val_path", workers, count);
+    }
+    const std::string meaning = tokenizer()->text();
+    add_checksum("tokenizer", checksum_of({reinterpret_cast<const std::uint8_t*>(meaning.data()),
+                                           meaning.size()}));
+    finish_parts(train_tokens, count.text());
+  }
+
+ private:
+  void add(const Paths& files, const char* what, Workers& workers, TextCount& count) {
+    // What changes tokens, as do the files: as another file would
+    std::uint32_t sum = 0;
+    if (!field_.empty())
+      sum = checksum_of({reinterpret_cast<const std::uint8_t*>(field_.data()), field_.size()});
+    if (separator_ >= 0) sum = checksum_of(bytes_of(separator_), sum);
+    const std::int64_t before = tokens_in_parts();
+    for (const std::string& path : files) {
+      const bool bytes = tokenizer()->text() == "bytes" && field_.empty();
+      auto file = std::make_unique<MappedFile>(
+          path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
+      sum = quick_checksum(*file, sum);
+      if (bytes && !PackedFile(path).packed()) {  // read where they are
+        const auto size = std::ssize(file->bytes());
+        ++count.texts;
+        count.empty += size == 0;
+        add_part(path, {file->bytes().data(), 1, size}, file.get());
+        if (size > 0 && separator_ >= 0) add_part(path, {&separator_byte_, 1, 1}, nullptr);
+        files_.push_back(std::move(file));
+        continue;
+      }
+      file.reset();
+      std::vector<std::uint8_t>& made = tokens_.emplace_back();
+      const int width = vocab() > 65536 ? 4 : vocab() > 256 ? 2 : 1;
+      const auto keep = [&](std::span<const std::int32_t> tokens, std::size_t) {
+        append_tokens(tokens, width, made);
+      };
+      each_texts(
+          path, field_, workers, count,
+          [](const std::string& note) { log::info("warning: {}", note); },  // told by one rank
+          [&](Texts texts) { encode_texts(*tokenizer(), texts, separator_, workers, keep); });
+      add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
+    }
+    if (tokens_in_parts() == before) refuse_empty(files);
+    add_checksum(what, sum);
+  }
+
+  std::string field_;
+  std::int32_t separator_ = -1;  ///< a token behind each text; -1: none
+  std::uint8_t separator_byte_ = 0;
+  std::vector<std::string> others_;
+  double val_fraction_ = 0.0;
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::deque<std::vector<std::uint8_t>> tokens_;  ///< of each file, where these are made
+};
+
+}  // namespace
+
+void register_text(DatasetRegistry& registry) {
+  registry.add(
+      "text", [](ConfigSection& section, std::uint64_t) { return std::make_unique<Text>(section); },
+      "windows of the tokens of text files");
+  registry.add(
+      "tokens",
+      [](ConfigSection& section, std::uint64_t) { return std::make_unique<Tokens>(section); },
+      "windows of files of tokens, as starling-prepare tokens, nanoGPT and llm.c write them");
+}
+
+}  // namespace starling

@@ -1,0 +1,532 @@
+#include <fmt/chrono.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <ctime>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "apps/doctor/flight_record.h"
+#include "apps/doctor/standing.h"
+
+namespace starling {
+namespace {
+
+std::string clock_text(std::int64_t us) {
+  const std::time_t seconds = us / 1'000'000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return fmt::format("{:%H:%M:%S}.{:03}", local, us / 1000 % 1000);
+}
+
+/// "rank 1", "ranks 1 and 2", "ranks 0, 1 and 3".
+std::string names(const Ranks& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == 12 && ranks.size() > 13) return text + fmt::format(" and {} more", ranks.size() - i);
+    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+const char* verb(const Ranks& ranks, const char* one, const char* several) {
+  return ranks.size() == 1 ? one : several;
+}
+
+/// Where two ranks issued different things.
+struct Divergence {
+  std::int64_t us = 0;
+  std::string text;
+};
+
+class Blame {
+ public:
+  explicit Blame(const FlightRecords& records) : records_(records) {
+    for (const auto& record : records.of) {
+      if (record) gave_up_ = std::min(gave_up_, gave_up_at(*record));
+    }
+    for (const auto& record : records.of) {
+      standing_.push_back(record ? standing_of(*record, gave_up_) : Standing());
+      if (!record) continue;
+      end_ = std::max(end_, record->us);
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (!record(i)) missing_.push_back(i);
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (record(i) && at(i).wait) culprits_[i] = culprits_of(i);
+    }
+    divergence_ = find_divergence();
+  }
+
+  std::string text() const { return waits() + "\n" + cause() + "\n" + order() + "\n"; }
+
+ private:
+  int ranks() const { return static_cast<int>(records_.of.size()); }
+  const FlightRecord* record(int rank) const {
+    const auto& of = records_.of[static_cast<std::size_t>(rank)];
+    return of ? &*of : nullptr;
+  }
+  const Standing& at(int rank) const { return standing_[static_cast<std::size_t>(rank)]; }
+  double age(std::int64_t us) const {
+    return 1e-6 * static_cast<double>(std::max<std::int64_t>(end_ - us, 0));
+  }
+  std::string since(std::int64_t us) const {
+    return fmt::format("since {}, {:.3g} s before the last record", clock_text(us), age(us));
+  }
+
+  /// All that an event is about, also where the recorder kept some of them.
+  Ranks partners(int rank, const RecordedEvent& event) const {
+    Ranks all = event.ranks;
+    if (event.event == FlightEvent::kCall || event.rank_count >= ranks() - 1) {
+      all.clear();
+      for (int i = 0; i < ranks(); ++i) {
+        if (i != rank) all.push_back(i);
+      }
+    }
+    std::erase_if(all, [&](int i) { return i < 0 || i >= ranks(); });
+    return all;
+  }
+  bool is_partner(int rank, const RecordedEvent& event, int other) const {
+    const Ranks all = partners(rank, event);
+    return std::find(all.begin(), all.end(), other) != all.end();
+  }
+
+  /// Whether rank `other` has done what `rank` waits for, as far as its record says.
+  bool has_done_its_part(int rank, const RecordedEvent& wait, int other) const {
+    for (const RecordedEvent& event : record(other)->events) {
+      if (event.us > gave_up_) break;
+      switch (wait.event) {
+        case FlightEvent::kCall:
+          if (event.event == FlightEvent::kCall && event.place.round >= wait.place.round)
+            return true;
+          break;
+        case FlightEvent::kReaders:
+          if (event.event == FlightEvent::kPublished && event.place.bucket == wait.place.bucket &&
+              event.place.step >= wait.place.step - 1)
+            return true;
+          break;
+        default:
+          if (event.event == FlightEvent::kStart && same_exchange(event.place, wait.place) &&
+              is_partner(other, event, rank))
+            return true;
+      }
+    }
+    // Exchanges aside of steps begin in different steps: only a rank that waits for nobody can be
+    // behind.
+    return wait.place.lane != 0 && at(other).wait;
+  }
+
+  Ranks culprits_of(int rank) const {
+    const RecordedEvent& wait = *at(rank).wait;
+    Ranks found;
+    for (const int other : partners(rank, wait)) {
+      if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
+    }
+    // All have started it: then the rank itself knows best whose part has not come. One that was
+    // stopped gives up too, when it is woken, but it has called nobody late before.
+    if (!found.empty()) return found;
+    if (at(rank).first_to_give_up) return at(rank).timed_out;
+    for (const int late : at(rank).late) {
+      if (is_partner(rank, wait, late) &&
+          std::find(found.begin(), found.end(), late) == found.end())
+        found.push_back(late);
+    }
+    return found;
+  }
+
+  std::string waits() const {
+    std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
+    // A wait for what all have started is worth a word only if nothing else is wrong.
+    const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(),
+                                           [](const auto& entry) { return !entry.second.empty(); });
+    for (const auto& [rank, culprits] : culprits_) {
+      if (some_to_blame && culprits.empty()) continue;
+      const Ranks& for_whom = culprits.empty() ? partners(rank, *at(rank).wait) : culprits;
+      auto& [waiting, begin] = groups[{for_whom, at(rank).wait_text()}];
+      begin = waiting.empty() ? at(rank).wait->us : std::min(begin, at(rank).wait->us);
+      waiting.push_back(rank);
+    }
+    if (groups.empty()) return "waits: no rank waits for another";
+    std::vector<std::pair<std::int64_t, std::string>> lines;
+    for (const auto& [key, group] : groups) {
+      const auto& [for_whom, what] = key;
+      lines.emplace_back(group.second, fmt::format("{} {} for {} {} ({})", names(group.first),
+                                                   verb(group.first, "waits", "wait"),
+                                                   names(for_whom), since(group.second), what));
+    }
+    std::sort(lines.begin(), lines.end());
+    std::string text = "waits: " + lines.front().second;
+    for (std::size_t i = 1; i < std::min<std::size_t>(lines.size(), 6); ++i)
+      text += "; " + lines[i].second;
+    if (lines.size() > 6) text += fmt::format("; and {} more waits", lines.size() - 6);
+    return text;
+  }
+
+  /// Ranks that failed by themselves, the first one first: not those that noticed another's loss,
+  /// or were ended.
+  Ranks failed_by_themselves() const {
+    Ranks found;
+    for (int i = 0; i < ranks(); ++i) {
+      if (!record(i)) continue;
+      const std::string& reason = record(i)->reason;
+      if (reason == "crash" ||
+          (reason == "error" && at(i).timed_out.empty() && at(i).lost.empty() &&
+           record(i)->exit != static_cast<int>(ExitCode::kLost))) {
+        found.push_back(i);
+      }
+    }
+    std::sort(found.begin(), found.end(),
+              [&](int a, int b) { return record(a)->us < record(b)->us; });
+    return found;
+  }
+
+  /// What others found of a rank's process: "stopped, as rank 0 saw; ". Not once it had given up
+  /// itself: the disk that it waits for then is where its record goes.
+  std::string found_of(int rank) const {
+    for (int i = 0; i < ranks(); ++i) {
+      const auto it = at(i).found.find(rank);
+      if (it == at(i).found.end() || (record(rank) && it->second->us >= gave_up_at(*record(rank))))
+        continue;
+      return fmt::format("{}, as rank {} saw; ", it->second->what, i);
+    }
+    return {};
+  }
+
+  /// True where a rank's record is of before its end.
+  bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
+
+  /// Some have not done what it waits for.
+  bool is_in_vain(int rank) const {
+    const auto it = culprits_.find(rank);
+    return it != culprits_.end() && !it->second.empty();
+  }
+
+  /// What a rank was doing, if it waits for nobody who is to blame.
+  std::string doing(int rank) const {
+    const Standing& now = at(rank);
+    const std::string step =
+        at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
+    if (now.load)
+      return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
+    if (now.wait)
+      return fmt::format("{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
+                         is_in_vain(rank) ? "" : ", in which all others have done their part");
+    if (!now.last) return "it has recorded nothing";
+    std::string what(event_name(now.last->event));
+    if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
+    const char* aside = !now.aside                               ? ""
+                        : now.aside->event == FlightEvent::kTest ? ", in a test"
+                                                                 : ", in a checkpoint";
+    return fmt::format("{}{} it waits for nobody; its last event is \"{}\" {}", step, aside, what,
+                       since(now.last->us));
+  }
+
+  std::string cause() const {
+    if (const Ranks failed = failed_by_themselves(); !failed.empty()) {
+      const FlightRecord& first = *record(failed.front());
+      return fmt::format("cause: rank {} on host {} {} at {}: {}", first.rank, first.host,
+                         first.reason == "crash" ? "crashed" : "failed", clock_text(first.us),
+                         first.text);
+    }
+    std::set<int> lost, blamed;
+    std::map<int, Ranks> seen_by;
+    for (int i = 0; i < ranks(); ++i) {
+      for (const int other : at(i).lost) {
+        lost.insert(other);
+        seen_by[other].push_back(i);
+      }
+    }
+    for (const auto& [rank, culprits] : culprits_) blamed.insert(culprits.begin(), culprits.end());
+    if (const std::string cut = cut_network(seen_by); !cut.empty()) return cut;
+    if (!lost.empty()) {
+      const int first = *lost.begin();
+      return fmt::format(
+          "cause: {} ended or went silent, as {} noticed, and {}",
+          names({lost.begin(), lost.end()}), names(seen_by[first]),
+          !record(first) ? "left no record: killed, or out of memory, or its host is gone"
+          : was_asked(first)
+              ? "left no record of its end: killed, or out of memory, or its host is gone"
+              : "its record says: " + record(first)->text);
+    }
+    Ranks gone;
+    for (const int rank : missing_) {
+      if (!is_broken(rank) && (blamed.count(rank) || blamed.empty())) gone.push_back(rank);
+    }
+    if (!gone.empty()) {
+      return fmt::format(
+          "cause: {} left no record: {}probably killed or stopped, or {} host is gone", names(gone),
+          found_of(gone.front()), verb(gone, "its", "their"));
+    }
+    Ranks unread;
+    for (const int rank : missing_) {
+      if (is_broken(rank) && (blamed.count(rank) || blamed.empty())) unread.push_back(rank);
+    }
+    if (!unread.empty())
+      return fmt::format("cause: not known, as of {} the record is damaged", names(unread));
+    Ranks roots, in_waits;
+    for (const int rank : blamed) {
+      if (!at(rank).wait) roots.push_back(rank);
+      const auto it = culprits_.find(rank);
+      if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
+    }
+    const auto odd = std::find_if(blamed.begin(), blamed.end(),
+                                  [&](int rank) { return !found_of(rank).empty(); });
+    if (odd != blamed.end())
+      return fmt::format("cause: rank {}: {}{}", *odd, found_of(*odd), doing(*odd));
+    if (!roots.empty())
+      return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()),
+                         doing(roots.front()));
+    if (const Ranks circle = a_circle(); circle.size() > 1)
+      return fmt::format(
+          "cause: {} wait for each other{}", names(circle),
+          divergence_ ? ", as they issued different things"
+                      : " for what they have started alike: look at the network between them");
+    if (!in_waits.empty())
+      return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()),
+                         doing(in_waits.front()));
+    if (!culprits_.empty() && divergence_)
+      return fmt::format("cause: {} wait for what was issued otherwise elsewhere",
+                         names(waiting_ranks()));
+    if (!culprits_.empty()) {
+      return fmt::format(
+          "cause: all of {} have started what they wait for: look at the network between them, and "
+          "for slow ranks",
+          names(waiting_ranks()));
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (record(i) && record(i)->reason == "error")
+        return fmt::format("cause: rank {} on host {} failed at {}: {}", i, record(i)->host,
+                           clock_text(record(i)->us), record(i)->text);
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (record(i) && at(i).load) return fmt::format("cause: rank {}: {}", i, doing(i));
+    }
+    return missing_.empty()
+               ? "cause: none, nothing went wrong"
+               : fmt::format("cause: {} left no record that can be read", names(missing_));
+  }
+  /// The cause where all that are called lost went on, and called others lost or late themselves:
+  /// then nothing between them and those that miss them came through. Every such pair has the cut
+  /// host, if there is one. Empty where one of them has ended. `lost`: who noticed it, by rank.
+  std::string cut_network(const std::map<int, Ranks>& lost) const {
+    std::set<std::string> hosts;  // that are in every pair
+    Ranks witnesses;
+    for (const auto& [rank, seen_by] : lost) {
+      if (!record(rank) || was_asked(rank) || !found_of(rank).empty() ||
+          (at(rank).lost.empty() && at(rank).timed_out.empty()))
+        return {};
+      for (const int other : seen_by) {
+        const std::set<std::string> pair{record(rank)->host, record(other)->host};
+        if (pair.size() < 2) return {};
+        if (witnesses.empty()) hosts = pair;
+        std::erase_if(hosts, [&](const std::string& host) { return pair.count(host) == 0; });
+        witnesses.push_back(other);
+      }
+    }
+    if (witnesses.empty()) return {};
+    std::sort(witnesses.begin(), witnesses.end());
+    witnesses.erase(std::unique(witnesses.begin(), witnesses.end()), witnesses.end());
+    const std::string where = hosts.empty() ? "between several hosts"
+                              : hosts.size() == 1
+                                  ? "between host " + *hosts.begin() + " and the others"
+                                  : fmt::format("between hosts {}", fmt::join(hosts, " and "));
+    return fmt::format(
+        "cause: the network {}: {} missed others there, all of which went on; look at cables, "
+        "switches and firewalls",
+        where, names(witnesses));
+  }
+  /// True where a rank has left a record that nobody can read.
+  bool is_broken(int rank) const {
+    return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end();
+  }
+
+  Ranks waiting_ranks() const {
+    Ranks all;
+    for (const auto& [rank, culprits] : culprits_) all.push_back(rank);
+    return all;
+  }
+
+  /// Ranks that wait for each other: two that do, or those on the way from the first that waits
+  /// until one comes again; none where that way ends.
+  Ranks a_circle() const {
+    const auto waits_for = [&](int rank, int other) {
+      const auto it = culprits_.find(rank);
+      return it != culprits_.end() &&
+             std::find(it->second.begin(), it->second.end(), other) != it->second.end();
+    };
+    Ranks path;
+    for (const auto& [rank, culprits] : culprits_) {
+      for (const int other : culprits) {
+        if (waits_for(other, rank)) return {std::min(rank, other), std::max(rank, other)};
+      }
+      if (path.empty() && !culprits.empty()) path = {rank};
+    }
+    while (!path.empty()) {
+      const auto it = culprits_.find(path.back());
+      if (it == culprits_.end() || it->second.empty()) return {};
+      const auto before = std::find(path.begin(), path.end(), it->second.front());
+      if (before != path.end()) {
+        path.erase(path.begin(), before);
+        break;
+      }
+      path.push_back(it->second.front());
+    }
+    std::sort(path.begin(), path.end());
+    return path;
+  }
+
+  std::vector<const RecordedEvent*> exchanges_between(int rank, int other) const {
+    std::vector<const RecordedEvent*> found;
+    for (const RecordedEvent& event : record(rank)->events) {
+      if (event.event == FlightEvent::kStart && event.place.lane == 0 &&
+          is_partner(rank, event, other))
+        found.push_back(&event);
+    }
+    // What a full ring begins with may be the second of several with one label.
+    const bool cut = !record(rank)->events.empty() && record(rank)->events.front().number > 0;
+    if (cut && !found.empty()) {
+      const FlightPlace first = found.front()->place;
+      found.erase(found.begin(), std::find_if(found.begin(), found.end(), [&](const auto* e) {
+                    return !same_exchange(e->place, first);
+                  }));
+    }
+    return found;
+  }
+
+  void compare_exchanges(int i, int j, std::optional<Divergence>& first) const {
+    const auto mine = exchanges_between(i, j), theirs = exchanges_between(j, i);
+    if (mine.empty() || theirs.empty()) return;
+    const auto find = [](const auto& list, const RecordedEvent* like) {
+      return static_cast<std::size_t>(
+          std::find_if(list.begin(), list.end(),
+                       [&](const auto* e) { return same_exchange(e->place, like->place); }) -
+          list.begin());
+    };
+    std::size_t a = 0, b = find(theirs, mine.front());
+    if (b == theirs.size()) {
+      b = 0;
+      a = find(mine, theirs.front());
+    }
+    const bool from_the_start =
+        record(i)->events.front().number == 0 && record(j)->events.front().number == 0;
+    if (a == mine.size()) {
+      if (!from_the_start) return;  // nothing in common: one is more than a record behind
+      a = b = 0;
+    }
+    for (; a < mine.size() && b < theirs.size(); ++a, ++b) {
+      if (same_exchange(mine[a]->place, theirs[b]->place)) continue;
+      const std::int64_t us = std::max(mine[a]->us, theirs[b]->us);
+      if (!first || us < first->us) {
+        first = {us, fmt::format(
+                         "{}rank {} issued {} where rank {} issued {}",
+                         a > 0 ? fmt::format("after {} ", exchange_text(mine[a - 1]->place)) : "",
+                         i, exchange_text(mine[a]->place), j, exchange_text(theirs[b]->place))};
+      }
+      return;
+    }
+  }
+
+  void compare_calls(int i, int j, std::optional<Divergence>& first) const {
+    std::map<std::int64_t, const RecordedEvent*> calls;
+    for (const RecordedEvent& event : record(i)->events) {
+      if (event.event == FlightEvent::kCall) calls[event.place.round] = &event;
+    }
+    for (const RecordedEvent& event : record(j)->events) {
+      if (event.event != FlightEvent::kCall) continue;
+      const auto it = calls.find(event.place.round);
+      if (it == calls.end() || it->second->what == event.what) continue;
+      const std::int64_t us = std::max(event.us, it->second->us);
+      if (!first || us < first->us)
+        first = {us, fmt::format("rank {} called {} where rank {} called {}", i,
+                                 call_text(*it->second), j, call_text(event))};
+      return;
+    }
+  }
+
+  std::optional<Divergence> find_divergence() const {
+    std::optional<Divergence> first;
+    for (int i = 0; i < ranks(); ++i) {
+      for (int j = i + 1; j < ranks(); ++j) {
+        if (!record(i) || !record(j)) continue;
+        compare_exchanges(i, j, first);
+        compare_calls(i, j, first);
+      }
+    }
+    if (first) return first;
+    // Two that wait for each other, one in a call and one in an exchange.
+    for (const auto& [i, culprits] : culprits_) {
+      for (const int j : culprits) {
+        const auto back = culprits_.find(j);
+        if (back == culprits_.end() ||
+            std::find(back->second.begin(), back->second.end(), i) == back->second.end())
+          continue;
+        if (at(i).wait->event == at(j).wait->event && at(i).wait_text() == at(j).wait_text())
+          continue;
+        const auto verb_of = [&](int rank) {
+          return at(rank).wait->event == FlightEvent::kCall ? "called" : "waits for";
+        };
+        return Divergence{at(i).wait->us,
+                          fmt::format("rank {} {} {} where rank {} {} {}", i, verb_of(i),
+                                      at(i).wait_text(), j, verb_of(j), at(j).wait_text())};
+      }
+    }
+    return first;
+  }
+
+  std::string order() const {
+    std::string note =
+        missing_.empty() ? "" : fmt::format("; of {} nothing is known", names(missing_));
+    if (divergence_)
+      return fmt::format("order: ranks part at {}: {}{}", clock_text(divergence_->us),
+                         divergence_->text, note);
+    std::int64_t least = INT64_MAX, most = -1;
+    Ranks behind, ahead;
+    for (int i = 0; i < ranks(); ++i) {
+      if (!record(i)) continue;
+      const std::int64_t step = at(i).step;
+      if (step < least) behind.clear();
+      if (step > most) ahead.clear();
+      least = std::min(least, step);
+      most = std::max(most, step);
+      if (step == least) behind.push_back(i);
+      if (step == most) ahead.push_back(i);
+    }
+    if (least == most)
+      return fmt::format("order: all ranks issued the same, and {}{}",
+                         most < 0 ? "none has begun a step" : fmt::format("are in step {}", most),
+                         note);
+    return fmt::format("order: all ranks issued the same; {} {} in step {}, {} in step {}{}",
+                       names(behind), verb(behind, "is", "are"), least, names(ahead), most, note);
+  }
+
+  const FlightRecords& records_;
+  std::vector<Standing> standing_;
+  /// Times when the last record was written, and when the first rank gave up on others
+  std::int64_t end_ = 0, gave_up_ = INT64_MAX;
+  Ranks missing_;
+  /// Culprits by rank that waits: those that have not done what it waits for
+  std::map<int, Ranks> culprits_;
+  std::optional<Divergence> divergence_;
+};
+
+}  // namespace
+
+std::string start_text(const FlightRecords& records) {
+  const std::int64_t us = records.start > 0 ? records.start : records.last;
+  const std::time_t seconds = us / 1'000'000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return fmt::format(
+      "these records are of {} {:%Y-%m-%d} {}{}{}", records.start > 0 ? "the start of" : "", local,
+      clock_text(us), records.before ? ", not the newest one, which has left no record" : "",
+      records.earlier.empty()
+          ? ""
+          : fmt::format("; left out, as of earlier starts: {}", names(records.earlier)));
+}
+
+std::string blame(const FlightRecords& records) { return Blame(records).text(); }
+
+}  // namespace starling

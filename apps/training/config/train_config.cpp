@@ -1,0 +1,388 @@
+#include "apps/training/config/train_config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/inference/plugins.h"
+#include "apps/training/config/graph_plan.h"
+#include "apps/training/tasks/metric.h"
+#include "comm/bucket.h"
+#include "core/config_doc.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace starling {
+namespace {
+
+TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use = {}) {
+  TrainConfig config;
+  load_plugins(root.texts(
+      "plugins", {},
+      "shared libraries to open first; they register layers, topologies, optimizers, …"));
+  config.seed = static_cast<std::uint64_t>(
+      root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
+  config.device = read_device(root);
+  config.output.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
+  config.output.prometheus =
+      root.text("prometheus", "", "file with the newest metrics, in Prometheus' text form");
+  config.optimizer.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"},
+                                              "what a parameter without gradient is") == "allow";
+  config.device.check_numbers =
+      root.boolean("check_numbers", false,
+                   "ends with status 4 at the first parameter, output, loss or gradient that is "
+                   "not finite, by layer, rank and step; slow, as the host looks at all of them");
+  config.output.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  config.output.flight_recorder =
+      root.choice("flight_recorder", "on", {"on", "end", "off"},
+                  "on: each rank's last events are written when something "
+                  "goes wrong; end: also at the end of a run");
+  config.state.init = read_initial_file(root);
+  config.output.log_every =
+      root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
+
+  use.initial_model = config.state.init.file;
+  use.skips_initial = !config.state.init.skip.empty();
+  config.data = read_data(root, config.seed, site, use);
+  std::vector<std::string> metrics;
+  config.task = read_task(root, config.data.info, metrics);
+  config.model = read_model(root, config.data.info, config.task.get());
+  config.length = read_length(root);
+  read_optimizer(root, config.model.get(), config.device.type, site.ranks, config.optimizer);
+  if (config.model && config.device.type == "cuda") {
+    if (const auto error = config.model->unsupported(config.device.compute, DeviceType::kCuda))
+      throw Error(*error);
+  }
+  config.loss = read_loss(root, config.data.info, config.model.get(), metrics, config.task.get());
+  if (!root.describing()) {
+    settle_mixing(root, config.data.augment, config.data.info, *config.model,
+                  config.length.batch_size, *config.task);
+  }
+  config.state.ema = read_average(root, config.optimizer);
+  config.optimizer.clip = read_clip(root);
+  config.sync = read_sync(root, {config.device, config.optimizer, config.model.get(), site});
+  config.state.lookahead = read_lookahead(root, config.optimizer, config.sync);
+  if (config.device.cuda_graphs == GraphChoice::kOn && config.device.type == "cuda" &&
+      !root.describing()) {
+    if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
+      root.error("cuda_graphs", "is true, but {}; allowed here: auto, false", why);
+  }
+  config.state.elastic = read_elastic(root);
+  config.evaluate = read_evaluate(root, config.data.info);
+  std::vector<MetricValue> tested;
+  if (!root.describing()) {
+    tested = tested_values(*config.task, config.data.info, *config.model);
+    const std::size_t own = tested.size();
+    for (std::size_t k = 0; config.state.ema && k < own; ++k) {
+      tested.push_back(tested[k]);
+      tested.back().name = "ema_" + tested[k].name;
+    }
+  }
+  config.state.checkpoint = read_checkpoint(root, tested);
+  config.state.early_stopping = read_early_stopping(root, tested, config.evaluate.interval.any());
+  root.finish();
+  return config;
+}
+
+/// The object with its keys in the order in which they were declared, which a JSON object forgets.
+nlohmann::ordered_json in_order(const nlohmann::json& object, const std::vector<ConfigKey>& keys,
+                                const std::string& above = {}) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (const ConfigKey& key : keys) {
+    if (!key.path.starts_with(above)) continue;
+    const std::string name = key.path.substr(above.size());
+    const auto value = object.find(name);
+    if (value == object.end()) continue;
+    result[name] = value->is_object() ? in_order(*value, keys, key.path + ".")
+                                      : nlohmann::ordered_json(*value);
+  }
+  return result;
+}
+
+/// What a maker declares, whose objects are `args` but for its section.
+template <class R, class... Args>
+ConfigSection described(const R& registry, const std::string& name, const std::string& prefix,
+                        Args&&... args) {
+  ConfigSection section = ConfigSection::describe();
+  try {
+    registry.make(name, prefix, section, args...);
+  } catch (const Error&) {
+    // A maker may refuse the placeholders of required keys; by then it has declared them.
+  }
+  return section;
+}
+
+/// "name" and the summary as a sentence below it, in lines of 100 columns.
+template <class R>
+std::string head_of(const R& registry, const std::string& name) {
+  const std::string& summary = registry.summary(name);
+  if (summary.empty()) return name;
+  std::string text = name + "\n\n" + summary + ".";
+  for (std::size_t begin = name.size() + 2; text.size() - begin > 100;) {
+    const std::size_t space = text.rfind(' ', begin + 100);
+    if (space == std::string::npos || space < begin) break;
+    text[space] = '\n';
+    begin = space + 1;
+  }
+  return text;
+}
+
+/// The keys of every type of one kind: an object with all defaults, and a table.
+template <class R, class... Args>
+std::string describe_types(const R& registry, const std::string& heading, const std::string& prefix,
+                           Args&&... args) {
+  std::string text = "# " + heading + "\n\n";
+  for (const std::string& name : registry.names()) {
+    const ConfigSection section = described(registry, name, prefix, args...);
+    const std::vector<ConfigKey> keys = section.declared();
+    nlohmann::ordered_json sample{{"type", name}};
+    sample.update(in_order(section.resolved(), keys));
+    const std::string head = head_of(registry, name) + "\n\n";
+    text += keys.empty()
+                ? fmt::format("## {}`{{\"type\": \"{}\"}}`; no other keys.\n\n", head, name)
+                : config_markdown(head + config_sample(sample), keys) + "\n";
+  }
+  return text;
+}
+
+/// Random changes of images, whose keys the table of the whole config has.
+std::string describe_augmentations() {
+  std::string text = "# Augmentations (keys of `data.augment`)\n\n";
+  for (const std::string& name : augmentations().names()) {
+    const ConfigSection section = described(augmentations(), name, "data.augment", Shape{});
+    text += fmt::format("## {}\n\n{}\n\n", head_of(augmentations(), name),
+                        config_sample(in_order(section.resolved(), section.declared())));
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source,
+                              const RankLayout& site, bool check_size, DataUse use) {
+  ConfigSection root(given, source);
+  TrainConfig config;
+  try {
+    config = read_root(root, site, std::move(use));
+  } catch (const Error& error) {  // a registry knows the key of an unknown name, not the file
+    ErrorParts parts = error.parts();
+    if (parts.component != "config" || parts.where.key.empty() || !parts.where.file.empty()) throw;
+    parts.where.file = source;
+    throw Error(error.code(), parts);
+  }
+  config.source = source;
+  config.resolved = root.resolved();
+  config.written = given;
+  // What opens for a dry run too is checked once it is open
+  if (check_size && !config.data.dataset->countable()) check_data_size(config, source, site);
+  return config;
+}
+
+std::string describe_config() {
+  ConfigSection root = ConfigSection::describe();
+  read_root(root, {});
+  const std::vector<ConfigKey> keys = root.declared();
+  const nlohmann::json least{
+      {"data", {{"type", "synthetic"}}}, {"model", {{"type", "mlp"}}}, {"epochs", 1}};
+  const nlohmann::json resolved = read_train_config(least, "the sample", {}).resolved;
+  std::string text =
+      "# Config keys\n\nWritten by `starling-train --describe-config` from the declarations that "
+      "read a config; do not edit.\n"
+      "Keys of a `type` stand in its own section below.\n\n"
+      "Each object is a sample with all defaults. Required keys have a placeholder there, such as "
+      "1 or \"…\".\n\n";
+  text += config_markdown("The config\n\n" + config_sample(in_order(resolved, keys)), keys) + "\n";
+  text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
+  text += describe_augmentations();
+  text += describe_types(samplers(), "Samplers (`data.sampler.type`)", "data.sampler.type");
+  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
+  text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
+  text += describe_types(tasks(), "Tasks (`task.type`)", "task.type", DatasetInfo{});
+  text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
+  text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
+  text +=
+      describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
+  text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
+  text += describe_types(transports(), "Transports (`sync.transport.type`)", "sync.transport.type");
+  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type",
+                         RankLayout{8, 2});
+  while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n')
+    text.pop_back();
+  return text;
+}
+
+namespace {
+
+/// A pass that operations refuse is the config's fault where a smaller batch_size is computed.
+ShapeTrace trace_pass(const TrainConfig& config) {
+  const auto trace = [&](std::int64_t batch_size) {
+    PassShape shape = config.pass_shape();
+    shape.batch_size = batch_size;
+    return trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
+  };
+  const std::int64_t given = config.length.batch_size;
+  try {
+    return trace(given);
+  } catch (const Error& refusal) {
+    if (refusal.code() != ExitCode::kInternal) throw;
+    std::int64_t works = 0, fails = given;
+    while (fails - works > 1) {
+      const std::int64_t middle = works + (fails - works) / 2;
+      try {
+        trace(middle);
+        works = middle;
+      } catch (const Error&) {
+        fails = middle;
+      }
+    }
+    if (works == 0) throw;  // no matter of the batch's size
+    fail(ExitCode::kUsage, "config", {.file = config.source, .key = "batch_size"},
+         "{} is more than the model can take at once ({}); allowed: <= {}", given,
+         message_of(refusal), works);
+  }
+}
+
+}  // namespace
+
+ShapeTrace trace_shapes(const TrainConfig& config) {
+  ShapeTrace trace = trace_pass(config);
+  const auto buckets = static_cast<std::int64_t>(
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes)
+          .buckets.size());
+  const auto check = [&](const AlgorithmPlan& plan, const std::string& path) {
+    const AlgorithmNeeds::LeastBuckets& least = plan.needs.least_buckets;
+    if (least.count <= buckets) return;
+    fail(ExitCode::kUsage, "config",
+         {.file = config.source, .key = path + ".algorithm." + least.key},
+         "is {}, but the model has {}; allowed: <= {}, or a smaller sync.bucket_mb", least.count,
+         counted(buckets, "bucket"), buckets);
+  };
+  for (std::size_t k = 0; k < config.sync.phases(); ++k)
+    check(config.sync.phase(k).algorithm, SyncSettings::key(k));
+  return trace;
+}
+
+void tell_classes(TrainConfig& config) {
+  const bool by_class = config.data.sampler->by_class();
+  if (!config.loss.balanced_classes && !by_class) return;
+  const std::vector<std::int32_t> classes = training_classes(*config.data.dataset);
+  if (by_class) config.data.sampler->set_classes(classes);
+  if (!config.loss.balanced_classes) return;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(config.data.info.classes), 0);
+  for (const std::int32_t c : classes) ++counts[static_cast<std::size_t>(c)];
+  const std::vector<double> weights = balanced_weights(counts, config.model->output_shape().back());
+  config.task->set_class_weights(weights);
+  const auto names = config.data.info.names_of_classes(config.data.info.classes);
+  const auto most =
+      static_cast<std::size_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+  const auto rarest =
+      static_cast<std::size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin());
+  config.data.info.contents += fmt::format(
+      "class weights: balanced, from {:.3g} ({}, {} samples) to {:.3g} ({}, {})\n", weights[most],
+      shown(names[most]), counts[most], weights[rarest], shown(names[rarest]), counts[rarest]);
+}
+
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
+  const std::int64_t samples = config.data.info.train_samples;
+  if (samples < site.ranks) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "data"},
+         "has {} for {}; start fewer ranks, or give more", counted(samples, "training sample"),
+         counted(site.ranks, "rank"));
+  }
+  if (config.state.early_stopping && config.data.info.test_samples == 0) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "early_stopping"},
+         "goes by tests, and the data set has no test samples; leave it out");
+  }
+  if (config.length.batch_size * site.ranks > samples) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
+         "{0} on {1} is more than the {2}; allowed: <= {3}, as by --set "
+         "batch_size={3}",
+         config.length.batch_size, counted(site.ranks, "rank"), counted(samples, "training sample"),
+         samples / site.ranks);
+  }
+  const std::int64_t batches = samples / site.ranks / config.length.batch_size;
+  if (config.length.accumulate > batches) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"},
+         "{} is more than the {} of an epoch; allowed: <= {}", config.length.accumulate,
+         counted(batches, "batch"), batches);
+  }
+  const std::int64_t steps = run_length(config, site).total_steps;
+  const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path,
+                               std::int64_t of) {
+    for (const StepKey& key : plan.steps.keys) {
+      const std::string name = path + ".algorithm." + key.key,
+                        what = config.sync.later.empty() ? "the run" : "its part of the run";
+      const std::int64_t most = key.period && !key.used_next ? of - key.after : of - 1;
+      // A key that leaves no steps is told by itself.
+      if (key.steps == 0 || key.steps <= most || most < 1) continue;
+      if (key.unit > 1 || key.used_next) {
+        const std::string apart =
+            key.unit > 1 ? fmt::format(" exchanges of {} steps", key.unit) : "";
+        fail(ExitCode::kUsage, "config", {.file = source, .key = name},
+             "is {}{}, but {} has {} steps{}; allowed: <= {}", key.steps / key.unit, apart, what,
+             of, key.used_next ? ", and what an exchange brings is used in the step after it" : "",
+             most / key.unit);
+      }
+      if (key.period && key.after > 0) {
+        fail(ExitCode::kUsage, "config", {.file = source, .key = name},
+             "is {}, but {} has {} from step {} on; allowed: <= {}", key.steps, what,
+             counted(most, "step"), key.after, most);
+      }
+      fail(ExitCode::kUsage, "config", {.file = source, .key = name},
+           "is {}, but {} has {} steps; allowed: <= {}", key.steps, what, of, most);
+    }
+  };
+  if (const AlgorithmEquality& equality = config.sync.algorithm.equality;
+      config.sync.verify_every > 0 && equality.after && equality.kept == 0) {
+    bool any = false;
+    for (std::int64_t t = config.sync.verify_every; !any && t <= steps;
+         t += config.sync.verify_every)
+      any = equality.after(t, 0, 1);
+    if (!any) {
+      fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.verify"},
+           "is {}, but after none of the run's {} that it divides have ranks just met; "
+           "allowed: the period of sync.algorithm, or 1",
+           config.sync.verify_every, counted(steps, "step"));
+    }
+  }
+  std::int64_t last = 0;
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const bool more = k + 1 < config.sync.phases();
+    const std::int64_t next =
+        more ? config.sync.phase(k + 1).first_step(run_length(config, site)) : steps;
+    if (more && (next <= last || next >= steps)) {
+      fail(ExitCode::kUsage, "config", {.file = source, .key = SyncSettings::key(k + 1)},
+           "begins at step {}, but the one before at step {}, and the run has {}; allowed: "
+           "ascending steps below that",
+           next, last, steps);
+    }
+    check_steps(config.sync.phase(k).algorithm, SyncSettings::key(k), next - last);
+    last = next;
+  }
+}
+
+void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings) {
+  bool steps = false, epochs = false;
+  for (const std::string& setting : settings) {
+    steps |= setting.rfind("steps=", 0) == 0;
+    epochs |= setting.rfind("epochs=", 0) == 0;
+  }
+  if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
+  for (const std::string& setting : settings) {
+    for (const auto& [section, key] : {std::pair("sync", "algorithm"),
+                                       {"sync", "transport"},
+                                       {"data", "sampler"},
+                                       {"data", "cache"}}) {
+      const nlohmann::json::json_pointer place(fmt::format("/{}/{}", section, key));
+      const bool inside = setting.starts_with(fmt::format("{}.{}.", section, key)) &&
+                          config.is_object() && config.contains(place);
+      // A text stands for an object of that type.
+      if (inside && config[place].is_string()) config[place] = {{"type", config[place]}};
+    }
+    if (setting.starts_with("init.") && config.is_object() &&
+        config.value("init", nlohmann::json()).is_string())
+      config["init"] = {{"file", config["init"]}};  // a text is its file
+    apply_setting(config, setting);
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/data/settings.h"
+#include "apps/training/device/settings.h"
+#include "apps/training/optimizer/settings.h"
+#include "apps/training/output/settings.h"
+#include "apps/training/schedules/run_length.h"
+#include "apps/training/state/settings.h"
+#include "apps/training/sync/settings.h"
+#include "apps/training/tasks/settings.h"
+#include "apps/training/tasks/training_pass.h"
+#include "layers/layer.h"
+#include "topology/topology.h"
+
+namespace starling {
+
+/// A run: what each room of the trainer has read of its config, each in the room's own settings.h,
+/// and the objects that are made of it.
+struct TrainConfig {
+  std::uint64_t seed = 1;
+  DeviceSettings device;
+  OutputSettings output;
+  DataSettings data;
+  std::unique_ptr<Task> task;
+  std::unique_ptr<Model> model;
+  LossSettings loss;
+  LengthSettings length;
+  OptimizerSettings optimizer;
+  SyncSettings sync;
+  StateSettings state;
+  EvaluateSettings evaluate;
+
+  /// What the model of `init` has beside its weights, for the run's own model files: metadata
+  std::map<std::string, std::string> companions;
+  std::string source;  ///< the config's file, for errors
+  nlohmann::json resolved;
+  nlohmann::json written;  ///< as the user gave it, without defaults
+
+  PassShape pass_shape() const {
+    return {length.batch_size, device.dtype, device.compute, sync.synchronized_norms,
+            device.type == "cuda" ? DeviceType::kCuda : DeviceType::kCpu};
+  }
+};
+
+/// Length of the run that a config describes.
+inline RunLength run_length(const TrainConfig& config, const RankLayout& site) {
+  return run_length(config.length, config.data.info.train_samples, site.ranks);
+}
+
+/// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it
+/// names first. `check_size`: with the sizes that the data set declares; a run leaves that to
+/// check_data_size() once it is open. `use`: what it is read for, where that is not to train.
+TrainConfig read_train_config(const nlohmann::json& config, const std::string& source,
+                              const RankLayout& site, bool check_size = true, DataUse use = {});
+/// Checks what depends on the data set's size, such as the steps of an epoch.
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
+
+/// Tells loss and sampler what they go by of the training samples' classes, once the data set is
+/// open.
+void tell_classes(TrainConfig& config);
+
+/// A trace of what this config trains, before any memory is taken.
+ShapeTrace trace_shapes(const TrainConfig& config);
+
+/// `--set` of "steps" or "epochs" replaces the other one.
+void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);
+
+/// Text of docs/config.md, from the same declarations that read a config.
+std::string describe_config();
+
+}  // namespace starling

@@ -1,0 +1,452 @@
+#include "apps/training/estimates/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "apps/data/image_collate.h"
+#include "apps/data/picture_pool.h"
+#include "apps/training/config/graph_plan.h"
+#include "apps/training/estimates/disk_need.h"
+#include "apps/training/estimates/floor.h"
+#include "apps/training/estimates/token_rates.h"
+#include "apps/training/tasks/metric.h"
+#include "comm/bucket.h"
+#include "comm/exchange_plan.h"
+#include "comm/exchange_schedule.h"
+#include "comm/growth.h"
+#include "core/operations/updates.h"
+#include "core/text.h"
+
+namespace starling {
+
+namespace {
+
+std::string topology_text(const TrainConfig& config, const SyncPhase& part,
+                          const RankLayout& site) {
+  if (!part.topology) return fmt::format("none ({})", part.algorithm.label());
+  const TopologyReport report = analyse(*part.topology);
+  std::string text =
+      fmt::format("{}, {} rank{}, ", part.topology_name, site.ranks, site.ranks == 1 ? "" : "s");
+  text += part.topology->period() > 0 ? fmt::format("period {}, ", part.topology->period())
+                                      : "no period, ";
+  text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
+  text += report.rounds_to_consensus
+              ? fmt::format("consensus: exact after {} round{}", *report.rounds_to_consensus,
+                            *report.rounds_to_consensus == 1 ? "" : "s")
+              : "consensus: geometric";
+  const double growth =
+      growth_per_step(part.algorithm, *config.optimizer.rule, *part.topology).per_step;
+  if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
+  return text;
+}
+
+std::string topology_text(const TrainConfig& config, const RankLayout& site) {
+  if (config.sync.auto_topology) return "auto (chosen at the start, by measurement)";
+  return topology_text(config, config.sync, site);
+}
+
+/// "gossip over ring, 4 ranks, …", or "all-reduce" where ranks exchange by no topology.
+std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankLayout& site) {
+  const SyncPhase& part = config.sync.phase(k);
+  if (k == 0 && config.sync.auto_topology)
+    return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
+  if (!part.topology) return part.algorithm.label();
+  return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(),
+                     topology_text(config, part, site));
+}
+
+/// Receive buffers that a bucket needs: the most of any round and rank.
+std::size_t receive_buffers(const Topology* topology, const RankLayout& site) {
+  if (site.ranks == 1) return 0;
+  if (!topology) return 1;
+  std::size_t most = 0;
+  const std::int64_t rounds = topology->period() > 0 ? topology->period() : 16;
+  for (std::int64_t k = 0; k < rounds; ++k) {
+    const Round round = topology->round(k);
+    for (int rank = 0; rank < std::min(site.ranks, 64); ++rank)
+      most = std::max(most, plan_exchange(round, rank).received());
+  }
+  return most;
+}
+
+std::string memory_text(const MemoryNeed& need) {
+  std::vector<std::string> parts;
+  for (const auto& [name, bytes] : need.parts()) {
+    if (bytes > 0.0) parts.push_back(size_text(bytes) + " " + name);
+  }
+  return fmt::format("memory a rank: {}; {} in all\n", fmt::join(parts, ", "),
+                     size_text(need.total()));
+}
+
+/// How many samples `data.cache` keeps, and in how much of the host's memory.
+std::string cache_text(const TrainConfig& config, const RankLayout& site) {
+  if (!config.data.cache) return {};
+  const CachePlan plan =
+      plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node);
+  const auto bytes = static_cast<double>(plan.bytes());
+  return fmt::format("cache: {} of {} samples, {} each; {} of host memory a rank, {} a host\n",
+                     std::min(plan.samples, plan.places * site.ranks_per_node), plan.samples,
+                     size_text(static_cast<double>(plan.sample_bytes)), size_text(bytes),
+                     size_text(bytes * site.ranks_per_node));
+}
+
+/// Text of what a floor is made of, in one line.
+std::string floor_text(const Floor& floor, double count, const char* unit) {
+  return fmt::format(
+      "  operations as they are issued: {:.2f} ms a step, {:.0f} {}s/s a rank; {:.3g} MB of "
+      "traffic for each ({:.2f} ms a step), arithmetic {:.2f} ms: bound by {}\n",
+      1e3 * floor.seconds, count / floor.seconds, unit, 1e-6 * floor.bytes / count,
+      1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds,
+      floor.memory_bound() ? "memory" : "arithmetic");
+}
+
+/// The communicators that NCCL makes, and a rough figure of their memory.
+std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
+  if (site.ranks == 1 || !config.sync.transport.counts_communicators) return {};
+  std::vector<int> groups(static_cast<std::size_t>(site.ranks));
+  if (config.sync.topology) {
+    for (const std::vector<int>& group :
+         summed_groups(*config.sync.topology, false, config.sync.mixer.encodes)) {
+      if (static_cast<int>(group.size()) == site.ranks) continue;
+      for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
+    }
+  }
+  const int most = *std::max_element(groups.begin(), groups.end());
+  constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
+  constexpr int kNeighbours = 2;       // of a ring
+  const int channels = config.sync.max_ctas > 0 ? config.sync.max_ctas : 16;
+  const std::string of_groups =
+      most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
+  return fmt::format(
+      "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} "
+      "channels{}, 2 neighbours in a ring, {} of NCCL_BUFFSIZE each): an estimate, not measured\n",
+      1 + most, most == 0 ? "" : "s", of_groups,
+      size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
+      config.sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
+}
+
+/// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
+std::string device_text(const TrainConfig& config, const RankLayout& site, double elements) {
+  std::string out =
+      fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node,
+                  site.ranks_per_node == 1 ? "" : "s");
+  constexpr int kShown = 8;
+  for (int rank = 0; rank < std::min(site.ranks_per_node, kShown); ++rank)
+    out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
+  if (site.ranks_per_node > kShown) out += ", …";
+  out += fmt::format("; precision {}\n", name_of(config.device.compute));
+  out += nccl_text(config, site);
+  out += graph_text(config, site);
+
+  const Ceilings& device = kCeilings[0];
+  const double flops = device.flops(config.device.compute, config.device.tf32);
+  const std::vector<OperationWork> pass =
+      count_pass(*config.task, *config.model, config.pass_shape());
+  std::vector<OperationWork> work;
+  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
+    work.insert(work.end(), pass.begin(), pass.end());
+  const double received =
+      config.sync.topology ? static_cast<double>(receive_buffers(config.sync.topology.get(), site))
+                           : 0.0;
+  for (OperationWork& operation : count_step_update(config, elements, received, device))
+    work.push_back(std::move(operation));
+  const std::int64_t tokens = config.task->targets_of_sample();
+  const auto count = static_cast<double>(config.length.batch_size * config.length.accumulate *
+                                         std::max<std::int64_t>(tokens, 1));
+  out +=
+      fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n",
+                  device.device, 1e-12 * device.bytes_per_second, 1e-12 * flops,
+                  name_of(config.device.compute));
+  return out + floor_text(floor_of(work, flops, device.bytes_per_second), count,
+                          tokens > 0 ? "token" : "image");
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> MemoryNeed::parts() const {
+  return {{"parameters", parameters},
+          {"gradients", gradients},
+          {"optimizer state", states},
+          {"receive buffers", receive},
+          {"low-precision parameters", low},
+          {"moving averages", average},
+          {"algorithm state", sync},
+          {"activations", activations},
+          {"batches", batches},
+          {"tests", tests},
+          {"cached samples", cache}};
+}
+
+double MemoryNeed::total() const {
+  double sum = 0.0;
+  for (const auto& [name, bytes] : parts()) sum += bytes;
+  return sum;
+}
+
+std::string size_text(double bytes) {
+  const char* unit = "B";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (bytes < 1024.0) break;
+    bytes /= 1024.0;
+    unit = next;
+  }
+  return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes))
+                        : fmt::format("{:.1f} {}", bytes, unit);
+}
+
+std::string run_headline(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  return fmt::format("{} parameters in {} bucket{}; {}", config.model->parameter_count(),
+                     plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s",
+                     algorithm_text(config, 0, site));
+}
+
+std::string period_text(const TrainConfig& config, const RankLayout& site) {
+  const RunLength length = run_length(config, site);
+  const std::int64_t steps = length.total_steps;
+  std::string text;
+  if (const auto warmup = config.resolved["schedule"].value<std::int64_t>("warmup_steps", 0);
+      warmup >= steps)
+    text += fmt::format(
+        "schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to "
+        "optimizer.lr\n",
+        warmup, steps);
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const SyncPhase& phase = config.sync.phase(k);
+    const bool last = k + 1 == config.sync.phases();
+    const std::int64_t here =
+        (last ? steps : config.sync.phase(k + 1).first_step(length)) - phase.first_step(length);
+    for (const StepKey& key : phase.algorithm.steps.keys) {
+      const std::int64_t left = here - key.after;
+      if (!key.period || key.steps < 2 || left % key.steps == 0) continue;
+      text += fmt::format(
+          "{}.algorithm.{}: {} steps do not divide the {} {}{}: its last {} end without what comes "
+          "after {}\n",
+          SyncSettings::key(k), key.key, key.steps, config.sync.later.empty() ? "run's" : "part's",
+          left, key.after > 0 ? fmt::format(" from step {} on", key.after) : "", left % key.steps,
+          key.steps);
+    }
+  }
+  return text;
+}
+
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  const RunLength length = run_length(config, site);
+  double elements = 0.0, largest = 0.0;
+  for (const BucketLayout& bucket : plan.buckets) {
+    elements += static_cast<double>(bucket.elements);
+    largest = std::max(largest, static_cast<double>(bucket.elements));
+  }
+  std::string out = config.device.type == "cuda" ? device_text(config, site, elements) : "";
+  out += token_text(config, site, trace.target_flops, elements);
+  out += config.data.info.contents;
+  out +=
+      fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,
+                  config.data.info.test_samples, config.data.info.sample_text());
+  out += cache_text(config, site);
+  out += fmt::format("ranks: {} ({} on this host)\n", site.ranks, site.ranks_per_node);
+  out += fmt::format("topology: {}\n", topology_text(config, site));
+  for (std::size_t k = 1; k < config.sync.phases(); ++k) {
+    out += fmt::format("from step {}: {}\n", config.sync.phase(k).first_step(length),
+                       algorithm_text(config, k, site));
+  }
+  out += period_text(config, site);
+  out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
+                     length.total_steps);
+  out += fmt::format("parameters: {}\n", config.model->parameter_count());
+  out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
+                     size_text(largest * static_cast<double>(size_of(config.device.dtype))));
+  out += disk_text(config, site, trace);
+  return out + memory_text(memory_need(config, site, trace));
+}
+
+std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  const RunLength length = run_length(config, site);
+  nlohmann::json buckets = nlohmann::json::array();
+  for (const BucketLayout& bucket : plan.buckets) {
+    buckets.push_back(
+        {{"tensors", bucket.slots.size()},
+         {"elements", bucket.elements},
+         {"bytes", bucket.elements * static_cast<std::int64_t>(size_of(config.device.dtype))},
+         {"first", bucket.slots.front().parameter->name},
+         {"last", bucket.slots.back().parameter->name}});
+  }
+  const auto whole = [](double bytes) { return static_cast<std::int64_t>(bytes); };
+  const MemoryNeed need = memory_need(config, site, trace);
+  nlohmann::json memory{{"in_all", whole(need.total())}};
+  for (auto [name, bytes] : need.parts()) {
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c == ' ' || c == '-'; }, '_');
+    memory[name] = whole(bytes);
+  }
+  const DiskNeed disk = disk_need(config, site, trace);
+  nlohmann::json text = nlohmann::json::array();
+  std::istringstream lines(dry_run_report(config, site, trace));
+  for (std::string line; std::getline(lines, line);) text.push_back(line);
+  const nlohmann::json all{{"config", config.resolved},
+                           {"ranks", site.ranks},
+                           {"ranks_per_host", site.ranks_per_node},
+                           {"parameters", config.model->parameter_count()},
+                           {"train_samples", config.data.info.train_samples},
+                           {"test_samples", config.data.info.test_samples},
+                           {"updates_per_epoch", length.steps_per_epoch},
+                           {"updates", length.total_steps},
+                           {"topology", topology_text(config, site)},
+                           {"buckets", std::move(buckets)},
+                           {"memory", std::move(memory)},
+                           {"disk",
+                            {{"checkpoint", whole(disk.checkpoint)},
+                             {"best", whole(disk.best)},
+                             {"model", whole(disk.model)},
+                             {"kept", whole(disk.kept)},
+                             {"while_writing", whole(disk.most)}}},
+                           {"text", std::move(text)}};
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+namespace {
+
+/// Whether a bucket's update, in the backward pass, gives its gradients' memory to the next one.
+bool gradients_pass(const TrainConfig& config) {
+  const auto gives = [](const AlgorithmPlan& plan) {
+    const auto& exchanges = plan.cost.exchanges;
+    return !exchanges.empty() &&
+           std::none_of(exchanges.begin(), exchanges.end(), [](const auto& e) {
+             return e.what == PlannedExchange::kGradients ||
+                    e.what == PlannedExchange::kGradientChunks;
+           });
+  };
+  bool result = config.device.type != "cuda" && config.sync.in_backward &&
+                config.length.accumulate == 1 &&
+                (config.optimizer.clip.norm == 0.0 || config.optimizer.clip.per_bucket);
+  for (std::size_t k = 0; k < config.sync.phases(); ++k)
+    result = result && gives(config.sync.phase(k).algorithm);
+  return result;
+}
+
+/// The most elements of buckets whose gradients are there at once, if so.
+double passing_elements(const BucketPlan& plan, const ShapeTrace& trace) {
+  std::vector<std::size_t> missing;
+  for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
+  std::vector<bool> held(plan.buckets.size());
+  double now = 0.0, most = 0.0;
+  std::size_t ready = 0, done = 0;
+  const auto bucket_of = [&](const Parameter* parameter) {
+    return static_cast<std::size_t>(plan.bucket_of[static_cast<std::size_t>(parameter->index)]);
+  };
+  for (const ShapeTrace::Begun& begun : trace.begun) {
+    for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
+    for (; done < missing.size() && missing[done] == 0; ++done)
+      now -= static_cast<double>(plan.buckets[done].elements);
+    const std::size_t b = bucket_of(begun.parameter);
+    if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
+    held[b] = true;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+}  // namespace
+
+MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  const BucketPlan plan =
+      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  double elements = 0.0;
+  for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
+  const double flat = elements * static_cast<double>(size_of(config.device.dtype));
+  const auto compute = static_cast<double>(size_of(
+      is_low_precision(config.device.compute) ? config.device.compute : config.device.dtype));
+  MemoryNeed need;
+  need.parameters = need.gradients = flat;
+  if (gradients_pass(config))
+    need.gradients =
+        passing_elements(plan, trace) * static_cast<double>(size_of(config.device.dtype));
+  double states = 0.0, tables = 0.0;  // the states' bytes; what updates keep beside them
+  std::int64_t workspace = 0;
+  for (const BucketLayout& bucket : plan.buckets) {
+    std::vector<LayerExtent> layers;
+    for (const BucketSlot& slot : bucket.slots) {
+      layers.push_back(layer_of(slot));
+      states += static_cast<double>(state_elements_of(*config.optimizer.rule, layers.back())) *
+                static_cast<double>(size_of(config.device.dtype));
+      if (config.optimizer.rule->facts().measures_layers)
+        tables += static_cast<double>(update_layer_bytes(layers.back().elements));
+    }
+    workspace = std::max(workspace, config.optimizer.rule->workspace(layers));
+  }
+  states *= static_cast<double>(config.optimizer.rule->facts().states.size());
+  need.states = states + tables +
+                static_cast<double>(workspace) * static_cast<double>(size_of(config.device.dtype));
+  need.low = is_low_precision(config.device.compute) ? elements * compute : 0.0;
+  for (int copy = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0); copy > 0; --copy) {
+    need.average += flat;
+    for (const ModelBuffer* buffer : config.model->buffers()) {
+      if (is_floating(buffer->dtype))
+        need.average += static_cast<double>(buffer->shape.elements()) *
+                        static_cast<double>(size_of(config.device.dtype));
+    }
+  }
+  const double one = need.parameters;
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {  // the most of any
+    const SyncPhase& part = config.sync.phase(k);
+    const AlgorithmPlan& algorithm = part.algorithm;
+    double sync = flat * algorithm.scratch, parameters = one;
+    for (const KeptState& state : algorithm.states) {
+      if (state.numbers > 0) continue;  // a few
+      sync += elements * static_cast<double>(state.copies_on(part.topology.get(), 0)) *
+              static_cast<double>(size_of(state.dtype.value_or(config.device.dtype)));
+    }
+    const double in_place = flat * static_cast<double>(receive_buffers(part.topology.get(), site));
+    const double tensors =
+        algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
+    double receive = in_place * tensors;
+    if (part.topology && config.sync.transport.reads_parameters && !algorithm.messages.always &&
+        site.ranks_per_node > 1) {
+      parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
+      // On GPUs sums of groups still want a place.
+      if (config.device.type != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
+    }
+    need.sync = std::max(need.sync, sync);
+    need.receive = std::max(need.receive, receive);
+    need.parameters = std::max(need.parameters, parameters);
+  }
+  need.activations = static_cast<double>(trace.activation_bytes);
+  for (const TensorInfo& tensor : config.data.info.tensors) {
+    if (tensor.shape.rank() == 0) continue;  // a number a sample
+    const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
+    const auto numbers = static_cast<double>(config.length.batch_size * tensor.shape.elements());
+    need.batches += 3.0 * numbers * element;
+    // A device makes them of bytes, in three slots and in the place that graphs take them from. Of
+    // pictures it makes a batch of images first. Where images are changed there are two batches
+    // more: the result, and what lies between two changes.
+    if (tensor.pixels && config.device.type == "cuda") {
+      const bool pictures = images_of(config.data.info).pictures.has_value();
+      const double slots = config.device.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
+      need.batches += (pictures ? slots * PicturePool::kRoom + 1.0 : slots) * numbers;
+      if (steps_of(config.data.augment, pictures) > 0) need.batches += 2.0 * numbers;
+    }
+  }
+  if (counts_confusions(config.data.info, *config.model))
+    need.tests =
+        ConfusionCounter::bytes(config.model->output_shape().back(), config.length.batch_size);
+  if (config.data.cache && config.device.type != "cuda")
+    need.cache = static_cast<double>(
+        plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node)
+            .bytes());
+  return need;
+}
+
+}  // namespace starling

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/training/config/train_config.h"
+
+namespace starling {
+
+/// Bytes that a rank takes on its device, as far as shapes tell: neither CUDA's own memory nor the
+/// libraries' workspaces.
+struct MemoryNeed {
+  double parameters = 0.0, gradients = 0.0, states = 0.0;
+  double low = 0.0;      ///< bf16 or fp16 copies of the parameters
+  double receive = 0.0;  ///< what neighbours send
+  double average = 0.0;  ///< `ema`, `lookahead`
+  double sync = 0.0;     ///< what the algorithm keeps from step to step
+  double activations = 0.0, batches = 0.0;
+  double tests = 0.0;  ///< what a test counts of classes
+  double cache = 0.0;  ///< samples of `data.cache`, which lie in host memory: 0 on a GPU
+  /// Each under the name that --dry-run gives it.
+  std::vector<std::pair<std::string, double>> parts() const;
+  double total() const;
+};
+MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+
+/// What --dry-run prints: lines, what matters most last, as the end of a text is what a terminal
+/// shows: data, length of the run, topology, parameters, buckets, memory a rank. With `device` cuda
+/// also which rank takes which GPU, NCCL's communicators, and the floor of a step on kCeilings'
+/// first device.
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace);
+/// The same with --json: the resolved config, the numbers (each bucket's too; sizes in bytes), and
+/// the lines, as "text".
+std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace);
+/// One or two lines for the start of a run: model, buckets, algorithm, topology.
+std::string run_headline(const TrainConfig& config, const RankLayout& site,
+                         const ShapeTrace& trace);
+/// A line for each period of the algorithm that does not divide the run's steps; else empty.
+std::string period_text(const TrainConfig& config, const RankLayout& site);
+/// "1.5 MiB"
+std::string size_text(double bytes);
+
+}  // namespace starling

@@ -1,0 +1,265 @@
+#include "apps/training/evaluation.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "apps/training/async_sum.h"
+#include "comm/agreement.h"
+#include "comm/averaging.h"
+#include "core/autograd.h"
+#include "core/error.h"
+#include "core/operations/pointwise.h"
+#include "core/trace.h"
+#include "layers/functions.h"
+
+namespace starling {
+
+namespace {
+
+/// What ranks tell each other while they test, without waiting: each vote is read when it is there,
+/// so that ranks may be at different batches.
+class Votes {
+ public:
+  Votes(Transport& transport, Backend& backend, const std::function<bool()>& stop)
+      : transport_(transport), stop_(stop), sum_(transport, backend, 3) {}
+  /// Whether the test ends here, on all ranks. `through`: this rank has no further batch; then it
+  /// waits for the others.
+  bool end(bool through, bool failed) {
+    const bool stops = stop_ && stop_();
+    std::vector<double> told{through ? 1.0 : 0.0, stops ? 1.0 : 0.0, failed ? 1.0 : 0.0};
+    if (transport_.size() > 1) {
+      if (!sum_.pending()) sum_.start(told, -1);
+      if (!through && !sum_.ready()) return false;
+      told = sum_.take();
+    }
+    stopped = told[1] > 0.0;
+    any_failed = told[2] > 0.0;
+    return stopped || any_failed || told[0] == transport_.size();
+  }
+  bool stopped = false, any_failed = false;
+
+ private:
+  Transport& transport_;
+  const std::function<bool()>& stop_;
+  AsyncSum sum_;
+};
+
+/// The batch's outputs; of several views their weighted mean, in the format of losses.
+TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader,
+                      Pass& pass) {
+  TaskOutput output = named("task", task.name(), [&] { return task.predict(model, first, pass); });
+  const std::vector<TestView>& views = loader.views();
+  if (views.size() == 1) return output;
+  const Tensor of_first = output.outputs.value();
+  const DType wide = of_first.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const Tensor mean(pass.backend, of_first.shape(), wide);
+  for (std::size_t view = 0; view < views.size(); ++view) {
+    if (view > 0) output = task.predict(model, loader.shown(view), pass);
+    Tensor numbers = output.outputs.value();
+    if (numbers.dtype() != wide) {
+      numbers = Tensor(pass.backend, of_first.shape(), wide);
+      pass.backend.cast({.x = output.outputs.value(), .y = numbers});
+    }
+    pass.backend.weighted_sum({.in = {numbers},
+                               .weight = {views[view].weight},
+                               .terms = 1,
+                               .out = mean,
+                               .accumulate = view > 0});
+  }
+  output.outputs = Variable(mean);
+  return output;
+}
+
+}  // namespace
+
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader,
+                          Backend& backend, Transport& transport, bool confusion,
+                          const std::function<bool()>& stop, const EachOutput& each) {
+  const TraceSpan span("evaluate");
+  std::vector<Tensor> totals;
+  for (const auto& metric : task.metrics()) {
+    totals.emplace_back(backend, Shape{metric->sums()}, DType::kFloat64);
+    backend.fill(totals.back(), 0.0);
+  }
+  std::optional<ConfusionCounter> confusions;
+  if (confusion) confusions.emplace(backend, model.output_shape().back());
+  double rows = 0.0, samples = 0.0;
+  bool through = false;
+  std::exception_ptr failure;  // of this rank's part of the test set, which the others must hear of
+  Votes votes(transport, backend, stop);
+  while (!votes.end(through, failure != nullptr)) {
+    try {
+      const Batch* batch = through ? nullptr : loader.next();
+      through = !batch;
+      if (through) continue;
+      Pass pass{backend};
+      const auto samples_now = static_cast<double>(batch->samples);
+      const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
+      TaskOutput scores;  // made once, and only for metrics that want them
+      for (std::size_t m = 0; m < task.metrics().size(); ++m) {
+        const Metric& metric = *task.metrics()[m];
+        const bool hidden = output.head && !metric.takes_head();
+        if (hidden && !scores.targets)
+          scores = {functions::linear(output.outputs, *output.head, nullptr, pass), output.targets};
+        named("metric", "", [&] { metric.add(task, hidden ? scores : output, totals[m], pass); });
+      }
+      if (confusions) confusions->add(output);
+      if (each) each(output, loader.samples());
+      rows += static_cast<double>(output.outputs.shape()[0]);
+      samples += samples_now;
+    } catch (const Error& error) {
+      // The error is not of the data: this rank cannot go on, not even to tell others
+      if (error.code() != ExitCode::kUsage) throw;
+      failure = std::current_exception();
+      through = true;
+    }
+  }
+  if (votes.any_failed) {
+    together(transport, [&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+  }
+  EvaluationResult result;
+  result.stopped = votes.stopped;
+  if (result.stopped) return result;
+  std::vector<double> sums;
+  for (const Tensor& total : totals) {
+    sums.resize(sums.size() + static_cast<std::size_t>(total.elements()));
+    backend.copy_to_host(total, sums.data() + sums.size() - total.elements());
+  }
+  sums.insert(sums.end(), {static_cast<double>(loader.left_out()), rows, samples});
+  if (transport.size() > 1) transport.world().sum(sums.data(), sums.size());
+  result.samples = static_cast<std::int64_t>(sums.back());
+  result.left_out = static_cast<std::int64_t>(sums[sums.size() - 3]);
+  if (result.samples == 0 && result.left_out > 0) {
+    fail_on_all_ranks(ExitCode::kUsage, "data", {}, "none of the {} test samples can be read",
+                      result.left_out);
+  }
+  std::span<const double> rest(sums);
+  for (const auto& metric : task.metrics()) {
+    const auto own = static_cast<std::size_t>(metric->sums());
+    for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2]))
+      result.values.push_back(std::move(value));
+    rest = rest.subspan(own);
+  }
+  if (!confusions) return result;
+  result.confusion = confusions->total(transport.world());
+  for (MetricValue& value : class_means(result.confusion)) {
+    const auto same = [&](const MetricValue& other) { return other.name == value.name; };
+    if (std::none_of(result.values.begin(), result.values.end(),
+                     same))  // a metric's own is its own
+      result.values.push_back(std::move(value));
+  }
+  return result;
+}
+
+Tensor share_of(const Tensor& tensor, double weight) {
+  if (weight == 1.0) return tensor;
+  const Tensor share(tensor.backend(), tensor.shape(), tensor.dtype());
+  tensor.backend().weighted_sum({.in = {tensor}, .weight = {weight}, .terms = 1, .out = share});
+  return share;
+}
+
+MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend,
+                               Transport& transport, double weight, const EvaluatedModel& evaluated)
+    : model_(model), transport_(transport) {
+  keep_own();
+  bucket_consensus_.assign(buckets.size(), 0.0);
+  const bool alone = transport.size() == 1, of_state = evaluated.state >= 0;
+  if (alone && !of_state) return;
+
+  std::vector<Tensor> values, states;
+  for (const Bucket& bucket : buckets) {
+    values.push_back(alone ? bucket.parameters : share_of(bucket.parameters, weight));
+    if (of_state) states.push_back(bucket.states[static_cast<std::size_t>(evaluated.state)]);
+  }
+  if (!alone) {
+    values = mean_model(transport, values);
+    const ConsensusDistance distance =
+        starling::consensus_distance(transport, backend, buckets, values);
+    consensus_ = distance.total;
+    bucket_consensus_ = distance.per_bucket;
+    states = mean_model(transport, states);
+  }
+  for (std::size_t b = 0; b < states.size(); ++b) {
+    const Tensor sum(backend, values[b].shape(), values[b].dtype());
+    backend.weighted_sum(
+        {.in = {values[b], states[b]}, .weight = {1.0, evaluated.weight}, .terms = 2, .out = sum});
+    values[b] = sum;
+  }
+  show(buckets, values, backend);
+  if (!alone) average_buffers(transport);
+}
+
+MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
+                               Transport& transport, double weight,
+                               const std::vector<Tensor>& parameters,
+                               const std::vector<Tensor>& model_buffers)
+    : model_(model), transport_(transport) {
+  keep_own();
+  bucket_consensus_.assign(buckets.size(), 0.0);
+  std::vector<Tensor> values = parameters;
+  if (transport.size() > 1) {
+    for (Tensor& value : values) value = share_of(value, weight);
+    values = mean_model(transport, values);
+  }
+  show(buckets, values, backend);
+  for (std::size_t k = 0; k < model_buffers.size(); ++k)
+    model.buffers()[k]->value = model_buffers[k];
+  if (transport.size() > 1) average_buffers(transport);
+}
+
+void MeanModelScope::keep_own() {
+  for (const Parameter* parameter : model_.parameters()) {
+    own_parameters_.push_back(parameter->value);
+    own_low_.push_back(parameter->low);
+  }
+  for (const ModelBuffer* buffer : model_.buffers()) own_buffers_.push_back(buffer->value);
+}
+
+void MeanModelScope::replace_buffers(const std::function<void()>& measure) {
+  measure();
+  if (transport_.size() > 1) average_buffers(transport_);
+}
+
+void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
+                          Backend& backend) {
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    Tensor low;
+    if (buckets[b].low) {
+      low = Tensor(backend, values[b].shape(), buckets[b].low.dtype());
+      backend.cast({.x = values[b], .y = low});
+    }
+    for (const BucketSlot& slot : buckets[b].layout->slots) {
+      Parameter& parameter = *slot.parameter;
+      parameter.value = values[b].slice(slot.offset, parameter.shape);
+      if (parameter.low) parameter.low = low.slice(slot.offset, parameter.shape);
+    }
+  }
+}
+
+void MeanModelScope::average_buffers(Transport& transport) {
+  std::vector<ModelBuffer*> averaged;
+  std::vector<Tensor> buffers;
+  for (ModelBuffer* buffer : model_.buffers()) {
+    if (!is_floating(buffer->value.dtype())) continue;
+    averaged.push_back(buffer);
+    buffers.push_back(buffer->value);
+  }
+  const std::vector<Tensor> means = mean_model(transport, buffers);
+  for (std::size_t i = 0; i < averaged.size(); ++i) averaged[i]->value = means[i];
+}
+
+MeanModelScope::~MeanModelScope() {
+  for (std::size_t i = 0; i < own_parameters_.size(); ++i) {
+    model_.parameters()[i]->value = own_parameters_[i];
+    model_.parameters()[i]->low = own_low_[i];
+  }
+  for (std::size_t i = 0; i < own_buffers_.size(); ++i)
+    model_.buffers()[i]->value = own_buffers_[i];
+}
+
+}  // namespace starling

@@ -1,0 +1,236 @@
+#include "apps/training/optimizer/settings.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "core/others_keys.h"
+#include "kernels/gpu_update.h"
+#include "layers/language_model.h"
+#include "layers/linear.h"
+
+namespace starling {
+namespace {
+
+std::regex read_pattern(const ConfigSection& section, const std::string& key,
+                        const std::string& pattern) {
+  try {
+    return std::regex(pattern, std::regex::ECMAScript);
+  } catch (const std::regex_error& error) {
+    section.error(key, "'{}' is no regular expression ({}); e.g. bn|bias, ^conv1", pattern,
+                  error.what());
+  }
+}
+
+void check_match(const ConfigSection& section, const std::string& key, const std::string& pattern,
+                 const std::regex& match, const Model& model) {
+  const auto& parameters = model.parameters();
+  if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+        return std::regex_search(parameter->name, match);
+      })) {
+    section.error(key, "'{}' is in the name of no parameter; names are {}, …, {}", pattern,
+                  parameters.front()->name, parameters.back()->name);
+  }
+}
+
+/// Takes parameters out of training.
+void read_frozen(ConfigSection& optimizer, const Model* model) {
+  const char* key = "freeze";
+  for (const std::string& pattern : optimizer.texts(
+           key, {},
+           "regular expressions: parameters whose names one finds keep their values; batch norms "
+           "whose weight and bias do keep their statistics too, and normalise by them")) {
+    const std::regex match = read_pattern(optimizer, key, pattern);
+    check_match(optimizer, key, pattern, match, *model);
+    for (Parameter* parameter : model->parameters()) {
+      if (std::regex_search(parameter->name, match)) parameter->trainable = false;
+    }
+  }
+}
+
+/// Reads groups of parameters, after the rule's own keys, which a group's rule has too.
+void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings& settings) {
+  const std::string& type = settings.type;
+  nlohmann::json keys = optimizer.resolved();
+  for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
+  const char* doc =
+      "[{\"match\", \"lr_scale\", \"until_epoch\", \"weight_decay\", …}, …]: parameters whose "
+      "names a regular expression finds, with keys of the optimizer that differ for them; the "
+      "first that does wins; after until_epoch they stay as they are";
+  for (ConfigSection& given : optimizer.sections("groups", false, doc)) {
+    ParameterGroup group;
+    const std::string match = given.required_text(
+        "match", "regular expression, found anywhere in a parameter's name: bn|bias");
+    group.match = read_pattern(given, "match", match);
+    group.lr_scale =
+        given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
+    if (given.has("until_epoch")) {
+      group.until_epoch = given.number("until_epoch", 0.0, Range::at_least(0.0),
+                                       "from there on these parameters stay as they are; 0: never");
+    } else {
+      given.raw("until_epoch", "number", "");  // checkpoints of before this key have none
+    }
+    if (group.until_epoch > 0.0 && settings.rule->facts().needs_constant_rate)
+      given.error("until_epoch", "is {}, but {} needs one rate in all steps; leave it out",
+                  group.until_epoch, type);
+    nlohmann::json own = keys;
+    group.own_decay = given.has("weight_decay");
+    if (group.own_decay) {
+      own["weight_decay"] = given.number("weight_decay", 0.0, Range::at_least(0.0),
+                                         "of these parameters, whatever their shape");
+    } else {
+      // Without it, the optimizer's applies: the resolved config says null
+      given.raw("weight_decay", "number", "");
+    }
+    for (const auto& [key, value] : keys.items()) {
+      if (key != "weight_decay" && given.has(key)) own[key] = given.raw(key, "", "");
+    }
+    ConfigSection section(own, given.path());
+    group.rule = optimizers().make(type, optimizer.path("type"), section);
+    refuse_others_keys(optimizers(), given, type);
+    given.finish();
+    if (group.rule->facts().states != settings.rule->facts().states ||
+        group.rule->facts().phases != settings.rule->facts().phases ||
+        group.rule->facts().corrects_noise != settings.rule->facts().corrects_noise ||
+        group.rule->facts().evaluated.weight != settings.rule->facts().evaluated.weight) {
+      given.error("match",
+                  "'{}' changes which tensors the optimizer keeps, at which steps, or what of them "
+                  "is tested; allowed: keys that change none of it",
+                  match);
+    }
+    check_match(given, "match", match, group.match, *model);
+    settings.groups.push_back(std::move(group));
+  }
+}
+
+/// Adds the group of a language model's tables and its head where the rule makes matrices
+/// orthogonal: they are no matrices that vectors go through, and stay adamw's, as Muon's authors
+/// have it. Groups of the config come before it.
+void add_tables(const ConfigSection& optimizer, const Model& model, OptimizerSettings& settings) {
+  LanguageModel* const text = model.language_model();
+  nlohmann::json keys = optimizer.resolved();
+  if (!text || !keys.value("orthogonal", false)) return;
+  std::set<const Parameter*> products;
+  text->for_each([&](Layer& layer) {
+    if (auto* const linear = dynamic_cast<Linear*>(&layer)) products.insert(&linear->weight());
+  });
+  products.erase(&text->head());
+  std::string names;
+  for (const Parameter* parameter : model.parameters()) {
+    if (!parameter->is_weight() || products.count(parameter) > 0) continue;
+    names += names.empty() ? "^(" : "|";
+    for (const char c : parameter->name) names += (c == '.' ? "\\" : "") + std::string(1, c);
+  }
+  if (names.empty()) return;
+  keys["orthogonal"] = false;
+  for (const char* key : {"type", "lr", "decay", "groups", "freeze"}) keys.erase(key);
+  ConfigSection section(keys, optimizer.path("groups"));
+  ParameterGroup group;
+  group.match = std::regex(names + ")$", std::regex::ECMAScript);
+  group.rule = optimizers().make(settings.type, optimizer.path("type"), section);
+  settings.groups.push_back(std::move(group));
+}
+
+/// Checkpoints tell states apart by their names.
+void check_states(const ConfigSection& optimizer, const OptimizerRule& rule,
+                  const std::string& type) {
+  constexpr std::size_t kMost = 4;
+  std::vector<std::string> names = rule.facts().states;
+  if (names.size() > kMost)
+    optimizer.error("type", "{} keeps {} states; allowed: {}", optimizers().whose(type),
+                    names.size(), kMost);
+  std::sort(names.begin(), names.end());
+  const bool twice = std::adjacent_find(names.begin(), names.end()) != names.end();
+  if (twice || (!names.empty() && names.front().empty()))
+    optimizer.error("type", "{} keeps states {}; each needs a name of its own",
+                    optimizers().whose(type), fmt::format("'{}'", fmt::join(names, "', '")));
+}
+
+/// Reads `schedule`, of a rule that is known.
+void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
+  ConfigSection schedule = root.section("schedule", "how the learning rate changes");
+  const std::string schedule_type =
+      schedule.text("type", "constant", "the schedule, see `--list schedules`");
+  if (root.describing()) return;
+  const ScheduleInputs probe{settings.lr, 1, 1.0};
+  schedules().make(schedule_type, schedule.path("type"), schedule, probe);
+  schedule.finish();
+  if (settings.rule->facts().needs_constant_rate) {
+    if (schedule_type != "constant") {
+      schedule.error("type",
+                     "is {}, but {} averages its steps instead, all at one rate; allowed: constant",
+                     schedule_type, settings.type);
+    }
+    for (const char* key : {"warmup_steps", "warmup_epochs"}) {
+      if (const double length = schedule.resolved().value(key, 0.0); length != 0.0) {
+        schedule.error(
+            key, "is {}, but {} must know how it warms up; allowed: 0, and optimizer.warmup_steps",
+            length, settings.type);
+      }
+    }
+  }
+  // The schedule is made anew once the run's length is known; the section is the resolved one, so
+  // nothing can fail then.
+  settings.make_schedule = [resolved = schedule.resolved(),
+                            schedule_type](const ScheduleInputs& inputs) {
+    ConfigSection section(resolved, "schedule");
+    section.text("type", "constant", "");
+    return schedules().make(schedule_type, "schedule.type", section, inputs);
+  };
+}
+
+}  // namespace
+
+void read_optimizer(ConfigSection& root, const Model* model, const std::string& device, int ranks,
+                    OptimizerSettings& settings) {
+  ConfigSection optimizer = root.section("optimizer", "the rule of the update");
+  const std::string type = settings.type =
+      optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
+  settings.lr = optimizer.number("lr", optimizers().rate(type), Range::at_least(0.0),
+                                 "base learning rate; " + optimizers().rates());
+  settings.decay_all =
+      optimizer.choice("decay", "weights", {"weights", "all"},
+                       "weight decay on tensors of two or more dimensions only, or on all") ==
+      "all";
+  if (!root.describing())
+    settings.rule = optimizers().make(type, optimizer.path("type"), optimizer);
+  read_groups(optimizer, model, settings);
+  if (model) add_tables(optimizer, *model, settings);
+  read_frozen(optimizer, model);
+  if (!root.describing()) {
+    refuse_others_keys(optimizers(), optimizer, type);
+    optimizer.finish();
+  }
+  if (settings.rule) check_states(optimizer, *settings.rule, type);
+  if (settings.rule) settings.rule->know_ranks(ranks);
+  for (const ParameterGroup& group : settings.groups) group.rule->know_ranks(ranks);
+  if (settings.rule && device == "cuda") require_gpu_update(*settings.rule, type);
+  read_schedule(root, settings);
+}
+
+ClipSettings read_clip(ConfigSection& root) {
+  const double norm =
+      root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
+  return {norm, root.choice("clip", "global", {"global", "bucket"},
+                            "the norm over all parameters, or over each bucket") == "bucket"};
+}
+
+std::size_t OptimizerSettings::group_of(const Parameter& parameter) const {
+  for (std::size_t k = 0; k < groups.size(); ++k) {
+    if (std::regex_search(parameter.name, groups[k].match)) return k + 1;
+  }
+  return 0;
+}
+
+const OptimizerRule& OptimizerSettings::rule_of(const Parameter& parameter) const {
+  const std::size_t group = group_of(parameter);
+  return group == 0 ? *rule : *groups[group - 1].rule;
+}
+
+}  // namespace starling

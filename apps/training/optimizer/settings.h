@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "apps/training/schedules/schedule.h"
+#include "comm/algorithm.h"
+#include "core/config.h"
+#include "core/parameter.h"
+#include "kernels/optimizer.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Parameters that are updated otherwise than the rest, by their names: an item of
+/// `optimizer.groups`. The first that matches wins.
+struct ParameterGroup {
+  std::regex match;
+  double lr_scale = 1.0;
+  double until_epoch = 0.0;  ///< from there on it stays as it is; 0: never
+  /// It gives a weight decay, which then applies whatever a parameter's shape
+  bool own_decay = false;
+  std::unique_ptr<OptimizerRule> rule;
+};
+
+/// How parameters are updated: sections `optimizer` and `schedule`, and the clipping of gradients.
+struct OptimizerSettings {
+  std::string type;
+  std::unique_ptr<OptimizerRule> rule;
+  std::vector<ParameterGroup> groups;  ///< a parameter that none matches is updated by `rule`
+  double lr = 0.1;
+  bool decay_all = false;
+  std::function<std::unique_ptr<Schedule>(const ScheduleInputs&)> make_schedule;
+  ClipSettings clip;
+  bool allow_unused = false;  ///< parameters without gradient
+
+  /// The number of the group that a parameter belongs to, from 1 on; 0: of none.
+  std::size_t group_of(const Parameter& parameter) const;
+  const OptimizerRule& rule_of(const Parameter& parameter) const;
+};
+
+/// Reads `optimizer` and `schedule`, for the model's parameters, which so many ranks update on
+/// `device` (as the config says it). `model`: null where the keys are described.
+void read_optimizer(ConfigSection& root, const Model* model, const std::string& device, int ranks,
+                    OptimizerSettings& settings);
+ClipSettings read_clip(ConfigSection& root);
+
+}  // namespace starling

@@ -1,0 +1,455 @@
+#include "apps/training/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "apps/inference/model_source.h"
+#include "apps/inference/version.h"
+#include "apps/training/auto/auto_plan.h"
+#include "apps/training/beginning.h"
+#include "apps/training/check_gradients.h"
+#include "apps/training/config/given_config.h"
+#include "apps/training/config/graph_plan.h"
+#include "apps/training/config/options.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/device/device.h"
+#include "apps/training/estimates/report.h"
+#include "apps/training/evaluate_model.h"
+#include "apps/training/lr_find.h"
+#include "apps/training/output/version.h"
+#include "apps/training/output_folder.h"
+#include "apps/training/resume.h"
+#include "apps/training/state/checkpoint.h"
+#include "apps/training/state/data_contents.h"
+#include "apps/training/state/elastic.h"
+#include "apps/training/timeline.h"
+#include "apps/training/trainer.h"
+#include "apps/training/training_run.h"
+#include "apps/training/world_check.h"
+#include "comm/agreement.h"
+#include "comm/mpi/launcher.h"
+#include "comm/mpi/session.h"
+#include "comm/shared/memory_sharing.h"
+#include "core/backend.h"
+#include "core/console.h"
+#include "core/crash.h"
+#include "core/device_trace.h"
+#include "core/flight_recorder.h"
+#include "core/host.h"
+#include "core/last_word.h"
+#include "core/log.h"
+#include "core/stop_signals.h"
+#include "core/text.h"
+#include "core/trace.h"
+
+namespace starling {
+
+namespace {
+
+bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
+/// This process's rank before MPI is up, for the few things that are printed without it.
+bool is_first_rank() { return detail::read_launcher().rank <= 0; }
+
+/// Opens the flight recorder; what an earlier run of the folder left stays beside the new one's.
+/// Collective.
+void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (config.output.flight_recorder == "off") recorder.switch_off();
+  const std::string path = folder.path + "/flight";
+  if (world.rank() == 0) {
+    std::error_code error;  // without success the old files are replaced one by one
+    if (std::filesystem::exists(path, error)) {
+      std::filesystem::remove_all(path + ".before", error);
+      std::filesystem::rename(path, path + ".before", error);
+    }
+  }
+  auto start = std::chrono::duration_cast<std::chrono::microseconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count();
+  if (world.size() > 1) world.broadcast(&start, sizeof start, 0);
+  recorder.open(world.rank(), world.size(), host_name(), path, start);
+  world.barrier();
+}
+
+/// What the worlds before this one leave to it, where ranks were lost and the others go on
+/// (`elastic.survive`).
+struct Heritage {
+  std::optional<MpiSession::Loss> loss;  ///< the last one
+  int first_ranks = 0;                   ///< of the first world
+  std::string folder;                    ///< of the run, once there is one
+  bool trains = false;                   ///< the present world has begun
+};
+
+/// `recorded`: whether this process is one rank, which leaves a flight record.
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
+               const ShapeTrace& planned, Backend& backend, Transport& transport,
+               Heritage& heritage, bool recorded) {
+  RunFolder folder;
+  together(transport, [&] {
+    check_outputs(config, transport.rank() == 0);
+    if (transport.rank() != 0) return;
+    // A bad file is noticed before there is a folder that a second try would find in its way.
+    if (options.resume.empty()) check_start(config);
+    folder = prepare_output_folder(options);
+  });
+  if (transport.size() > 1) {
+    const std::vector<std::string> agreed = transport.world().all_gather(
+        fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
+    const std::string& first = agreed.front();
+    const std::size_t space = first.find(' ', 2);
+    folder = {first.substr(space + 1), first[0] == '1',
+              std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
+  }
+  heritage.folder = folder.path;
+  SafetensorsFile state;
+  const CheckpointFolder checkpoints(folder.path);
+  if (folder.resume) {
+    state = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
+                              config);
+    for (const char* key : {"starling.companions", "starling.tokenizer"}) {
+      if (const auto kept = state.metadata.find(key); kept != state.metadata.end())
+        config.companions.insert(*kept);
+    }
+  }
+  // Before the first checkpoint a run begins at the start, as --elastic would from step 0
+  if (!folder.resume && heritage.first_ranks > site.ranks) {
+    config.length.stretches =
+        continued({{.ranks = heritage.first_ranks, .batch_size = config.length.batch_size}}, 0,
+                  site.ranks, config.state.elastic);
+  }
+  const bool other_ranks = is_mean_of_ranks(state);
+  if (const std::int64_t asked = run_length(config, site).total_steps;
+      folder.resume && asked < folder.resume_step) {
+    if (transport.rank() == 0)
+      say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
+          counted(folder.resume_step, "step"), asked);
+    return ExitCode::kOk;
+  }
+  if (recorded) open_flight_recorder(config, folder, transport);
+  const std::string source =
+      checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
+  ShapeTrace trace = planned;
+  if (!config.length.stretches.empty() &&
+      config.length.stretches.back().batch_size != config.length.batch_size) {
+    config.length.batch_size = config.length.stretches.back().batch_size;
+    trace = trace_shapes(config);
+  }
+  const std::string chosen = folder.resume && !other_ranks
+                                 ? ""
+                                 : choose_by_measurement(config, site, trace, backend, transport);
+  std::vector<std::string> changed;  // since the checkpoint
+  const bool tracing = !config.output.trace.empty();
+  together(transport, [&] {
+    if (folder.resume || !config.length.stretches.empty())
+      check_data_size(config, source_of(options), site);
+    if (folder.resume) {
+      if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
+      changed = check_resumable(state, source, config.resolved, config.written, transport.size(),
+                                config.device.compute, other_ranks, &config.data.info);
+    }
+    if (transport.rank() != 0) return;
+    nlohmann::json resolved = config.resolved;
+    if (tracing)  // for who reads it elsewhere
+      resolved["trace"] = absolute_path(config.output.trace);
+    write_config(folder.path, resolved.dump(2) + "\n");
+    // It is of an end that the run goes beyond
+    std::error_code none;
+    if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", none);
+  });
+
+  if (transport.rank() == 0) {
+    if (heritage.loss) {
+      log::warning("{}; going on without a restart, on {} of {} ranks, from step {}",
+                   heritage.loss->what, transport.size(), heritage.loss->ranks_before,
+                   folder.resume ? folder.resume_step : 0);
+    }
+    const double quota = cpu_quota();
+    say("starling {}: {} on {}, {}{}\n", version_text(), counted(transport.size(), "rank"),
+        backend.description(), name_of(config.device.compute),
+        std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
+    say(chosen);
+    say("{}: {}\n", config.resolved["model"].value("type", "model"),
+        run_headline(config, site, trace));
+    say(config.data.info.contents);
+    say(period_text(config, site));
+    if (config.data.cache) say("{}\n", config.data.cache->text());
+    say("output: {}{}\n", folder.path,
+        folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
+    for (const std::string& change : changed) say("changed since the checkpoint: {}\n", change);
+    if (const auto& stretches = config.length.stretches;
+        folder.resume && !stretches.empty() && stretches.back().step == folder.resume_step)
+      say(text_of(config.length.stretches, run_length(config, site), config.length.accumulate,
+                  config.state.elastic));
+  }
+  Tracer tracer(transport.rank());
+  double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
+  if (transport.size() > 1) transport.world().max(&any_traces, 1);
+  transport.world().barrier();
+  // The origin is the same moment on all ranks, and before the first span of any
+  const auto origin = Tracer::Clock::now();
+  std::optional<DeviceTrace> device_trace;
+  if (tracing) {
+    Tracer::install(&tracer);
+    device_trace.emplace(tracer, backend);
+  }
+  heritage.trains = true;
+  at_stop_signal(AtStopSignal::kNote);
+  Trainer trainer(config, site, trace, backend, transport);
+  TrainingRun run(trainer, folder.path);
+  if (folder.resume) {
+    trainer.resume(state, source);
+    run.resume(state, source);
+    state = {};
+  } else {
+    trainer.initialise();
+  }
+  transport.world().barrier();
+  const ExitCode result = run.run();
+  if (tracing) {
+    device_trace->finish();
+    Tracer::install(nullptr);
+  }
+  if (recorded && config.output.flight_recorder == "end")
+    FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result),
+                                     "the end of the run");
+  if (any_traces > 0.0)
+    write_timeline(config.output.trace, tracing ? tracer.events(origin) : std::string(),
+                   folder.path, transport);
+  if (transport.rank() == 0) {
+    if (result == ExitCode::kStopped)
+      say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",
+          folder.path);
+    else
+      say("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary "
+          "{0}/summary.json\n",
+          folder.path);
+  }
+  return result;
+}
+
+/// Puts what the config asks for on top of messages. Collective.
+std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
+                                            std::unique_ptr<Transport> messages, Backend& backend) {
+  const bool cpu = backend.device() == DeviceType::kCpu;
+  together(*messages, [&] {
+    if (cpu && !config.sync.transport.between_cpus) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}",
+           config.sync.transport.name, transports_between_cpus());
+    }
+    if (!cpu && !config.sync.transport.between_gpus) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between CPUs; on GPUs: auto",
+           config.sync.transport.name);
+    }
+  });
+  if (messages->size() == 1) return messages;
+  const bool own_cores =
+      cores_of_rank(messages->world().local_size()) >= compute_threads(config.device, *messages);
+  std::unique_ptr<Transport> made = config.sync.transport.make(
+      std::move(messages), {backend, config.sync.timeout_s, config.sync.max_ctas, own_cores});
+  if (!made)
+    fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
+         transports().whose(config.sync.transport.name));
+  return made;
+}
+
+/// Lets ranks survive the loss of others from here on, where they are to and can.
+void choose_survival(const TrainConfig& config, const Backend& backend, World& world,
+                     MpiSession& session) {
+  std::string why_not;
+  if (backend.device() != DeviceType::kCpu)
+    why_not = "it goes on between CPUs alone";
+  else
+    why_not = session.why_not_survive();
+  if (why_not.empty()) {
+    session.survive_losses(config.sync.timeout_s);
+  } else if (session.rank() == 0 && world.size() > 1) {
+    log::warning("elastic.survive is true, but a lost rank will end this run: {}", why_not);
+  }
+}
+
+/// `session`: where the ranks are processes.
+ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, MpiSession* session,
+                   Heritage& heritage) {
+  if (session && trains(options)) {
+    const char* word = is_first_rank()
+                           ? "stopped by a signal before the first step: there is nothing to save\n"
+                           : nullptr;
+    at_stop_signal(AtStopSignal::kEndAsStopped, word);
+  }
+  // Destroyed in reverse: tensors of model and data first, then the transport with its threads,
+  // then the backend that holds the memory.
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Transport> transport = make_transport(300.0);
+  agree_on_build(*transport, version_report());
+  if (session && session->rank() == 0) {
+    for (const std::string& warning : session->warnings()) log::warning("{}", warning);
+  }
+  const RankLayout site{transport->size(), transport->world().local_size()};
+  if (heritage.first_ranks == 0) heritage.first_ranks = site.ranks;
+  TrainConfig config;
+  ShapeTrace trace;
+  together(*transport, [&] {
+    if (options.evaluate.empty() || transport->rank() != 0) return;
+    const auto [path, told] = find_model(options.evaluate);
+    options.evaluate = path;
+    if (!told.empty()) log::info("{}", told);
+  });
+  // A run that goes on meanwhile may have other checkpoints when the other ranks look
+  if (transport->size() > 1 && !options.evaluate.empty())
+    options.evaluate = transport->world().all_gather(options.evaluate).front();
+  together(*transport, [&] {
+    config = read_for_ranks(options, site, transport->rank() == 0);
+    if (const std::string& told = config.state.init.told;
+        transport->rank() == 0 && options.resume.empty() && !told.empty())
+      log::info("init: {}", told);
+    trace = trace_shapes(config);
+  });
+  agree_on_config(*transport, config.resolved);
+  if (options.dry_run) {
+    together(*transport, [&] {
+      if (config.data.dataset->countable()) open_data(options, config, site);
+    });
+    check_beginning(options, config, site, transport->world());
+    if (transport->rank() == 0)
+      answer("{}", options.json ? dry_run_json(config, site, trace)
+                                : dry_run_report(config, site, trace));
+    return ExitCode::kOk;
+  }
+  if (session) session->expect_heartbeats(config.sync.heartbeat_s);
+  if (config.sync.timeout_s != 300.0) {
+    transport.reset();
+    transport = make_transport(config.sync.timeout_s);
+  }
+  together(*transport, [&] { open_data(options, config, site); });
+  agree_on_data(*transport, contents_of(config.data.info), data_path_of(config.resolved));
+  backend = choose_backend(config.device, *config.optimizer.rule, *config.model, *transport);
+  if (options.check_gradients) {
+    together(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
+    return ExitCode::kOk;
+  }
+  if (session && config.state.elastic.survive && options.evaluate.empty())
+    choose_survival(config, *backend, *transport, *session);
+  transport = choose_transport(config, std::move(transport), *backend);
+  if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
+  if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
+  if (config.data.cache)
+    config.data.cache->allocate(transport->world(), *make_process_sharing(config.sync.timeout_s));
+  if (!options.lr_find.empty()) {
+    at_stop_signal(AtStopSignal::kNote);
+    return find_lr(options, config, site, *backend, *transport);
+  }
+  if (config.device.cuda_graphs == GraphChoice::kOn)
+    (void)agree_on_graphs(plan_graphs(config, site), *backend,
+                          *transport);  // an error before there is a folder
+  return train(options, config, site, trace, *backend, *transport, heritage, session != nullptr);
+}
+
+/// Runs, and after a lost rank again on those that are left, where the config and MPI allow it.
+ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
+  Heritage heritage;
+  while (true) {
+    heritage.trains = false;
+    log::configure(session.rank(), session.size());
+    try {
+      return run_world(
+          options, [&](double timeout_seconds) { return session.make_transport(timeout_seconds); },
+          &session, heritage);
+    } catch (const AgreedError& error) {
+      if (!heritage.loss || heritage.trains || error.code() != ExitCode::kUsage) throw;
+      // An error of what the config cannot have on so few ranks.
+      fail_on_all_ranks(
+          ExitCode::kLost, "survive", {},
+          "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
+          heritage.loss->what, session.size(), heritage.loss->ranks_before, error.message());
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kLost || !session.surviving()) throw;
+      heritage.loss = session.go_on_without_lost();
+      if (!heritage.loss) throw;
+    }
+    options.elastic = true;
+    if (heritage.folder.empty()) continue;
+    options.output = heritage.folder;
+    options.resume = "latest";
+  }
+}
+
+void print_failure(const std::string& message, int rank) {
+  std::fflush(stdout);
+  complain(rank > 0 ? fmt::format("rank {}: {}", rank, message) : message);
+}
+
+/// train_main() but for the last word; `told`: whether this rank has told what is wrong.
+int run_program(int argc, char** argv, bool& told) {
+  take_standard_files(false);
+  register_builtins();
+  TrainOptions options;
+  try {
+    install_stop_signals();
+    at_stop_signal(AtStopSignal::kEnd);
+    check_stack_limit();
+    options = parse_train_options(argc, argv);
+    if (answer_question(options, is_first_rank())) return 0;
+    if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until ranks know each other
+  } catch (...) {
+    const Error failure = as_error(std::current_exception());
+    if (told) print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
+  }
+  // A file over the size limit is a write error with a message, not a death
+  std::signal(SIGXFSZ, SIG_IGN);
+  MpiSession session;
+  FlightRecorder& recorder = FlightRecorder::instance();
+  recorder.set_rank(session.rank());
+  install_crash_reports();
+  try {
+    return static_cast<int>(run_to_the_end(std::move(options), session));
+  } catch (const AgreedError& error) {
+    // Every rank is here or on its way; the lowest one concerned speaks for all.
+    const int speaker = std::max(error.rank(), 0);
+    const bool own = error.rank() < 0 || error.rank() == session.rank();
+    recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther,
+                   static_cast<int>(error.code()), error.what());
+    told = session.rank() == speaker;
+    if (told) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
+    if (error.code() != ExitCode::kDiverged || session.size() == 1)
+      return static_cast<int>(error.code());
+    // After divergence ranks notice at different steps, with exchanges in flight that nobody will
+    // complete.
+    if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
+    session.abort(error.code(), {});
+  } catch (...) {
+    const Error failure = as_error(std::current_exception());
+    if (session.size() > 1)
+      session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
+    recorder.write(FlightRecorder::Reason::kError, static_cast<int>(failure.code()),
+                   failure.what());
+    print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
+  }
+}
+
+}  // namespace
+
+ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport) {
+  Heritage heritage;
+  return run_world(options, make_transport, nullptr, heritage);
+}
+
+int train_main(int argc, char** argv) {
+  bool told = is_first_rank();
+  const int status = run_program(argc, argv, told);
+  return last_word(status, told);
+}
+
+}  // namespace starling

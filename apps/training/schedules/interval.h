@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/training/schedules/run_length.h"
+#include "core/config.h"
+
+namespace starling {
+
+/// Intervals at which something repeats, in epochs and in steps; 0 is never.
+struct Interval {
+  std::int64_t every_epochs = 0, every_steps = 0;
+  bool any() const { return every_epochs > 0 || every_steps > 0; }
+  /// Whether it is due after `step` updates.
+  bool due(std::int64_t step, const RunLength& length) const;
+  /// The first step after `step` at which it is due; INT64_MAX where it never is.
+  std::int64_t first_due(std::int64_t step, const RunLength& length) const;
+};
+
+/// Reads `every_epochs` and `every_steps`; `what` is done then, for their documentation.
+Interval read_interval(ConfigSection& section, const std::string& what);
+
+}  // namespace starling

@@ -1,0 +1,229 @@
+#include "apps/training/state/checkpoint.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "apps/training/output/output_file.h"
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Removes DONE first, so that a removal that is interrupted leaves an incomplete checkpoint and
+/// never a damaged one.
+std::error_code remove_checkpoint(const std::string& folder) {
+  std::error_code error;
+  if (fs::remove(folder + "/DONE", error)) sync_folder(folder);
+  if (!error) fs::remove_all(folder, error);
+  return error;
+}
+
+nlohmann::json json_of(const std::vector<FileDigest>& files) {
+  nlohmann::json json = nlohmann::json::object();
+  for (std::size_t rank = 0; rank < files.size(); ++rank)
+    json[rank_file_name(static_cast<int>(rank))] = json_of(files[rank]);
+  return json;
+}
+
+/// Writes a rank's file without the tensors that it says to be in others'.
+FileDigest write_rank(const std::string& path, const SafetensorsFile& file) {
+  const auto shared = shared_tensors(file, path);
+  return write_safetensors(path, file,
+                           [&](const std::string& name) { return shared.contains(name); });
+}
+
+/// Reads what a best checkpoint's DONE says, and checks that the files that it lists are there, in
+/// their lengths.
+CheckpointFolder::Best read_best(const std::string& folder) {
+  const std::string path = folder + "/DONE";
+  const auto text = done_in(folder);
+  if (!text)
+    fail(ExitCode::kUsage, "checkpoint", {.file = path},
+         "is missing or cannot be read; the best checkpoint is damaged");
+  const nlohmann::json json = parse_done(path, *text);
+  CheckpointFolder::Best best;
+  std::map<std::string, std::uint64_t> sizes;
+  try {
+    best = {json.at("step").get<std::int64_t>(), json.at("metric").get<std::string>(),
+            json.at("value").get<double>()};
+    if (const auto files = json.find("files"); files != json.end()) {
+      for (const auto& [name, digest] : files->items())
+        sizes[name] = digest.at("bytes").get<std::uint64_t>();
+    }
+  } catch (const nlohmann::json::exception&) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = path},
+         "does not say what was best, and when; the file is damaged");
+  }
+  for (const auto& [name, bytes] : sizes) {
+    std::error_code error;
+    const std::string file = folder + "/" + name;
+    const std::uintmax_t found = fs::is_regular_file(file, error) ? fs::file_size(file, error) : 0;
+    if (found != bytes || error) {
+      fail(ExitCode::kUsage, "checkpoint", {.file = file},
+           "has {} bytes, {} were written; the file is damaged",
+           error ? "no" : fmt::to_string(found), bytes);
+    }
+  }
+  return best;
+}
+
+/// Gives a damaged folder another name; why that cannot be done.
+std::string rename_damaged(const std::string& folder) {
+  const std::string aside = folder + ".damaged";
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(folder, aside, error);
+  return error ? error.message() : std::string();
+}
+
+void rename_folder(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail_output("rename to " + to + " the folder", from, error.value());
+}
+
+void remove_folder(const std::string& folder) {
+  if (const std::error_code error = remove_checkpoint(folder))
+    fail_output("empty the folder", folder, error.value());
+}
+
+void begin_folder(const std::string& folder) {
+  remove_folder(folder);
+  make_folders(folder);
+}
+
+}  // namespace
+
+std::string CheckpointFolder::step_folder(std::int64_t step) const {
+  return checkpoint_path(folder_, step);
+}
+
+std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
+  return step_folder(step) + "/" + rank_file_name(rank);
+}
+
+void CheckpointFolder::begin(std::int64_t step) const { begin_folder(step_folder(step)); }
+
+FileDigest CheckpointFolder::write(std::int64_t step, int rank, const SafetensorsFile& file) const {
+  return write_rank(rank_file(step, rank), file);
+}
+
+void CheckpointFolder::complete(std::int64_t step, int keep,
+                                const std::vector<FileDigest>& files) const {
+  const std::string folder = step_folder(step), checkpoints = folder_ + "/checkpoints";
+  // A file's name is on the disk once it is written (AtomicFile): those of the ranks before DONE
+  // is, and DONE before anything older goes.
+  const std::string done = done_text({{"step", step}, {"files", json_of(files)}});
+  write_file_atomically(folder + "/DONE", done.data(), done.size());
+  sync_folder(checkpoints);
+
+  int left = std::max(keep, 1) - 1;
+  const auto entries = checkpoints_in(checkpoints);
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (entry->step == step || (!entry->complete && entry->step > step)) continue;
+    if (entry->complete && left-- > 0) continue;
+    if (const std::error_code error = remove_checkpoint(step_folder(entry->step))) {
+      log::warning("cannot remove the old checkpoint {}: {}", step_folder(entry->step),
+                   error.message());
+    }
+  }
+}
+
+std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const {
+  const auto entries = checkpoints_in(folder_ + "/checkpoints");
+  const auto found = std::find_if(
+      entries.rbegin(), entries.rend(),
+      [&](const CheckpointEntry& entry) { return entry.complete && entry.step < before; });
+  return found == entries.rend() ? std::nullopt : std::optional(found->step);
+}
+
+CheckpointFile CheckpointFolder::open(std::int64_t step) const {
+  return CheckpointFile(step_folder(step), step);
+}
+
+std::string CheckpointFolder::set_aside(std::int64_t step) const {
+  return rename_damaged(step_folder(step));
+}
+
+void CheckpointFolder::begin_best() const { begin_folder(new_best_folder()); }
+
+FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
+  return write_rank(new_best_folder() + "/" + rank_file_name(rank), file);
+}
+
+void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
+  const std::string done = done_text({{"step", best.step},
+                                      {"metric", best.metric},
+                                      {"value", best.value},
+                                      {"files", json_of(files)}});
+  write_file_atomically(new_best_folder() + "/DONE", done.data(), done.size());
+  // At every moment one of the two has its DONE; best() looks at both.
+  std::error_code error;
+  if (fs::exists(best_folder(), error)) {
+    remove_folder(old_best_folder());
+    rename_folder(best_folder(), old_best_folder());
+  }
+  rename_folder(new_best_folder(), best_folder());
+  sync_folder(folder_ + "/checkpoints");
+  if (const std::error_code left = remove_checkpoint(old_best_folder()))
+    log::warning("cannot remove {}: {}", old_best_folder(), left.message());
+}
+
+std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
+  std::error_code error;
+  // Looked at by symlink_status: a link that leads nowhere is something, too.
+  if (fs::exists(fs::symlink_status(best_folder(), error))) return read_best(best_folder());
+  // The old folder is of a checkpoint that a run was replacing, or removing, when it was killed.
+  // Without its DONE it is none.
+  if (!fs::exists(old_best_folder() + "/DONE", error)) return std::nullopt;
+  try {
+    return read_best(old_best_folder());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::string CheckpointFolder::set_best_aside() const { return rename_damaged(best_folder()); }
+
+std::vector<FileDigest> all_digests(World& world, const FileDigest& mine) {
+  if (world.size() == 1) return {mine};
+  std::vector<FileDigest> digests;
+  for (const std::string& text : world.all_gather(json_of(mine).dump()))
+    digests.push_back(digest_in(nlohmann::json::parse(text)).value());
+  return digests;
+}
+
+void share_tensors(World& world, const std::map<std::string, std::string>& sums,
+                   SafetensorsFile& state) {
+  if (world.size() == 1) return;
+  // One checksum of the names, and one of each tensor in their order: few bytes to send.
+  std::string names, mine;
+  for (const auto& [name, sum] : sums) names += name + '\0', mine += sum;
+  const std::vector<std::string> all = world.all_gather(checksum(names) + mine);
+  const std::size_t digits = checksum(names).size();
+  const auto part = [&](int rank, std::size_t i) {
+    return std::string_view(all[static_cast<std::size_t>(rank)]).substr(i * digits, digits);
+  };
+  std::map<std::string, int> shared;
+  std::size_t i = 0;
+  for (const auto& [name, sum] : sums) {
+    ++i;
+    for (int other = 0; other < world.rank() && !shared.contains(name); ++other) {
+      if (part(other, 0) == part(world.rank(), 0) && part(other, i) == sum) shared[name] = other;
+    }
+  }
+  if (!shared.empty()) state.metadata[kSharedTensors] = nlohmann::json(shared).dump();
+}
+
+}  // namespace starling

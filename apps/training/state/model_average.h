@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/training/state/model_copy.h"
+
+namespace starling {
+
+/// `ema`
+struct AverageSettings {
+  double decay = 0.999;
+  std::int64_t every = 1;  ///< steps
+};
+
+/// A moving average of this rank's parameters and floating-point buffers: after every k-th step a ←
+/// decay·a + (1 - decay)·x; the first time a ← x, as torch.optim.swa_utils.AveragedModel (with
+/// use_buffers) starts. Other buffers are the model's. All of it is issued to the device behind the
+/// updates, and nothing waits for it.
+class ModelAverage {
+ public:
+  ModelAverage(const AverageSettings& settings, Backend& backend,
+               const std::vector<Bucket>& buckets, Model& model);
+
+  /// Called after `steps` updates in all.
+  void after_step(std::int64_t steps);
+  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers.
+  /// Before its first update the average is what the model is.
+  std::vector<Tensor> parameters() const;
+  std::vector<Tensor> buffers() const;
+
+  /// This rank's part of a checkpoint: "ema.<name>" of each tensor, and how often it was updated.
+  void save(SafetensorsFile& file) const;
+  /// The reverse; a missing or mis-shaped tensor is Error(kUsage) that names `source` and tensor.
+  void load(const SafetensorsFile& file, const std::string& source);
+
+ private:
+  void move(const Tensor& average, const Tensor& value) const;
+
+  AverageSettings settings_;
+  Backend& backend_;
+  const std::vector<Bucket>& bucket_list_;
+  Model& model_;
+  ModelCopy average_;
+  std::int64_t updates_ = 0;
+};
+
+}  // namespace starling

@@ -1,0 +1,148 @@
+#include "apps/training/state/settings.h"
+
+#include "apps/inference/model_source.h"
+
+namespace starling {
+
+std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
+                                              const char* doc) {
+  if (root.has(key) || root.describing()) return root.section(key, doc);
+  root.raw(key, "object", doc);
+  return std::nullopt;
+}
+
+InitialFile read_initial_file(ConfigSection& root) {
+  InitialFile settings;
+  ConfigSection init =
+      root.section("init", "initial values from a file; a text is its file", "file");
+  settings.file = init.text(
+      "file", "",
+      "a .safetensors file with the model's names, such as another run's model.safetensors, or a "
+      "folder that has one, such as Hugging Face's: its config.json must say the same of the "
+      "model");
+  settings.skip = init.texts("skip", {},
+                             "names of tensors that keep their own initialisation: [\"fc.*\"]; "
+                             "* is any text, ? a character");
+  if (root.describing()) return settings;
+  init.finish();
+  if (settings.file.empty() && !settings.skip.empty())
+    init.error("file", "is missing beside skip; needed: a .safetensors file");
+  ModelSource found = find_model(settings.file);
+  settings.file = std::move(found.path);
+  settings.told = std::move(found.told);
+  if (settings.skip.empty()) root.resolve("init", settings.file);
+  return settings;
+}
+
+std::optional<AverageSettings> read_average(ConfigSection& root,
+                                            const OptimizerSettings& optimizer) {
+  const char* doc =
+      "a moving average of the parameters, tested and saved beside the mean model; off where it is "
+      "not given";
+  std::optional<ConfigSection> given = optional_section(root, "ema", doc);
+  if (!given) return std::nullopt;
+  ConfigSection& ema = *given;
+  AverageSettings settings;
+  settings.decay = ema.number("decay", 0.999, Range::half_open(0.0, 1.0),
+                              "share of the average that stays at each of its updates");
+  settings.every =
+      ema.integer("every", 1, Range::closed(1, 1e9), "steps between updates of the average");
+  if (root.describing()) return settings;
+  ema.finish();
+  if (optimizer.rule->facts().evaluated.state >= 0) {
+    root.error(
+        "ema",
+        "averages the parameters, but {} tests an average of its steps already; leave it out",
+        optimizer.type);
+  }
+  return settings;
+}
+
+std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
+                                                const OptimizerSettings& optimizer,
+                                                const SyncSettings& sync) {
+  const char* doc =
+      "slow numbers that the model goes back towards every few steps (arXiv 1907.08610); off where "
+      "it is not given. Goes with gossip and allreduce";
+  std::optional<ConfigSection> given = optional_section(root, "lookahead", doc);
+  if (!given) return std::nullopt;
+  ConfigSection& lookahead = *given;
+  LookaheadSettings settings;
+  settings.every = lookahead.integer("every", 5, Range::closed(1, 1e9),
+                                     "steps between meetings of the model and the slow numbers");
+  settings.decay =
+      lookahead.number("decay", 0.5, Range::half_open(0.0, 1.0),
+                       "share of the slow numbers that stays at a meeting: 1 - α of the paper");
+  settings.power = lookahead.number("power", 0.0, Range::closed(0.0, 100.0),
+                                    "with it the share is decay·(step / steps)^power: it grows");
+  if (root.describing()) return settings;
+  lookahead.finish();
+  if (optimizer.rule->facts().evaluated.state >= 0)
+    root.error("lookahead",
+               "averages the parameters, but {} averages its steps already; leave it out",
+               optimizer.type);
+  for (const AlgorithmPlan* plan : sync.plans()) {
+    if (plan->name != "gossip" && plan->name != "allreduce")
+      root.error("lookahead",
+                 "does not go with {}, which keeps numbers of its own about the parameters; "
+                 "allowed: gossip, allreduce",
+                 plan->label());
+  }
+  return settings;
+}
+
+ElasticSettings read_elastic(ConfigSection& root) {
+  ElasticSettings settings;
+  ConfigSection elastic = root.section(
+      "elastic",
+      "how a run goes on with another number of ranks: by --resume … --elastic, or by `survive`");
+  settings.keep_global_batch =
+      elastic.choice("keep", "global_batch", {"global_batch", "rank_batch"},
+                     "global_batch: the samples of an update, to the nearest number that the ranks "
+                     "can share; rank_batch: `batch_size`, so "
+                     "that fewer ranks make smaller updates, and more of them in an epoch") ==
+      "global_batch";
+  const std::string scaling =
+      elastic.choice("lr_scaling", "linear", {"linear", "sqrt", "none"},
+                     "with rank_batch: how the rate follows the samples of an update");
+  if (!settings.keep_global_batch)
+    settings.lr_power = scaling == "linear" ? 1.0 : scaling == "sqrt" ? 0.5 : 0.0;
+  settings.topology = elastic.text("topology", settings.topology,
+                                   "in place of a sync.topology that cannot have so many ranks");
+  settings.survive = elastic.boolean(
+      "survive", false,
+      "after a lost rank the others go on in the same processes, from the newest checkpoint; needs "
+      "Open MPI 5 under mpirun "
+      "--with-ft ulfm, and CPUs; elsewhere a warning says so, and a lost rank ends the run");
+  elastic.finish();
+  return settings;
+}
+
+CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<MetricValue>& tested) {
+  ConfigSection checkpoint =
+      root.section("checkpoint", "saved states of the run; one more comes at the end");
+  CheckpointSettings settings{.interval = read_interval(checkpoint, "save")};
+  settings.keep = static_cast<int>(
+      checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
+  const char* doc =
+      "keeps checkpoints/best too, the one that tested best; true: by the first share that tests "
+      "have, or else their loss";
+  const nlohmann::json given = root.describing() ? nlohmann::json::object()
+                                                 : checkpoint.raw("best", "boolean or object", doc);
+  if (given.is_object()) {
+    ConfigSection best = checkpoint.section("best", doc);
+    settings.best = read_decisive(best, tested);
+    if (root.describing()) {
+      checkpoint.resolve("best", false);
+    } else {
+      best.finish();
+    }
+  } else if (checkpoint.boolean("best", false, doc) && !tested.empty()) {
+    const MetricValue& value = decisive(tested);
+    settings.best = {"test_" + value.name, value.share || value.rises};
+  }
+  checkpoint.finish();
+  return settings;
+}
+
+}  // namespace starling

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "apps/training/optimizer/settings.h"
+#include "apps/training/schedules/interval.h"
+#include "apps/training/state/early_stopping.h"
+#include "apps/training/state/init_file.h"
+#include "apps/training/state/lookahead.h"
+#include "apps/training/state/loss_scaler.h"
+#include "apps/training/state/model_average.h"
+#include "apps/training/sync/settings.h"
+#include "core/config.h"
+
+namespace starling {
+
+/// Section `checkpoint`.
+struct CheckpointSettings {
+  Interval interval;
+  int keep = 2;                  ///< the newest ones
+  std::optional<Decisive> best;  ///< what checkpoints/best is chosen by; none: it is not kept
+};
+/// `tested`: what tests come to.
+CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<MetricValue>& tested);
+
+/// Section `elastic`: how a run goes on with another number of ranks.
+struct ElasticSettings {
+  bool keep_global_batch = true;  ///< or each rank's
+  /// The rate is multiplied by (new / old samples of an update) to this power
+  double lr_power = 0.0;
+  std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
+  /// A lost rank: the others go on in the same processes, where MPI can do that
+  bool survive = false;
+};
+ElasticSettings read_elastic(ConfigSection& root);
+
+/// What a run has beside the model's parameters, and where it begins.
+struct StateSettings {
+  InitialFile init;
+  LossScaleSettings loss_scale;  ///< used where DeviceSettings::compute is fp16
+  std::optional<AverageSettings> ema;
+  std::optional<LookaheadSettings> lookahead;
+  CheckpointSettings checkpoint;
+  ElasticSettings elastic;
+  std::optional<EarlyStoppingSettings> early_stopping;
+};
+
+/// A section that does something only where it is given; none where it is not, and the resolved
+/// config says so.
+std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
+                                              const char* doc);
+
+/// Reads `init`.
+InitialFile read_initial_file(ConfigSection& root);
+/// Reads `ema`, which is off where it is not given.
+std::optional<AverageSettings> read_average(ConfigSection& root,
+                                            const OptimizerSettings& optimizer);
+/// Reads `lookahead`, which is off where it is not given.
+std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
+                                                const OptimizerSettings& optimizer,
+                                                const SyncSettings& sync);
+
+}  // namespace starling

@@ -1,0 +1,285 @@
+#include "apps/training/state/training_state.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
+#include "apps/training/state/data_contents.h"
+#include "comm/algorithm.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace starling {
+
+namespace {
+
+/// Keys that a resumed run may change, by path; whole sections where the path is a section's. Of
+/// the precision, what it came to counts, not the word: check_resumable() compares that itself.
+const std::set<std::string>& changeable_keys() {
+  static const std::set<std::string> keys{
+      "steps",          "epochs",           "log_every",
+      "evaluate",       "checkpoint",       "data.path",
+      "data.threads",   "device",           "plugins",
+      "threads",        "tensorboard",      "prometheus",
+      "trace",          "precision",        "sync.transport",
+      "sync.timeout_s", "sync.heartbeat_s", "sync.max_ctas",
+      "cuda_graphs",    "data.cache",       "flight_recorder",
+      "sync.verify",    "elastic",          "check_numbers",
+      "optimizer.lr",   "early_stopping",   "data.val_path",
+      "schedule",       "batch_size",       "optimizer.weight_decay"};
+  return keys;
+}
+
+/// Keys that another number of ranks may want otherwise.
+const std::set<std::string>& elastic_keys() {
+  static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb"};
+  return keys;
+}
+
+constexpr const char* kComplexities = "data.complexity";
+
+/// Keys that older checkpoints do not have, by path, with what they did then. A run may write these
+/// out; any other key that a checkpoint lacks must be left to its default, which is what programs
+/// did that did not know it.
+const std::map<std::string, nlohmann::json>& later_keys() {
+  static const std::map<std::string, nlohmann::json> keys{
+      {"optimizer.noise_correction", 1.0},
+      {"sync.lr_scale", 1.0},
+      {"sync.batch_norm", "local"},
+      {"data.sampler", {{"type", "shuffle"}}},
+      {"sync.switch", nlohmann::json::array()},
+      {"optimizer.groups", nlohmann::json::array()},
+      {"optimizer.freeze", nlohmann::json::array()}};
+  return keys;
+}
+
+/// States that older checkpoints do not have: they stay at zero, which tells the algorithm so.
+const std::set<std::string>& later_states() {
+  static const std::set<std::string> names{"sync.omega"};
+  return names;
+}
+
+nlohmann::json child(const nlohmann::json& object, const std::string& name) {
+  return object.is_object() ? object.value(name, nlohmann::json()) : nlohmann::json();
+}
+
+/// `written` is what the user wrote of `given`; null where that is a default. `changed`: what may
+/// be otherwise, and is. `free`: all of this may.
+void compare(const nlohmann::json& saved, const nlohmann::json& given,
+             const nlohmann::json& written, const std::string& path, const std::string& source,
+             bool elastic, std::vector<std::string>& changed, bool free = false) {
+  free = free || changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0);
+  if (free && !(saved.is_object() && given.is_object())) {
+    if (saved != given && !(saved.is_null() && written.is_null()))
+      changed.push_back(fmt::format("{} {} → {}", path, saved.dump(), given.dump()));
+    return;
+  }
+  if (saved.is_null() && written.is_null()) return;
+  if (saved.is_object() && given.is_object()) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : saved.items()) names.insert(name);
+    for (const auto& [name, value] : given.items()) names.insert(name);
+    if (names.erase("type") != 0 && !path.empty())
+      compare(child(saved, "type"), child(given, "type"),
+              written.is_string() ? written : child(written, "type"), path + ".type", source,
+              elastic, changed, free);
+    for (const std::string& name : names) {
+      compare(child(saved, name), child(given, name), child(written, name),
+              path.empty() ? name : path + "." + name, source, elastic, changed, free);
+    }
+    return;
+  }
+  const auto later = later_keys().find(path);
+  if (saved == given || (saved.is_null() && later != later_keys().end() && given == later->second))
+    return;
+  fail(ExitCode::kUsage, "resume", {.file = source},
+       "the config now says {} for {}, the checkpoint was made with {}; give the same, or start "
+       "another output folder",
+       given.dump(), path, saved.dump());
+}
+
+template <class Visit>
+void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
+  const std::vector<std::string> names = rule.facts().states;
+  // Stands in for a parameter, for a few numbers of the whole run, or a state that has not its
+  // parameter's shape.
+  Parameter whole;
+  for (const Bucket& bucket : buckets) {
+    for (const SyncState& state : bucket.sync) {
+      if (state.numbers.elements() == bucket.layout->elements) continue;
+      whole.shape = state.numbers.shape();
+      visit("sync." + state.name, state.numbers, whole);
+    }
+    for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+      const BucketSlot& slot = bucket.layout->slots[k];
+      const StateExtent& extent = bucket.state_extents[k];
+      for (std::size_t state = 0; state < names.size(); ++state) {
+        const Shape shape = extent.own ? Shape{extent.elements} : slot.parameter->shape;
+        visit("optimizer." + names[state] + "." + slot.parameter->name,
+              bucket.states[state].slice(extent.first, shape),
+              extent.own ? whole : *slot.parameter);
+      }
+      for (const SyncState& state : bucket.sync) {
+        if (state.numbers.elements() != bucket.layout->elements) continue;
+        visit("sync." + state.name + "." + slot.parameter->name,
+              state.numbers.slice(slot.offset, slot.parameter->shape), *slot.parameter);
+      }
+    }
+  }
+}
+
+std::string metadata(const SafetensorsFile& file, const std::string& source,
+                     const std::string& key) {
+  const auto it = file.metadata.find(key);
+  if (it == file.metadata.end())
+    fail(ExitCode::kUsage, "resume", {.file = source},
+         "is not a checkpoint of a training run: it lacks the entry '{}'", key);
+  return it->second;
+}
+
+}  // namespace
+
+SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets,
+                           const OptimizerRule& rule, const RunCounters& counters,
+                           const nlohmann::json& resolved_config, int ranks, DType compute,
+                           SafetensorsFile used, bool copies) {
+  const PutTensor put = copies ? static_cast<PutTensor>(to_file_tensor) : refer_file_tensor;
+  SafetensorsFile file = std::move(used);
+  file.metadata.clear();
+  // Another algorithm has other tensors.
+  std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with("sync."); });
+  add_model_tensors(model, "model.", file, put);
+  each_state(buckets, rule,
+             [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
+               put(tensor, parameter.layout, file.tensors[name]);
+             });
+  file.metadata["format"] = kCheckpointFormat;
+  file.metadata["step"] = std::to_string(counters.step);
+  file.metadata["loss_sum"] = fmt::format("{:a}", counters.loss_sum);
+  file.metadata["loss_count"] = std::to_string(counters.loss_count);
+  file.metadata["train_seconds"] = fmt::format("{:a}", counters.train_seconds);
+  if (counters.loss_scale) {
+    file.metadata["loss_scale"] = fmt::format("{:a}", counters.loss_scale->scale);
+    file.metadata["loss_scale_clean_steps"] = std::to_string(counters.loss_scale->clean_steps);
+    file.metadata["optimizer_step"] = std::to_string(counters.loss_scale->optimizer_step);
+  }
+  file.metadata["precision"] = name_of(compute);
+  file.metadata["ranks"] = std::to_string(ranks);
+  file.metadata["config"] = resolved_config.dump();
+  return file;
+}
+
+RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
+                       std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync) {
+  load_model_tensors(file, source, "model.", model);
+  each_state(buckets, rule,
+             [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
+               if (!sync && name.starts_with("sync.")) return;
+               const auto it = file.tensors.find(name);
+               if (it == file.tensors.end() && later_states().count(name) != 0) return;
+               if (it == file.tensors.end())
+                 fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
+               from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
+             });
+  RunCounters counters;
+  counters.step = steps_in(file, source);
+  counters.loss_sum = std::strtod(metadata(file, source, "loss_sum").c_str(), nullptr);
+  counters.loss_count = std::atoll(metadata(file, source, "loss_count").c_str());
+  counters.train_seconds = std::strtod(metadata(file, source, "train_seconds").c_str(), nullptr);
+  if (file.metadata.count("loss_scale") != 0) {
+    counters.loss_scale =
+        LossScaleState{std::strtod(metadata(file, source, "loss_scale").c_str(), nullptr),
+                       std::atoll(metadata(file, source, "loss_scale_clean_steps").c_str()),
+                       std::atoll(metadata(file, source, "optimizer_step").c_str())};
+  }
+  return counters;
+}
+
+void save_complexities(const std::vector<float>& complexities, SafetensorsFile& file) {
+  FileTensor& tensor = file.tensors[kComplexities];
+  tensor = {DType::kFloat32, Shape{static_cast<std::int64_t>(complexities.size())}, {}};
+  tensor.bytes.resize(complexities.size() * sizeof(float));
+  std::memcpy(tensor.bytes.data(), complexities.data(), tensor.bytes.size());
+}
+
+std::vector<float> load_complexities(const SafetensorsFile& file, const std::string& source,
+                                     std::int64_t samples) {
+  const auto it = file.tensors.find(kComplexities);
+  if (it == file.tensors.end())
+    fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", kComplexities);
+  const FileTensor& tensor = it->second;
+  if (tensor.dtype != DType::kFloat32 || tensor.shape != Shape{samples}) {
+    fail(ExitCode::kUsage, "resume", {.file = source},
+         "tensor {} is {} of {}, the data set has {} training samples; needed: the same data",
+         kComplexities, tensor.shape.text(), name_of(tensor.dtype), samples);
+  }
+  std::vector<float> complexities(static_cast<std::size_t>(samples));
+  std::memcpy(complexities.data(), tensor.bytes.data(), tensor.bytes.size());
+  return complexities;
+}
+
+std::int64_t steps_in(const SafetensorsFile& file, const std::string& source) {
+  return std::atoll(metadata(file, source, "step").c_str());
+}
+
+nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source) {
+  return parse_json(metadata(file, source, "config"), source);
+}
+
+std::vector<std::string> check_resumable(const SafetensorsFile& file, const std::string& source,
+                                         const nlohmann::json& resolved_config,
+                                         const nlohmann::json& written_config, int ranks,
+                                         DType compute, bool elastic, const DatasetInfo* data) {
+  std::vector<std::string> changed;
+  if (metadata(file, source, "format") != kCheckpointFormat) {
+    fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: {}",
+         metadata(file, source, "format"), kCheckpointFormat);
+  }
+  if (metadata(file, source, "ranks") != std::to_string(ranks)) {
+    fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
+         "the checkpoint was made by {}, this run has {}; start as many, or add --elastic",
+         counted(std::atoll(metadata(file, source, "ranks").c_str()), "rank"), ranks);
+  }
+  nlohmann::json saved = saved_config(file, source);
+  // Checkpoints that name no task are of a version that knew one alone.
+  if (!saved.contains("task") && resolved_config.contains("task"))
+    saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
+  // Older ones have a text, or not every key.
+  if (saved.contains("sync") && saved["sync"].contains("algorithm"))
+    (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()),
+                       &saved["sync"]["algorithm"]);
+  const nlohmann::json::json_pointer sampler("/data/sampler/type");
+  if (saved.value(sampler, "") == "balanced") saved[sampler] = "load_balanced";  // its name then
+  // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a
+  // version that knew fp32 and fp64 alone.
+  const auto entry = file.metadata.find("precision");
+  const std::string made = entry != file.metadata.end()             ? entry->second
+                           : saved.value("precision", "") == "fp64" ? "fp64"
+                                                                    : "fp32";
+  if (made != name_of(compute)) {
+    fail(ExitCode::kUsage, "resume", {.file = source, .key = "precision"},
+         "the checkpoint was made in {}, this run computes in {}; add --set precision={}", made,
+         name_of(compute), made);
+  }
+  if (data) {
+    // First the keys of the data, then what they come to, then what follows from that, such as a
+    // model's outputs. The number of classes is of the last where the checkpoint says it elsewhere:
+    // it follows the folder, which is what the error is to name.
+    nlohmann::json of_data = child(saved, "data");
+    if (has_contents(file) && of_data.contains("classes"))
+      of_data["classes"] = child(child(resolved_config, "data"), "classes");
+    compare(of_data, child(resolved_config, "data"), child(written_config, "data"), "data", source,
+            elastic, changed);
+    check_same_contents(file, source, *data, data_path_of(resolved_config));
+  }
+  changed.clear();  // the whole has the data's
+  compare(saved, resolved_config, written_config, "", source, elastic, changed);
+  return changed;
+}
+
+}  // namespace starling

@@ -1,0 +1,237 @@
+#include "apps/training/sync/settings.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/data/cached.h"
+#include "apps/training/sync/phases.h"
+#include "apps/training/tasks/norm_statistics.h"
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+/// Refuses what keys of `sync` ask for and the run's algorithms do not have.
+void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
+                     const SyncSettings& settings, const std::string& exchange) {
+  const std::vector<const AlgorithmPlan*> plans = settings.plans();
+  const auto any = [&](auto&& has) {
+    return std::any_of(plans.begin(), plans.end(),
+                       [&](const AlgorithmPlan* plan) { return has(*plan); });
+  };
+  if (settings.mixer.encodes &&
+      !any([](const AlgorithmPlan& plan) { return plan.messages.encoding.has_value(); })) {
+    std::vector<std::string> others;
+    for (const AlgorithmPlan& other : known_algorithms()) {
+      if (other.messages.encoding) others.push_back(other.name);
+    }
+    sync.error(
+        "exchange",
+        "is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}",
+        exchange, plans[0]->label(), fmt::join(others, ", "));
+  }
+  for (const AlgorithmPlan* plan : plans) {
+    const std::string key = settings.mixer.encodes || !plan->messages.encoding
+                                ? ""
+                                : plan->messages.encoding->key_of_codes();
+    if (key.empty()) continue;
+    sync.error(
+        "exchange",
+        "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8",
+        exchange, key);
+  }
+  if (settings.lr_scale != 1.0 &&
+      !any([](const AlgorithmPlan& plan) { return !plan.equality.always(); })) {
+    sync.error("lr_scale",
+               "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or "
+               "another optimizer.lr",
+               settings.lr_scale, plans[0]->label());
+  }
+  if (settings.lr_scale != 1.0 && with.optimizer.rule->facts().needs_constant_rate &&
+      any([](const AlgorithmPlan& plan) { return plan.equality.means_before != 0; })) {
+    sync.error("lr_scale",
+               "is {} in some of the steps, but {} needs one rate in all; allowed: 1, or another "
+               "optimizer.lr",
+               settings.lr_scale, with.optimizer.type);
+  }
+  if (settings.auto_bucket && settings.algorithm.cost.exchanges.empty()) {
+    sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number",
+               settings.algorithm.label());
+  }
+}
+
+/// `sync.verify`: a word, or a number of steps.
+void read_verify(ConfigSection& sync, SyncSettings& settings, bool describing) {
+  if (!describing && sync.has("verify") && sync.raw("verify", "text or number", "").is_number()) {
+    settings.verify_every = sync.integer("verify", 0, Range::closed(1, 1e9), "");
+  } else {
+    settings.verify_checkpoints =
+        sync.choice("verify", "off", {"off", "checkpoint"},
+                    "ranks compare what must be equal between them, before each checkpoint, or, "
+                    "for a number, every so many steps; where "
+                    "something differs the run ends with status 3 and the odd rank's name") ==
+        "checkpoint";
+  }
+  if (describing || (!settings.verify_checkpoints && settings.verify_every == 0)) return;
+  if (const std::string why = why_not_verified(settings.algorithm, settings.mixer); !why.empty())
+    sync.error("verify", "has nothing to compare: {}; allowed: off", why);
+}
+
+void read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings) {
+  const std::string statistics =
+      sync.choice("batch_norm", "local", {"local", "sync", "recalibrate"},
+                  "statistics of batch norms; local: each rank trains with its own batch's, and "
+                  "the mean model has the mean of them; sync: with those of all ranks' batches; "
+                  "recalibrate: as local, but the mean model's are measured on training batches "
+                  "before each test");
+  if (statistics == "local" && !sync.describing()) return;
+  const std::int64_t batches =
+      sync.integer("recalibrate_batches", 20, Range::closed(1, 1e6),
+                   "recalibrate: training batches of each rank that are measured");
+  if (sync.describing()) return;
+  const auto& buffers = with.model->buffers();
+  if (std::none_of(buffers.begin(), buffers.end(),
+                   [](const ModelBuffer* buffer) { return is_norm_statistic(buffer->name); }))
+    sync.error("batch_norm", "is {}, but the model has no batch norm; allowed here: local",
+               statistics);
+  if (statistics == "recalibrate") {
+    settings.recalibrate_batches = batches;
+    return;
+  }
+  for (const AlgorithmPlan* plan : settings.plans()) {
+    if (!plan->steps.asynchronous) continue;
+    sync.error(
+        "batch_norm",
+        "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
+        plan->label());
+  }
+  settings.synchronized_norms = with.site.ranks > 1;
+}
+
+}  // namespace
+
+SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
+  SyncSettings settings;
+
+  ConfigSection sync = root.section("sync", "how ranks agree");
+  ConfigSection algorithm =
+      sync.section("algorithm",
+                   "who sends what when, and what it does to the update; a text is its type; auto: "
+                   "gossip or allreduce, and the topology, by measurement at the start",
+                   "type");
+  settings.algorithm = read_first_algorithm(algorithm, settings);
+  ConfigSection transport =
+      sync.section("transport",
+                   "what carries exchanges; a text is its type. CPUs: mpi, or between ranks of one "
+                   "host nothing (direct: they read each other's parameters where they lie); auto "
+                   "is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto "
+                   "is nccl where every rank has it and a GPU of its own, and between ranks of one "
+                   "host direct where their GPUs reach each other's memory; direct asks for that, "
+                   "and is an error where they do not",
+                   "type");
+  settings.transport = read_transport(transport);
+  if (transport.resolved().size() == 1) sync.resolve("transport", settings.transport.name);
+  if (!settings.transport.between_cpus && with.device.type == "cpu") {
+    sync.error("transport", "is {}, which is between GPUs; for device cpu: {}",
+               settings.transport.name, transports_between_cpus());
+  }
+  if (!settings.transport.between_gpus && with.device.type == "cuda") {
+    sync.error("transport", "is {}, which is between CPUs; for device cuda: auto",
+               settings.transport.name);
+  }
+  settings.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7),
+                                   "seconds after which a wait for other ranks is an error");
+  settings.heartbeat_s =
+      sync.number("heartbeat_s", 5.0, Range::closed(0.5, 1e7),
+                  "seconds without a sign of life after which another host counts as lost; a rank "
+                  "of the same host does as soon as its process has ended");
+  settings.overlap =
+      sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
+  std::string word;
+  const double bucket_mb = sync.number_or_word(
+      "bucket_mb", 25.0, Range::positive(), {"auto"}, word,
+      "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
+  settings.auto_bucket = word == "auto";
+  settings.bucket_bytes = kMebibyte * (settings.auto_bucket ? 25.0 : bucket_mb);
+  const std::string exchange =
+      sync.choice("exchange", "fp32", mixers().names(),
+                  "number format of gossip and qgm on the wire; bf16 halves the bytes, int8 "
+                  "quarters them, and both "
+                  "keep the ranks' mean to rounding (fp32 in a run in fp64: fp64)");
+  settings.mixer = mixers().make(exchange, "sync.exchange");
+  std::string scale_word;
+  settings.lr_scale = sync.number_or_word(
+      "lr_scale", 1.0, Range::positive(), {"sqrt_ranks"}, scale_word,
+      "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
+  if (!scale_word.empty()) settings.lr_scale = std::sqrt(static_cast<double>(with.site.ranks));
+  if (!root.describing()) check_algorithm(sync, settings.algorithm, with);
+  read_verify(sync, settings, root.describing());
+  settings.max_ctas = static_cast<int>(
+      sync.integer("max_ctas", 0, Range::closed(0, 64),
+                   "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
+
+  const bool fp16 = with.device.compute == DType::kFloat16;  // its overflow check
+  const bool needs_whole_gradient =
+      fp16 || (with.optimizer.clip.norm > 0.0 && !with.optimizer.clip.per_bucket);
+  const bool given = sync.has("update");
+  const std::string update = sync.choice(
+      "update", needs_whole_gradient ? "after_backward" : "in_backward",
+      {"in_backward", "after_backward"},
+      "update each bucket the moment its last gradient is ready, or all after the pass");
+  if (given && update == "in_backward" && needs_whole_gradient) {
+    if (fp16)
+      sync.error("update",
+                 "is in_backward, but precision fp16 checks the whole gradient for overflow; "
+                 "allowed: after_backward");
+    sync.error("update",
+               "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; "
+               "allowed: after_backward, or \"clip\": \"bucket\"");
+  }
+  settings.in_backward = update == "in_backward";
+
+  if (!root.describing()) {
+    read_first_topology(sync, with, settings);
+    read_switch(sync, with, settings);
+    read_batch_norm(sync, with, settings);
+    check_exchanges(sync, with, settings, exchange);
+    sync.finish();
+  } else {
+    sync.raw("switch", "list of objects",
+             "[{step or epoch, algorithm, topology}, …]: from that step on ranks agree in another "
+             "way; see docs/algorithms.md");
+    read_batch_norm(sync, with, settings);
+    ConfigSection topology = sync.section("topology", "who mixes with whom");
+    topology.text("type", "base-2",
+                  "see `--list topologies`; `auto`: chosen by measurement at the start");
+  }
+  return settings;
+}
+
+std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mixer) {
+  if (algorithm.equality.any()) return {};
+  if (algorithm.steps.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic ||
+      algorithm.messages.always)
+    return fmt::format("with {} nothing is equal on ranks between two steps, or mixed there",
+                       algorithm.label());
+  if (mixer.encodes || algorithm.growth.encoded.code != Code::kNone)
+    return "ranks exchange encoded numbers, and none holds what another has";
+  return {};
+}
+
+std::vector<const AlgorithmPlan*> SyncSettings::plans() const {
+  std::vector<const AlgorithmPlan*> all;
+  for (std::size_t k = 0; k < phases(); ++k) all.push_back(&phase(k).algorithm);
+  return all;
+}
+
+std::string SyncSettings::key(std::size_t k) {
+  return k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1);
+}
+
+std::int64_t SyncPhase::first_step(const RunLength& length) const {
+  return epoch > 0.0 ? length.step_of_epoch(epoch) : step;
+}
+
+}  // namespace starling

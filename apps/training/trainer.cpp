@@ -1,0 +1,558 @@
+#include "apps/training/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "apps/data/complexity.h"
+#include "apps/data/image_collate.h"
+#include "apps/inference/model_file.h"
+#include "apps/inference/model_source.h"
+#include "apps/training/auto/trial.h"
+#include "apps/training/config/graph_plan.h"
+#include "apps/training/config/model_metadata.h"
+#include "apps/training/device/device.h"
+#include "apps/training/host_numbers.h"
+#include "apps/training/state/data_contents.h"
+#include "apps/training/state/elastic.h"
+#include "apps/training/tasks/metric.h"
+#include "apps/training/tasks/norm_statistics.h"
+#include "comm/agreement.h"
+#include "comm/averaging.h"
+#include "comm/scheduler.h"
+#include "core/error.h"
+#include "core/flight_recorder.h"
+#include "core/log.h"
+#include "core/operations/pointwise.h"
+#include "core/trace.h"
+
+namespace starling {
+namespace {
+
+/// Groups of rules for an algorithm whose step 0 is the run's `first`.
+std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length,
+                                   std::int64_t first) {
+  std::vector<RuleGroup> groups{{config.optimizer.rule.get(), 1.0}};
+  for (const ParameterGroup& group : config.optimizer.groups) {
+    groups.push_back({group.rule.get(), group.lr_scale});
+    if (group.until_epoch > 0.0)
+      groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
+  }
+  return groups;
+}
+
+}  // namespace
+
+Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                 Backend& backend, Transport& transport)
+    : config_(config),
+      length_(run_length(config, site)),
+      backend_(backend),
+      transport_(transport),
+      plan_(plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
+                         config.sync.bucket_bytes)),
+      tape_(backend),
+      graphs_(plan_graphs(config, site), backend, transport),
+      losses_(backend, config.device.dtype, std::min<std::int64_t>(config.output.log_every, 1024)),
+      norm_sums_(config.sync.synchronized_norms ? std::make_unique<NormSums>(transport) : nullptr),
+      scaler_(config.device.compute == DType::kFloat16
+                  ? std::make_unique<LossScaler>(config.state.loss_scale)
+                  : nullptr),
+      activation_bytes_(trace.activation_bytes),
+      target_flops_(trace.target_flops) {
+  agree_on_plan(plan_, config.device.dtype, transport);
+  buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
+                          config.optimizer.decay_all, config.device.compute,
+                          usual_gradient_memory(backend));
+  if (!config.optimizer.groups.empty()) {
+    std::vector<bool> decays{false};
+    for (const ParameterGroup& group : config.optimizer.groups) decays.push_back(group.own_decay);
+    set_groups(
+        backend, buckets_,
+        [&](const Parameter& parameter) { return config.optimizer.group_of(parameter); }, decays);
+  }
+  config.model->allocate_rest(backend, config.device.dtype, config.device.compute);
+  open_part(0);
+  schedule_ =
+      config.optimizer.make_schedule({config.optimizer.lr, length_.first_total(),
+                                      static_cast<double>(length_.first_steps_per_epoch())});
+  tape_.set_gradient_memory([this](Parameter& parameter) { scheduler_->begun(parameter); });
+  tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
+
+  if (config.task->ignores())
+    counted_ = std::make_shared<const std::vector<std::int32_t>>(
+        targets_that_count(*config.data.dataset, transport.world()));
+  size_loader(0);
+  evaluation_loader_ = std::make_unique<EvaluationLoader>(
+      *config.data.dataset, config.length.batch_size, transport.rank(), transport.size(), backend,
+      config.device.compute, loader_settings().threads, config.evaluate.views);
+  if (config.state.ema)
+    average_ = std::make_unique<ModelAverage>(*config.state.ema, backend, buckets_, *config.model);
+  if (config.state.lookahead)
+    lookahead_ =
+        std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_, *config.model);
+  resident_bytes_ = backend.memory_stats().in_use;
+  for (const Bucket& bucket : buckets_)
+    if (!bucket.gradients)
+      resident_bytes_ += bucket.parameters.bytes();  // there may be all at once
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const Part of = part(k);
+    part_traffic_.push_back(step_traffic(config, trace, site, of.algorithm, of.topology));
+  }
+}
+
+Trainer::~Trainer() = default;
+
+bool Trainer::size_loader(std::int64_t epoch) {
+  const auto& growth = images_of(config_.data.info).growth;
+  const std::int64_t side = growth ? growth->side(epoch) : 0;
+  if (loader_ && side == image_side_) return false;
+  if (loader_ && transport_.rank() == 0)
+    log::info("epoch {}: training images of {}×{} from here on", epoch, side, side);
+  LoaderSettings settings = loader_settings();
+  settings.fixed_place = graphs_.start_at_begin();
+  settings.side = image_side_ = side;
+  loader_.reset();  // its memory serves the next one
+  loader_ =
+      std::make_unique<Loader>(*config_.data.dataset, settings, backend_, config_.device.compute);
+  return true;
+}
+
+LoaderSettings Trainer::loader_settings(bool continues) const {
+  LoaderSettings settings;
+  settings.seed = config_.seed;
+  settings.shuffle = config_.data.shuffle;
+  settings.sampler = config_.data.sampler;
+  settings.augment = config_.data.augment;
+  if (!mixing_key(config_.data.augment).empty()) {
+    settings.soft_target = {std::string(config_.task->target()),
+                            config_.model->output_shape().back()};
+  }
+  settings.dirichlet_alpha = config_.data.dirichlet_alpha;
+  settings.batch_size = config_.length.batch_size;
+  settings.threads = config_.data.threads > 0
+                         ? config_.data.threads
+                         : spare_threads(config_.device, transport_.world(), backend_.device());
+  settings.rank = transport_.rank();
+  settings.ranks = transport_.size();
+  if (counted_) {
+    settings.counted = counted_;
+    settings.accumulate = config_.length.accumulate;
+    settings.over_ranks = [this](std::int64_t epoch, std::int64_t batch) {
+      const std::int64_t step = std::max(length_.step_of_epoch(static_cast<double>(epoch)),
+                                         length_.stretches().back().step) +
+                                batch / config_.length.accumulate;
+      const Part of = part(part_of(step));
+      return step - of.first < of.algorithm.equality.means_before;
+    };
+  }
+  if (continues && length_.stretches().size() > 1) {
+    settings.continued_epoch = length_.continued_epoch();
+    settings.rest_batches = length_.rest_batches();
+    settings.taken = length_.taken();
+  }
+  return settings;
+}
+
+Trainer::Part Trainer::part(std::size_t k) const {
+  const SyncPhase& phase = config_.sync.phase(k);
+  const AlgorithmPlan& plan = phase.algorithm;
+  const std::int64_t began = phase.first_step(length_);
+  // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of
+  // their rounds: it begins anew with them.
+  const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
+  const auto& stretches = length_.stretches();
+  std::int64_t came = 0;
+  for (std::size_t i = 1; i < stretches.size(); ++i) {
+    if (stretches[i].ranks != stretches[i - 1].ranks) came = stretches[i].step;
+  }
+  return {plan, phase.topology.get(), began, anew ? std::max(began, came) : began};
+}
+
+std::optional<double> Trainer::bytes_sent() const {
+  double bytes = 0.0;
+  std::int64_t end = step_;
+  for (std::size_t k = part_traffic_.size(); k-- > 0;) {
+    const std::int64_t began = std::min(part(k).began, end);
+    if (!part_traffic_[k]) return std::nullopt;
+    bytes += *part_traffic_[k] * static_cast<double>(end - began);
+    end = began;
+  }
+  return bytes;
+}
+
+std::size_t Trainer::part_of(std::int64_t t) const {
+  std::size_t k = config_.sync.later.size();
+  while (k > 0 && part(k).began > t) --k;
+  return k;
+}
+
+void Trainer::open_part(std::size_t k) {
+  part_ = k;
+  const auto& [plan, topology, began, first] = part(k);
+  Encoding encoding = plan.messages.encoding.value_or(Encoding());
+  encoding.dtype = config_.device.dtype;
+  // The exchanges that are encoded are another part's.
+  const bool whole = config_.sync.mixer.encodes && !plan.messages.encoding;
+  mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.sync.mixer)
+               .make(backend_, transport_, encoding);
+  std::function<void(int)> after_update;
+  if (config_.state.lookahead) {
+    after_update = [this](int bucket) {
+      lookahead_->after_update(static_cast<std::size_t>(bucket), step_ + 1, length_.total_steps);
+    };
+  }
+  gradients_ = {};
+  algorithm_ = make_algorithm(plan, {.backend = backend_,
+                                     .transport = transport_,
+                                     .mixer = *mixer_,
+                                     .rule = *config_.optimizer.rule,
+                                     .buckets = buckets_,
+                                     .topology = topology,
+                                     .clip = config_.optimizer.clip,
+                                     .in_backward = config_.sync.in_backward,
+                                     .overlap = config_.sync.overlap,
+                                     .check_overflow = scaler_ != nullptr,
+                                     .start_at_begin = graphs_.start_at_begin(),
+                                     .groups = rule_groups(config_, length_, first),
+                                     .after_update = std::move(after_update),
+                                     .gradients = &gradients_});
+  scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_,
+                                                 config_.optimizer.allow_unused);
+  graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
+}
+
+void Trainer::close_part(const std::vector<Tensor>& parameters) {
+  scheduler_.reset();
+  algorithm_.reset();
+  // Other ranks may have read the old ones where they lay
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    bucket.spare = parameters[b];
+    bucket.flip();
+    bucket.spare = Tensor();
+    bucket.sync.clear();
+  }
+  mixer_.reset();
+}
+
+void Trainer::switch_to(std::size_t k) {
+  algorithm_->conclude();
+  const double weight = algorithm_->mean_weight();
+  std::vector<Tensor> parameters, others;
+  for (const Bucket& bucket : buckets_) {
+    parameters.push_back(share_of(bucket.parameters, weight));
+    for (const Tensor& state : bucket.states) others.push_back(state);
+  }
+  for (const ModelBuffer* buffer : config_.model->buffers()) {
+    if (is_floating(buffer->value.dtype())) others.push_back(buffer->value);
+  }
+  const std::vector<Tensor> means = mean_model(transport_, parameters),
+                            other_means = mean_model(transport_, others);
+  for (std::size_t i = 0; i < others.size(); ++i) backend_.copy(other_means[i], others[i]);
+  backend_.synchronize();
+  close_part(means);
+  config_.model->refresh_low();
+  if (scaler_ && transport_.size() > 1) {
+    LossScaleState state = scaler_->settle();
+    double most[2] = {-state.scale, static_cast<double>(state.optimizer_step)};
+    transport_.world().max(most, 2);
+    state.clean_steps = 0;  // equal on all ranks from here on
+    state.scale = -most[0];
+    state.optimizer_step = static_cast<std::int64_t>(most[1]);
+    scaler_->restore(state);
+  }
+  open_part(k);
+  log::info("step {}: from here on {}", step_, part(k).algorithm.label());
+}
+
+void Trainer::initialise() {
+  together(transport_, [&] {
+    config_.model->initialise(config_.seed,
+                              first_samples(*config_.data.dataset, config_.model->first_samples()));
+    if (!config_.state.init.file.empty() && transport_.rank() == 0)
+      load_initial_file(config_.state.init, *config_.model);
+  });
+  const auto share = [&](const Tensor& tensor) {
+    std::vector<std::byte> bytes(tensor.bytes());
+    if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
+    transport_.world().broadcast(bytes.data(), bytes.size(), 0);
+    if (transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
+  };
+  if (transport_.size() > 1) {
+    for (const Bucket& bucket : buckets_) share(bucket.parameters);
+    for (const ModelBuffer* buffer : config_.model->buffers()) share(buffer->value);
+    for (const Parameter* parameter : config_.model->parameters()) {
+      if (!parameter->trainable) share(parameter->value);
+    }
+  }
+  config_.model->refresh_low();
+  if (lookahead_) lookahead_->begin();
+  if (config_.data.sampler->complexity() != Sampler::Complexity::kNone) {
+    complexities_ = agree_on_complexities(*config_.data.dataset, config_.data.sampler->complexity(),
+                                          transport_.world());
+    config_.data.sampler->set_complexities(complexities_);
+  }
+  loader_->start(0, 0);
+  note_beginning();
+}
+
+void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
+  // A checkpoint right before a switch is of the part that ends there; where ranks have become one
+  // already, the next begins.
+  const std::int64_t step = steps_in(file, source),
+                     of = is_mean_of_ranks(file) ? step : std::max<std::int64_t>(step, 1) - 1;
+  if (const std::size_t k = part_of(of); k != part_) {
+    std::vector<Tensor> fresh;
+    for (const Bucket& bucket : buckets_) {
+      fresh.emplace_back(backend_, bucket.parameters.shape(), bucket.parameters.dtype());
+      backend_.fill(fresh.back(), 0.0);  // the padding, which no file has
+    }
+    close_part(fresh);
+    open_part(k);
+  }
+  RunCounters counters;
+  const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
+  together(transport_, [&] {
+    counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule,
+                          !is_mean_of_ranks(file));
+    if (by_complexity)
+      complexities_ = load_complexities(file, source, config_.data.info.train_samples);
+    if (average_) average_->load(file, source);
+    if (lookahead_) lookahead_->load(file, source);
+  });
+  if (by_complexity) config_.data.sampler->set_complexities(complexities_);
+  config_.model->refresh_low();
+  step_ = counters.step;
+  for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
+  if (transport_.rank() == 0) tell_changes(file, source);
+  if (scaler_ && counters.loss_scale) scaler_->restore(*counters.loss_scale);
+  losses_.reset(counters.loss_sum, counters.loss_count);
+  seconds_ = counters.train_seconds;
+  const RunLength::Place place = length_.place(step_);
+  loader_epoch_ = place.epoch;
+  size_loader(loader_epoch_);
+  loader_->start(loader_epoch_, place.update * config_.length.accumulate);
+  std::exception_ptr refusal;  // which is this rank's alone, and others must hear of it
+  try {
+    algorithm_->resume(step_ - part(part_).first);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    ErrorParts parts = error.parts();
+    parts.where.file = source;  // of which the algorithm does not know
+    refusal = std::make_exception_ptr(Error(error.code(), parts));
+  }
+  together(transport_, [&] {
+    if (refusal) std::rethrow_exception(refusal);
+  });
+  note_beginning();
+}
+
+double Trainer::rate(std::int64_t step) const {
+  const Part of = part(part_of(step));
+  const double batch = std::pow(length_.batch_ratio(step), config_.state.elastic.lr_power);
+  const std::int64_t planned = length_.planned_step(step);
+  const auto whose = [&] {
+    return schedules().whose(config_.resolved["schedule"].value("type", ""));
+  };
+  const double lr = named("schedule", whose, [&] { return schedule_->lr(planned); });
+  if (!std::isfinite(lr) || lr < 0.0) {
+    fail(ExitCode::kUsage, "schedule", {.key = whose(), .step = step},
+         "the rate of update {} is {}; it must be a number of 0 or more", planned, lr);
+  }
+  return lr * batch *
+         (step - (step < of.first ? of.began : of.first) < of.algorithm.equality.means_before
+              ? 1.0
+              : config_.sync.lr_scale);
+}
+
+std::optional<double> Trainer::gradient_norm() const {
+  // A graph's launches measure again what the captured step did, and note nothing.
+  const bool noted_once = backend_.device() != DeviceType::kCpu && !scaler_ && gradients_.squares;
+  return gradients_.norm(noted_once ? gradients_.step : step_ - 1 - part(part_).first);
+}
+
+void Trainer::issue_step() {
+  const TraceSpan span("step", std::to_string(step_ + 1));
+  FlightRecorder::instance().note(FlightEvent::kStep, {.step = step_});
+  const std::int64_t epoch_now = length_.place(step_).epoch;
+  if (epoch_now != loader_epoch_) {
+    // Micro-batches that do not fill a group at an epoch's end are dropped.
+    if (size_loader(epoch_now)) {
+      loader_->start(epoch_now, 0);
+    } else if (length_.batches_per_epoch % config_.length.accumulate != 0) {
+      loader_->skip_to_epoch(epoch_now);
+    }
+    loader_epoch_ = epoch_now;
+  }
+  if (const std::size_t k = part_of(step_); k != part_) switch_to(k);
+  lr_ = rate(step_);
+  largest_lr_ = std::max(largest_lr_, lr_);
+  StepInfo info{.step = step_ - part(part_).first,
+                .optimizer_step = step_ + 1,
+                .lr = lr_,
+                .largest_lr = largest_lr_};
+  if (graphs_.start_at_begin()) settle_scale(info);
+  gradients_.wanted =
+      (step_ + 1) % config_.output.log_every == 0 || step_ + 1 == length_.total_steps;
+  for (std::int64_t index = 0; index < config_.length.accumulate; ++index) {
+    const MicroBatch micro{index, index == 0, index + 1 == config_.length.accumulate};
+    loader_->advance();
+    const auto work = [&] { return forward_backward(micro, info); };
+    losses_.add(graphs_.run(micro, info, dropout_counter(micro), work), step_, micro.first);
+  }
+  loader_->upload_ahead();
+  ++step_;
+  if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
+  if (average_) average_->after_step(step_);
+  if (scaler_) scaler_->posted(algorithm_->control(), step_);
+}
+
+Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
+  const Batch& batch = loader_->make();
+  if (norm_sums_) norm_sums_->begin_step(step_);
+  Pass pass{.backend = backend_,
+            .tape = &tape_,
+            .training = true,
+            .dropout_key = config_.seed,
+            .dropout_counter = dropout_counter(micro),
+            .extensions = {norm_sums_.get()}};
+  if (config_.device.check_numbers) watch_numbers(batch, pass);
+  // A graph holds one micro-batch and whole exchanges, so these start in the last one.
+  if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
+  PassSteps steps{.share = 1.0 / static_cast<double>(config_.length.accumulate),
+                  .first = micro.first,
+                  .last = micro.last};
+  steps.before_loss = [&] {
+    // This comes as late as can be: the device has the forward pass to do meanwhile
+    if (micro.first) settle_scale(info);
+    pass.loss_scale = info.loss_scale;
+  };
+  steps.before_backward = [&](const Variable& loss) {
+    if (config_.device.check_numbers)
+      check_finite(loss.value(), "loss", "its value", transport_.rank(), step_ + 1);
+    if (!graphs_.start_at_begin() && micro.first) scheduler_->begin_step(info);
+  };
+  if (micro.last)
+    steps.backward = [&](const std::function<void()>& run) { scheduler_->backward(run); };
+  Tensor loss = training_pass(*config_.task, *config_.model, batch, pass, steps);
+  if (micro.last) {
+    if (!backend_.capturing()) loader_->upload_ahead();  // before a wait for an exchange
+    scheduler_->end_backward();
+  }
+  return loss;
+}
+
+void Trainer::settle_scale(StepInfo& info) {
+  if (!scaler_) return;
+  const LossScaleState& state = scaler_->settle();
+  info.optimizer_step = state.optimizer_step;
+  info.loss_scale = state.scale;
+}
+
+/// Distinct per step, micro-batch and rank; layers count up in the lower bits.
+std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
+  return static_cast<std::uint64_t>((step_ * config_.length.accumulate + micro.index) *
+                                        transport_.size() +
+                                    transport_.rank())
+         << 24;
+}
+
+SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
+  RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
+  if (scaler_) counters.loss_scale = scaler_->settle();
+  const OptimizerRule& rule = *config_.optimizer.rule;
+  SafetensorsFile file =
+      save_state(*config_.model, buckets_, rule, counters, config_.resolved, transport_.size(),
+                 config_.device.compute, std::move(used), copies);
+  if (!complexities_.empty()) save_complexities(complexities_, file);
+  if (average_) average_->save(file);
+  if (lookahead_) lookahead_->save(file);
+  save_stretches(config_.length.stretches, file);
+  save_contents(config_.data.info, file);
+  file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
+  file.metadata[kThreads] = threads_text();
+  if (transport_.rank() != 0) return file;
+  describe_model(config_, step_, file);
+  nlohmann::json mean = nlohmann::json::object();
+  if (const EvaluatedModel tested = rule.facts().evaluated; tested.state >= 0)
+    mean = {{"state", rule.facts().states[static_cast<std::size_t>(tested.state)]},
+            {"weight", tested.weight}};
+  if (algorithm_->mean_weight() != 1.0) {
+    for (const Parameter* parameter : config_.model->parameters()) {
+      if (parameter->trainable) mean["weighted"].push_back(parameter->name);
+    }
+  }
+  if (!mean.empty()) file.metadata[kMeanMetadata] = mean.dump();
+  return file;
+}
+
+void Trainer::recalibrate_norms(MeanModelScope& shown) {
+  if (config_.sync.recalibrate_batches == 0) return;
+  shown.replace_buffers([&] {
+    together(transport_, [&] {
+      if (!norm_loader_)
+        norm_loader_ = std::make_unique<Loader>(*config_.data.dataset, loader_settings(false),
+                                                backend_, config_.device.compute);
+      norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
+      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.sync.recalibrate_batches,
+                  config_.seed, backend_);
+    });
+  });
+}
+
+EvaluationResult Trainer::test(const TestedModels& meanwhile) {
+  const double weight = algorithm_->mean_weight();
+  EvaluationResult of_average;
+  if (average_) {
+    MeanModelScope shown(*config_.model, buckets_, backend_, transport_, weight,
+                         average_->parameters(), average_->buffers());
+    recalibrate_norms(shown);
+    of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
+                          counts_confusions(config_.data.info, *config_.model), meanwhile.stop);
+    if (of_average.stopped) return of_average;
+    if (meanwhile.average) meanwhile.average();
+  }
+  // Every group's rule says the same: the config's reader sees to it.
+  MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
+                      config_.optimizer.rule->facts().evaluated);
+  recalibrate_norms(mean);
+  EvaluationResult result =
+      evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
+               counts_confusions(config_.data.info, *config_.model), meanwhile.stop);
+  if (result.stopped) return result;
+  result.consensus_distance = mean.consensus_distance();
+  result.bucket_consensus = mean.bucket_consensus();
+  for (MetricValue& value : of_average.values) {
+    value.name = "ema_" + value.name;
+    result.values.push_back(std::move(value));
+  }
+  if (meanwhile.mean) meanwhile.mean(result);
+  return result;
+}
+
+void Trainer::step() {
+  try {
+    named(
+        "trainer", [&] { return fmt::format("step {}", step_ + 1); }, [&] { issue_step(); });
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
+    // What the device gave so far is what there is; what a batch takes grows with it, the rest does
+    // not.
+    const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
+    const double sample =
+        static_cast<double>(activation_bytes_) / static_cast<double>(config_.length.batch_size);
+    const auto fits = static_cast<std::int64_t>(
+        0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
+    fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1},
+         "{}; step {} with batch_size {}: {}", error.message(), step_ + 1,
+         config_.length.batch_size,
+         fits >= 1 && config_.length.batch_size > 1
+             ? fmt::format("a batch_size of about {} would fit",
+                           std::min(fits, config_.length.batch_size - 1))
+             : "not even a batch_size of 1 would fit, so the model is too large for this device");
+  }
+}
+
+}  // namespace starling
