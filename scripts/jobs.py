@@ -427,7 +427,7 @@ def peer(setup, about, batch, steps, ranks=1, lab=None, wrap=()):
     """PyTorch's step (scripts/peers/step.py), its DDP or decent-dp over gloo, one process a host of
     the lab or `ranks` on this machine; about: {"kind", "model", ...} as there."""
     for package in ("torch", *(["decent_dp"] if about.get("kind") == "decent-dp" else [])):
-        if importlib.util.find_spec(package) is None:
+        if not setup.dry_run and importlib.util.find_spec(package) is None:
             raise Skipped(f"the Python package {package} is missing (python3 -m pip install torch decent-dp==0.2.3)")
     about = {"batch": batch, "steps": steps, "window": window(steps), **about}
     outputs = setup.outputs(torch_ranks([*wrap, sys.executable, "-B", ROOT / "scripts/peers/step.py", "train", json.dumps(about)], ranks, lab), f"PyTorch, {about.get('kind')}")

@@ -1,6 +1,6 @@
 """comm_bench.py race: test accuracy of several algorithms over seconds and over bytes, across
 emulated hosts; a table and a plot. Of language models the test loss. --ddp adds PyTorch's
-DistributedDataParallel over gloo, for `gpt2` alone (scripts/peers/gpt.py), and needs torch."""
+DistributedDataParallel over gloo, of language models alone (scripts/peers/gpt.py), and needs torch."""
 
 import argparse
 import io
@@ -9,7 +9,8 @@ import pathlib
 import re
 import sys
 
-from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, run_all, torch_ranks
+import jobs
+from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, torch_ranks
 
 MOST_POINTS = 300  # of a curve
 
@@ -32,7 +33,6 @@ def main(words):
     parser.add_argument("--plot", type=pathlib.Path, help="SVG file (default: OUT/race.svg)")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--verbose", action="store_true")
-    parser.set_defaults(quick=False, repeats=1, seconds=1.0, timeout=7200.0)
     parser.add_argument("--hosts", type=int, default=4, help="emulated hosts, one rank each")
     parser.add_argument("--rate", type=int, default=20, help="Mbit/s of each link and direction")
     parser.add_argument("--epochs", type=int, default=2)
@@ -42,7 +42,7 @@ def main(words):
     parser.add_argument("--only", type=lambda text: text.split("; "), help=f"algorithms, \"; \" between them: {'; '.join(SYNCS)}")
     parser.add_argument("--ddp", action="store_true")
     arguments = parser.parse_args(words)
-    setup = Setup(arguments)
+    setup = Setup(dry_run=arguments.dry_run, verbose=arguments.verbose, repeats=1, timeout=7200.0)
     try:
         SYNCS.update((name, json.loads(sync)) for name, sync in arguments.sync)
     except ValueError as error:
@@ -77,16 +77,16 @@ def run_one(arguments, setup, name):
         return json.loads(points.read_text())
     settings = ["threads=1", "tensorboard=false", f"epochs={arguments.epochs}", f"evaluate.every_steps={arguments.every}",
                 "log_every=10", "checkpoint.every_epochs=0", f"sync={json.dumps({'timeout_s': 900, **SYNCS[name]})}", *arguments.set]
-    command = [NETLAB, "run", 1, program("starling-train", setup), arguments.config.absolute(), "--output", folder]
+    command = [NETLAB, "run", 1, program("starling-train", setup.dry_run), arguments.config.absolute(), "--output", folder]
     for setting in settings:
         command += ["--set", setting]
     with Lab(setup, arguments.hosts, arguments.rate) as lab:
         before = sum(lab.sent_bytes())
-        run_all([(command, lab.env)], setup, name)
+        setup.outputs([(command, lab.env)], name)
         sent = (sum(lab.sent_bytes()) - before) / arguments.hosts
     if setup.dry_run:
         return None
-    result = read_points([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()], sent)
+    result = read_points(jobs.metrics(folder), sent)
     return keep(points, name, result)
 
 
@@ -98,7 +98,7 @@ def run_ddp(arguments, setup, config):
     command = [sys.executable, ROOT / "scripts" / "peers" / "gpt.py", config, "--ddp", "--test-every", arguments.every]
     with Lab(setup, arguments.hosts, arguments.rate) as lab:
         before = sum(lab.sent_bytes())
-        outputs = run_all(torch_ranks(command, arguments.hosts, lab), setup, "PyTorch DDP")
+        outputs = setup.outputs(torch_ranks(command, arguments.hosts, lab), "PyTorch DDP")
         sent = (sum(lab.sent_bytes()) - before) / arguments.hosts
     if setup.dry_run:
         return None

@@ -146,7 +146,7 @@ def all_parts(capability=""):
         Part("ranks direct", 120, agree(2, "--transports", "direct"), about="ranks:direct"),
         Part("ranks nccl, staged", 150, agree(2), about="ranks:nccl ranks:staged"),
         *measured("gpt2/starling16", "gpt2/eager", "gpt2/classes50304", "gpt2/not deterministic", "gpt2/issued", "gpt2/clip", "gpt2/accumulate2", "llama/starling",
-                  "matmul/torch", "resnet50-bf16/compile", "resnet20/eager", "resnet20/reduce-overhead", "functions/attention fp32", "resnet50-fp16/starling",
+                  "llama/compile",                   "matmul/torch", "resnet50-bf16/compile", "resnet20/eager", "resnet20/reduce-overhead", "functions/attention fp32", "resnet50-fp16/starling",
                   "resnet50-fp16/eager", "update/compiled", "resnet50-bf16/cudnn_benchmark", "resnet20/cudnn_benchmark", "resnet50-fp16/cudnn_benchmark",
                   "resnet50-fp16/compile", "resnet20/issued", "gpt2/starling8", "operations/gpt2, 50304 classes", "functions/bf16", "functions/fp32"),
         Part("kernels of gpt2", 120, kernels),

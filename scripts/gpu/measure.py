@@ -37,6 +37,7 @@ IMAGES = {
     "resnet20": {"batch": 128, "image": 32, "classes": 10, "stem": None, "label": "CIFAR ResNet-20, batch 128"},
     "mlp": {"batch": 8, "image": 8, "classes": 10, "stem": None, "label": "MLP, batch 8"},
 }
+LLAMA = (("type", "llama"), ("kv_heads", 4), ("hidden", 2048))  # what it has other than GPT-2 124M
 SMALL = False
 
 
@@ -121,17 +122,17 @@ def train_step(name, ranks=1, steps=1600, **changes):
 def text_config(folder, model, batch, **changes):
     """GPT-2 of 124 M parameters, or another one of `model`, on tokens as a text has them (Zipf's
     law): repeated ones are what the gradient of an embedding pays for."""
-    sizes = {"layers": 2, "heads": 2, "width": 32, "context": 64, "vocab": 250} if SMALL else {"layers": 12, "heads": 12, "width": 768, "context": 1024, "vocab": 50257}
+    sizes = {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocab": 250} if SMALL else {"layers": 12, "heads": 12, "width": 768, "context": 1024, "vocab": 50257}
     sizes.update({key: changes.pop(key) for key in ("vocab",) if key in changes and not SMALL})
     drawn, tokens, length = random.Random(1), min(sizes["vocab"], 50257), sizes["context"]
     weights = [1 / (i + 2.7) for i in range(tokens)]
     for name, count in (("train.bin", 1 << (14 if SMALL else 20)), ("val.bin", 4 * length + 1)):
         pathlib.Path(folder, name).write_bytes(array.array("H", drawn.choices(range(tokens), weights, k=count)).tobytes())
     return {
-        "seed": 1, "model": {"type": "gpt2", **sizes, **{key: value for key, value in model.items() if not SMALL or key == "type"}}, "batch_size": batch, "steps": 12 if SMALL else 60, "precision": "bf16", "cuda_graphs": True,
+        "seed": 1, "model": {"type": "gpt2", **sizes, **{key: value for key, value in model.items() if not SMALL or key == "type"}}, "batch_size": batch, "steps": 6 if SMALL else 60, "precision": "bf16", "cuda_graphs": True,
         "data": {"type": "tokens", "path": str(folder), "vocab": sizes["vocab"], "sequence_length": length},
         "optimizer": {"type": "adamw", "lr": 6e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
-        "schedule": {"type": "cosine", "warmup_steps": 4, "warmup_factor": 0.1, "min_lr": 0}, "log_every": 2 if SMALL else 5, "tensorboard": False,
+        "schedule": {"type": "cosine", "warmup_steps": 4, "warmup_factor": 0.1, "min_lr": 0}, "log_every": 1 if SMALL else 5, "tensorboard": False,
         "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}, **changes,
     }  # fmt: skip
 
@@ -144,9 +145,9 @@ def text(batch=32, model=(), **changes):
     return {**found, "tokens_per_second": 1e3 * tokens / found["step_ms"]}
 
 
-def torch_text(mode, batch=32):
+def torch_text(mode, batch=32, model=()):
     with tempfile.TemporaryDirectory(prefix="starling-tokens-") as folder:
-        config = text_config(folder, {}, batch)
+        config = text_config(folder, dict(model), batch)
         path = pathlib.Path(folder) / "config.json"
         path.write_text(json.dumps(config))
         # 50,304 rows suit PyTorch's products better.
@@ -205,7 +206,8 @@ MEASURES = {
     "gpt2/issued": (60, functools.partial(text, cuda_graphs=False)),
     "operations/gpt2, 50257 classes": (40, functools.partial(operations, 50257)),
     "operations/gpt2, 50304 classes": (40, functools.partial(operations, 50304)),
-    "llama/starling": (60, functools.partial(text, model={"type": "llama", "kv_heads": 4, "hidden": 2048}.items())),
+    "llama/starling": (60, functools.partial(text, model=LLAMA)),
+    "llama/compile": (150, functools.partial(torch_text, "compile", model=LLAMA)),
     "update/starling": (40, update),
     "update/torch": (60, lambda: jobs.last_json(torch("step.py", "update"))),
     "update/compiled": (90, lambda: jobs.last_json(torch("step.py", "compiled"))),
@@ -237,6 +239,7 @@ RATIOS = [  # what, ours (the best of them), theirs, figure, goal (None: measure
     (GPT2, OF_GPT2, "gpt2/compile", "tokens_per_second", 1.0, "torch.compile"),
     (GPT2, OF_GPT2, "gpt2/eager", "tokens_per_second", None, "PyTorch eager"),
     (GPT2, OF_GPT2, "gpt2/issued", "tokens_per_second", None, "its own steps without graphs"),
+    ("Llama 124M, bf16, 32 × 1,024 tokens", ("llama/starling",), "llama/compile", "tokens_per_second", 1.0, "torch.compile"),
     *((f"{IMAGES[name]['label']}, {precision}", (f"{name}-{precision}/starling", f"{name}-{precision}/cudnn_benchmark"), f"{name}-{precision}/{mode}", "images_per_second", goal, text)
       for name, precision, mode, goal, text in (("resnet50", "bf16", "eager", 1.3, "PyTorch channels_last AMP eager"), ("resnet50", "bf16", "compile", 1.1, "torch.compile"),
                                                 ("resnet50", "fp16", "eager", 1.3, "PyTorch channels_last AMP eager"), ("resnet50", "fp16", "compile", 1.1, "torch.compile"),

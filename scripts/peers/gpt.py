@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A run of configs/text_gpt.json, or of another one of `gpt2` on `tokens`, in PyTorch, to hold
-Starling against: training losses, test losses and seconds, a JSON object a line.
+"""A run of configs/text_gpt.json, or of another language model on `tokens`, in PyTorch, to hold
+Starling against: training losses, test losses and seconds, a JSON object a line. Models are those
+of examples/pytorch.
 
     build/bin/starling-train configs/text_gpt.json --set steps=1 --set optimizer.lr=0 --output runs/begin
     python3 scripts/peers/gpt.py runs/begin/config.json --init runs/begin/model.safetensors --ranks 4
@@ -26,69 +27,8 @@ from torch.nn import functional as F
 from draws import epoch_order
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+from models import make_model  # noqa: E402
 from starling_torch import read_safetensors  # noqa: E402
-
-
-class Projection(nn.Module):
-    """A linear layer whose weight is inputs × outputs, as GPT-2's files have it."""
-
-    def __init__(self, inputs, outputs, deviation):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(inputs, outputs) * deviation)
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, x):
-        return x @ self.weight + self.bias
-
-
-class Attention(nn.Module):
-    def __init__(self, width, heads, deviation):
-        super().__init__()
-        self.heads = heads
-        self.c_attn, self.c_proj = Projection(width, 3 * width, 0.02), Projection(width, width, deviation)
-
-    def forward(self, x):
-        n, t, width = x.shape
-        q, k, v = (part.view(n, t, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).chunk(3, -1))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.c_proj(y.transpose(1, 2).reshape(n, t, width))
-
-
-class Mlp(nn.Module):
-    def __init__(self, width, deviation):
-        super().__init__()
-        self.c_fc, self.c_proj = Projection(width, 4 * width, 0.02), Projection(4 * width, width, deviation)
-
-    def forward(self, x):
-        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads, deviation):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn, self.mlp = Attention(width, heads, deviation), Mlp(width, deviation)
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
-
-
-class Gpt2(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        width, layers = model["width"], model["layers"]
-        self.wte, self.wpe = nn.Embedding(model["vocab"], width), nn.Embedding(model["context"], width)
-        for table in (self.wte, self.wpe):
-            nn.init.normal_(table.weight, std=0.02)
-        self.h = nn.ModuleList(Block(width, model["heads"], 0.02 / math.sqrt(2 * layers)) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
-
-    def forward(self, tokens):
-        x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
-        for block in self.h:
-            x = block(x)
-        return self.ln_f(x) @ self.wte.weight.T
 
 
 def samples_of(file, length, device):
@@ -146,10 +86,9 @@ def main():
     if options.vocab:
         model["vocab"] = options.vocab
     torch.set_float32_matmul_precision("high")
-    net = Gpt2(model)
+    net = make_model(model, (1, 1, 1), model["vocab"])
     if options.init:
-        numbers = read_safetensors(options.init)[0]
-        net.load_state_dict({name.removeprefix("transformer."): value for name, value in numbers.items()})
+        net.load_state_dict(read_safetensors(options.init)[0])
     plain = trained = net = net.to(options.device)
     if options.ddp:
         trained = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
