@@ -6,7 +6,7 @@
 
 using starling::explain_cuda_load_error;
 
-// With real libraries, and a version that is too old: tests/cli/pack_gpu_test.sh.
+// With real libraries, and a version that is too old: tests/nightly/pack_gpu_test.sh.
 TEST_CASE("cuda libraries: what the loader says is told with the library's name") {
   const std::string path = "/nowhere/libstarling_cuda.so";
   const auto says = [&](const std::string& error, const std::string& words) {

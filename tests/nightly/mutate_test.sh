@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/mutate on a tree of one source: what is tested is killed, what is not survives, also an
 # endless loop ends, and a test that fails anyway kills nothing.
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 mkdir -p toy/scripts toy/core
 cp "$root/scripts/mutate" toy/scripts/
 cat >toy/CMakeLists.txt <<'END'

@@ -2,7 +2,7 @@
 # scripts/pack_gpu.sh and scripts/gpu_env.sh: the archive of what is built here is small enough, has
 # all that it needs but CUDA's libraries, and runs in a clean folder; where this machine allows it,
 # also in a root folder with nothing else in it than a shell. 77 where there is no CUDA plug-in.
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 for file in "$build/lib/libstarling_cuda.so" "$build/bin/test_cuda_device" "$build/bin/starling-bench" "$build/bin/starling-topo" "$build/bin/starling-prepare" "$build/bin/starling-predict"; do
   if [ ! -f "$file" ]; then
     echo "skipped: $file is not built here"
