@@ -42,11 +42,15 @@ class Failed(Exception):
 # ------------------------------------------------------------------------------------- programs
 
 
+def built(name):
+    """The path of a program that may be missing."""
+    return str(BUILD / "bin" / name)
+
+
 def program(name, dry_run=False):
-    path = BUILD / "bin" / name
-    if not dry_run and not os.access(path, os.X_OK):
-        raise Skipped(f"{path} is missing; build it with scripts/test.sh, or name the build folder in STARLING_BUILD")
-    return str(path)
+    if not dry_run and not os.access(built(name), os.X_OK):
+        raise Skipped(f"{built(name)} is missing; build it with scripts/test.sh, or name the build folder in STARLING_BUILD")
+    return built(name)
 
 
 def need(*names):
@@ -103,6 +107,11 @@ def end(process, patience=5.0):
             pass
 
 
+def stop_on_sigterm():
+    """What this script has started ends with it, and its temporary folders go."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def read(path):
     try:
         with open(path, errors="surrogateescape") as file:
@@ -135,7 +144,7 @@ def outputs_of(commands, what, limit=900.0, dry_run=False, verbose=False):
     end_of, processes, outputs = time.monotonic() + limit, [], []
     try:
         for command, env in commands:
-            processes.append(start(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            processes.append(start(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent))
         for process in processes:
             try:
                 out, err = process.communicate(timeout=max(1.0, end_of - time.monotonic()))

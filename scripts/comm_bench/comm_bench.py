@@ -23,7 +23,6 @@ import argparse
 import json
 import os
 import pathlib
-import signal
 import statistics
 import sys
 import time
@@ -275,7 +274,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/comm"), help="folder of comm.md and comm.json")
     parser.add_argument("--verbose", action="store_true", help="print each command as it is run")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # emulated hosts are taken down
+    jobs.stop_on_sigterm()  # emulated hosts are taken down
     setup = Setup(options.quick, options.dry_run, options.verbose, options.repeats, options.seconds, options.timeout)
     if not setup.dry_run:
         try:

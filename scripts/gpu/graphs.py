@@ -7,7 +7,8 @@ they take of the host.
   host    what a replayed step takes of the host, and how long the device is without work between
           two, from the timeline
 
-Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
+Exit status: 0 all as it must be, 1 something was not, 2 wrong usage, 77 not possible with this
+build.
 """
 
 import json
@@ -122,7 +123,7 @@ def main():
     precisions = [options.precision] if options.precision else ["bf16"] if options.what == "host" else ["fp32", "bf16", "fp16"]
     title = "graphs, " + (f"{options.ranks} rank{'s' * (options.ranks > 1)}" if options.what == "agree" else "the host")
     if several and options.transport == "nccl" and not runs.has_nccl(options, title):
-        precisions = []
+        return runs.finish(options, []) or 77
     title += f", {options.transport}" * several
     check = {"agree": agree, "host": host}[options.what]
     return runs.finish(options, [lambda precision=precision: runs.row(f"{title}, {precision}", check, options, precision) for precision in precisions])

@@ -39,6 +39,7 @@ IMAGES = {
 }
 LLAMA = (("type", "llama"), ("kv_heads", 4), ("hidden", 2048))  # what it has other than GPT-2 124M
 SMALL = False
+NO_TORCH = re.compile(r"No module named '(torch|numpy)'|not compiled with CUDA|No CUDA GPUs|no NVIDIA driver")
 
 
 def gpus():
@@ -68,10 +69,12 @@ def bench(*words):
 
 
 def torch(script, *words):
-    found = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True, text=True, env=jobs.outer_libraries(), check=False)
-    if found.stdout.strip() != "True":
-        raise Skipped("no PyTorch here that sees a GPU")
-    return run([sys.executable, "-B", jobs.ROOT / "scripts/peers" / script, *words], jobs.outer_libraries())
+    try:
+        return run([sys.executable, "-B", jobs.ROOT / "scripts/peers" / script, *words], jobs.outer_libraries())
+    except Failed as error:
+        if NO_TORCH.search(str(error)):
+            raise Skipped("no PyTorch here that sees a GPU") from None
+        raise
 
 
 def update():
@@ -204,8 +207,8 @@ MEASURES = {
     "gpt2/clip": (60, functools.partial(text, clip_norm=1.0)),
     "gpt2/accumulate2": (60, functools.partial(text, accumulate=2)),
     "gpt2/issued": (60, functools.partial(text, cuda_graphs=False)),
-    "operations/gpt2, 50257 classes": (40, functools.partial(operations, 50257)),
-    "operations/gpt2, 50304 classes": (40, functools.partial(operations, 50304)),
+    "operations/gpt2 50257 classes": (40, functools.partial(operations, 50257)),
+    "operations/gpt2 50304 classes": (40, functools.partial(operations, 50304)),
     "llama/starling": (60, functools.partial(text, model=LLAMA)),
     "llama/compile": (150, functools.partial(torch_text, "compile", model=LLAMA)),
     "update/starling": (40, update),
@@ -350,6 +353,7 @@ def main():
     if not options.name:
         print("\n".join(MEASURES))
         return 0
+    jobs.stop_on_sigterm()
     measure = MEASURES[options.name][1]
     try:
         print(json.dumps(measure(read_results(options.known)[1] if options.known else {}, "mlp" if SMALL else "resnet50") if measure is exchange else measure()))

@@ -13,7 +13,8 @@ others, and their timeline.
 
 Ranks that share a GPU take turns on it, some milliseconds each, and a kernel that waits for
 another rank uses up its turn: so few jobs at a time, and a rank is lost only where nothing else
-runs. Exit status: 0 all as it must be, 1 something was not, 2 wrong usage."""
+runs. Exit status: 0 all as it must be, 1 something was not, 2 wrong usage, 77 not possible with
+this build."""
 
 import array
 import re
@@ -234,8 +235,10 @@ def main():
     alone = options.what == "agree" and options.ranks == 1
     if "nccl" in options.transports and not alone and not runs.has_nccl(options, options.what + f", {options.ranks} ranks," * (options.what == "agree")):
         options.transports.remove("nccl")
+    if not options.transports:
+        return runs.finish(options, []) or 77
     if options.what == "agree":
-        return runs.finish(options, agree_jobs(options) if options.transports else [])
+        return runs.finish(options, agree_jobs(options))
     check, hows = checks[options.what], [(signal.SIGKILL,), (signal.SIGSTOP,)] if options.what == "lost" else [()]
     cases = [(", ".join([options.what, transport, *(sign.name for sign in how)]), check, options, transport, *how) for transport in options.transports for how in hows]
     return runs.finish(options, [lambda case=case: runs.row(*case) for case in cases])

@@ -36,7 +36,7 @@ import jobs
 from jobs import Ended, differs, losses, read, split_safetensors, tensors
 from trial.loop import finish, parser_of, print_table, run_all, write_config
 
-TRAIN, PREDICT = jobs.need("starling-train", "starling-predict")
+TRAIN, PREDICT = map(jobs.built, ("starling-train", "starling-predict"))
 
 STEPS, END = 12, 16  # where the damaged run stopped, and where the resumed one does
 SAVED = [4, 8, 12]
@@ -346,6 +346,7 @@ def main():
     parser = parser_of(__doc__, 30.0, "seconds that a program may take")
     parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS), metavar="NAME", help="; ".join(RUNS))
     options = parser.parse_args()
+    jobs.need("starling-train", "starling-predict")
     reference = Reference()
 
     def attempt(trial, folder):

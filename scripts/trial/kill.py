@@ -28,7 +28,7 @@ import jobs
 from jobs import Job, alive, differs, read, until
 from trial.loop import finish, parser_of, print_table, reference, run_all, write_config
 
-TRAIN, DOCTOR = jobs.need("starling-train", "starling-doctor")
+TRAIN, DOCTOR = map(jobs.built, ("starling-train", "starling-doctor"))
 
 STEPS = 240
 MARK = "STARLING_KILL_TRIAL"
@@ -233,6 +233,7 @@ def main():
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, metavar="NAME", help=", ".join(PHASES))
     options = parser.parse_args()
+    jobs.need("starling-train", "starling-doctor")
     references, times, missed, launchers = {}, [], 0, 0
 
     def attempt(trial, folder):

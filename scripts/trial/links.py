@@ -37,7 +37,7 @@ from jobs import NETLAB, Job, differs, until
 from trial.loop import finish, parser_of, print_table, reference, run_all, write_config
 
 
-(TRAIN,) = jobs.need("starling-train")
+TRAIN = jobs.built("starling-train")
 STEPS, LOGGED = 3000, 10
 HEARTBEAT = 4.0
 MARGIN = 6.0  # from the heartbeat's limit to the end of the last rank
@@ -232,6 +232,7 @@ def main():
     parser = parser_of(__doc__, 120.0, "seconds that a run may go on after its fault, where it goes on", trials=len(FAULTS))
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), metavar="NAME", help="; ".join(FAULTS))
     options = parser.parse_args()
+    jobs.need("starling-train")
     faults = options.faults or list(FAULTS)
     if not FAKETIME:
         if any("clock" in fault for fault in options.faults or []):

@@ -7,12 +7,11 @@ import os
 import random
 import re
 import shutil
-import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from jobs import NAME, losses, read, tensors
+from jobs import NAME, losses, read, stop_on_sigterm, tensors
 
 
 def reference(known, key, work, train):
@@ -69,8 +68,7 @@ def run_all(options, draw, attempt, cell_of, hidden=(), jobs=1):
     attempt(trial, folder) what of it does not hold, a list of texts; cell_of(trial) the columns of
     the table that it counts in; `hidden` are keys of no use to a reader; `jobs` trials run at a
     time. Returns the counts, and how many failed."""
-    # so that what a trial has begun is ended
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    stop_on_sigterm()
     rng = random.Random(options.seed)
     counts, failures = {}, 0
     work = tempfile.mkdtemp(prefix=f"starling-{NAME.replace(' ', '-')}.")

@@ -45,7 +45,7 @@ from jobs import Ended, differs, losses, read, split_safetensors, tensors
 from trial.loop import finish, parser_of, print_table, run_all
 from trial.random_tables import try_tables
 
-TRAIN, PREDICT, PREPARE = jobs.need("starling-train", "starling-predict", "starling-prepare")
+TRAIN, PREDICT, PREPARE = map(jobs.built, ("starling-train", "starling-predict", "starling-prepare"))
 ROOT = str(jobs.ROOT)
 LAUNCH = os.path.join(ROOT, "scripts", "launch.sh")
 GOLDEN = sorted(glob.glob(ROOT + "/tests/golden/pictures/*.jpg") + glob.glob(ROOT + "/tests/golden/pictures/*.png"))
@@ -542,6 +542,7 @@ def main():
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     options = parser.parse_args()
+    jobs.need("starling-train", "starling-predict", "starling-prepare")
     os.environ["OMP_NUM_THREADS"] = "1"
     for sig in STOPS:
         # else programs would inherit that some are ignored

@@ -6,13 +6,12 @@ import io
 import json
 import math
 import os
-import random
 import re
 
 import jobs
 from jobs import Ended, read
 
-TRAIN, PREDICT = jobs.need("starling-train", "starling-predict")
+TRAIN, PREDICT = map(jobs.built, ("starling-train", "starling-predict"))
 
 MISSING = ["", " ", "NA", "nan", "NaN", "N/A", "null", "#N/A", "<NA>"]
 WORDS = ["red", "blue", "Red wine", "a,b", 'quo"te', "two\nlines", "it's", "café", "yes and no", "x" * 60, "-", "{}", "%s", "n°1", "maybe"]

@@ -64,7 +64,7 @@ check "what it finds is one" 1 "^memcheck cuda/update. +failed .*exit status 99:
 # Measurements, small, and the goals that are made of them.
 measure() { STARLING_BUILD=$work/installed python3 -B "$root/scripts/gpu" measure "$@"; }
 export -f measure
-for name in gpt2/starling32 llama/starling resnet20/starling resnet50-bf16/starling "operations/gpt2, 50257 classes"; do
+for name in gpt2/starling32 llama/starling resnet20/starling resnet50-bf16/starling "operations/gpt2 50257 classes"; do
   check "$name" 0 '"step_ms": ' measure "$name" --small
 done
 check "the update" 0 '"name": "accum_adamw"' measure update/starling --small
