@@ -242,6 +242,8 @@ void generate(InferenceModel& model, const std::string& prompt, const PredictOpt
       answer(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
       continue;
     }
+    if (options.samples > 1 && stdout_is_terminal())  // texts may have several lines
+      answer("--- {} of {}, seed {}\n", sample + 1, options.samples, own.seed);
     bool begun = false;
     const auto begin = [&] {
       if (!std::exchange(begun, true)) answer(prompt);

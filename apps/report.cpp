@@ -11,7 +11,9 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/log.h"
 #include "core/stop_signals.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -41,7 +43,11 @@ int report(int argc, char** argv) {
       ->excludes(live);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   Runs runs;
-  for (const std::string& folder : folders) runs.push_back(std::make_unique<RunLog>(folder));
+  for (const std::string& folder : folders) {
+    runs.push_back(std::make_unique<RunLog>(folder));
+    if (const std::int64_t lines = runs.back()->damaged_lines; lines > 0)
+      log::warning("{}/metrics.jsonl: {} damaged, left out", folder, counted(lines, "line"));
+  }
   name_runs(runs);
   if (watch) {
     at_stop_signal(AtStopSignal::kNote);

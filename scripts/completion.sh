@@ -58,7 +58,8 @@ rows() { # HELP SUBCOMMAND
 row() { # PATTERN WORDS
   case $shell in
     bash) printf '    %s) words="%s" ;;\n' "$1" "$2" ;;
-    zsh) printf '  %s) compadd %s-- %s ;;\n' "$1" "$([[ $1 = *--set ]] && echo "-S '' ")" "$2" ;;
+    # Files fit only where no values are known.
+    zsh) printf '  %s) compadd %s-- %s%s ;;\n' "$1" "$([[ $1 = *--set ]] && echo "-S '' ")" "$2" "$([[ $1 = *:\* ]] || echo "; return")" ;;
   esac
 }
 # What follows "KEY=".

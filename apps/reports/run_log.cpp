@@ -73,6 +73,10 @@ RunLog::RunLog(std::string folder) : folder_(std::move(folder)) {
   name = std::filesystem::weakly_canonical(folder_, error).filename().string();
   if (name.empty()) name = folder_;
   refresh();
+  if (config_.contains("model_type"))  // as Hugging Face's transformers write it
+    fail(ExitCode::kUsage, "report",
+         "{}: its config.json is a model's, not a run's; needed: what --output named",
+         shown(folder_));
 }
 
 void RunLog::forget() {
@@ -80,6 +84,7 @@ void RunLog::forget() {
   waits_.clear();
   waits_at_.clear();
   samples_.clear();
+  damaged_lines = 0;
   first_line_.clear();
   last_line_.clear();
   read_ = 0;
@@ -131,6 +136,7 @@ bool RunLog::refresh() {
 
 void RunLog::take_line(const std::string& line) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (json.is_discarded()) ++damaged_lines;
   const auto number = [&](const char* key, double fallback) {
     const auto found = json.find(key);
     return found != json.end() && found->is_number() ? found->get<double>() : fallback;

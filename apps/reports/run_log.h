@@ -34,6 +34,7 @@ class RunLog {
   const std::string& folder() const { return folder_; }
   /// The folder's name; the report puts those above it before where two runs share one.
   std::string name;
+  std::int64_t damaged_lines = 0;  ///< of its metrics, which are left out
   /// What it does: "has ended", "is under way", "stopped at step 40", "no line yet", "is removed".
   std::string state() const;
   const nlohmann::json& config() const { return config_; }    ///< empty object: none

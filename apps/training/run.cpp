@@ -129,16 +129,22 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                   site.ranks, config.state.elastic);
   }
   const bool other_ranks = is_mean_of_ranks(state);
+  const std::string source =
+      checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
+  const auto changes_since_checkpoint = [&] {
+    if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
+    return check_resumable(state, source, config.resolved, config.written, transport.size(),
+                           config.device.compute, other_ranks, &config.data.info);
+  };
   if (const std::int64_t asked = run_length(config, site).total_steps;
       folder.resume && asked < folder.resume_step) {
+    together(transport, changes_since_checkpoint);  // of another job it is no answer
     if (transport.rank() == 0)
       say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
           counted(folder.resume_step, "step"), asked);
     return ExitCode::kOk;
   }
   if (recorded) open_flight_recorder(config, folder, transport);
-  const std::string source =
-      checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   ShapeTrace trace = planned;
   if (!config.length.stretches.empty() &&
       config.length.stretches.back().batch_size != config.length.batch_size) {
@@ -153,11 +159,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   together(transport, [&] {
     if (folder.resume || !config.length.stretches.empty())
       check_data_size(config, source_of(options), site);
-    if (folder.resume) {
-      if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
-      changed = check_resumable(state, source, config.resolved, config.written, transport.size(),
-                                config.device.compute, other_ranks, &config.data.info);
-    }
+    if (folder.resume) changed = changes_since_checkpoint();
     if (transport.rank() != 0) return;
     nlohmann::json resolved = config.resolved;
     if (tracing)  // for who reads it elsewhere

@@ -278,11 +278,12 @@ same muon named
   CHECK(std::exp(scores["test_loss"].get<double>()) ==
         doctest::Approx(scores["test_perplexity"].get<double>()));
   const std::string line = program.read("straight/metrics.jsonl");
-  for (const char* key : {"tokens_per_second", "model_flop_utilization", "test_perplexity"})
+  for (const char* key : {"tokens_per_second", "test_perplexity"})
     CHECK(line.find(key) != std::string::npos);
   const auto summary = nlohmann::json::parse(program.read("straight/summary.json"));
   CHECK(summary["tokens_per_second"].get<double>() ==
         doctest::Approx(16 * summary["samples_per_second"].get<double>()));
+  CHECK(summary.contains("model_flop_utilization"));  // null on a machine that others keep busy
   CHECK(summary["peak"]["of"].get<std::string>().find("measured here") != std::string::npos);
 }
 

@@ -60,6 +60,7 @@ check "made longer" 0 "spans 16 steps now and 8 before: the rate of step 9 is 0.
 verify "with what was changed" grep -q "^changed since the checkpoint: steps 8 → 16" .stdout
 cp -r longer before
 check "fewer steps than are done" 0 "longer has done 16 steps, asked for: 3; there is nothing to do" resumed --set steps=3 --resume latest
+check "fewer steps of another run" 2 "now says 5 for seed, the checkpoint was made with" resumed --set steps=3 --set seed=5 --resume latest
 verify "and nothing is touched" diff -r longer before
 check "other threads" 0 "made with 1 thread a rank, now there are 2" resumed --set steps=17 --set threads=2 --resume latest
 

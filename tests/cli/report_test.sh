@@ -140,6 +140,8 @@ check "keys that both have" 0 '^  b$' "$report" --text one two
 verify "and no others" bash -c '! grep -qE "^  (a|mine|theirs.*)$" "$work/.stdout"'
 
 mkdir empty
+mkdir model && echo '{"model_type": "gpt2"}' >model/config.json
+check "a model's folder" 2 "model: its config.json is a model's, not a run's" "$report" model
 check "no run" 2 'empty: has no config.json, so it is no run' "$report" empty
 check "no folder" 2 'nowhere: there is no such folder' "$report" nowhere
 check "a file" 2 'small.json: is no folder' "$report" small.json

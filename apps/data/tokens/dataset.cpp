@@ -148,8 +148,15 @@ class Windows : public Dataset {
     val_paths_ = read_paths(section, "val_path", val_path_doc);
     if (paths_.empty() && !section.describing()) section.missing("path", "files or folders");
     if (!section.has("sequence_length")) {  // a wrong name is the first thing to be said
-      (void)files_of(paths_);
-      (void)files_of(val_paths_);
+      for (const auto& [key, paths] : {std::pair("path", paths_), {"val_path", val_paths_}}) {
+        try {
+          (void)files_of(paths);
+        } catch (const Error& error) {
+          ErrorParts parts = error.parts();
+          parts.where.key = section.path(key);
+          throw Error(error.code(), std::move(parts));
+        }
+      }
     }
     length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
                                        "tokens of a sample, at most the model's context");

@@ -74,14 +74,17 @@ std::string text_of_line(std::string_view line, const std::string& field, const 
   return it->get<std::string>();
 }
 
-/// Reads all of a text. Error(kUsage) for UTF-16 and UTF-32; a line that tells of bytes that are no
-/// UTF-8, for which U+FFFD stands; empty: there are none.
+/// Reads all of a text. Error(kUsage) for UTF-16 and UTF-32; a line that tells of a byte 0, which a
+/// binary file has, or of bytes that are no UTF-8, for which U+FFFD stands; empty: there are none.
 std::string note_on_encoding(const std::string& path, std::string_view text) {
   for (const std::string_view mark : {"\xFF\xFE", "\xFE\xFF"}) {
     if (!text.starts_with(mark)) continue;
     fail(ExitCode::kUsage, "data", {.file = shown(path, 200)},
          "is UTF-16 or UTF-32; needed: UTF-8, as by iconv -f UTF-16 -t UTF-8");
   }
+  if (const std::size_t zero = text.find('\0'); zero != text.npos)
+    return fmt::format("{}: byte {} is 0, which texts do not have; is it a file of another kind?",
+                       shown(path, 200), zero);
   const std::size_t valid = valid_utf8(text);
   if (valid == text.size()) return {};
   return fmt::format("{}: byte {} is not UTF-8; U+FFFD stands for such", shown(path, 200), valid);

@@ -47,7 +47,9 @@ TokenRates::TokenRates(const TrainConfig& config, double target_flops, Backend& 
 
 std::optional<double> TokenRates::utilization(double tokens_per_second) const {
   if (flops_ == 0.0) return std::nullopt;
-  return tokens_per_second * flops_ / (peak_.flops_per_second * ranks_);
+  const double share = tokens_per_second * flops_ / (peak_.flops_per_second * ranks_);
+  // More than all is none: the peak was measured while others had the cores.
+  return share <= 1.0 ? std::optional(share) : std::nullopt;
 }
 
 std::string TokenRates::disturbance() const {
@@ -65,7 +67,8 @@ void TokenRates::add_to(nlohmann::json& summary) const {
   const double rate = summary["samples_per_second"].get<double>() * tokens_;
   summary["tokens_per_second"] = rate;
   if (flops_ == 0.0) return;
-  summary["model_flop_utilization"] = *utilization(rate);
+  const std::optional<double> share = utilization(rate);
+  summary["model_flop_utilization"] = share ? nlohmann::json(*share) : nlohmann::json();
   summary["flop_per_token"] = flops_;
   summary["peak"] = {{"flops_per_second", peak_.flops_per_second}, {"of", peak_.of}};
 }
