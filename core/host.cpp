@@ -94,6 +94,18 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
+std::string boot_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+std::string namespace_id(const char* kind) {
+  char text[64] = {};
+  const std::string link = std::string("/proc/self/ns/") + kind;
+  return readlink(link.c_str(), text, sizeof text - 1) > 0 ? text : "";
+}
+
 namespace {
 
 /// The state in a "stat" file of /proc, which follows the program's name in brackets.

@@ -21,6 +21,10 @@ void check_stack_limit();
 /// bound each rank to cores of its own.
 int cores_of_rank(int local_size);
 std::string host_name();
+/// What processes have in common that see each other's: the kernel since its start, and its
+/// namespace of a kind ("pid", "net"). Empty where the kernel does not say.
+std::string boot_id();
+std::string namespace_id(const char* kind);
 /// What the kernel says of a process of this host.
 struct ProcessState {
   /// State as in /proc: R runs, S sleeps, D waits for a disk, T is stopped, Z has ended; '\0': not

@@ -6,9 +6,7 @@
 #include <exception>
 
 #include "comm/flight.h"
-#include "comm/lost_ranks.h"
 #include "comm/mpi/ulfm.h"
-#include "comm/rank_processes.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -30,9 +28,7 @@ constexpr auto kThreadSleep = microseconds(200);
 constexpr auto kThreadSleepMost = microseconds(400);
 constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
 constexpr auto kAskAfter = std::chrono::seconds(1);
-// Time after which a rank is called late, at first: this, or a third of the limit.
-constexpr double kLateSeconds = 10.0;
-constexpr double kLeastLateSeconds = 1.5;  // but not before it could answer
+constexpr double kLeastLateSeconds = 1.5;  // a rank is not called late before it could answer
 
 /// Operations whose memory MPI may still touch after a lost rank: kept for good.
 std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
@@ -54,11 +50,11 @@ MpiPulse& pulse_of_session() {
 }  // namespace
 
 MpiEngine::MpiEngine(double timeout_seconds)
-    : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
+    : timeout_(timeout_seconds),
+      late_(timeout_seconds, kLeastLateSeconds),
+      exceptions_at_start_(std::uncaught_exceptions()) {
   const std::scoped_lock lock(mpi_lock());
   world_ = std::make_unique<MpiWorld>(pulse_of_session());
-  late_after_.assign(static_cast<std::size_t>(world_->size),
-                     std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
   // The timer slack in ns, of this thread and the one below: otherwise every short sleep takes 50
   // µs more
   prctl(PR_SET_TIMERSLACK, 1000UL);
@@ -175,7 +171,6 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
   const auto begin = Clock::now();
   auto moved_at = begin;
   auto next_question = moved_at + kAskAfter;
-  std::vector<int> late;
   const auto waited = [&] { return Clock::seconds_since(begin); };
   auto sleep = kCallerSleep;
   while (true) {
@@ -186,13 +181,13 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
       if (!failed_ && Clock::now() >= next_question) {
         for (const int rank : operation.partners()) world_->pulse.ask(rank);
         next_question += kAskAfter;
-        warn_of_late_ranks(operation, waited(), late);
+        warn_of_late_ranks(operation, waited());
       }
     }
     if (failed_) throw_if_failed();
     if (operation.finished()) {
       if (noted) note_flight(FlightEvent::kWaited, operation.label());
-      for (const int rank : late) log::warning("rank {} came after {:.1f} s", rank, waited());
+      late_.came(waited());
       return true;
     }
     check_lost_ranks();
@@ -217,9 +212,8 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     const std::scoped_lock lock(mpi_lock());
     const std::vector<int> missing = operation.missing();
     for (const int rank : operation.partners()) {
-      const bool is_missing = std::binary_search(missing.begin(), missing.end(), rank);
-      awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank),
-                         is_missing, world_->pulse.host(rank)});
+      awaited.push_back(known_of(rank));
+      awaited.back().missing = std::binary_search(missing.begin(), missing.end(), rank);
     }
   }
   {
@@ -231,23 +225,17 @@ void MpiEngine::give_up(const MpiOperation& operation) {
             timeout_, std::move(awaited));
 }
 
-void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
-                                   std::vector<int>& late) {
+AwaitedRank MpiEngine::known_of(int rank) const {
+  return {rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank), true,
+          world_->pulse.host(rank)};
+}
+
+void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited) {
   if (operation.finished()) return;
   for (const int rank : operation.missing()) {
-    double& after = late_after_[static_cast<std::size_t>(rank)];
-    if (waited < after || std::find(late.begin(), late.end(), rank) != late.end()) continue;
-    late.push_back(rank);
-    after *= 2;
-    note_flight(FlightEvent::kLate, operation.label(), std::span(&rank, 1));
-    const double heard = world_->pulse.seconds_since(rank);
-    const std::string doing = world_->pulse.doing(rank), state = state_of_rank(rank);
-    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}{}", rank,
-                 world_->pulse.host(rank), waited, with_copies(operation.what(), operation.flow()),
-                 heard < 0 ? std::string("never heard of it")
-                           : fmt::format("last heard of it {:.1f} s ago", heard),
-                 doing.empty() ? "" : fmt::format(" ({})", doing),
-                 state.empty() ? "" : "; " + state);
+    if (late_.due(rank, waited))
+      late_.warn(known_of(rank), waited, with_copies(operation.what(), operation.flow()),
+                 operation.label());
   }
 }
 

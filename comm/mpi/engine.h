@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/mpi/operation.h"
+#include "comm/other_ranks.h"
 #include "core/running_clock.h"
 
 namespace starling::detail {
@@ -46,9 +47,9 @@ class MpiEngine {
   /// `flow`, where there is one, gets its looks meanwhile.
   bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
   [[noreturn]] void give_up(const MpiOperation& operation);
-  /// Says who is missing once a wait has become long, for each rank that is not in `late` yet; in
-  /// later waits after twice as long.
-  void warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late);
+  /// What is known of a rank that is missing; under mpi_lock().
+  AwaitedRank known_of(int rank) const;
+  void warn_of_late_ranks(const MpiOperation& operation, double waited);
 
   double timeout_;
   std::unique_ptr<MpiWorld> world_;
@@ -58,7 +59,7 @@ class MpiEngine {
   std::int64_t calls_ = 0;  ///< of the control plane so far, equal on all ranks
   /// Of them, those that are through; of whoever holds mpi_lock()
   std::int64_t calls_through_ = 0;
-  std::vector<double> late_after_;  ///< per rank: seconds of waiting before it is called late
+  LateRanks late_;
 
   std::mutex mutex_;  ///< of the following
   std::condition_variable wake_;

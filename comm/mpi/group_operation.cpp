@@ -8,8 +8,7 @@
 
 #include "comm/flight.h"
 #include "comm/mpi/operation.h"
-#include "comm/transports/node_mix.h"
-#include "comm/transports/rank_order_sum.h"
+#include "comm/transports/sums.h"
 
 namespace starling::detail {
 namespace {

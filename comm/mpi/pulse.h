@@ -1,6 +1,7 @@
 #pragma once
 
 #include <mpi.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,9 @@ MPI_Comm& world_communicator();
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
 
+/// A descriptor of a process (pidfd_open, Linux 5.3); below 0, with errno, where there is none.
+int open_process(pid_t process);
+
 /// Small messages beside the data: a rank that waits for long asks "are you there?", the other's
 /// communication thread answers with what it last started; a rank that fails tells all others to
 /// end. Nothing is sent within a host while all goes well. One per process; callers hold
@@ -47,7 +51,7 @@ class MpiPulse {
   bool wait_for_all(double limit_seconds);
   void close();  ///< before MPI_Finalize
 
-  /// Notes a rank's call to muster as a loss from now on (comm/lost_ranks.h), so that waits end.
+  /// Notes a rank's call to muster as a loss from now on (comm/other_ranks.h), so that waits end.
   void survive_losses();
   /// Calls all others together after a loss, and waits for those that are not lost, as `lost` and
   /// MPI know it, until each has called too. Returns those that did not within so many seconds. The
@@ -64,7 +68,14 @@ class MpiPulse {
   std::string doing(int rank) const;
   /// What this rank last started, as "last started …"; empty: nothing yet.
   std::string started() const;
-  const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  /// Where a rank is. Ranks with the same kernel and the same numbers of processes can watch each
+  /// other.
+  struct Place {
+    std::string host, kernel;  ///< kernel empty: it cannot watch processes
+    pid_t process = 0;
+  };
+  const Place& place(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
+  const std::string& host(int rank) const { return place(rank).host; }
 
   static MpiPulse* instance();
   /// Operations were left behind after a lost rank: MPI_Finalize would hang.
@@ -76,7 +87,7 @@ class MpiPulse {
     std::int64_t kind = kAsk, code = 0, step = -1, bucket = -1;
   };
   void post();
-  void gather_hosts(int size);
+  void gather_places(int size);
   void send(int rank, const Message& message);
   void note_muster(int rank);
 
@@ -90,7 +101,7 @@ class MpiPulse {
   std::vector<std::unique_ptr<Sent>> sent_;
   std::vector<double> heard_;  ///< seconds of the running clock; 0: never
   std::vector<Message> answers_;
-  std::vector<std::string> hosts_;
+  std::vector<Place> places_;
   std::vector<bool> mustered_;
   bool survives_ = false;
   ExchangeLabel started_{-1, -1, -1};

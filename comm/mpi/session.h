@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/lost_ranks.h"
+#include "comm/other_ranks.h"
 #include "comm/transport.h"
 #include "core/error.h"
 

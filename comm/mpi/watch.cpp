@@ -8,11 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -20,14 +18,10 @@
 
 #include "comm/flight.h"
 #include "comm/mpi/quiet_thread.h"
-#include "comm/rank_processes.h"
 #include "core/error.h"
 
-#if !defined(SYS_pidfd_open)
-#define SYS_pidfd_open 434  // the same number on all machines
-#endif
 #if !defined(SYS_pidfd_send_signal)
-#define SYS_pidfd_send_signal 424
+#define SYS_pidfd_send_signal 424  // the same number on all machines
 #endif
 
 namespace starling::detail {
@@ -44,43 +38,15 @@ constexpr double kQuestions = 5.0;         // within the limit, and one a second
 
 constexpr ExchangeLabel kNoExchange{-1, -1, -1};
 
-/// A process of this host as the other ranks know it. Ranks with the same kernel and the same
-/// numbers of processes can watch each other.
-struct Place {
-  std::array<char, 112> kernel{};  ///< empty: this rank cannot watch processes
-  std::int64_t process = 0;
-};
-
-int open_process(pid_t process) { return static_cast<int>(::syscall(SYS_pidfd_open, process, 0)); }
-
-Place own_place() {
-  Place place;
-  place.process = ::getpid();
-  const int file = open_process(::getpid());
-  if (file < 0) return place;
-  ::close(file);
-  std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(boot, text);
-  std::array<char, 64> numbers{};
-  const ssize_t length = ::readlink("/proc/self/ns/pid", numbers.data(), numbers.size() - 1);
-  if (text.empty() || length <= 0) return place;
-  text += " " + std::string(numbers.data(), static_cast<std::size_t>(length));
-  text.resize(std::min(text.size(), place.kernel.size() - 1));
-  std::copy(text.begin(), text.end(), place.kernel.begin());
-  return place;
-}
-
 /// The ranks of each host, in the order of their lowest.
-std::vector<std::vector<int>> hosts_of(const std::vector<Place>& places) {
+std::vector<std::vector<int>> hosts_of(const MpiPulse& pulse, int size) {
   std::vector<std::vector<int>> hosts;
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    const auto same = [&](const std::vector<int>& host) {
-      return places[r].kernel[0] != '\0' &&
-             places[static_cast<std::size_t>(host.front())].kernel == places[r].kernel;
-    };
-    const auto found = std::find_if(hosts.begin(), hosts.end(), same);
-    (found == hosts.end() ? hosts.emplace_back() : *found).push_back(static_cast<int>(r));
+  for (int r = 0; r < size; ++r) {
+    const std::string& kernel = pulse.place(r).kernel;
+    const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const std::vector<int>& host) {
+      return !kernel.empty() && pulse.place(host.front()).kernel == kernel;
+    });
+    (found == hosts.end() ? hosts.emplace_back() : *found).push_back(r);
   }
   return hosts;
 }
@@ -91,12 +57,7 @@ double question_interval(double limit) { return std::min(1.0, limit / kQuestions
 
 RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost)
     : pulse_(pulse), lost_(std::move(lost)) {
-  const Place mine = own_place();
-  std::vector<Place> places(static_cast<std::size_t>(size));
-  mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE,
-                          world_communicator()),
-            "MPI_Allgather");
-  const std::vector<std::vector<int>> hosts = hosts_of(places);
+  const std::vector<std::vector<int>> hosts = hosts_of(pulse, size);
   several_hosts_ = hosts.size() > 1;
   for (std::size_t h = 0; h < hosts.size(); ++h) {
     if (std::find(hosts[h].begin(), hosts[h].end(), rank) == hosts[h].end()) continue;
@@ -104,7 +65,7 @@ RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost)
       watched_ = hosts[(h + 1) % hosts.size()].front();
     for (const int other : hosts[h]) {
       if (other == rank) continue;
-      const auto process = static_cast<pid_t>(places[static_cast<std::size_t>(other)].process);
+      const pid_t process = pulse.place(other).process;
       const int file = open_process(process);
       // No descriptors are left: what waits still has its limit
       if (file < 0 && errno != ESRCH) continue;

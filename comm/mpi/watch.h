@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/lost_ranks.h"
 #include "comm/mpi/pulse.h"
+#include "comm/other_ranks.h"
 #include "core/running_clock.h"
 
 namespace starling::detail {
@@ -30,7 +30,7 @@ class RankWatch {
   /// be done about it. Where it returns, the watch goes on with the others.
   using Lost = std::function<void(const LostRank& lost, const std::string& rest)>;
 
-  /// Collective over world_communicator(); the caller holds mpi_lock().
+  /// The caller holds mpi_lock().
   RankWatch(MpiPulse& pulse, int rank, int size, Lost lost);
   /// Ends the watch; the caller does not hold mpi_lock().
   ~RankWatch();

@@ -14,7 +14,7 @@
 #include <random>
 
 #include "comm/agreement.h"
-#include "comm/lost_ranks.h"
+#include "comm/other_ranks.h"
 #include "core/running_clock.h"
 
 namespace starling::detail {

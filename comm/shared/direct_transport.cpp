@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "comm/flight.h"
-#include "comm/lost_ranks.h"
-#include "comm/rank_processes.h"
+#include "comm/other_ranks.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/shared_mixer.h"
 #include "comm/transports/checks.h"
@@ -32,8 +31,6 @@ using Doing = detail::Pulse::Doing;
 
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr auto kSlice = std::chrono::milliseconds(20);  // of a long wait, between checks
-// after which a rank is called late, at first
-constexpr double kLateSeconds = 10.0;
 
 /// Counts in shared memory, at which ranks look and on which they sleep.
 class DirectMixer final : public detail::SharedMixer {
@@ -43,7 +40,8 @@ class DirectMixer final : public detail::SharedMixer {
       : SharedMixer(backend, transport,
                     {.memory = "memory", .reads_sums = true, .may_be_flat = true}),
         sharing_(sharing),
-        settings_(settings) {}
+        settings_(settings),
+        late_(settings.timeout_seconds) {}
   ~DirectMixer() override {
     if (control_) control_->pulse.beat(Doing::kEnded);
   }
@@ -56,7 +54,12 @@ class DirectMixer final : public detail::SharedMixer {
   bool may_share(const std::vector<Bucket>& buckets) override {
     if (transport_.size() == 1 || buckets.empty() || backend_.device() != DeviceType::kCpu)
       return false;
-    if (local_.empty()) find_hosts();
+    if (local_.empty()) {
+      const HostRanks ranks = find_hosts(transport_.world(), sharing_.host());
+      local_ = ranks.local;
+      one_host_ = ranks.one_host;
+      any_shares_ = ranks.any_share;
+    }
     return any_shares_;
   }
   std::string map(std::vector<Bucket>& buckets) override;
@@ -92,7 +95,6 @@ class DirectMixer final : public detail::SharedMixer {
   BucketCounts& counts_of(int rank, int bucket) const {
     return *control_of(rank).counts(static_cast<std::size_t>(bucket));
   }
-  void find_hosts();
   /// The member of BucketCounts comes to `target` on each of the ranks, within the limit; warns
   /// once of each rank that takes long. what() names what is waited for.
   template <class What>
@@ -105,20 +107,8 @@ class DirectMixer final : public detail::SharedMixer {
   ControlBlock* control_ = nullptr;        ///< this rank's
   std::map<int, ControlBlock*> controls_;  ///< of the ranks of this host
   std::vector<std::shared_ptr<SharedBlock>> blocks_;
-  std::map<int, double> late_after_;  ///< doubles with every warning about the rank
+  LateRanks late_;
 };
-
-void DirectMixer::find_hosts() {
-  const std::vector<std::string> hosts = transport_.world().all_gather(sharing_.host());
-  const std::string& mine = hosts[static_cast<std::size_t>(transport_.rank())];
-  std::map<std::string, int> ranks_of;
-  for (int r = 0; r < transport_.size(); ++r) {
-    const std::string& host = hosts[static_cast<std::size_t>(r)];
-    if (host == mine) local_.push_back(r);
-    any_shares_ |= ++ranks_of[host] > 1;
-  }
-  one_host_ = ranks_of.size() == 1;
-}
 
 std::string DirectMixer::map(std::vector<Bucket>& buckets) {
   const SharedLayout layout(ControlBlock::bytes(buckets.size()), buckets);
@@ -141,6 +131,10 @@ void DirectMixer::await(const std::vector<int>& ranks,
   const auto count_of = [&](int r) -> const std::atomic<std::uint32_t>& {
     return counts_of(r, label.bucket).*member;
   };
+  const auto known_of = [&](int r) {
+    const detail::Pulse& pulse = control_of(r).pulse;
+    return AwaitedRank{r, pulse.seconds_ago(), pulse.text(), !detail::reached(count_of(r), target)};
+  };
   Clock::time_point begin{};
   auto spin = settings_.spin ? std::chrono::nanoseconds(kSpin) : std::chrono::nanoseconds(0);
   for (const int r : ranks) {
@@ -151,34 +145,18 @@ void DirectMixer::await(const std::vector<int>& ranks,
     }
     const auto deadline = begin + Clock::seconds(settings_.timeout_seconds);
     const auto waited = [&] { return Clock::seconds_since(begin); };
-    double& late_after =
-        late_after_.try_emplace(r, std::min(kLateSeconds, settings_.timeout_seconds / 3))
-            .first->second;
-    bool late = false;
     while (!detail::wait_for(count_of(r), target, spin, kSlice)) {
       spin = std::chrono::nanoseconds(0);
       if (settings_.check) settings_.check();
       check_lost_ranks();
       if (Clock::now() >= deadline) {
         std::vector<AwaitedRank> known;
-        for (const int other : ranks) {
-          const detail::Pulse& pulse = control_of(other).pulse;
-          known.push_back({other, pulse.seconds_ago(), pulse.text(),
-                           !detail::reached(count_of(other), target)});
-        }
+        for (const int other : ranks) known.push_back(known_of(other));
         fail_wait(transport_.rank(), what(), label, settings_.timeout_seconds, std::move(known));
       }
-      if (!late && waited() >= late_after) {
-        late = true;
-        late_after *= 2;
-        note_flight(FlightEvent::kLate, label, std::span(&r, 1));
-        const detail::Pulse& pulse = control_of(r).pulse;
-        const std::string state = state_of_rank(r);
-        log::warning("rank {} is late: waited {:.1f} s for {}; {:.1f} s ago it {}{}", r, waited(),
-                     what(), pulse.seconds_ago(), pulse.text(), state.empty() ? "" : "; " + state);
-      }
+      if (late_.due(r, waited())) late_.warn(known_of(r), waited(), what(), label);
     }
-    if (late) log::warning("rank {} came after {:.1f} s", r, waited());
+    late_.came(waited());
   }
 }
 

@@ -1,14 +1,10 @@
 #include "comm/transports/checks.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
 
-#include "comm/flight.h"
-#include "comm/rank_processes.h"
-#include "comm/transports/rank_order_sum.h"
+#include "comm/transports/sums.h"
 #include "core/error.h"
 
 namespace starling {
@@ -67,46 +63,6 @@ std::string with_copies(const std::string& what, Flow* flow) {
   const std::size_t copied = flow ? flow->ready() : 0;
   if (!flow || copied >= flow->bytes()) return what;
   return fmt::format("{} (the device has copied {} of {} bytes)", what, copied, flow->bytes());
-}
-
-void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, double limit_seconds,
-               std::vector<AwaitedRank> awaited) {
-  // The missing first, and of them the longest silent: most likely the one that is lost.
-  std::stable_sort(awaited.begin(), awaited.end(), [](const AwaitedRank& a, const AwaitedRank& b) {
-    if (a.missing != b.missing) return a.missing;
-    if ((a.seconds_ago < 0) != (b.seconds_ago < 0)) return a.seconds_ago < 0;
-    return a.seconds_ago > b.seconds_ago;
-  });
-  std::vector<int> not_there;
-  for (AwaitedRank& other : awaited) {
-    if (!other.missing) continue;
-    not_there.push_back(other.rank);
-    if (const std::string state = state_of_rank(other.rank); !state.empty())
-      other.doing += (other.doing.empty() ? "" : "; ") + state;
-  }
-  note_flight(FlightEvent::kTimeout, label, not_there);
-  const auto list = [&](bool missing) {
-    std::string heard;
-    std::size_t count = 0;
-    for (const AwaitedRank& other : awaited) {
-      if (other.missing != missing || ++count > 8) continue;
-      heard += fmt::format("{}rank {} {}", count > 1 ? ", " : "", other.rank,
-                           other.host.empty() ? "" : "on host " + other.host + " ");
-      heard += other.seconds_ago < 0 ? std::string("never heard of")
-                                     : fmt::format("last heard of {:.1f} s ago", other.seconds_ago);
-      if (!other.doing.empty()) heard += fmt::format(" ({})", other.doing);
-    }
-    if (count > 8) heard += fmt::format(", … ({} in all)", count);
-    return heard;
-  };
-  const std::string missing = list(true), present = list(false);
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  const std::string who = fmt::format("; missing: {}{}{}", missing.empty() ? "nobody" : missing,
-                                      present.empty() ? "" : "; there: ", present);
-  fail(ExitCode::kLost, "transport", {.rank = rank, .step = label.step, .bucket = label.bucket},
-       "rank {} waited {:g} s (sync.timeout_s) on host {} for {}{}", rank, limit_seconds, host,
-       what, who);
 }
 
 void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send,

@@ -8,15 +8,6 @@
 
 namespace starling {
 
-/// A rank of an exchange that takes too long, and what is known about it.
-struct AwaitedRank {
-  int rank = 0;
-  double seconds_ago = -1.0;  ///< since its last message; negative: never heard of
-  std::string doing;          ///< what it last said that it started; may be empty
-  bool missing = true;        ///< false: it has done its part
-  std::string host = {};      ///< empty: this rank's own
-};
-
 /// "ranks 1, 4".
 std::string rank_list(const std::vector<int>& ranks);
 /// "the exchange of step 12, bucket 3, round 11 with ranks 1, 4".
@@ -27,10 +18,6 @@ std::string describe_sum(const ExchangeLabel& label);
 /// Such a text `what` with how far the device is, where it has not copied all that is to be sent:
 /// then that is what everybody waits for.
 std::string with_copies(const std::string& what, Flow* flow);
-
-/// Throws Error(kLost): a wait passed its limit.
-[[noreturn]] void fail_wait(int rank, const std::string& what, const ExchangeLabel& label,
-                            double limit_seconds, std::vector<AwaitedRank> awaited);
 
 /// Checks what every transport asks of its arguments: peers in range and ascending, one receive
 /// buffer per neighbour, same dtype and size, memory of the device that it is for.

@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "comm/other_ranks.h"
 #include "comm/shared/descriptors.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/direct_transport.h"
-#include "comm/transports/checks.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "plain_families.h"

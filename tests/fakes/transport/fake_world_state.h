@@ -21,10 +21,10 @@
 
 #include "comm/capture.h"
 #include "comm/mixers/messages.h"
+#include "comm/other_ranks.h"
 #include "comm/shared/direct_transport.h"
 #include "comm/transports/checks.h"
-#include "comm/transports/node_mix.h"
-#include "comm/transports/rank_order_sum.h"
+#include "comm/transports/sums.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "tests/fakes/transport/fake_transport.h"
