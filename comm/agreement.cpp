@@ -1,10 +1,11 @@
 #include "comm/agreement.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <vector>
+
+#include "core/checksum.h"
 
 namespace starling {
 namespace {
@@ -43,15 +44,6 @@ AgreedError unpacked(const RankReason& reason) {
   return AgreedError(code, std::move(parts));
 }
 
-/// FNV-1a in 128 bits (two seeds of the 64-bit one).
-std::string digest(const std::string& text) {
-  std::array<std::uint64_t, 2> hash{0xcbf29ce484222325ULL, 0x9e3779b97f4a7c15ULL};
-  for (const char c : text) {
-    for (std::uint64_t& h : hash) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  }
-  return {reinterpret_cast<const char*>(hash.data()), sizeof hash};
-}
-
 }  // namespace
 
 std::optional<RankReason> lowest_reason(World& world, const std::string& mine) {
@@ -80,7 +72,7 @@ void together(World& world, const std::function<void()>& work) {
 
 std::optional<Disagreement> find_disagreement(World& world, const std::string& mine) {
   if (world.size() == 1) return std::nullopt;
-  const std::vector<std::string> digests = world.all_gather(digest(mine));
+  const std::vector<std::string> digests = world.all_gather(checksum(mine));
   const auto other = std::find_if(digests.begin(), digests.end(),
                                   [&](const std::string& each) { return each != digests.front(); });
   if (other == digests.end()) return std::nullopt;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/shared/memory_sharing.h"
 #include "comm/world.h"
 
 // How open files go from one rank of a host to the others.
@@ -39,5 +42,25 @@ class Descriptor {
 std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds,
                              const std::function<Descriptor()>& make,
                              const std::function<void(std::size_t, Descriptor)>& accept);
+
+/// Shares a block a rank in this way: make(file) makes this rank's and opens its file, map(file)
+/// maps another's.
+template <class Block, class Make, class Map>
+HostBlocks<Block> share_blocks(World& world, const std::vector<int>& local, double timeout_seconds,
+                               const Make& make, const Map& map) {
+  HostBlocks<Block> blocks;
+  blocks.of.resize(local.size());
+  const auto own = std::lower_bound(local.begin(), local.end(), world.rank()) - local.begin();
+  blocks.refusal = swap_descriptors(
+      world, local, timeout_seconds,
+      [&] {
+        Descriptor file;
+        blocks.of[static_cast<std::size_t>(own)] = make(file);
+        return file;
+      },
+      [&](std::size_t place, const Descriptor& file) { blocks.of[place] = map(file); });
+  if (!blocks.refusal.empty()) blocks.of.clear();
+  return blocks;
+}
 
 }  // namespace starling::detail

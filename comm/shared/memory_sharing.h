@@ -27,11 +27,22 @@ class SharedBlock {
   std::size_t bytes_;
 };
 
-/// What share() gives: a block for each rank asked for, or why there are none.
-struct SharedBlocks {
-  std::vector<std::shared_ptr<SharedBlock>> of;
+/// A block for each rank of a host, at their places in `local`, or why there are none.
+template <class Block>
+struct HostBlocks {
+  std::vector<std::shared_ptr<Block>> of;
   std::string refusal;
 };
+using SharedBlocks = HostBlocks<SharedBlock>;
+
+/// Who is on whose host: ranks that give the same answer are on one.
+struct HostRanks {
+  std::vector<int> local;  ///< of this rank's host, ascending, this one included
+  bool one_host = false;   ///< there is no other
+  bool any_share = false;  ///< some host has several ranks
+};
+/// Collective.
+HostRanks find_hosts(World& world, const std::string& own_host);
 
 /// How ranks of one host get at each other's memory.
 class MemorySharing {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "comm/agreement.h"
+#include "comm/other_ranks.h"
 #include "comm/shared/descriptors.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/shared_mixer.h"
-#include "comm/transports/checks.h"
 #include "comm/transports/forwarding.h"
 #include "core/error.h"
 #include "core/peer_memory.h"
@@ -36,31 +36,18 @@ struct DeviceCounts {
 };
 enum Purpose { kNeighbour, kReaders };
 
-/// The blocks of a host's ranks, at their places in `local`.
-struct PeerBlocks {
-  std::vector<std::shared_ptr<PeerBlock>> of;
-  std::string refusal;
-};
-
 /// Collective: every rank of a host with others gets a zeroed block of its own, and maps theirs.
-PeerBlocks share_blocks(World& world, const std::vector<int>& local, PeerMemory* memory,
-                        std::size_t bytes) {
-  PeerBlocks blocks;
-  blocks.of.resize(local.size());
-  const auto own =
-      static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
-  blocks.refusal = detail::swap_descriptors(
+HostBlocks<PeerBlock> share_peer_blocks(World& world, const std::vector<int>& local,
+                                        PeerMemory* memory, std::size_t bytes) {
+  return detail::share_blocks<PeerBlock>(
       world, local, kSwapSeconds,
-      [&] {
+      [&](Descriptor& file) {
         int number = -1;
-        blocks.of[own] = memory->create(bytes, number);
-        return Descriptor(number);
+        std::shared_ptr<PeerBlock> block = memory->create(bytes, number);
+        file = Descriptor(number);
+        return block;
       },
-      [&](std::size_t place, const Descriptor& file) {
-        blocks.of[place] = memory->map(file.number(), bytes);
-      });
-  if (!blocks.refusal.empty()) blocks.of.clear();
-  return blocks;
+      [&](const Descriptor& file) { return memory->map(file.number(), bytes); });
 }
 
 class PeerTransport;
@@ -218,7 +205,7 @@ std::string PeerMixer::map(std::vector<Bucket>& buckets) {
   World& world = transport_.world();
   SharedBlocks pulses = sharing_.share(world, local_, detail::ControlBlock::bytes(0));
   if (!pulses.refusal.empty()) return pulses.refusal;
-  const PeerBlocks blocks = share_blocks(world, local_, memory_, layout.bytes);
+  const HostBlocks<PeerBlock> blocks = share_peer_blocks(world, local_, memory_, layout.bytes);
   if (!blocks.refusal.empty() || local_.size() == 1) return blocks.refusal;
   pulse_blocks_ = std::move(pulses.of);
   for (std::size_t k = 0; k < local_.size(); ++k) {
@@ -367,17 +354,8 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
                                                const PeerSettings& settings, std::string& refusal) {
   refusal.clear();
   World& world = between->world();
-  const std::vector<std::string> hosts = world.all_gather(sharing->host());
-  std::vector<int> local;
-  std::map<std::string, int> ranks_of;
-  for (int r = 0; r < world.size(); ++r) {
-    const std::string& host = hosts[static_cast<std::size_t>(r)];
-    if (host == hosts[static_cast<std::size_t>(world.rank())]) local.push_back(r);
-    ++ranks_of[host];
-  }
-  if (std::all_of(ranks_of.begin(), ranks_of.end(),
-                  [](const auto& host) { return host.second == 1; }))
-    return nullptr;
+  const HostRanks ranks = find_hosts(world, sharing->host());
+  if (!ranks.any_share) return nullptr;
   PeerMemory* memory = nullptr;
   std::string mine, device;
   try {
@@ -387,12 +365,13 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
     mine = error.message();
   }
   const std::vector<std::string> devices = world.all_gather(device);
-  if (mine.empty() && local.size() > 1) mine = why_not_here(memory, world.rank(), local, devices);
+  if (mine.empty() && ranks.local.size() > 1)
+    mine = why_not_here(memory, world.rank(), ranks.local, devices);
   if (const auto reason = lowest_reason(world, mine)) refusal = reason->text();
-  if (refusal.empty()) refusal = share_blocks(world, local, memory, kPage).refusal;
+  if (refusal.empty()) refusal = share_peer_blocks(world, ranks.local, memory, kPage).refusal;
   if (!refusal.empty()) return nullptr;
   return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), settings,
-                                         std::move(local), ranks_of.size() == 1);
+                                         ranks.local, ranks.one_host);
 }
 
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,

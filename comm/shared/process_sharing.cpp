@@ -9,13 +9,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "comm/shared/descriptors.h"
 #include "comm/shared/memory_sharing.h"
 #include "core/error.h"
+#include "core/host.h"
 
 namespace starling {
 namespace {
@@ -102,49 +103,28 @@ void check_file(const Descriptor& file, std::size_t block) {
   }
 }
 
-std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::string link_target(const char* path) {
-  char text[256];
-  const ssize_t length = readlink(path, text, sizeof text);
-  return length > 0 ? std::string(text, static_cast<std::size_t>(length)) : std::string();
-}
-
 class ProcessSharing final : public MemorySharing {
  public:
   explicit ProcessSharing(double timeout_seconds) : timeout_(std::min(timeout_seconds, 30.0)) {}
 
   /// One kernel, and one network namespace, which abstract socket names belong to.
   std::string host() const override {
-    char name[256] = {};
-    gethostname(name, sizeof name - 1);
-    return std::string(name) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " +
-           link_target("/proc/self/ns/net");
+    return host_name() + " " + boot_id() + " " + namespace_id("net");
   }
 
   SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
-    SharedBlocks result;
-    result.of.resize(local.size());
-    const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) -
-                                              local.begin());
-    result.refusal = detail::swap_descriptors(
+    SharedBlocks blocks = detail::share_blocks<SharedBlock>(
         world, local, timeout_,
-        [&] {
-          Descriptor file = make_file(bytes);
-          result.of[own] = std::make_shared<MappedBlock>(file, bytes, true);
-          return file;
+        [&](Descriptor& file) {
+          file = make_file(bytes);
+          return std::make_shared<MappedBlock>(file, bytes, true);
         },
-        [&](std::size_t place, const Descriptor& file) {
+        [&](const Descriptor& file) {
           check_file(file, bytes);
-          result.of[place] = std::make_shared<MappedBlock>(file, bytes, false);
+          return std::make_shared<MappedBlock>(file, bytes, false);
         });
-    if (!result.refusal.empty() || local.size() < 2) result.of.clear();
-    return result;
+    if (local.size() < 2) blocks.of.clear();
+    return blocks;
   }
 
  private:
@@ -152,6 +132,19 @@ class ProcessSharing final : public MemorySharing {
 };
 
 }  // namespace
+
+HostRanks find_hosts(World& world, const std::string& own_host) {
+  HostRanks ranks;
+  std::map<std::string, int> ranks_of;
+  const std::vector<std::string> hosts = world.all_gather(own_host);
+  for (int r = 0; r < world.size(); ++r) {
+    const std::string& host = hosts[static_cast<std::size_t>(r)];
+    if (host == own_host) ranks.local.push_back(r);
+    ranks.any_share |= ++ranks_of[host] > 1;
+  }
+  ranks.one_host = ranks_of.size() == 1;
+  return ranks;
+}
 
 std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds) {
   return std::make_unique<ProcessSharing>(timeout_seconds);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -24,9 +23,7 @@ namespace {
 std::string host_of_nccl() {
   const char* given = std::getenv("NCCL_HOSTID");
   if (given && *given) return std::string("NCCL_HOSTID ") + given;
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return host_name() + " " + boot;
+  return host_name() + " " + boot_id();
 }
 
 NcclAnswer answer_of(std::unique_ptr<Nccl>& nccl, const NcclOpener& open) {
