@@ -345,6 +345,12 @@ struct AlgorithmPlan {
   const std::string& label() const { return title.empty() ? name : title; }
 };
 
+/// AlgorithmPlan::make of a class whose constructor takes the site and these.
+template <class A, class... Args>
+std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> maker_of(Args... args) {
+  return [=](const AlgorithmSite& site) { return std::make_unique<A>(site, args...); };
+}
+
 /// A maker reads the algorithm's keys but `type`.
 using AlgorithmRegistry = Registry<AlgorithmPlan, ConfigSection&>;
 AlgorithmRegistry& algorithms();

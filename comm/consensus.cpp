@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/operations/codecs.h"
 #include "core/philox.h"
+#include "kernels/decode_sum.h"
 #include "topology/mixing.h"
 
 namespace starling {
@@ -36,12 +37,8 @@ class Coder {
       for (std::size_t e = 0; e < kWidth; ++e) own[e] = static_cast<float>(v[first + e]);
       backend_.copy_from_host(own.data(), numbers_);
       backend_.encode({.x = numbers_, .message = message_, .code = code_, .block = block_});
-      backend_.decode({.messages = {message_},
-                       .weight = {1.0},
-                       .terms = 1,
-                       .out = numbers_,
-                       .code = code_,
-                       .block = block_});
+      decode_sum(backend_, {message_}, {.weights = {1.0}, .code = code_, .block = block_}, 1.0,
+                 numbers_, false);
       backend_.copy_to_host(numbers_, own.data());
       for (std::size_t e = 0; e < kWidth; ++e) v[first + e] = static_cast<double>(own[e]);
     }

@@ -9,7 +9,7 @@
 
 #include "comm/bucket.h"
 #include "comm/capture.h"
-#include "comm/exchange_schedule.h"
+#include "comm/exchange_plan.h"
 #include "comm/exchange_wait.h"
 #include "comm/transport.h"
 #include "core/backend.h"

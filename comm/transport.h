@@ -38,7 +38,7 @@ struct Exchange {
   double own_share = 1.0;
   std::vector<double> shares;
   /// True for kNodes, fp32, where the means travel between nodes as bf16, see
-  /// comm/transports/node_mix.h
+  /// comm/transports/sums.h
   bool bf16_between = false;
   /// The mix: c = self_weight · x + Σ_k weights[k] · received[k]. For a group sum S with self
   /// weight w and ω = (1-w)/(m-1): self_weight = w - ω and weights = {ω}.

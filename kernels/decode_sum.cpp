@@ -8,7 +8,7 @@
 namespace starling {
 
 void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms,
-                double factor, const Tensor& out, bool accumulate) {
+                double factor, const Tensor& out, bool accumulate, double divisor) {
   Decode sum{.out = out, .code = terms.code, .block = terms.block, .accumulate = accumulate};
   for (std::size_t k = 0; k < messages.size(); ++k) {
     if (sum.terms == static_cast<int>(sum.messages.size())) {
@@ -19,6 +19,7 @@ void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const Enc
     sum.messages[static_cast<std::size_t>(sum.terms)] = messages[k];
     sum.weight[static_cast<std::size_t>(sum.terms++)] = factor * terms.weights[k];
   }
+  sum.divisor = divisor;
   if (sum.terms > 0) backend.decode(sum);
 }
 

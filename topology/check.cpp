@@ -57,41 +57,29 @@ std::string sum_fault(const MixingMatrix& matrix, const ExactRows* exact, std::i
   return {};
 }
 
-/// The smallest K within one period after which the dense product is J/n, by its size; only a
-/// screen for the exact search.
-std::int64_t first_numeric_mean(const std::vector<MixingMatrix>& rounds, std::int64_t limit,
-                                double tolerance) {
-  const int n = rounds[0].ranks();
-  const auto width = static_cast<std::size_t>(n);
-  std::vector<double> x(width * width, 0.0);
-  for (std::size_t i = 0; i < width; ++i) x[i * width + i] = 1.0;
+/// The smallest K up to `limit` after which all columns of x hold their mean; -1: none.
+std::int64_t first_mean(const std::vector<MixingMatrix>& rounds, std::vector<double> x,
+                        std::int64_t limit, double tolerance) {
+  const auto n = static_cast<std::size_t>(rounds[0].ranks()), width = x.size() / n;
+  std::vector<double> mean(width, 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i) mean[i % width] += x[i] / static_cast<double>(n);
   for (std::int64_t k = 0; k <= limit; ++k) {
-    const bool mean = std::all_of(
-        x.begin(), x.end(), [&](double value) { return std::fabs(value - 1.0 / n) <= tolerance; });
-    if (mean) return k;
+    std::size_t i = 0;
+    while (i < x.size() && std::fabs(x[i] - mean[i % width]) <= tolerance) ++i;
+    if (i == x.size()) return k;
     if (k < limit) rounds[static_cast<std::size_t>(k) % rounds.size()].apply(x, width);
   }
   return -1;
 }
 
-/// The smallest such K for many ranks, found on three random vectors.
-std::int64_t first_sampled_mean(const std::vector<MixingMatrix>& rounds) {
-  constexpr std::size_t kWidth = 3;
-  const auto n = static_cast<std::size_t>(rounds[0].ranks());
-  std::vector<double> x(n * kWidth), mean(kWidth, 0.0);
+/// Three random columns, for many ranks.
+std::vector<double> random_columns(std::size_t ranks) {
+  std::vector<double> x(3 * ranks);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const Philox4x32 bits = philox(1, i, 1);
     x[i] = uniform_double(bits.v[0], bits.v[1]);
-    mean[i % kWidth] += x[i] / static_cast<double>(n);
   }
-  for (std::size_t k = 0; k <= rounds.size(); ++k) {
-    double worst = 0.0;
-    for (std::size_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::fabs(x[i] - mean[i % kWidth]));
-    if (worst <= kTolerance) return static_cast<std::int64_t>(k);
-    if (k < rounds.size()) rounds[k].apply(x, kWidth);
-  }
-  return -1;
+  return x;
 }
 
 std::optional<std::int64_t> exact_consensus(const std::vector<MixingMatrix>& rounds,
@@ -101,7 +89,8 @@ std::optional<std::int64_t> exact_consensus(const std::vector<MixingMatrix>& rou
   const std::int64_t limit = periodic ? std::min<std::int64_t>(length * rounds[0].ranks(),
                                                                std::max<std::int64_t>(length, 512))
                                       : length;
-  std::int64_t k = first_numeric_mean(rounds, limit, 1e-9);
+  // By size: only a screen for the exact search
+  std::int64_t k = first_mean(rounds, identity_matrix(rounds[0].ranks()), limit, 1e-9);
   while (k >= 0) {
     k = first_mean_candidate(exact, k, limit);
     if (k < 0) break;
@@ -153,10 +142,9 @@ Analysis inspect(const Topology& topology, const std::string& name) {
   if (report.exact) {
     report.rounds_to_consensus = exact_consensus(rounds, exact, topology.period() > 0);
   } else {
-    const std::int64_t k =
-        n <= kExactRanks
-            ? first_numeric_mean(rounds, static_cast<std::int64_t>(rounds.size()), kTolerance)
-            : first_sampled_mean(rounds);
+    const std::int64_t k = first_mean(
+        rounds, n <= kExactRanks ? identity_matrix(n) : random_columns(static_cast<std::size_t>(n)),
+        static_cast<std::int64_t>(rounds.size()), kTolerance);
     if (k >= 0) report.rounds_to_consensus = k;
   }
   if (report.rounds_to_consensus) {

@@ -41,15 +41,14 @@ double norm(const std::vector<double>& x) {
   return std::sqrt(sum);
 }
 
-/// The identity minus J/n: rounds applied to it give P - J/n.
-std::vector<double> centred_identity(int ranks) {
-  const auto n = static_cast<std::size_t>(ranks);
-  std::vector<double> x(n * n, -1.0 / ranks);
-  for (std::size_t i = 0; i < n; ++i) x[i * n + i] += 1.0;
+}  // namespace
+
+std::vector<double> identity_matrix(int n) {
+  const auto size = static_cast<std::size_t>(n);
+  std::vector<double> x(size * size, 0.0);
+  for (std::size_t i = 0; i < size; ++i) x[i * size + i] = 1.0;
   return x;
 }
-
-}  // namespace
 
 double dense_radius(std::vector<double> a, std::size_t n) {
   double log_norm = 0.0;  // of A^(2^s), while `a` is that power divided by its norm
@@ -245,7 +244,8 @@ double disagreement_radius(const std::vector<MixingMatrix>& rounds) {
     return std::min(1.0, radius);
   }
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
-  std::vector<double> product = centred_identity(rounds[0].ranks());
+  std::vector<double> product = identity_matrix(rounds[0].ranks());
+  remove_mean(product, n);
   for (const MixingMatrix& round : rounds) round.apply(product, n);
   remove_mean(product, n);
   return std::min(1.0, dense_radius(std::move(product), n));
@@ -274,8 +274,7 @@ ProductDeviation product_deviation(const std::vector<MixingMatrix>& rounds) {
 std::vector<std::vector<double>> dense_product(const std::vector<MixingMatrix>& rounds) {
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
   require(n <= kDenseRanks, "topology", "a dense product of {} ranks", n);
-  std::vector<double> x(n * n, 0.0);
-  for (std::size_t i = 0; i < n; ++i) x[i * n + i] = 1.0;
+  std::vector<double> x = identity_matrix(rounds[0].ranks());
   for (const MixingMatrix& round : rounds) round.apply(x, n);
   std::vector<std::vector<double>> result;
   for (std::size_t i = 0; i < n; ++i) result.emplace_back(&x[i * n], &x[i * n] + n);
@@ -286,7 +285,7 @@ std::vector<double> disagreement_curve(const Topology& topology, std::int64_t ro
   const auto n = static_cast<std::size_t>(topology.ranks());
   const bool exact = n <= 256;
   const std::size_t width = exact ? n : 16;
-  std::vector<double> x = exact ? centred_identity(topology.ranks()) : random_block(n * width);
+  std::vector<double> x = exact ? identity_matrix(topology.ranks()) : random_block(n * width);
   remove_mean(x, width);
   const double start = norm(x);
   std::vector<double> curve{n == 1 ? 0.0 : 1.0};

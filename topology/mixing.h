@@ -130,6 +130,8 @@ struct ProductDeviation {
   int columns = 0;  ///< looked at
 };
 ProductDeviation product_deviation(const std::vector<MixingMatrix>& rounds);
+/// The identity as a dense n × n matrix, by rows.
+std::vector<double> identity_matrix(int n);
 /// The product of the rounds as n rows, n ≤ 64.
 std::vector<std::vector<double>> dense_product(const std::vector<MixingMatrix>& rounds);
 /// A matrix as n rows of n numbers.

@@ -1,5 +1,6 @@
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.h"
 #include "core/text.h"
@@ -25,23 +26,29 @@ void register_builtin_topologies() {
   static_cast<void>(done);
 }
 
-std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
+std::vector<std::pair<std::string, std::unique_ptr<Topology>>> topologies_for(
+    const RankLayout& site) {
+  std::vector<std::pair<std::string, std::unique_ptr<Topology>>> result;
   // Asks every maker. Makers that refuse come back here for their own error's text: the flag ends
   // that at the first level.
   static thread_local bool asking = false;
-  if (asking) return {};
-  asking = true;
-  std::string result;
+  if (std::exchange(asking, true)) return result;
   for (const std::string& name : topologies().names()) {
     try {
       ConfigSection empty(nlohmann::json::object(), "defaults");
-      const std::unique_ptr<Topology> topology = topologies().make(name, "type", empty, site);
-      if (!kind_fault(*topology, kind).empty()) continue;
-      result += (result.empty() ? "" : ", ") + name;
+      result.emplace_back(name, topologies().make(name, "type", empty, site));
     } catch (const std::exception&) {  // does not take it, or (custom) needs keys
     }
   }
   asking = false;
+  return result;
+}
+
+std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
+  std::string result;
+  for (const auto& [name, topology] : topologies_for(site)) {
+    if (kind_fault(*topology, kind).empty()) result += (result.empty() ? "" : ", ") + name;
+  }
   return result;
 }
 

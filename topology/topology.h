@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/config.h"
@@ -77,6 +78,10 @@ using TopologyRegistry = Registry<std::unique_ptr<Topology>, ConfigSection&, con
 TopologyRegistry& topologies();
 /// Adds complete, ring, one-peer-exp, … once; safe to call again.
 void register_builtin_topologies();
+/// All registered topologies that take this site without further keys, by name.
+std::vector<std::pair<std::string, std::unique_ptr<Topology>>> topologies_for(
+    const RankLayout& site);
+
 enum class TopologyKind : std::uint8_t;
 /// Reads `type` (default: `standard`) and the type's keys from the section, makes the topology and
 /// checks it (check.h), as what an algorithm that asks for `kind` may have.

@@ -80,8 +80,7 @@ EncodedModel model_of_beliefs(const Compressor& compressor, double step) {
           .states_begin_at_x = true,
           .code = compressor.code,
           .block = compressor.block,
-          .step = [step](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix,
-                         const DisagreementModel::MixOne& code) {
+          .step = [step](auto& z, const auto& mix, const auto& code) {
             std::vector<double> q = z[0];
             add(q, -1.0, z[1]);
             code(q);
@@ -111,9 +110,7 @@ AlgorithmPlan plan_choco(ConfigSection& config) {
       .cost = {.exchanges = {{.hidden = 1}},
                .disagreement =
                    [step](double left) { return drift_of(1, true, 1.0 + (left - 1.0) / step); }},
-      .make = [=](const AlgorithmSite& site) {
-        return std::make_unique<Choco>(site, compressor, step);
-      }};
+      .make = maker_of<Choco>(compressor, step)};
 }
 
 }  // namespace starling

@@ -184,9 +184,7 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                                   .hidden = settings.delay}},
                    .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
                    .tried = {{"period", 48}}},
-          .make = [settings](const AlgorithmSite& site) {
-            return std::make_unique<DiLoCo>(site, settings);
-          }};
+          .make = maker_of<DiLoCo>(settings)};
 }
 
 }  // namespace starling

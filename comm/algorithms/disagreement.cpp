@@ -14,7 +14,7 @@ DisagreementModel model_of_mixing(const OptimizerRule& rule, const PartialMix& h
   const double alone = beta < 1.0 ? beta * (1.0 - rest) / (1.0 - beta) : 0.0;
   return {.states = 1,
           .step =
-              [=](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+              [=](auto& z, const auto& mix) {
                 add(z[0], -alone, z[1]);
                 scale(z[1], rest * beta);
                 if (how.adapt_then_combine) add(z[0], -1.0, z[1]);

@@ -6,6 +6,7 @@
 
 #include "core/operations/codecs.h"
 #include "core/operations/pointwise.h"
+#include "kernels/decode_sum.h"
 
 namespace starling {
 namespace {
@@ -58,13 +59,7 @@ void EncodedMean::encode(const Tensor& numbers, const Tensor& message) {
                    .block = compressor_.block});
 }
 void EncodedMean::decode(const Tensor& message, const Tensor& out, double weight, bool accumulate) {
-  backend_.decode({.messages = {part(message, out)},
-                   .weight = {weight},
-                   .terms = 1,
-                   .out = out,
-                   .code = compressor_.code,
-                   .block = compressor_.block,
-                   .accumulate = accumulate});
+  decode_sum(backend_, {part(message, out)}, terms({weight}), 1.0, out, accumulate);
 }
 
 void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
@@ -122,20 +117,14 @@ void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
   const StreamScope scope(backend_, StreamKind::kUpdate);
   const auto me = static_cast<std::size_t>(rank);
   if (state.chunk) {
-    Decode mean{.out = state.chunk, .code = compressor_.code, .block = compressor_.block};
+    std::vector<Tensor> messages;
     for (int j = 0; j < ranks; ++j) {
-      if (mean.terms == static_cast<int>(mean.messages.size())) {
-        backend_.decode(mean);
-        mean.terms = 0;
-        mean.accumulate = true;
-      }
-      const auto from = static_cast<std::size_t>(j);
-      mean.messages[static_cast<std::size_t>(mean.terms)] =
-          part(j == rank ? state.sent[me] : state.received[from], chunk_of(state.numbers, rank));
-      mean.weight[static_cast<std::size_t>(mean.terms++)] = 1.0;
+      const Tensor& message =
+          j == rank ? state.sent[me] : state.received[static_cast<std::size_t>(j)];
+      messages.push_back(part(message, chunk_of(state.numbers, rank)));
     }
-    mean.divisor = divisor_;
-    backend_.decode(mean);
+    decode_sum(backend_, messages, terms(std::vector<double>(messages.size(), 1.0)), 1.0,
+               state.chunk, false, divisor_);
     Tensor numbers = state.chunk;
     if (!chunk_residuals_.empty()) {
       // The residual lies at its chunk's place: checkpoints keep no padding.

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "comm/algorithm.h"
@@ -45,6 +45,9 @@ class EncodedMean {
   std::int64_t bytes(DType dtype, std::int64_t elements) const;
   /// The part of a message that these numbers fill.
   Tensor part(const Tensor& message, const Tensor& numbers) const;
+  EncodedTerms terms(std::vector<double> weights) const {
+    return {.weights = std::move(weights), .code = compressor_.code, .block = compressor_.block};
+  }
   void encode(const Tensor& numbers, const Tensor& message);
   void decode(const Tensor& message, const Tensor& out, double weight, bool accumulate);
   void settle(State& state, int bucket, const Wait& wait);

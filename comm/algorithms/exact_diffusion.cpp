@@ -58,7 +58,7 @@ class ExactDiffusion final : public Bucketwise {
 
 /// z is {x, ψ_prev, m}.
 DisagreementModel model(double beta, bool lazy) {
-  return {2, [=](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+  return {2, [=](auto& z, const auto& mix) {
             std::vector<double> psi = z[0];
             scale(z[2], beta);
             add(psi, -1.0, z[2]);
@@ -85,9 +85,7 @@ AlgorithmPlan plan_exact_diffusion(ConfigSection& config) {
           .steps = {.period = 1},
           .growth = {[lazy](const OptimizerRule& rule) { return model(momentum_of(rule), lazy); }},
           .cost = cost_of_mixing(false),
-          .make = [lazy](const AlgorithmSite& site) {
-            return std::make_unique<ExactDiffusion>(site, lazy);
-          }};
+          .make = maker_of<ExactDiffusion>(lazy)};
 }
 
 }  // namespace starling

@@ -32,30 +32,27 @@ class GradientTracking final : public Tracking {
 }  // namespace
 
 AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
-  return {
-      .title = "gradient tracking",
-      .topology = TopologyKind::kDoublyStochastic,
-      .needs = {.rule_fault = [](const OptimizerRule& rule) -> std::string {
-        return rule.facts().corrects_noise
-                   ? "noise_correction is for a rank's own gradients, and this "
-                     "one follows the mean of all"
-                   : "";
-      }},
-      .states = {{"y"}, {"g"}},
-      .messages = {.mixed = 2},
-      .growth = {[](const OptimizerRule& rule) {  // z is {x, y, m}
-        return DisagreementModel{2,
-                                 [beta = momentum_of(rule)](DisagreementModel::Numbers& z,
-                                                            const DisagreementModel::MixOne& mix) {
-                                   mix(z[1]);
-                                   scale(z[2], beta);
-                                   add(z[2], 1.0, z[1]);
-                                   mix(z[0]);
-                                   add(z[0], -1.0, z[2]);
-                                 }};
-      }},
-      .cost = cost_of_mixing(true),
-      .make = [](const AlgorithmSite& site) { return std::make_unique<GradientTracking>(site); }};
+  return {.title = "gradient tracking",
+          .topology = TopologyKind::kDoublyStochastic,
+          .needs = {.rule_fault = [](const OptimizerRule& rule) -> std::string {
+            return rule.facts().corrects_noise
+                       ? "noise_correction is for a rank's own gradients, and this "
+                         "one follows the mean of all"
+                       : "";
+          }},
+          .states = {{"y"}, {"g"}},
+          .messages = {.mixed = 2},
+          .growth = {[](const OptimizerRule& rule) {  // z is {x, y, m}
+            return DisagreementModel{2, [beta = momentum_of(rule)](auto& z, const auto& mix) {
+                                       mix(z[1]);
+                                       scale(z[2], beta);
+                                       add(z[2], 1.0, z[1]);
+                                       mix(z[0]);
+                                       add(z[0], -1.0, z[2]);
+                                     }};
+          }},
+          .cost = cost_of_mixing(true),
+          .make = maker_of<GradientTracking>()};
 }
 
 }  // namespace starling

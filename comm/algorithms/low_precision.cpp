@@ -68,8 +68,7 @@ EncodedModel model_of_replicas(const Compressor& compressor) {
           .states_begin_at_x = true,
           .code = compressor.code,
           .block = compressor.block,
-          .step = [](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix,
-                     const DisagreementModel::MixOne& code) {
+          .step = [](auto& z, const auto& mix, const auto& code) {
             std::vector<double> q = z[1];
             mix(q);
             add(q, -2.0, z[1]);
@@ -97,9 +96,7 @@ AlgorithmPlan plan_low_precision(ConfigSection& config) {
                      },
                      model_of_replicas(compressor)},
           .cost = cost_of_mixing(false, interval),
-          .make = [=](const AlgorithmSite& site) {
-            return std::make_unique<LowPrecision>(site, compressor, interval);
-          }};
+          .make = maker_of<LowPrecision>(compressor, interval)};
 }
 
 }  // namespace starling

@@ -55,19 +55,17 @@ AlgorithmPlan plan_momentum_tracking(ConfigSection&) {
       .states = {{"z"}},
       .messages = {.mixed = 2},
       .growth = {[](const OptimizerRule& rule) {  // z is {x, z, m}
-        return DisagreementModel{
-            2, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
-                                              const DisagreementModel::MixOne& mix) {
-              mix(z[1]);
-              add(z[1], 1.0, z[2]);
-              scale(z[2], beta);
-              add(z[1], -1.0, z[2]);
-              mix(z[0]);
-              add(z[0], 1.0, z[1]);
-            }};
+        return DisagreementModel{2, [beta = sgd_of(rule).momentum](auto& z, const auto& mix) {
+                                   mix(z[1]);
+                                   add(z[1], 1.0, z[2]);
+                                   scale(z[2], beta);
+                                   add(z[1], -1.0, z[2]);
+                                   mix(z[0]);
+                                   add(z[0], 1.0, z[1]);
+                                 }};
       }},
       .cost = cost_of_mixing(true),
-      .make = [](const AlgorithmSite& site) { return std::make_unique<MomentumTracking>(site); }};
+      .make = maker_of<MomentumTracking>()};
 }
 
 }  // namespace starling

@@ -2,7 +2,6 @@
 
 #include "comm/agreement.h"
 #include "comm/exchange_plan.h"
-#include "comm/exchange_schedule.h"
 #include "core/error.h"
 #include "topology/round_table.h"
 

@@ -111,7 +111,7 @@ AlgorithmPlan plan_push_sum(ConfigSection&) {
             return model_of_mixing(rule, {.adapt_then_combine = true});
           }},
           .cost = cost_of_mixing(false),
-          .make = [](const AlgorithmSite& site) { return std::make_unique<PushSum>(site); }};
+          .make = maker_of<PushSum>()};
 }
 
 }  // namespace starling

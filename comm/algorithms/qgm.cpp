@@ -129,7 +129,7 @@ class FollowedMomentum final : public Bucketwise {
 /// z is {x, m}.
 DisagreementModel model(const rules::Sgd& sgd, bool atc, double mu) {
   const double of_m = sgd.nesterov ? sgd.momentum * sgd.momentum : sgd.momentum;
-  return {1, [=](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+  return {1, [=](auto& z, const auto& mix) {
             const std::vector<double> before = z[0];
             if (!atc) mix(z[0]);
             add(z[0], -of_m, z[1]);
@@ -184,22 +184,10 @@ AlgorithmPlan plan_decentlam(ConfigSection&) {
           .scratch = 1,
           .messages = {.always = true},
           .steps = {.period = 1},
-          .growth = {[](const OptimizerRule& rule) {
-            return DisagreementModel{
-                1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z,
-                                                  const DisagreementModel::MixOne& mix) {
-                  const std::vector<double> before = z[0];
-                  mix(z[0]);
-                  add(z[0], -beta, z[1]);
-                  z[1] = before;
-                  add(z[1], -1.0, z[0]);
-                }};
-          }},
+          // Without gradients it mixes what it then takes the momentum from, as order awc does.
+          .growth = {[](const OptimizerRule& rule) { return model(sgd_of(rule), false, 0.0); }},
           .cost = cost_of_mixing(false),
-          .make = [](const AlgorithmSite& site) {
-            return std::make_unique<FollowedMomentum>(site, FollowedMomentum::Order::kGradientAlone,
-                                                      0.0);
-          }};
+          .make = maker_of<FollowedMomentum>(FollowedMomentum::Order::kGradientAlone, 0.0)};
 }
 
 }  // namespace starling

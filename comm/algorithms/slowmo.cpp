@@ -106,9 +106,7 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
                    .kept = 2},
       .growth = growth,
       .cost = {.exchanges = exchanges, .disagreement = drift_of_averages(settings.period, gossip)},
-      .make = [settings](const AlgorithmSite& site) {
-        return std::make_unique<SlowMomentum>(site, settings);
-      }};
+      .make = maker_of<SlowMomentum>(settings)};
 }
 
 }  // namespace starling

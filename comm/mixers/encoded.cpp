@@ -75,13 +75,8 @@ void EncodedMessages::mix(int bucket, double own_weight, const std::vector<doubl
 
 void EncodedMessages::add_received(int bucket, std::size_t k, const Tensor& out) {
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  backend_.decode({.messages = {of(bucket).received[k]},
-                   .weight = {1.0},
-                   .terms = 1,
-                   .out = out,
-                   .code = code_,
-                   .block = block_,
-                   .accumulate = true});
+  decode_sum(backend_, {of(bucket).received[k]}, {.weights = {1.0}, .code = code_, .block = block_},
+             1.0, out, true);
 }
 
 namespace {

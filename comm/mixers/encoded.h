@@ -58,7 +58,7 @@ class EncodedMessages {
 /// when the exchange is used. Groups and nodes exchange messages between any two ranks. With plain
 /// bf16 alone they add up on the way instead: a group's sum is that of the members' decoded
 /// numbers, made in rank order in the parameters' type; in a round over nodes (kNodes) only the
-/// means that nodes exchange are rounded, by the same rule (comm/transports/node_mix.h). The
+/// means that nodes exchange are rounded, by the same rule (comm/transports/sums.h). The
 /// transport carries all of it, also between ranks of one host: the same bits wherever the ranks
 /// are. `wire`: MixerKind::wire of fp32 numbers.
 MixerKind encoded_mixer(Code code, double wire);

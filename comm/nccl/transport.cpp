@@ -16,8 +16,7 @@
 #include "comm/flight.h"
 #include "comm/nccl/watchdog.h"
 #include "comm/transports/checks.h"
-#include "comm/transports/node_mix.h"
-#include "comm/transports/rank_order_sum.h"
+#include "comm/transports/sums.h"
 #include "core/device_trace.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
@@ -151,15 +150,9 @@ class NcclTransport final : public Transport {
     check_exchange(rank_, size_, exchange, send, receive, DeviceType::kCuda);
     return issue({exchange, label, false, backend_.capturing()},
                  [&](void* stream, const NcclWork& work) {
-                   switch (exchange.kind) {
-                     case Exchange::Kind::kNone: break;
-                     case Exchange::Kind::kNeighbours:
-                       return exchange_with_neighbours(exchange, send, receive, stream, work);
-                     case Exchange::Kind::kGroupSum:
-                       return sum_group(exchange.group, send, receive[0], stream, work);
-                     case Exchange::Kind::kNodes:
-                       return exchange_nodes(exchange, send, receive[0], stream, work);
-                   }
+                   if (exchange.kind == Exchange::Kind::kNeighbours)
+                     return exchange_with_neighbours(exchange, send, receive, stream, work);
+                   exchange_in_group(exchange, send, receive[0], stream, work);
                  });
   }
 
@@ -385,6 +378,11 @@ class NcclTransport final : public Transport {
     if (numbers.bytes() == 0) return;
     register_once(everyone_, numbers, work);
     for (const Tensor& place : places) register_once(everyone_, place, work);
+    swap(exchange, numbers, places, stream, work);
+  }
+  /// Sends to and receives from the exchange's neighbours, or peers on other nodes.
+  void swap(const Exchange& exchange, const Tensor& numbers, const std::vector<Tensor>& places,
+            void* stream, const NcclWork& work) {
     group(everyone_, work, [&] {
       for (const int peer : exchange.send_to) send(numbers, peer, stream);
       for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
@@ -403,18 +401,41 @@ class NcclTransport final : public Transport {
     });
   }
 
-  void sum_group(const std::vector<int>& members, const Tensor& in, const Tensor& out, void* stream,
-                 const NcclWork& work) {
-    const NcclComm comm = communicator(members);
-    if (comm && in.dtype() == out.dtype()) return all_reduce(comm, in, out, stream, work);
+  /// A sum over the group, or a round over nodes of which it is one. Each member sums its shard, in
+  /// a round over nodes mixes it with its peers', and the members put the shards together.
+  void exchange_in_group(const Exchange& exchange, const Tensor& in, const Tensor& out,
+                         void* stream, const NcclWork& work) {
+    const std::vector<int>& members = exchange.group;
+    const bool nodes = exchange.kind == Exchange::Kind::kNodes;
+    NcclComm comm = in.dtype() == out.dtype() ? communicator(members) : nullptr;
+    if (comm && !nodes) return all_reduce(comm, in, out, stream, work);
     const Shards shards(in.elements(), members.size());
+    if (!shards.equal()) comm = nullptr;
     const std::size_t me = place_in(members);
     const std::int64_t mine = shards.count(me);
-    sum_shard(members, shards, in, mine > 0 ? out.slice(shards.first(me), Shape{mine}) : Tensor(),
-              stream, work);
-    gather_shards(members, shards, out, stream, work);
+    Tensor sum, result;
+    if (mine > 0) {
+      result = out.slice(shards.first(me), Shape{mine});
+      sum = nodes ? Tensor(backend_, result.shape(), out.dtype()) : result;
+    }
+    if (comm && mine > 0) {
+      register_once(comm, in, work);
+      register_once(comm, out, work);
+      group(comm, work, [&] {
+        nccl_->reduce_scatter(in.raw(), sum.raw(), static_cast<std::size_t>(mine), in.dtype(), comm,
+                              stream);
+      });
+    } else if (!comm) {
+      sum_shard(members, shards, in, sum, stream, work);
+    }
+    if (nodes && mine > 0) mix_means(exchange, sum, result, stream, work);
+    if (!comm) return gather_shards(members, shards, out, stream, work);
+    if (mine == 0) return;
+    group(comm, work, [&] {
+      nccl_->all_gather(result.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm,
+                        stream);
+    });
   }
-
   std::size_t place_in(const std::vector<int>& members) const {
     return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_) -
                                     members.begin());
@@ -481,61 +502,29 @@ class NcclTransport final : public Transport {
     return wide;
   }
 
-  void exchange_nodes(const Exchange& exchange, const Tensor& in, const Tensor& out, void* stream,
-                      const NcclWork& work) {
-    const std::vector<int>& node = exchange.group;
-    const Shards shards(in.elements(), node.size());
-    const std::size_t me = place_in(node);
-    const std::int64_t mine = shards.count(me);
-    const NcclComm comm = shards.equal() ? communicator(node) : nullptr;
-    Tensor sum, mixed;
-    if (mine > 0) {
-      sum = Tensor(backend_, Shape{mine}, in.dtype());
-      mixed = out.slice(shards.first(me), Shape{mine});
+  /// A shard's sum over the node becomes its mean, mixed with other nodes'.
+  void mix_means(const Exchange& exchange, const Tensor& sum, const Tensor& mixed, void* stream,
+                 const NcclWork& work) {
+    const double share = 1.0 / static_cast<double>(exchange.group.size());
+    std::vector<double> weights = node_weights(exchange);
+    Tensor sent = sum;
+    std::vector<Tensor> terms, arrived;
+    if (exchange.bf16_between) {
+      const Tensor mean(backend_, sum.shape(), sum.dtype());
+      weighted_sum(backend_, {sum}, {share}, mean);
+      sent = Tensor(backend_, sum.shape(), DType::kBFloat16);
+      backend_.cast({mean, sent});
+      terms = {mean, decoded(sent, sum.dtype())};
+    } else {  // nodes are equally large: the mean's division goes into the weights
+      for (double& weight : weights) weight *= share;
+      terms = {sum};
     }
-    if (comm && mine > 0) {
-      register_once(comm, in, work);
-      register_once(comm, out, work);
-      group(comm, work, [&] {
-        nccl_->reduce_scatter(in.raw(), sum.raw(), static_cast<std::size_t>(mine), in.dtype(), comm,
-                              stream);
-      });
-    } else if (!comm) {
-      sum_shard(node, shards, in, sum, stream, work);
-    }
-    if (mine > 0) {
-      const double share = 1.0 / static_cast<double>(node.size());
-      std::vector<double> weights = node_weights(exchange);
-      Tensor sent = sum;
-      std::vector<Tensor> terms;
-      if (exchange.bf16_between) {
-        const Tensor mean(backend_, sum.shape(), sum.dtype());
-        weighted_sum(backend_, {sum}, {share}, mean);
-        sent = Tensor(backend_, sum.shape(), DType::kBFloat16);
-        backend_.cast({mean, sent});
-        terms = {mean, decoded(sent, sum.dtype())};
-      } else {  // nodes are equally large: the mean's division goes into the weights
-        for (double& weight : weights) weight *= share;
-        terms = {sum};
-      }
-      std::vector<Tensor> arrived;
-      for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
-        arrived.emplace_back(backend_, sent.shape(), sent.dtype());
-      group(everyone_, work, [&] {
-        for (const int peer : exchange.send_to) send(sent, peer, stream);
-        for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
-          receive(arrived[k], exchange.receive_from[k], stream);
-      });
-      for (const Tensor& tensor : arrived) terms.push_back(decoded(tensor, sum.dtype()));
-      in_node_order(exchange, terms);
-      weighted_sum(backend_, terms, weights, mixed);
-    }
-    if (!comm) return gather_shards(node, shards, out, stream, work);
-    if (mine == 0) return;
-    group(comm, work, [&] {
-      nccl_->all_gather(mixed.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm,
-                        stream);
-    });
+    for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
+      arrived.emplace_back(backend_, sent.shape(), sent.dtype());
+    swap(exchange, sent, arrived, stream, work);
+    for (const Tensor& tensor : arrived) terms.push_back(decoded(tensor, sum.dtype()));
+    in_node_order(exchange, terms);
+    weighted_sum(backend_, terms, weights, mixed);
   }
 
   CheckedWorld world_;

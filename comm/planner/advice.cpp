@@ -66,18 +66,8 @@ void follow(Candidate& candidate) {
 std::vector<Candidate> candidates(const NetworkModel& network) {
   register_builtin_topologies();
   std::vector<Candidate> result;
-  for (const std::string& name : topologies().names()) {
-    nlohmann::json config = {{"type", name}};
-    ConfigSection section(config, "plan");
-    section.required_text("type", "");
-    Candidate candidate{.name = name};
-    try {
-      candidate.topology = topologies().make(name, "type", section,
-                                             RankLayout{network.ranks, network.ranks_per_host});
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::kUsage) throw;
-      continue;  // another number of ranks, or keys without default
-    }
+  for (auto& [name, topology] : topologies_for({network.ranks, network.ranks_per_host})) {
+    Candidate candidate{.name = name, .topology = std::move(topology)};
     follow(candidate);
     // Otherwise the topology does not mix within sight.
     if (candidate.rate < 1.0) result.push_back(std::move(candidate));

@@ -15,19 +15,15 @@
 namespace starling {
 namespace {
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-/// The lower quartile: of an exchange that takes longer whenever something else runs on a core that
-/// it needs.
-double undisturbed(std::vector<double> times) {
-  const auto at = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
-  std::nth_element(times.begin(), at, times.end());
+double quantile(std::vector<double> values, double part) {
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(static_cast<double>(values.size()) * part);
+  std::nth_element(values.begin(), at, values.end());
   return *at;
 }
+double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+/// Of an exchange that takes longer whenever something else runs on a core that it needs.
+double undisturbed(std::vector<double> times) { return quantile(std::move(times), 0.25); }
 
 /// Rounds of pairs, in which every host meets every other; above 16 hosts those at distance 1, 2,
 /// 4, … alone. partner[h] = -1: idle.

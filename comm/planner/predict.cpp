@@ -237,27 +237,54 @@ Prediction predict_asynchronous(const NetworkModel& network, const StepModel& st
           .between_hosts = mean.between / steps};
 }
 
-Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step,
-                              double bucket_bytes, bool overlap, int ranks_per_node) {
-  const bool by_nodes = ranks_per_node > 1 && ranks_per_node < network.ranks;
-  const RoundCost cost =
-      by_nodes ? cost_of_all_reduce_by_nodes(network, ranks_per_node) : cost_of_all_reduce(network);
+namespace {
+
+/// A mean of gradients over all ranks, in one exchange of a bucket at its last gradient; or,
+/// `encoded`, in two halves, of which the second begins after the pass.
+Prediction predict_gradients(const NetworkModel& network, const StepModel& step,
+                             double bucket_bytes, const RoundCost& cost, bool overlap, double wire,
+                             bool encoded) {
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   Prediction result;
+  const auto send = [&](std::size_t b, const PlannedBucket& bucket) {
+    arrival[b] = line.transfer(bucket, cost, wire);
+    result.sent += bucket.bytes * wire * cost.sent_per_byte;
+    result.between_hosts += bucket.bytes * wire * cost.between_per_byte;
+  };
+  // A byte of numbers is read and its code written, and the other way round; what travels back
+  // belongs to all chunks.
+  const auto recode = [&](const PlannedBucket& bucket) {
+    if (encoded) line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth;
+  };
   line.passes([&](std::size_t b, const PlannedBucket& bucket) {
-    arrival[b] = line.transfer(bucket, cost, 1.0);
+    recode(bucket);
+    send(b, bucket);
     if (!overlap) line.wait_until(arrival[b]);
-    result.sent += bucket.bytes * cost.sent_per_byte;
-    result.between_hosts += bucket.bytes * cost.between_per_byte;
   });
+  for (std::size_t b = 0; encoded && b < line.buckets.size(); ++b) {
+    line.wait_until(arrival[b]);
+    recode(line.buckets[b]);
+    send(b, line.buckets[b]);
+  }
   for (std::size_t b = 0; b < line.buckets.size(); ++b) {
     line.wait_until(arrival[b]);
+    recode(line.buckets[b]);
     line.now += line.update(line.buckets[b], 0.0);
   }
   result.step = line.now;
   result.exposed = line.exposed;
   return result;
+}
+
+}  // namespace
+
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step,
+                              double bucket_bytes, bool overlap, int ranks_per_node) {
+  const bool by_nodes = ranks_per_node > 1 && ranks_per_node < network.ranks;
+  const RoundCost cost =
+      by_nodes ? cost_of_all_reduce_by_nodes(network, ranks_per_node) : cost_of_all_reduce(network);
+  return predict_gradients(network, step, bucket_bytes, cost, overlap, 1.0, false);
 }
 
 Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step,
@@ -266,33 +293,7 @@ Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& st
   for (double* cost : {&half.latency, &half.per_byte, &half.cpu_per_byte, &half.sent_per_byte,
                        &half.between_per_byte})
     *cost /= 2.0;
-  TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
-  std::vector<double> arrival(line.buckets.size(), 0.0);
-  // A byte of numbers is read and its code written, and the other way round; what travels back
-  // belongs to all chunks.
-  const auto recode = [&](const PlannedBucket& bucket) {
-    line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth;
-  };
-  Prediction result;
-  line.passes([&](std::size_t b, const PlannedBucket& bucket) {
-    recode(bucket);
-    arrival[b] = line.transfer(bucket, half, wire);
-    result.sent += 2.0 * bucket.bytes * wire * half.sent_per_byte;
-    result.between_hosts += 2.0 * bucket.bytes * wire * half.between_per_byte;
-  });
-  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
-    line.wait_until(arrival[b]);
-    recode(line.buckets[b]);
-    arrival[b] = line.transfer(line.buckets[b], half, wire);
-  }
-  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
-    line.wait_until(arrival[b]);
-    recode(line.buckets[b]);
-    line.now += line.update(line.buckets[b], 0.0);
-  }
-  result.step = line.now;
-  result.exposed = line.exposed;
-  return result;
+  return predict_gradients(network, step, bucket_bytes, half, true, wire, true);
 }
 
 Prediction predict(const AlgorithmPlan& plan, const std::vector<RoundCost>& rounds,

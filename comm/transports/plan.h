@@ -13,7 +13,7 @@
 // What lives here: what a transport is made from, and those that need neither MPI nor NCCL nor
 // shared memory of their own. plan: the registry; between_gpus: how NCCL, peers' memory and the
 // host are put together; staged: through host memory; single: a rank alone; forwarding: another
-// one's calls. checks, rank_order_sum, node_mix: what several transports share. A new one is its
+// one's calls. checks, sums: what several transports share. A new one is its
 // file and a line in plan.cpp.
 namespace starling {
 

@@ -5,7 +5,7 @@
 
 #include "comm/exchange_plan.h"
 #include "comm/mixer.h"
-#include "comm/transports/rank_order_sum.h"
+#include "comm/transports/sums.h"
 #include "kernels/decode_sum.h"
 #include "kernels/open_backend.h"
 #include "support.h"

@@ -17,7 +17,6 @@
 #include "apps/training/tasks/metric.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
-#include "comm/exchange_schedule.h"
 #include "comm/growth.h"
 #include "core/operations/updates.h"
 #include "core/text.h"

@@ -18,7 +18,7 @@
 #include "../support.h"
 #include "comm/mpi/pulse.h"
 #include "comm/mpi/watch.h"
-#include "comm/transports/rank_order_sum.h"
+#include "comm/transports/sums.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/support/numbers_of_ranks.h"
