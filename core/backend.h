@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "core/device_clock.h"
-#include "core/operations/all.h"
 #include "core/operations/list.h"
 #include "core/tensor.h"
 
@@ -127,8 +126,9 @@ class Backend {
   /// Memory that ranks of one host share (core/peer_memory.h); null where there is none.
   virtual PeerMemory* peer_memory() { return nullptr; }
 
-  // Operations (core/operations/list.h): backend.matmul({.a = …}) and so on. Arguments that do not
-  // fit each other are an Error(kInternal).
+  // Operations (core/operations/list.h): backend.matmul({.a = …}) and so on, whose arguments are
+  // structs of the header of their family. Arguments that do not fit each other are an
+  // Error(kInternal).
 #define STARLING_DECLARE_OPERATION(Arguments, name) \
   void name(const Arguments& args) {                \
     check(args);                                    \

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/operations/copying.h"
 #include "core/operations/indexing.h"
+#include "core/operations/reduce.h"
 #include "layers/functions.h"
 #include "layers/functions_along.h"
 #include "layers/functions_chain.h"

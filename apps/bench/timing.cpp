@@ -6,6 +6,7 @@
 
 #include "apps/bench/support.h"
 #include "core/backend.h"
+#include "core/operations/pointwise.h"
 
 namespace starling {
 

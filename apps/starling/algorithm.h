@@ -12,4 +12,5 @@
 #include "comm/transport.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/operations/all.h"
 #include "core/registry.h"

@@ -8,6 +8,7 @@
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/operations/all.h"
 #include "core/parameter.h"
 #include "core/registry.h"
 #include "layers/language_model.h"

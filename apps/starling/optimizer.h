@@ -6,6 +6,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/host_device.h"
+#include "core/operations/all.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"

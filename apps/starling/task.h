@@ -7,4 +7,5 @@
 #include "apps/training/tasks/task.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/operations/all.h"
 #include "core/registry.h"

@@ -5,5 +5,6 @@
 
 #include "core/autograd.h"
 #include "core/backend.h"
+#include "core/operations/all.h"
 #include "core/tensor.h"
 #include "kernels/open_backend.h"

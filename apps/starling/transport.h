@@ -9,5 +9,5 @@
 #include "comm/transports/plan.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "core/operations/accesses.h"
+#include "core/operations/all.h"
 #include "core/registry.h"
