@@ -233,9 +233,6 @@ Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
 /// scale[C] · x along the last dimension, + residual (if it holds a value), as one operation.
 Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
-/// The function of an activation other than kNone, and that of its gradient.
-MapFunction function_of(Activation kind);
-MapFunction gradient_of(Activation kind);
 /// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 /// Images scale_factor times as large, or smaller: Resampling::kNearest or kBilinear (with

@@ -70,11 +70,28 @@ struct Program {
       if (!wanted[k]) result[k] = Variable(result[k].value());
     return result;
   }
-  /// Each leaf's gradient is the result's own, as of a sum: nobody reads their numbers again.
-  bool passes_on() const {
-    const Backward back = backward({}, differentiable());
-    return std::all_of(back.slots.begin(), back.slots.end(),
-                       [&](const auto& slot) { return !slot || *slot == back.dy; });
+  /// The gradient that all leaves have, from the result, tensor 0, and the result's gradient,
+  /// tensor 1; without a step it is the latter, as of a sum. None where they differ, or take
+  /// leaves.
+  std::optional<Expression> common_gradient() const {
+    auto [back, dy, slots] = backward({}, differentiable());
+    std::optional<Slot> common;
+    for (const auto& slot : slots) {
+      if (slot && common.value_or(*slot) != *slot) return std::nullopt;
+      if (slot) common = slot;
+    }
+    if (!common || *common == dy) return Expression();
+    const auto place = static_cast<Slot>(back.tensors());  // that no tensor has
+    if (place >= kMapTensors) return std::nullopt;
+    back.replace(static_cast<Slot>(kMapResults + builder.steps() - 1), place);
+    back.keep(std::span(&*common, 1));
+    for (std::size_t k = 0; k < leaves.size(); ++k)
+      if (back.takes(static_cast<Slot>(k))) return std::nullopt;
+    back.replace(dy, 1);
+    back.replace(place, 0);
+    Expression result = back.expression();
+    result.in = {};  // it holds nothing
+    return result;
   }
   /// All of another program; the slot of its result.
   Slot join(const Program& other) {
@@ -97,6 +114,7 @@ struct Program {
 /// a sum each into those that were repeated. `factor`: Program::backward().
 void go_back(Gradients& g, const Program& program, const Shape& shape, const Tensor& dy,
              std::optional<double> factor = {}) {
+  const bool unshared = dy.exclusive();
   std::array<bool, kMapTensors> wanted{};
   for (std::size_t k = 0; k < program.leaves.size(); ++k) wanted[k] = g.wants(static_cast<int>(k));
   const auto [builder, dy_slot, slots] = program.backward(dy, wanted, factor);
@@ -136,6 +154,15 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
   // The last of a pass is its last step.
   std::sort(whole.begin(), whole.end(),
             [](const Result& a, const Result& b) { return a.slot > b.slot; });
+  // In dy's place where nobody else has it: less memory.
+  const bool passed = std::any_of(gradients.begin(), gradients.end(), [&](const Tensor& gradient) {
+    return gradient && gradient.storage() == dy.storage();
+  });
+  if (unshared && !passed && whole.size() == 1 && dy.shape() == shape) {
+    for (Tensor& gradient : gradients)
+      if (gradient && gradient.storage() == whole[0].tensor.storage()) gradient = dy;
+    whole[0].tensor = dy;
+  }
   for (std::size_t first = 0; first < whole.size(); first += kMapOutputs) {
     const std::size_t count = std::min<std::size_t>(kMapOutputs, whole.size() - first);
     ExpressionBuilder pass = builder;
@@ -153,7 +180,8 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
     if (gradients[k]) g.set(static_cast<int>(k), std::move(gradients[k]));
 }
 
-/// The same of a program that passes the gradient on, of which only the leaves' shapes are kept.
+/// The same of a program whose leaves all have the gradient dy, and of which only their shapes are
+/// kept.
 void pass_on(Gradients& g, const std::vector<Shape>& leaves, const Shape& shape, const Tensor& dy) {
   std::vector<Tensor> gradients(leaves.size());
   for (std::size_t k = 0; k < leaves.size(); ++k) {
@@ -192,12 +220,23 @@ class Chain final : public LazyValue {
     if (!tape_) return Variable(y);
     const Tape::Scope scope(tape_, layer_);
     const std::vector<Variable> inputs = program.inputs();
-    if (program.passes_on()) {
+    if (const std::optional<Expression> common = program.common_gradient()) {
+      // As of sums, ReLU, tanh: no leaf is kept, and the result is what whatever follows keeps,
+      // too.
       std::vector<Shape> leaves;
       for (const Variable& leaf : inputs) leaves.push_back(leaf.shape());
       return tape_->record(name_, y, inputs, {},
-                           [leaves = std::move(leaves), shape = shape()](Gradients& g) {
-                             const Tensor dy = std::move(g.take_terms().front());
+                           [leaves = std::move(leaves), shape = shape(), back = *common,
+                            result = common->count > 0 ? y : Tensor()](Gradients& g) {
+                             Tensor dy = std::move(g.take_terms().front());
+                             if (back.count > 0) {
+                               Map map;
+                               map.y = own_gradient_memory(dy);
+                               static_cast<Expression&>(map) = back;
+                               map.in[0] = result, map.in[1] = std::move(dy);
+                               g.backend().map(map);
+                               dy = std::move(map.y);
+                             }
                              pass_on(g, leaves, shape, dy);
                            });
     }

@@ -1,4 +1,7 @@
+#include <utility>
+
 #include "core/error.h"
+#include "core/operations/checker.h"
 #include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/reduce.h"
@@ -7,30 +10,23 @@
 
 namespace starling::functions {
 
+namespace {
+
 MapFunction function_of(Activation kind) {
   constexpr MapFunction kFunctions[] = {MapFunction::kRelu, MapFunction::kGelu, MapFunction::kSilu,
                                         MapFunction::kRelu6};
   return kFunctions[static_cast<int>(kind) - 1];
 }
-MapFunction gradient_of(Activation kind) {
-  constexpr MapFunction kGradients[] = {MapFunction::kReluGradient, MapFunction::kGeluGradient,
-                                        MapFunction::kSiluGradient, MapFunction::kRelu6Gradient};
-  return kGradients[static_cast<int>(kind) - 1];
-}
+
+}  // namespace
 
 Variable activation(const Variable& x, Activation kind, Pass& pass) {
   if (kind == Activation::kNone) return x;
-  Tensor y(pass.backend, x.shape(), x.dtype());
-  pass.backend.map({function_of(kind), x.value(), y});
-  // The gradients of ReLU and ReLU6 need only the output, which the next operation keeps anyway.
-  const bool from_output = kind == Activation::kRelu || kind == Activation::kRelu6;
-  auto backward = [kind, saved = from_output ? y : x.value()](Gradients& g) {
-    const Tensor dy = std::move(g.take_terms().front());
-    Tensor dx = own_gradient_memory(dy);
-    g.backend().map({gradient_of(kind), saved, dy, dx});
-    g.set(0, std::move(dx));
-  };
-  return pass.record("activation", y, {x}, {}, std::move(backward));
+  // A layer's whole result: to compute it again would take longer than most of a chain's.
+  const bool lean = std::exchange(pass.lean, false);
+  const Variable y = pointwise("activation", function_of(kind), x, pass);
+  pass.lean = lean;
+  return y;
 }
 
 // A function of maps under its name.

@@ -47,6 +47,19 @@ Slot ExpressionBuilder::step(MapFunction function, Slot a, Slot b) {
   return static_cast<Slot>(kMapResults + expression_.count++);
 }
 
+void ExpressionBuilder::replace(Slot from, Slot to) {
+  for (MapStep& step : std::span(expression_.steps).first(static_cast<std::size_t>(steps()))) {
+    if (step.a == from) step.a = to;
+    if (step.b == from) step.b = to;
+  }
+}
+
+bool ExpressionBuilder::takes(Slot slot) const {
+  const auto all = std::span(expression_.steps).first(static_cast<std::size_t>(steps()));
+  return std::any_of(all.begin(), all.end(),
+                     [&](const MapStep& step) { return step.a == slot || step.b == slot; });
+}
+
 void ExpressionBuilder::keep(std::span<Slot> slots) {
   std::array<bool, kMapSlots> needed{};
   for (const Slot slot : slots) needed[slot] = true;

@@ -32,6 +32,11 @@ class ExpressionBuilder {
   std::size_t numbers() const { return numbers_; }
   const Expression& expression() const { return expression_; }
 
+  /// Steps take the one slot where they took the other.
+  void replace(Slot from, Slot to);
+  /// Whether a step takes it.
+  bool takes(Slot slot) const;
+
   /// Drops all steps that none of these slots needs, the last of which is a step's result. The
   /// slots are told where they are afterwards.
   void keep(std::span<Slot> slots);

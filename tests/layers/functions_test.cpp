@@ -7,8 +7,11 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/config.h"
@@ -515,6 +518,39 @@ TEST_CASE(
   CHECK(numbers_of(
             f::linear_cross_entropy(none, fixed(2, {5, 4}, none), targets, 1.0, pass).value())[0] ==
         0.0);
+}
+
+TEST_CASE("layers/functions: sums, ReLU, tanh and the like keep no operand for the way back") {
+  const std::pair<const char*, std::function<Variable(const Variable&, Pass&)>> functions[] = {
+      {"relu", [](const Variable& x, Pass& p) { return f::relu(x, p); }},
+      {"activation",
+       [](const Variable& x, Pass& p) { return f::activation(x, Activation::kRelu6, p); }},
+      {"tanh", [](const Variable& x, Pass& p) { return f::tanh(x, p); }},
+      {"exp of a sum", [](const Variable& x, Pass& p) { return f::exp(f::add(x, x, p), p); }},
+      {"ReLU of a sum with a row",
+       [](const Variable& x, Pass& p) {
+         return f::relu(f::add(x, p.tape->leaf(noise_tensor(2, {5})), p), p);
+       }},
+      {"gelu", [](const Variable& x, Pass& p) { return f::gelu(x, p); }}};
+  for (const auto& [name, function] : functions) {
+    CAPTURE(name);
+    for (const bool lean : {false, true}) {
+      Tape tape(cpu());
+      Pass pass{.backend = cpu(), .tape = &tape, .lean = lean};
+      const Variable leaf = tape.leaf(noise_tensor(1, {3, 5}));
+      std::weak_ptr<Storage> operand;
+      Variable y;
+      {
+        const Variable x = f::permute(leaf, {0, 1}, pass);
+        operand = x.value().storage();
+        y = function(x, pass);
+        y.value();
+      }
+      CHECK(operand.expired() == (std::string_view(name) != "gelu"));
+      tape.backward(f::sum(y, {}, false, pass));
+      CHECK(Tape::gradient(leaf).elements() == 15);
+    }
+  }
 }
 
 TEST_CASE("layers/functions: the layers rms_norm and softmax are what their functions say") {
