@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "layers/conv2d.h"
 #include "layers/sequential.h"
 
 namespace starling {
@@ -22,5 +24,19 @@ class ImageModel : public Sequential {
  private:
   std::int64_t least_;
 };
+
+/// A convolution without bias that keeps the size but for its stride.
+inline std::unique_ptr<Conv2d> plain_convolution(
+    std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t groups = 1,
+    Conv2dOptions::WeightInit init = Conv2dOptions::WeightInit::kKaimingNormalFanOut) {
+  const std::int64_t padding = kernel / 2;
+  return std::make_unique<Conv2d>(Conv2dOptions{.out_channels = channels,
+                                                .window = {.kernel = {kernel, kernel},
+                                                           .stride = {stride, stride},
+                                                           .padding = {padding, padding},
+                                                           .groups = groups},
+                                                .bias = false,
+                                                .init = init});
+}
 
 }  // namespace starling

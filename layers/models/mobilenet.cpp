@@ -19,15 +19,7 @@ namespace {
 /// Convolution without bias, batch norm, and ReLU6 if `active`, added to `layers`.
 void add_mobile_unit(Sequential& layers, std::int64_t channels, std::int64_t kernel,
                      std::int64_t stride, std::int64_t groups, bool active) {
-  const std::int64_t padding = kernel / 2;
-  layers.add(std::make_unique<Conv2d>(
-      Conv2dOptions{.out_channels = channels,
-                    .window = {.kernel = {kernel, kernel},
-                               .stride = {stride, stride},
-                               .padding = {padding, padding},
-                               .groups = groups},
-                    .bias = false,
-                    .init = Conv2dOptions::WeightInit::kKaimingNormalFanOut}));
+  layers.add(plain_convolution(channels, kernel, stride, groups));
   layers.add(std::make_unique<BatchNorm>());
   if (active) layers.add(Activation::kRelu6);
 }

@@ -16,18 +16,6 @@ namespace {
 
 using WeightInit = Conv2dOptions::WeightInit;
 
-/// A convolution without bias that keeps the size but for its stride.
-std::unique_ptr<Conv2d> convolution(std::int64_t channels, std::int64_t kernel, std::int64_t stride,
-                                    WeightInit init) {
-  const std::int64_t padding = kernel / 2;
-  return std::make_unique<Conv2d>(Conv2dOptions{.out_channels = channels,
-                                                .window = {.kernel = {kernel, kernel},
-                                                           .stride = {stride, stride},
-                                                           .padding = {padding, padding}},
-                                                .bias = false,
-                                                .init = init});
-}
-
 /// Kinds of block: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the
 /// width. Where the shape changes the shortcut is a 1×1 convolution with batch norm, or without
 /// parameters (the papers' option A).
@@ -76,7 +64,7 @@ void add_unit(Sequential& to, const Plan& plan, const std::string& conv, const s
     const Window2d window{.kernel = {3, 3}, .stride = {step, step}, .padding = {1, 1}};
     to.add(conv + ".blur", std::make_unique<Pool2d>(Pooling::kBlur, window));
   }
-  to.add(conv, convolution(channels, kernel, stride, plan.init));
+  to.add(conv, plain_convolution(channels, kernel, stride, 1, plan.init));
   to.add(norm, std::make_unique<BatchNorm>());
 }
 
@@ -115,7 +103,7 @@ std::int64_t add_block(Sequential& to, const Plan& plan, const std::string& name
 std::unique_ptr<Layer> resnet(const Plan& plan, std::int64_t classes) {
   auto model = std::make_unique<ImageModel>();
   const bool small = plan.small_stem;
-  model->add("conv1", convolution(plan.width, small ? 3 : 7, small ? 1 : 2, plan.init));
+  model->add("conv1", plain_convolution(plan.width, small ? 3 : 7, small ? 1 : 2, 1, plan.init));
   model->add("bn1", std::make_unique<BatchNorm>());
   model->add(Activation::kRelu);
   if (!small) {

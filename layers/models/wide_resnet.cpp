@@ -13,20 +13,6 @@ namespace starling {
 
 namespace {
 
-/// A convolution without bias that keeps the size but for its stride; weights are kaiming normal
-/// over fan out.
-std::unique_ptr<Conv2d> wide_convolution(std::int64_t channels, std::int64_t kernel,
-                                         std::int64_t stride) {
-  const std::int64_t padding = kernel / 2;
-  return std::make_unique<Conv2d>(
-      Conv2dOptions{.out_channels = channels,
-                    .window = {.kernel = {kernel, kernel},
-                               .stride = {stride, stride},
-                               .padding = {padding, padding}},
-                    .bias = false,
-                    .init = Conv2dOptions::WeightInit::kKaimingNormalFanOut});
-}
-
 /// norm → ReLU → 3×3 convolution, twice, and dropout before the second. The shortcut is x itself;
 /// where the number of channels changes, a 1×1 convolution of what the first ReLU gives.
 std::unique_ptr<Layer> preactivation_block(std::int64_t inputs, std::int64_t width,
@@ -35,15 +21,15 @@ std::unique_ptr<Layer> preactivation_block(std::int64_t inputs, std::int64_t wid
   Sequential& first = inputs == width ? *body : *block;
   first.add("bn1", std::make_unique<BatchNorm>());
   first.add(Activation::kRelu);
-  body->add("conv1", wide_convolution(width, 3, stride));
+  body->add("conv1", plain_convolution(width, 3, stride));
   body->add("bn2", std::make_unique<BatchNorm>());
   body->add(Activation::kRelu);
   body->add(std::make_unique<DropoutLayer>(dropout));
-  body->add("conv2", wide_convolution(width, 3, 1));
+  body->add("conv2", plain_convolution(width, 3, 1));
   std::unique_ptr<Sequential> shortcut;
   if (inputs != width) {
     shortcut = std::make_unique<Sequential>();
-    shortcut->add("convShortcut", wide_convolution(width, 1, stride));
+    shortcut->add("convShortcut", plain_convolution(width, 1, stride));
   }
   block->add("", std::make_unique<Residual>(std::move(body), "", std::move(shortcut)));
   return block;
@@ -55,7 +41,7 @@ std::unique_ptr<Layer> preactivation_block(std::int64_t inputs, std::int64_t wid
 std::unique_ptr<Layer> wide_resnet(std::int64_t depth, std::int64_t width, double dropout,
                                    std::int64_t classes) {
   auto model = std::make_unique<ImageModel>();
-  model->add("conv1", wide_convolution(16, 3, 1));
+  model->add("conv1", plain_convolution(16, 3, 1));
   std::int64_t channels = 16;
   for (std::int64_t group = 0; group < 3; ++group) {
     for (std::int64_t block = 0; block < (depth - 4) / 6; ++block) {
