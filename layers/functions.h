@@ -265,9 +265,10 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, double labe
 /// use(first row, logits) for the products x[N,F]·weight[V,F]ᵀ of `rows` rows after the others, so
 /// that all are never there at once; with 0 of as many as have 2²⁴ numbers, on a GPU 2²⁶. Rows of
 /// many logits lie whole words apart: the logits are the first V columns of their tensor, the
-/// others padding (TargetLoss::classes).
+/// others padding (TargetLoss::classes), of which each number is `padding` if that is given.
 void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
-                    const std::function<void(std::int64_t first, const View& logits)>& use);
+                    const std::function<void(std::int64_t first, const View& logits)>& use,
+                    std::optional<double> padding = {});
 /// cross_entropy(linear(x, weight), targets) without smoothing, of which `rows` rows of logits are
 /// there at once (logits_by_rows()). Gradients are made in the same loop: kept
 /// are those of x and of the weight, in fp32 at least.

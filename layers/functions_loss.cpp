@@ -126,12 +126,14 @@ std::int64_t rows_at_once(std::int64_t n, std::int64_t classes, bool lean) {
 }  // namespace
 
 void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
-                    const std::function<void(std::int64_t first, const View& logits)>& use) {
+                    const std::function<void(std::int64_t first, const View& logits)>& use,
+                    std::optional<double> padding) {
   const std::int64_t n = x.shape()[0], inputs = x.shape()[1], classes = weight.shape()[0];
   const std::int64_t line = line_of(classes);
   if (rows <= 0) rows = rows_at_once(n, classes, backend.device() == DeviceType::kCpu);
   rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
   const Tensor logits(backend, {rows, line}, x.dtype());
+  if (padding && line > classes) backend.fill(logits, *padding);
   for (std::int64_t first = 0; first < n; first += rows) {
     const std::int64_t count = std::min(rows, n - first);
     const View some = View(logits.slice(0, {count, line})).slice(1, 0, classes);

@@ -131,22 +131,42 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
   return pass.record("layer_scale", std::move(y), {x}, {&scale}, std::move(backward));
 }
 
+namespace {
+
+/// y = x with one factor for `run` neighbouring numbers, a dropout of ones: 0 or 1/(1 - p).
+void drop_runs(const Tensor& x, const Dropout& of_ones, std::int64_t run, const Tensor& y) {
+  const std::int64_t count = x.elements() / run;
+  Dropout factors = of_ones;
+  factors.x = factors.y = Tensor(x.backend(), {count, 1}, wide_of(x.dtype()));
+  x.backend().fill(factors.x, 1.0);
+  x.backend().dropout(factors);
+  x.backend().map({{{MapFunction::kMultiply}, {MapFunction::kWhere, kMapResults, 1}},
+                   {x.reshaped({count, run}), factors.y},
+                   y.reshaped({count, run})});
+}
+
+}  // namespace
+
 Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run) {
   if (!pass.training || p <= 0.0) return x;
-  Dropout args{.x = x.value(),
-               .y = Tensor(pass.backend, x.shape(), x.dtype()),
-               .p = p,
-               .key = pass.dropout_key,
-               .counter = pass.dropout_counter++,
-               .run = run};
-  pass.backend.dropout(args);
-  auto backward = [p, run, key = args.key, counter = args.counter](Gradients& g) {
+  if (run < 1 || x.shape().elements() % run != 0)
+    fail(ExitCode::kUsage, "dropout", "runs of {} do not make up {} numbers", run,
+         x.shape().elements());
+  const Dropout settings{.p = p, .key = pass.dropout_key, .counter = pass.dropout_counter++};
+  const auto drop = [settings, run](const Tensor& from, const Tensor& to) {
+    Dropout args = settings;
+    if (run > 1) return drop_runs(from, args, run, to);
+    args.x = from, args.y = to;
+    from.backend().dropout(args);
+  };
+  const Tensor y(pass.backend, x.shape(), x.dtype());
+  drop(x.value(), y);
+  return pass.record("dropout", y, {x}, {}, [drop](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     Tensor dx = own_gradient_memory(dy);
-    g.backend().dropout({.x = dy, .y = dx, .p = p, .key = key, .counter = counter, .run = run});
+    drop(dy, dx);
     g.set(0, std::move(dx));
-  };
-  return pass.record("dropout", std::move(args.y), {x}, {}, std::move(backward));
+  });
 }
 
 Variable stochastic_depth(const Variable& x, double p, Pass& pass) {

@@ -130,21 +130,29 @@ Tensor log_sum(Backend& backend, const Tensor& x, const Shape& kept) {
   return map(backend, {{F::kLog, 0}, {F::kAdd, kResult, 1}}, {sum, base}, kept);
 }
 
+/// Along another dimension than the last it goes along that one of the transposed.
 Variable softmax_along(std::string_view name, const Variable& x, int dim, bool logarithm,
                        Pass& pass) {
   reduced(name, x, {dim}, true);
-  const SoftmaxForward args{.x = x.value(),
-                            .y = Tensor(pass.backend, x.shape(), x.dtype()),
-                            .dim = dimension(name, x.shape(), dim),
-                            .logarithm = logarithm};
-  pass.backend.softmax_forward(args);
-  auto backward = [y = args.y, dim = args.dim, logarithm](Gradients& g) {
+  const int last = x.shape().rank() - 1, d = dimension(name, x.shape(), dim);
+  if (x.shape().elements() == 0) return reshape(x, x.shape(), pass);
+  if (d != last)
+    return transpose(softmax_along(name, transpose(x, d, last, pass), last, logarithm, pass), d,
+                     last, pass);
+  const Shape rows{x.shape().elements() / x.shape().back(), x.shape().back()};
+  const Tensor y(pass.backend, x.shape(), x.dtype());
+  pass.backend.softmax_forward(
+      {.x = x.value().reshaped(rows), .y = y.reshaped(rows), .logarithm = logarithm});
+  auto backward = [y, rows, logarithm](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     Tensor dx = own_gradient_memory(dy);
-    g.backend().softmax_backward({.y = y, .dy = dy, .dx = dx, .dim = dim, .logarithm = logarithm});
+    g.backend().softmax_backward({.y = y.reshaped(rows),
+                                  .dy = dy.reshaped(rows),
+                                  .dx = dx.reshaped(rows),
+                                  .logarithm = logarithm});
     g.set(0, std::move(dx));
   };
-  return pass.record(name, args.y, {x}, {}, std::move(backward));
+  return pass.record(name, y, {x}, {}, std::move(backward));
 }
 
 }  // namespace

@@ -93,16 +93,6 @@ StridedCopy option_a_back(const Tensor& x, const Tensor& y, std::int64_t stride,
       .first = before};
 }
 
-/// Matrices [rows, columns], one for each sample, that become [columns, rows].
-StridedCopy transposed(const Tensor& x, const Tensor& y, std::int64_t samples, std::int64_t rows,
-                       std::int64_t columns) {
-  return {.x = x,
-          .y = y,
-          .dimensions = {Dimension::whole(samples, rows * columns), Dimension::whole(columns, 1),
-                         Dimension::whole(rows, columns)},
-          .rank = 3};
-}
-
 }  // namespace
 
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass) {
@@ -134,15 +124,7 @@ Variable flatten(const Variable& x, Pass& pass) {
   const Shape out{in[0], in.elements() / in[0]};
   // Both orders are the same with one channel or one pixel: no copy.
   const bool reorder = in.rank() == 4 && in[3] > 1 && in[1] * in[2] > 1;
-  if (!reorder) return reshape(x, out, pass);
-  Tensor y(pass.backend, out, x.dtype());
-  const std::int64_t pixels = in[1] * in[2];
-  pass.backend.strided_copy(transposed(x.value(), y, in[0], pixels, in[3]));
-  return pass.record("flatten", std::move(y), {x}, {}, [in, pixels](Gradients& g) {
-    Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().strided_copy(transposed(g.output(), dx, in[0], in[3], pixels));
-    g.set(0, std::move(dx));
-  });
+  return reshape(reorder ? permute(x, {0, 3, 1, 2}, pass) : x, out, pass);
 }
 
 }  // namespace starling::functions

@@ -2,6 +2,7 @@
 
 #include "core/operations/norms.h"
 #include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
 #include "layers/functions_norm.h"
 
 namespace starling::functions::detail {
@@ -27,7 +28,22 @@ struct SumsOfChannels {
 void synchronized_forward(const BatchNormForward& args, RankSums& ranks, Backend& backend) {
   const std::int64_t channels = args.x.shape().back();
   const SumsOfChannels sums(backend, channels);
-  backend.channel_sums({.x = args.x, .sum = sums.first, .square_sum = sums.second});
+  // This rank's mean and 1/σ, and from them its sums: n·mean and n·(σ² + mean²).
+  backend.batch_norm_forward({.x = args.x,
+                              .saved_mean = args.saved_mean,
+                              .saved_inv_std = args.saved_inv_std,
+                              .eps = 0.0});
+  using F = MapFunction;
+  const double rows = static_cast<double>(args.x.elements() / channels);
+  Reduce sum(args.saved_mean, sums.first),
+      squares({{F::kMultiply, 1, 1},
+               {F::kDivide, kMapNumbers, kMapResults},
+               {F::kSquare, 0},
+               {F::kAdd, kMapResults + 1, kMapResults + 2}},
+              {args.saved_mean, args.saved_inv_std}, sums.second, {1.0});
+  sum.factor = squares.factor = rows;
+  backend.reduce(sum);
+  backend.reduce(squares);
   ranks.sum(sums.both);
   backend.batch_norm_finish({.sum = sums.first,
                              .square_sum = sums.second,

@@ -165,7 +165,7 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
     return csv_cell(name_of_output(names, static_cast<std::size_t>(c)));
   };
   std::string text(kTableBegin);
-  if (table.classes > ConfusionCounter::kMostInTable) {
+  if (table.classes > Confusions::kMostInTable) {
     text += ",predicted class,samples\n";
     for (const auto& [pair, count] : table.counts)
       text += fmt::format("{},{},{}\n", name(pair.first),

@@ -14,7 +14,7 @@ namespace starling {
 /// A class's name and number of test samples, and how many of them were recognised, a line each.
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names);
 /// The confusion counts as comma-separated values: rows are the true classes, columns the predicted
-/// ones, both with their names. Of more than ConfusionCounter::kMostInTable classes a line for each
+/// ones, both with their names. Of more than Confusions::kMostInTable classes a line for each
 /// pair that was seen: "true class,predicted class,samples".
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names);
 

@@ -27,7 +27,6 @@ namespace starling {
   X(Reduce, reduce)                                 \
   X(BatchNormForward, batch_norm_forward)           \
   X(BatchNormBackward, batch_norm_backward)         \
-  X(ChannelSums, channel_sums)                      \
   X(BatchNormFinish, batch_norm_finish)             \
   X(LayerNormForward, layer_norm_forward)           \
   X(LayerNormBackward, layer_norm_backward)         \
@@ -42,8 +41,6 @@ namespace starling {
   X(StridedCopy, strided_copy)                      \
   X(Dropout, dropout)                               \
   X(TargetLoss, target_loss)                        \
-  X(ConfusionCounts, confusion_counts)              \
-  X(ClassificationMetrics, classification_metrics)  \
   X(Gather, gather)                                 \
   X(ScatterAdd, scatter_add)                        \
   X(TopK, topk)                                     \

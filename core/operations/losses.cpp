@@ -5,12 +5,6 @@
 
 namespace starling {
 
-namespace {
-void check_padding(const Checker& call, std::int64_t classes, std::int64_t columns) {
-  call.that(classes >= 0 && classes <= columns, "a row has fewer numbers than classes");
-}
-}  // namespace
-
 void check(const TargetLoss& args) {
   const Checker call("target_loss");
   const auto x = call.matrix(args.x, "x");
@@ -29,25 +23,10 @@ void check(const TargetLoss& args) {
   call.that((!args.ignored && !args.total) ||
                 (is_softmax(args.kind) && args.targets.dtype() == DType::kInt32),
             "what counts is for numbers of classes and the losses of a softmax");
-  check_padding(call, args.classes, x.columns);
+  call.that(args.classes >= 0 && args.classes <= x.columns, "a row has fewer numbers than classes");
   call.that(args.classes == 0 || (args.kind == LossKind::kCrossEntropy && !args.class_weights &&
                                   args.targets.dtype() == DType::kInt32),
             "padding is for the cross entropy with numbers of classes");
-}
-
-void check(const ConfusionCounts& args) {
-  const Checker call("confusion_counts");
-  const auto logits = call.matrix(args.logits, "logits");
-  call.has(args.labels, "labels", logits.rows, DType::kInt32);
-  call.has(args.counts, "counts", logits.columns * (logits.columns + 1), DType::kFloat64);
-}
-
-void check(const ClassificationMetrics& args) {
-  const Checker call("classification_metrics");
-  const auto logits = call.matrix(args.logits, "logits");
-  call.has(args.labels, "labels", logits.rows, DType::kInt32);
-  call.has(args.totals, "totals", 4, DType::kFloat64);
-  check_padding(call, args.classes, logits.columns);
 }
 
 }  // namespace starling

@@ -7,7 +7,7 @@
 #include "core/operations/loss_terms.h"
 #include "core/tensor.h"
 
-// Losses, and what evaluation counts.
+// Losses of outputs against targets.
 namespace starling {
 
 /// x[N,C] (more dimensions: the last is C) against targets: int32 [N], numbers of classes that
@@ -43,24 +43,6 @@ struct TargetLoss {
         .write({loss, padded ? Tensor() : dx})
         .change({total, padded ? dx : Tensor()});
   }
-};
-
-/// Adds into counts (fp64 [C, C + 1], on the device) one for each row of logits [N,C]: in the row
-/// of its label (int32 [N]), in the column of the largest logit (the first of equal ones), or in
-/// the last column where a logit is NaN.
-struct ConfusionCounts {
-  Tensor logits, labels, counts;
-  Accesses accesses() const { return Accesses().read({logits, labels}).change({counts}); }
-};
-
-/// Adds into totals (fp64 [4], on the device): sum of the plain losses, samples whose label's logit
-/// is the largest (first index on ties), samples whose label is among the 5 largest, samples
-/// counted. Rows whose label is `ignored` are none. `classes`: as of TargetLoss.
-struct ClassificationMetrics {
-  Tensor logits, labels, totals;
-  std::optional<std::int32_t> ignored = {};
-  std::int64_t classes = 0;
-  Accesses accesses() const { return Accesses().read({logits, labels}).change({totals}); }
 };
 
 }  // namespace starling

@@ -18,21 +18,14 @@ void check_channels(const Checker& call, std::int64_t channels, DType dtype,
   for (const auto& [name, tensor] : optional) call.may_have(*tensor, name, channels, dtype);
 }
 
-/// Sums may be fp64 where ranks add them up; both are alike.
-void check_sums(const Checker& call, std::int64_t channels, DType dtype, const Tensor& sum,
-                const char* name, const Tensor& other, const char* other_name) {
-  call.there(sum, name);
-  const DType own = sum.dtype() == DType::kFloat64 ? DType::kFloat64 : dtype;
-  check_channels(call, channels, own, {{name, &sum}, {other_name, &other}});
-}
-
 }  // namespace
 
 void check(const BatchNormForward& args) {
   const Checker call("batch_norm_forward");
   const auto x = call.matrix(args.x, "x");
   const DType dtype = args.x.dtype(), wide = wide_of(dtype);
-  call.has(args.y, "y", x.elements(), dtype);
+  if (!args.training) call.there(args.y, "y");
+  call.may_have(args.y, "y", x.elements(), dtype);
   call.may_have(args.residual, "residual", x.elements(), dtype);
   check_channels(call, x.columns, wide, {}, {{"gamma", &args.gamma}, {"beta", &args.beta}});
   const bool given = !args.training && !args.running_mean && !args.running_var;
@@ -67,14 +60,8 @@ void check(const BatchNormBackward& args) {
   call.that(args.sums != Sums::kGiven || !args.dresidual,
             "dresidual comes with the sums, which are given");
   if (args.sums != Sums::kOwn)
-    check_sums(call, x.columns, wide, args.sum_dy, "sum_dy", args.sum_dy_xhat, "sum_dy_xhat");
-}
-
-void check(const ChannelSums& args) {
-  const Checker call("channel_sums");
-  const auto x = call.matrix(args.x, "x");
-  check_sums(call, x.columns, wide_of(args.x.dtype()), args.sum, "sum", args.square_sum,
-             "square_sum");
+    check_channels(call, x.columns, DType::kFloat64,
+                   {{"sum_dy", &args.sum_dy}, {"sum_dy_xhat", &args.sum_dy_xhat}});
 }
 
 void check(const BatchNormFinish& args) {
@@ -85,7 +72,8 @@ void check(const BatchNormFinish& args) {
   const DType dtype = args.saved_mean.dtype();
   call.that(dtype == DType::kFloat32 || dtype == DType::kFloat64,
             "statistics are fp32 or fp64, not {}", name_of(dtype));
-  check_sums(call, channels, dtype, args.sum, "sum", args.square_sum, "square_sum");
+  check_channels(call, channels, DType::kFloat64,
+                 {{"sum", &args.sum}, {"square_sum", &args.square_sum}});
   check_channels(call, channels, dtype,
                  {{"saved_mean", &args.saved_mean}, {"saved_inv_std", &args.saved_inv_std}},
                  {{"running_mean", &args.running_mean}, {"running_var", &args.running_var}});
@@ -116,30 +104,16 @@ void check(const LayerNormBackward& args) {
                  {{"gamma", &args.gamma}, {"dgamma", &args.dgamma}, {"dbeta", &args.dbeta}});
 }
 
-Along::Along(const Shape& shape, int dim) : size(shape[dim]) {
-  for (int d = 0; d < dim; ++d) outer *= shape[d];
-  for (int d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
-}
-
-namespace {
-void check_softmax(const Checker& call, const Tensor& first, const char* name, int dim) {
-  call.floating(first, name);
-  call.that(dim >= 0 && dim < first.shape().rank(), "dimension {} of {}", dim,
-            first.shape().text());
-}
-}  // namespace
-
 void check(const SoftmaxForward& args) {
   const Checker call("softmax_forward");
-  check_softmax(call, args.x, "x", args.dim);
-  call.has(args.y, "y", args.x.elements(), args.x.dtype());
+  call.has(args.y, "y", call.matrix(args.x, "x").elements(), args.x.dtype());
 }
 
 void check(const SoftmaxBackward& args) {
   const Checker call("softmax_backward");
-  check_softmax(call, args.y, "y", args.dim);
-  call.has(args.dy, "dy", args.y.elements(), args.y.dtype());
-  call.has(args.dx, "dx", args.y.elements(), args.y.dtype());
+  const auto y = call.matrix(args.y, "y");
+  call.has(args.dy, "dy", y.elements(), args.y.dtype());
+  call.has(args.dx, "dx", y.elements(), args.y.dtype());
 }
 
 }  // namespace starling

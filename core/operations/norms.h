@@ -13,7 +13,8 @@ namespace starling {
 /// Batch normalisation of x[R,C] or x[N,H,W,C] over all but the last dimension, then + residual
 /// (optional), then its rectifier. In training mean and 1/sqrt(variance + eps)
 /// of the batch (biased variance) are saved for the backward pass, and the running statistics move
-/// by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional.
+/// by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional; so is
+/// y in training, for the statistics alone.
 struct BatchNormForward {
   Tensor x, residual, gamma, beta, y;
   Tensor running_mean, running_var;  ///< updated in training, read in inference
@@ -29,7 +30,8 @@ struct BatchNormForward {
     if (!training && !running_mean) return result.read({saved_mean, saved_inv_std});
     result.write({saved_mean, saved_inv_std});
     if (!training) return result.read({running_mean, running_var});
-    return result.again(bytes_of({x})).aside({running_mean, running_var, batches_tracked});
+    return result.again(y ? bytes_of({x}) : 0.0)
+        .aside({running_mean, running_var, batches_tracked});
   }
 };
 
@@ -57,8 +59,7 @@ struct BatchNormBackward {
     kGiven,    ///< are read in place of a first pass; without dresidual
   };
   Sums sums = Sums::kOwn;
-  /// [C], of the masked gradient and of it times x̂, over the rows; of kOwn none. fp64, or as the
-  /// statistics.
+  /// fp64 [C], of the masked gradient and of it times x̂, over the rows; of kOwn none.
   Tensor sum_dy, sum_dy_xhat;
   Accesses accesses() const {
     const Tensor mask = rectifier.relu ? y : Tensor();
@@ -74,18 +75,10 @@ struct BatchNormBackward {
   }
 };
 
-// A batch norm's forward pass in steps, for ranks that add up sums in between: these, and then
-// BatchNormForward with the statistics given. Per-channel: [C], fp64 for fp64, else fp32, but sums
-// may be fp64; data as above.
-
-/// sum[c] = Σ x, square_sum[c] = Σ x², over all but the last dimension.
-struct ChannelSums {
-  Tensor x, sum, square_sum;
-  Accesses accesses() const { return Accesses().read({x}).write({sum, square_sum}); }
-};
-
-/// From the sums of `count` values per channel to the statistics: mean and 1/sqrt(biased variance +
-/// eps). Moves the running statistics and counts, as BatchNormForward does. Computed in fp64.
+/// For ranks that add up sums of their batches, between BatchNormForward without y and one with the
+/// statistics given. From the sums of `count` values per channel, and of their squares, to the
+/// statistics: mean and 1/sqrt(biased variance + eps). Moves the running statistics and counts, as
+/// BatchNormForward does. Sums are fp64 [C], the others fp64 or fp32. Computed in fp64.
 struct BatchNormFinish {
   Tensor sum, square_sum;
   Tensor running_mean, running_var, batches_tracked;  ///< optional
@@ -123,11 +116,10 @@ struct LayerNormBackward {
   }
 };
 
-/// Softmax of x along one of its dimensions, or its logarithm. NaN in a row makes all of it NaN, as
+/// Softmax of x along its last dimension, or its logarithm. NaN in a row makes all of it NaN, as
 /// does a largest number that is infinite.
 struct SoftmaxForward {
   Tensor x, y;
-  int dim = 0;  ///< from the front
   bool logarithm = false;
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
@@ -135,15 +127,8 @@ struct SoftmaxForward {
 /// From what the forward pass wrote; dx may be dy.
 struct SoftmaxBackward {
   Tensor y, dy, dx;
-  int dim = 0;
   bool logarithm = false;
   Accesses accesses() const { return Accesses().read({y, dy}).write({dx}); }
-};
-
-/// Sizes before a dimension, of it, and behind it.
-struct Along {
-  std::int64_t outer = 1, size = 1, inner = 1;
-  Along(const Shape& shape, int dim);
 };
 
 }  // namespace starling

@@ -14,18 +14,16 @@ enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu, kRelu6 };
 
 /// y = x · mask / (1 - p); element i is kept where the Philox number of (key, counter, i) is >= p.
 /// The backward pass calls it again on the gradient with the same key and counter, so no mask is
-/// stored. y may be x. With a `run`, that many neighbouring elements share a number, that of i /
-/// run: whole samples are dropped, for example.
+/// stored. y may be x.
 struct Dropout {
   Tensor x, y;
   double p = 0.5;
   std::uint64_t key = 0;
   std::uint64_t counter = 0;  ///< distinct per layer use, step, micro-batch and rank
-  std::int64_t run = 1;       ///< divides the number of elements
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
 
-/// y = cast of x to y's dtype.
+/// y = cast of x, which may be uint8 or int32, to y's dtype.
 struct Cast {
   Tensor x, y;
   Accesses accesses() const { return Accesses().read({x}).write({y}); }

@@ -90,14 +90,6 @@ void repeat(T* vector, Index channels) {
   for (Index v = channels; v < width; ++v) vector[v] = vector[v - channels];
 }
 
-/// Numbers of classes for rows of logits. One outside the classes, which is not `ignored`, would
-/// read past a row; it is the data's fault, Error(kUsage).
-const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes,
-                                   std::optional<std::int32_t> ignored = {});
-/// What multiplies the mean over rows where they have weights; adds to the call's total where it
-/// has one.
-double weight_factor(const TargetLoss& args, const std::int32_t* labels, Index rows);
-
 /// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O].
 Geometry geometry(const Shape& x, const Shape& y, const Window2d& window);
 

@@ -18,13 +18,6 @@ void CpuBackend::issue(const Dropout& args) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     T* y = args.y.data<T>();
-    if (args.run > 1) {
-      threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
-        kernels<T>().dropout_runs(x, y, begin, end - begin, args.run, args.p, args.key,
-                                  args.counter);
-      });
-      return;
-    }
     threads_.parallel_for(args.x.elements(), 4096, [&](Index begin, Index end) {
       kernels<T>().dropout(x, y, begin, end - begin, args.p, args.key, args.counter);
     });
@@ -89,8 +82,8 @@ void cast_numbers(const cpu::Threads& threads, const Tensor& x, const Tensor& y)
   To* to = y.data<To>();
   threads.parallel_for(x.elements(), kElementGrain, [&](Index begin, Index end) {
     for (Index i = begin; i < end; ++i) {
-      if constexpr (std::is_same_v<From, double>) {
-        to[i] = rounded<To>(from[i]);
+      if constexpr (std::is_same_v<From, double> || std::is_same_v<From, std::int32_t>) {
+        to[i] = rounded<To>(static_cast<double>(from[i]));
       } else if constexpr (std::is_same_v<To, double>) {
         to[i] = static_cast<double>(static_cast<float>(from[i]));
       } else {
@@ -125,6 +118,7 @@ void CpuBackend::issue(const Cast& args) {
   if (is_between(DType::kBFloat16)) return between(BFloat16());
   if (is_between(DType::kFloat16)) return between(Float16());
   if (args.x.dtype() == DType::kUInt8) return cast_from<std::uint8_t>(threads_, args.x, args.y);
+  if (args.x.dtype() == DType::kInt32) return cast_from<std::int32_t>(threads_, args.x, args.y);
   dispatch_floating(args.x.dtype(),
                     [&](auto from) { cast_from<decltype(from)>(threads_, args.x, args.y); });
 }

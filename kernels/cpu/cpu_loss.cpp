@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <cmath>
 
 #include "core/operations/losses.h"
 #include "core/text.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
-// The loss and what evaluation counts.
+// The losses. All but the cross entropy with class numbers are fp64 in plain loops: a batch's
+// outputs are few beside its activations.
 namespace starling {
 
 using cpu::Index;
@@ -41,10 +43,8 @@ struct PaddedRows {
   }
 };
 
-}  // namespace
-
-namespace cpu {
-
+/// Numbers of classes for rows of logits. One outside the classes, which is not `ignored`, would
+/// read past a row; it is the data's fault, Error(kUsage).
 const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes,
                                    std::optional<std::int32_t> ignored) {
   const std::int32_t* label = labels.data<std::int32_t>();
@@ -58,9 +58,11 @@ const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index class
   return label;
 }
 
+/// What multiplies the mean over rows where they have weights; adds to the call's total where it
+/// has one.
 double weight_factor(const TargetLoss& args, const std::int32_t* labels, Index rows) {
   if (!args.weighted()) return 1.0;
-  const double* weights = optional<double>(args.class_weights);
+  const double* weights = cpu::optional<double>(args.class_weights);
   double sum = 0.0;
   for (Index r = 0; r < rows; ++r) {
     if (labels[r] != args.ignored) sum += weights ? weights[labels[r]] : 1.0;
@@ -70,12 +72,52 @@ double weight_factor(const TargetLoss& args, const std::int32_t* labels, Index r
   return sum > 0.0 ? static_cast<double>(rows) / sum : 0.0;
 }
 
-}  // namespace cpu
+/// The targets of a row, one-hot where they are a class number.
+template <class Real>
+struct Targets {
+  const std::int32_t* labels;
+  const Real* numbers;
+  double operator()(Index row, Index classes, Index c) const {
+    return labels ? (labels[row] == c ? 1.0 : 0.0)
+                  : static_cast<double>(numbers[row * classes + c]);
+  }
+};
+
+/// Loss and gradient of a row of scores that share a softmax. `slopes`: of the row's classes.
+template <class T, class Target>
+double softmax_row(const TargetLoss& args, const T* row, Index classes, const Target& target,
+                   double* slopes, T* dx, double factor) {
+  double largest = static_cast<double>(cpu::widen(row[0])), sum = 0.0, loss = 0.0, total = 0.0;
+  for (Index c = 1; c < classes; ++c)
+    largest = std::max(largest, static_cast<double>(cpu::widen(row[c])));
+  for (Index c = 0; c < classes; ++c)
+    sum += std::exp(static_cast<double>(cpu::widen(row[c])) - largest);
+  const double log_sum = std::log(sum), smoothing = args.label_smoothing,
+               uniform = smoothing / static_cast<double>(classes);
+  const auto log_p = [&](Index c) {
+    return static_cast<double>(cpu::widen(row[c])) - largest - log_sum;
+  };
+  const double* weights = args.class_weights ? args.class_weights.data<double>() : nullptr;
+  for (Index c = 0; c < classes; ++c) {
+    double wanted = (1.0 - smoothing) * target(c) + uniform;
+    if (weights) wanted *= weights[c];
+    const math::LossTerm term = math::focal_loss(log_p(c), wanted, args.parameter);
+    loss += term.value;
+    total += slopes[c] = term.slope;
+  }
+  // ∂log p_c/∂x_k = [c = k] - p_k
+  for (Index c = 0; dx && c < classes; ++c)
+    dx[c] =
+        cpu::narrow<T>(static_cast<Compute<T>>(factor * (slopes[c] - std::exp(log_p(c)) * total)));
+  return loss;
+}
+
+}  // namespace
 
 void CpuBackend::cross_entropy(const TargetLoss& args) {
   const PaddedRows x(args.x, args.classes);
-  const std::int32_t* labels = cpu::checked_labels(args.targets, x.rows, x.classes, args.ignored);
-  const double scale = args.scale * cpu::weight_factor(args, labels, x.rows);
+  const std::int32_t* labels = checked_labels(args.targets, x.rows, x.classes, args.ignored);
+  const double scale = args.scale * weight_factor(args, labels, x.rows);
   floating(args.x, [&, n = x.rows, c = x.classes](auto type) {
     using T = decltype(type);
     const T* logits = args.x.data<T>();
@@ -101,42 +143,51 @@ void CpuBackend::cross_entropy(const TargetLoss& args) {
   });
 }
 
-void CpuBackend::issue(const ClassificationMetrics& args) {
-  const PaddedRows x(args.logits, args.classes);
-  const std::int32_t* labels = cpu::checked_labels(args.labels, x.rows, x.classes, args.ignored);
-  double* totals = args.totals.data<double>();
-  floating(args.logits, [&, n = x.rows, c = x.classes](auto type) {
+void CpuBackend::issue(const TargetLoss& args) {
+  const auto [rows, classes] = cpu::matrix_of(args.x);
+  const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
+  if (by_number && args.kind == LossKind::kCrossEntropy && !args.class_weights)
+    return cross_entropy(args);
+  const std::int32_t* labels =
+      by_number ? checked_labels(args.targets, rows, classes, args.ignored) : nullptr;
+  const bool softmax = is_softmax(args.kind);
+  const double scale = args.scale * weight_factor(args, labels, rows);
+  floating(args.x, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
-    const T* logits = args.logits.data<T>();
+    using R = Compute<T>;
+    const T* x = args.x.data<T>();
+    T* dx = cpu::optional<T>(args.dx);
+    R* loss = cpu::optional<R>(args.loss);
+    const Targets<R> targets{labels, labels ? nullptr : args.targets.data<R>()};
+    const double factor = scale * args.gradient_scale;
     const cpu::Workspace<double> losses(*allocator_, n);
-    const cpu::Workspace<Index> before(*allocator_, n);
-    const auto counted = [&](Index begin, Index end) {
-      x.side_by_side(begin, end, [&](Index r, Index count) {
-        kernels<T>().softmax_cross_entropy(logits + r * x.line, labels + r, losses.data() + r,
-                                           nullptr, count, c, 0.0, 1.0);
-      });
+    threads_.parallel_for(n, std::max<Index>(1, 1024 / width), [&](Index begin, Index end) {
+      const cpu::Workspace<double> slopes(*allocator_, softmax ? width : 1);
       for (Index r = begin; r < end; ++r) {
-        const T* row = logits + r * x.line;
-        const auto own = cpu::widen(row[labels[r]]);
-        // How many classes come before the label's: larger logits, and equal ones of a lower index.
-        // NaN comes before everything.
-        Index& first = before.data()[r] = 0;
-        for (Index i = 0; i < c; ++i) {
-          const auto other = cpu::widen(row[i]);
-          first += i != labels[r] && (!(other <= own) || (other == own && i < labels[r]));
+        const T* row = x + r * width;
+        T* drow = dx ? dx + r * width : nullptr;
+        double& sum = losses.data()[r] = 0.0;
+        if (labels && labels[r] == args.ignored) {
+          if (drow) std::fill_n(drow, width, T{});
+          continue;
+        }
+        if (softmax) {
+          sum = softmax_row(
+              args, row, width, [&](Index c) { return targets(r, width, c); }, slopes.data(), drow,
+              factor);
+          continue;
+        }
+        for (Index c = 0; c < width; ++c) {
+          const auto term = math::element_loss(args.kind, static_cast<double>(cpu::widen(row[c])),
+                                               targets(r, width, c), args.parameter);
+          sum += term.value;
+          if (drow) drow[c] = cpu::narrow<T>(static_cast<R>(factor * term.slope));
         }
       }
-    };
-    threads_.parallel_for(n, 16, [&](Index begin, Index end) {
-      by_run(labels, args.ignored, begin, end, counted, [](Index, Index) {});
     });
-    for (Index r = 0; r < n; ++r) {
-      if (labels[r] == args.ignored) continue;
-      totals[0] += losses.data()[r];
-      totals[1] += before.data()[r] < 1 ? 1.0 : 0.0;
-      totals[2] += before.data()[r] < 5 ? 1.0 : 0.0;
-      totals[3] += 1.0;
-    }
+    double sum = 0.0;
+    for (Index r = 0; r < n; ++r) sum += losses.data()[r];
+    if (loss) *loss = static_cast<R>(sum * scale);
   });
 }
 

@@ -6,8 +6,7 @@
 #include "kernels/math/rectifier.h"
 
 // Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A
-// batch norm comes as one operation and in steps, with which convolutions are composed that carry
-// out parts of it.
+// batch norm comes as one operation and in steps, between which ranks add up sums.
 namespace starling {
 
 using cpu::Index;
@@ -41,16 +40,6 @@ void repeated_affine_form(Index channels, const R* mean, const R* inv_std, const
   affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   cpu::repeat(scale, channels);
   cpu::repeat(shift, channels);
-}
-
-/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up,
-/// else R.
-template <class R, class F>
-void as_sums(const Tensor& sums, const F& f) {
-  if (sums.dtype() == DType::kFloat64)
-    f(double{});
-  else
-    f(R{});
 }
 
 /// Where a batch's statistics go; the running ones are optional.
@@ -139,7 +128,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   const T* residual = cpu::optional<T>(args.residual);
   const R* gamma = cpu::optional<R>(args.gamma);
   const R* beta = cpu::optional<R>(args.beta);
-  T* y = args.y.data<T>();
+  T* y = cpu::optional<T>(args.y);
   const cpu::Kernels<T>& k = kernels<T>();
 
   const Workspace<R> vectors(*allocator_, 4 * width);
@@ -202,6 +191,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     if (args.saved_mean) std::copy_n(mean, channels, args.saved_mean.data<R>());
     if (args.saved_inv_std) std::copy_n(inverse, channels, args.saved_inv_std.data<R>());
   }
+  if (!y) return;
   repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
@@ -279,19 +269,11 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   double* sum_gx = sum_g + channels;
   for (Index c = 0; c < channels && !given; ++c) sum_gx[c] *= static_cast<double>(inv_std[c]);
   if (args.sums != BatchNormBackward::Sums::kOwn) {
-    as_sums<R>(args.sum_dy, [&](auto number) {
-      using S = decltype(number);
-      const auto move = [&](S* outside, double* own) {
-        for (Index c = 0; c < channels; ++c) {
-          if (given)
-            own[c] = static_cast<double>(outside[c]);
-          else
-            outside[c] = static_cast<S>(own[c]);
-        }
-      };
-      move(args.sum_dy.data<S>(), sum_g);
-      move(args.sum_dy_xhat.data<S>(), sum_gx);
-    });
+    const auto move = [&](double* outside, double* own) {
+      std::copy_n(given ? outside : own, channels, given ? own : outside);
+    };
+    move(args.sum_dy.data<double>(), sum_g);
+    move(args.sum_dy_xhat.data<double>(), sum_gx);
     if (!given) return;
   }
   const NormGradients<R> gradients{.inv_std = inv_std,
@@ -324,64 +306,16 @@ void CpuBackend::issue(const BatchNormBackward& args) {
   floating(args.x, [&](auto type) { batch_norm_backward_of<decltype(type)>(args); });
 }
 
-void CpuBackend::issue(const ChannelSums& args) {
-  const cpu::Matrix matrix = cpu::matrix_of(args.x);
-  floating(args.x, [&](auto type) {
-    using T = decltype(type);
-    using R = Compute<T>;
-    const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
-    const T* x = args.x.data<T>();
-    const Workspace<R> scratch(*allocator_, parts * 3 * width);
-    // Numbers of each part: both sums so far, and mean and squared deviations of one block.
-    const Workspace<double> sums(*allocator_, parts * 4 * channels);
-    std::fill_n(sums.data(), parts * 4 * channels, 0.0);
-    threads_.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
-      double* own = sums.data() + part * 4 * channels;
-      double* piece = own + 2 * channels;
-      kernels<T>().moments(x + r * channels, count, channels, scratch.data() + part * 3 * width,
-                           piece, piece + channels);
-      const auto n = static_cast<double>(count);
-      for (Index c = 0; c < channels; ++c) {
-        own[c] += n * piece[c];
-        own[channels + c] += piece[channels + c] + n * piece[c] * piece[c];
-      }
-    });
-    as_sums<R>(args.sum, [&](auto number) {
-      using S = decltype(number);
-      S* sum = args.sum.data<S>();
-      S* square_sum = args.square_sum.data<S>();
-      for (Index c = 0; c < channels; ++c) {
-        double total = 0.0, square_total = 0.0;
-        for (Index part = 0; part < parts; ++part) {
-          const double* own = sums.data() + part * 4 * channels;
-          total += own[c];
-          square_total += own[channels + c];
-        }
-        sum[c] = static_cast<S>(total);
-        square_sum[c] = static_cast<S>(square_total);
-      }
-    });
-  });
-}
-
 void CpuBackend::issue(const BatchNormFinish& args) {
-  threads_.enter();
-  as_sums<float>(args.saved_mean, [&](auto type) {
-    using R = decltype(type);
-    const Index channels = args.sum.elements();
-    const NormStatistics<R> statistics(args);
+  floating(args.saved_mean, [&](auto type) {
+    const NormStatistics<Compute<decltype(type)>> statistics(args);
     const auto n = static_cast<double>(args.count);
-    as_sums<R>(args.sum, [&](auto number) {
-      using S = decltype(number);
-      const S* sum = args.sum.data<S>();
-      const S* square_sum = args.square_sum.data<S>();
-      for (Index c = 0; c < channels; ++c) {
-        const double mean = static_cast<double>(sum[c]) / n;
-        const double difference = static_cast<double>(square_sum[c]) / n - mean * mean;
-        const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
-        statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
-      }
-    });
+    const double *sum = args.sum.data<double>(), *square_sum = args.square_sum.data<double>();
+    for (Index c = 0; c < args.sum.elements(); ++c) {
+      const double mean = sum[c] / n, difference = square_sum[c] / n - mean * mean;
+      const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
+      statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
+    }
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
   });
 }

@@ -125,11 +125,6 @@ static void add(const T* a, const T* b, T* y, Index n) {
 }
 
 template <class T>
-static void fill(T* y, T value, Index n) {
-  for (Index i = 0; i < n; ++i) y[i] = value;
-}
-
-template <class T>
 static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
                     std::uint64_t counter) {
   const float threshold = static_cast<float>(p);
@@ -140,23 +135,6 @@ static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint6
     const Index count = n - i < 4 ? n - i : 4;
     for (Index j = 0; j < count; ++j)
       y[first + i + j] = narrow<T>(mask.keep[j] ? widen(x[first + i + j]) * scale : Compute<T>(0));
-  }
-}
-
-template <class T>
-static void dropout_runs(const T* x, T* y, Index first, Index n, Index run, double p,
-                         std::uint64_t key, std::uint64_t counter) {
-  const Compute<T> scale = p < 1.0 ? static_cast<Compute<T>>(1.0 / (1.0 - p)) : Compute<T>(0);
-  for (Index at = first, end = first + n; at < end;) {
-    const Index number = at / run, stop = (number + 1) * run < end ? (number + 1) * run : end;
-    const auto group = static_cast<std::uint64_t>(number / 4);
-    const T* from = x + at;
-    if (math::dropout_mask(key, counter, group, static_cast<float>(p)).keep[number % 4]) {
-      for_each(y + at, stop - at, STARLING_VALUE(widen(from[i]) * scale));
-    } else {
-      for_each(y + at, stop - at, STARLING_VALUE((void(i), Compute<T>(0))));
-    }
-    at = stop;
   }
 }
 
@@ -225,9 +203,7 @@ static void set(Kernels<T>& table) {
   }
   table.map = map<T>;
   table.add = add<T>;
-  table.fill = fill<T>;
   table.dropout = dropout<T>;
-  table.dropout_runs = dropout_runs<T>;
   table.weighted_sum = weighted_sum<T>;
   table.squares = squares<T>;
 }

@@ -66,9 +66,6 @@ STARLING_HD Index block_rows(Index channels) {
   return fold_rows(channels) * (lines < 16 ? 16 : lines > 256 ? 256 : lines);
 }
 
-/// Columns that the kernels of softmax take at a time.
-constexpr Index kSoftmaxColumns = 128;
-
 /// Channels that the depthwise kernels take at a time, and the largest window that they have room
 /// for.
 constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
@@ -129,14 +126,10 @@ struct Kernels {
   void (*map)(const MapStep* steps, int count, const T* const* in, const R* const* wide,
               const R* constants, const MapResult<T>* results, int outputs, Index n);
   void (*add)(const T* a, const T* b, T* y, Index n);
-  void (*fill)(T* y, T value, Index n);
   /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a
   /// multiple of 4.
   void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
                   std::uint64_t counter);
-  /// A dropout where `run` neighbouring elements share a number; `first` is any.
-  void (*dropout_runs)(const T* x, T* y, Index first, Index n, Index run, double p,
-                       std::uint64_t key, std::uint64_t counter);
   /// out (+)= Σ weight_k in_k.
   void (*weighted_sum)(const T* const* in, const R* weight, int terms, T* out, Index n,
                        bool accumulate);
@@ -190,10 +183,6 @@ struct Kernels {
   // --- Softmax (softmax_isa.cpp), or its logarithm, of rows of n numbers. dx may be dy.
   void (*softmax)(const T* x, T* y, Index rows, Index n, bool logarithm);
   void (*softmax_backward)(const T* y, const T* dy, T* dx, Index rows, Index n, bool logarithm);
-  /// Of at most kSoftmaxColumns columns, whose lines are `stride` apart.
-  void (*softmax_columns)(const T* x, T* y, Index n, Index stride, Index width, bool logarithm);
-  void (*softmax_backward_columns)(const T* y, const T* dy, T* dx, Index n, Index stride,
-                                   Index width, bool logarithm);
   // Loss on rows of logits
   /// loss[row] of each row; dlogits (optional, may be logits) = gradient · scale. Labels lie within
   /// the classes.

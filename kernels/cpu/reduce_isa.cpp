@@ -5,20 +5,7 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-/// The larger or the lesser of two. NaN: which one is then left is open.
-struct Largest {
-  template <class R>
-  STARLING_HD static R of(R a, R b) {
-    return b > a ? b : a;
-  }
-};
-struct Least {
-  template <class R>
-  STARLING_HD static R of(R a, R b) {
-    return b < a ? b : a;
-  }
-};
-/// The same, but NaN where one is.
+/// Largest or Least, but NaN where one is.
 template <class Fold>
 struct OrNan {
   template <class R>

@@ -41,6 +41,20 @@ struct Plus {
   }
 };
 
+/// The larger or the lesser of two. NaN: which one is then left is open.
+struct Largest {
+  template <class R>
+  STARLING_HD static R of(R a, R b) {
+    return b > a ? b : a;
+  }
+};
+struct Least {
+  template <class R>
+  STARLING_HD static R of(R a, R b) {
+    return b < a ? b : a;
+  }
+};
+
 /// Calls f(first, count) for a row's parts.
 template <class F>
 STARLING_HD void in_parts(Index n, Index part, F f) {

@@ -6,14 +6,6 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-/// NaN counts as nothing: it shows in the sum.
-struct Larger {
-  template <class R>
-  STARLING_HD static R of(R a, R b) {
-    return b > a ? b : a;
-  }
-};
-
 template <class T>
 static void softmax(const T* x, T* y, Index rows, Index n, bool logarithm) {
   using R = Compute<T>;
@@ -23,7 +15,7 @@ static void softmax(const T* x, T* y, Index rows, Index n, bool logarithm) {
   // The powers stay where they go from the pass that adds them up to the last one.
   const bool keep = !logarithm && (out.direct() || n <= kStreamBuffer);
   for (Index r = 0; r < rows; ++r) {
-    Lanes<R, Larger> most(-__builtin_inff());
+    Lanes<R, Largest> most(-__builtin_inff());  // NaN shows in the sum
     in_parts(
         n, kStreamBuffer, [&](Index first, Index count) __attribute__((always_inline)) {
           const R* from = in.numbers(r, first, count, false);
@@ -113,101 +105,6 @@ static void softmax_backward(const T* y, const T* dy, T* dx, Index rows, Index n
   out.end();
 }
 
-/// Writes a line of columns, which is computed in `line`, and is y itself where nothing is rounded.
-template <class T, class F>
-STARLING_HD void write_line(T* y, Compute<T>* line, Index width, F f) {
-  if constexpr (kIsLow<T>) {
-    STARLING_LOOP for (Index v = 0; v < width; ++v) line[v] = f(v);
-    pack(y, line, width, false);
-  } else {
-    STARLING_LOOP for (Index v = 0; v < width; ++v) y[v] = f(v);
-  }
-}
-
-/// Adds up f(row, column) of n rows, some of them in the type of arithmetic and then in double.
-template <class R, class F>
-STARLING_HD void sum_columns(Index n, Index width, double* total, F f) {
-  constexpr Index kRun = 64;
-  for (Index v = 0; v < width; ++v) total[v] = 0.0;
-  in_parts(
-      n, kRun, [&](Index first, Index count) __attribute__((always_inline)) {
-        R run[kSoftmaxColumns];
-        for (Index v = 0; v < width; ++v) run[v] = R(0);
-        for (Index r = first; r < first + count; ++r) {
-          STARLING_LOOP for (Index v = 0; v < width; ++v) run[v] += f(r, v);
-        }
-        for (Index v = 0; v < width; ++v) total[v] += static_cast<double>(run[v]);
-      });
-}
-
-template <class T>
-static void softmax_columns(const T* x, T* y, Index n, Index stride, Index width, bool logarithm) {
-  using R = Compute<T>;
-  R most[kSoftmaxColumns], part[kSoftmaxColumns], line[kSoftmaxColumns];
-  double total[kSoftmaxColumns];
-  for (Index v = 0; v < width; ++v) most[v] = -__builtin_inff();
-  for (Index r = 0; r < n; ++r) {
-    STARLING_LOOP for (Index v = 0; v < width; ++v) most[v] =
-        Larger::of(most[v], widen(x[r * stride + v]));
-  }
-  sum_columns<R>(
-      n, width, total, [&](Index r, Index v) __attribute__((always_inline)) {
-        return math::exponential(widen(x[r * stride + v]) - most[v]);
-      });
-  for (Index v = 0; v < width; ++v)
-    part[v] = static_cast<R>(logarithm ? __builtin_log(total[v]) : 1.0 / total[v]);
-  for (Index r = 0; r < n; ++r) {
-    const T* row = x + r * stride;
-    const auto shifted = [&](Index v) __attribute__((always_inline)) {
-      return widen(row[v]) - most[v];
-    };
-    if (logarithm) {
-      write_line(
-          y + r * stride, line,
-          width, [&](Index v) __attribute__((always_inline)) { return shifted(v) - part[v]; });
-    } else {
-      write_line(
-          y + r * stride, line, width, [&](Index v) __attribute__((always_inline)) {
-            return math::exponential(shifted(v)) * part[v];
-          });
-    }
-  }
-}
-
-template <class T>
-static void softmax_backward_columns(const T* y, const T* dy, T* dx, Index n, Index stride,
-                                     Index width, bool logarithm) {
-  using R = Compute<T>;
-  R sum[kSoftmaxColumns], line[kSoftmaxColumns];
-  double total[kSoftmaxColumns];
-  if (logarithm) {
-    sum_columns<R>(
-        n, width, total, [&](Index r, Index v) __attribute__((always_inline)) {
-          return widen(dy[r * stride + v]);
-        });
-  } else {
-    sum_columns<R>(
-        n, width, total, [&](Index r, Index v) __attribute__((always_inline)) {
-          return widen(y[r * stride + v]) * widen(dy[r * stride + v]);
-        });
-  }
-  for (Index v = 0; v < width; ++v) sum[v] = static_cast<R>(total[v]);
-  for (Index r = 0; r < n; ++r) {
-    const T *a = y + r * stride, *g = dy + r * stride;
-    if (logarithm) {
-      write_line(
-          dx + r * stride, line, width, [&](Index v) __attribute__((always_inline)) {
-            return widen(g[v]) - math::exponential(widen(a[v])) * sum[v];
-          });
-    } else {
-      write_line(
-          dx + r * stride, line, width, [&](Index v) __attribute__((always_inline)) {
-            return widen(a[v]) * (widen(g[v]) - sum[v]);
-          });
-    }
-  }
-}
-
 template <class T>
 static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, double* loss,
                                   T* dlogits, Index rows, Index classes, double smoothing,
@@ -216,7 +113,7 @@ static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, d
   const double uniform = smoothing / static_cast<double>(classes);
   for (Index r = 0; r < rows; ++r) {
     const T* row = logits + r * classes;
-    Lanes<R, Larger> most(-__builtin_inff());
+    Lanes<R, Largest> most(-__builtin_inff());
     most.take(
         classes, [=](Index i) __attribute__((always_inline)) { return widen(row[i]); });
     const R largest = most.result();
@@ -260,8 +157,6 @@ template <class T>
 static void set(Kernels<T>& table) {
   table.softmax = softmax<T>;
   table.softmax_backward = softmax_backward<T>;
-  table.softmax_columns = softmax_columns<T>;
-  table.softmax_backward_columns = softmax_backward_columns<T>;
   table.softmax_cross_entropy = softmax_cross_entropy<T>;
 }
 

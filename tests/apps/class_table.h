@@ -3,10 +3,22 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
+#include "apps/training/tasks/confusion.h"
 #include "tests/apps/program.h"
 
 namespace starling::test {
+
+/// Counts by class, a row of `classes` predicted ones and one for those without a number each.
+inline Confusions confusions_of(std::int64_t classes, const std::vector<int>& table) {
+  Confusions result{.classes = classes};
+  for (std::int64_t i = 0; i < std::ssize(table); ++i) {
+    if (const int count = table[static_cast<std::size_t>(i)]; count > 0)
+      result.counts[{i / (classes + 1), i % (classes + 1)}] = count;
+  }
+  return result;
+}
 
 /// t.csv, a table of 120 rows in three classes of 96, 16 and 8, with an empty line in it; n.csv, of
 /// numbers; and run.json, a run on the first.

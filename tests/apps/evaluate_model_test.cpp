@@ -18,7 +18,7 @@ EvaluationResult confused() {
   EvaluationResult result;
   result.samples = 10;
   // Three outputs, two of them classes of the data; one row's outputs were no numbers.
-  result.confusion = Confusions(std::vector<double>{3, 1, 0, 0, 2, 2, 1, 1, 0, 0, 0, 0});
+  result.confusion = test::confusions_of(3, {3, 1, 0, 0, 2, 2, 1, 1, 0, 0, 0, 0});
   return result;
 }
 

@@ -17,6 +17,7 @@
 namespace starling {
 namespace {
 
+using test::confusions_of;
 using test::make_table;
 using test::Program;
 
@@ -30,17 +31,17 @@ TEST_CASE("metrics: balanced accuracy and macro F1 are scikit-learn's") {
   // balanced_accuracy_score and f1_score(average="macro") of y_true = 0×6, 1×4 and y_pred with the
   // counts below; class 2 neither occurs nor is predicted.
   std::vector<MetricValue> values =
-      class_means(Confusions(std::vector<double>{5, 1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0}));
+      class_means(confusions_of(3, {5, 1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0}));
   REQUIRE(values.size() == 2);
   CHECK(values[0].name == "balanced_accuracy");
   CHECK(values[0].value == doctest::Approx((5.0 / 6.0 + 2.0 / 4.0) / 2.0).epsilon(1e-15));
   CHECK(values[1].name == "macro_f1");
   CHECK(values[1].value == doctest::Approx((10.0 / 13.0 + 4.0 / 7.0) / 2.0).epsilon(1e-15));
   // A class that is only predicted has an F1 of 0, and no recall; a row of no numbers is a miss.
-  values = class_means(Confusions(std::vector<double>{3, 1, 0, 0, 0, 2}));
+  values = class_means(confusions_of(2, {3, 1, 0, 0, 0, 2}));
   CHECK(values[0].value == doctest::Approx((3.0 / 4.0 + 0.0) / 2.0));
   CHECK(values[1].value == doctest::Approx((6.0 / 7.0 + 0.0) / 2.0));
-  values = class_means(Confusions(std::vector<double>{3, 1, 0, 0, 0, 0}));
+  values = class_means(confusions_of(2, {3, 1, 0, 0, 0, 0}));
   CHECK(values[0].value == doctest::Approx(3.0 / 4.0));
   CHECK(values[1].value == doctest::Approx((6.0 / 7.0 + 0.0) / 2.0));
 }

@@ -324,8 +324,9 @@ TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
         }) == ExitCode::kInternal);
   CHECK(code_of([&] { backend.map({MapFunction::kAdd, half, x, x}); }) == ExitCode::kInternal);
   const Tensor label = tensor_of<std::int32_t>(backend, {3, 0}, {2}),
-               totals(backend, {4}, DType::kFloat64);
-  CHECK(code_of([&] { backend.classification_metrics({x, label, totals}); }) == ExitCode::kUsage);
+               loss(backend, Shape{}, DType::kFloat32);
+  CHECK(code_of([&] { backend.target_loss({.x = x, .targets = label, .loss = loss}); }) ==
+        ExitCode::kUsage);
   CHECK(code_of([] { CpuBackend none(0); }) == ExitCode::kUsage);
   backend.fill(half, 1.5);
   const Tensor other(backend, {2, 3}, DType::kBFloat16);

@@ -316,28 +316,25 @@ Operation sums_of_rows(Index rows, Index channels) {
   return op;
 }
 
-Operation dropout(Index n, double p, Index run) {
+Operation dropout(Index n, double p) {
   constexpr std::uint64_t kKey = 5, kCounter = (std::uint64_t{3} << 40) + 7;
   Operation op;
   op.exact = true;
   op.name = fmt::format("dropout of {}, {}", n, p);
-  if (run > 1) op.name += fmt::format(", in runs of {}", run);
   op.inputs = {{n}};
   op.outputs = {{n}};
-  op.forward = [p, run](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.dropout({.x = in[0], .y = out[0], .p = p, .key = kKey, .counter = kCounter, .run = run});
+  op.forward = [p](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.dropout({.x = in[0], .y = out[0], .p = p, .key = kKey, .counter = kCounter});
   };
-  op.reference = [p, run](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+  op.reference = [p](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
-      const std::size_t number = i / static_cast<std::size_t>(run);
-      const auto draw =
-          static_cast<double>(uniform_float(philox(kKey, number / 4, kCounter).v[number % 4]));
+      const auto draw = static_cast<double>(uniform_float(philox(kKey, i / 4, kCounter).v[i % 4]));
       out[0][i] = draw >= p ? in[0][i] / (1.0 - p) : 0.0;
     }
   };
-  op.backward = [p, run](Backend& b, const Tensors&, const Tensors&, const Tensors&,
-                         const Tensor& dy, const Tensors& d) {
-    b.dropout({.x = dy, .y = d[0], .p = p, .key = kKey, .counter = kCounter, .run = run});
+  op.backward = [p](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) {
+    b.dropout({.x = dy, .y = d[0], .p = p, .key = kKey, .counter = kCounter});
   };
   return op;
 }
@@ -345,7 +342,9 @@ Operation dropout(Index n, double p, Index run) {
 Operation cast(Index n, Role from, Role to) {
   Operation op;
   const auto name = [](Role role) {
-    return role == Role::kParameter ? "parameters" : "activations";
+    return role == Role::kParameter ? "parameters"
+           : role == Role::kIndex   ? "numbers of places"
+                                    : "activations";
   };
   op.exact = true;
   op.loose = {0, 1};
@@ -354,10 +353,12 @@ Operation cast(Index n, Role from, Role to) {
   op.outputs = {{n}};
   op.input_roles = {from};
   op.output_roles = {to};
+  if (from == Role::kIndex) op.bounds = {100};
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.cast({.x = in[0], .y = out[0]});
   };
   op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) { out[0] = in[0]; };
+  if (from == Role::kIndex) return op;
   op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy,
                    const Tensors& d) { b.cast({.x = dy, .y = d[0]}); };
   return op;

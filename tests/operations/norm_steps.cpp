@@ -25,20 +25,23 @@ std::string text_of_ceiling(double ceiling) {
 
 }  // namespace
 
-Operation channel_sums(Index rows, Index channels) {
+Operation batch_norm_statistics(Index rows, Index channels) {
   Operation op;
-  op.name = fmt::format("channel_sums {}x{}", rows, channels);
+  op.name = fmt::format("batch norm's statistics alone {}x{}", rows, channels);
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}, {channels}};
   op.output_roles = {Role::kParameter, Role::kParameter};
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.channel_sums({.x = in[0], .sum = out[0], .square_sum = out[1]});
+    b.batch_norm_forward({.x = in[0], .saved_mean = out[0], .saved_inv_std = out[1], .eps = kEps});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    for (Index i = 0; i < rows * channels; ++i) {
-      out[0][at(i % channels)] += in[0][at(i)];
-      out[1][at(i % channels)] += in[0][at(i)] * in[0][at(i)];
-    }
+    const auto n = static_cast<double>(rows);
+    Numbers squares(at(channels), 0.0);
+    for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)] / n;
+    for (Index i = 0; i < rows * channels; ++i)
+      squares[at(i % channels)] += std::pow(in[0][at(i)] - out[0][at(i % channels)], 2);
+    for (std::size_t c = 0; c < at(channels); ++c)
+      out[1][c] = 1.0 / std::sqrt(squares[c] / n + kEps);
   };
   return op;
 }
@@ -48,7 +51,7 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool running)
   op.name = fmt::format("batch_norm_finish {} of {} values{}", channels, count_of_values,
                         running ? "" : ", alone");
   op.inputs = {{channels}, {channels}};
-  op.input_roles.assign(2, Role::kParameter);
+  op.input_roles.assign(2, Role::kExact);
   // mean, 1/sqrt(variance), running mean and variance, batches
   op.outputs.assign(4, Shape{channels});
   op.outputs.emplace_back();
@@ -101,7 +104,7 @@ Operation batch_norm_backward_sums(Index rows, Index channels, const Rectifier& 
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter,
                     Role::kParameter,  Role::kParameter,  Role::kParameter};
   op.outputs = {{rows, channels}, {channels}, {channels}};
-  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.output_roles = {Role::kActivation, Role::kExact, Role::kExact};
   op.tolerance = 3e-5;
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[3]); };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
@@ -139,6 +142,7 @@ Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
                {channels},       {channels},       {channels}};
   op.input_roles.assign(7, Role::kParameter);
   op.input_roles[0] = op.input_roles[1] = Role::kActivation;
+  op.input_roles[5] = op.input_roles[6] = Role::kExact;
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.tolerance = 3e-5;

@@ -179,32 +179,28 @@ Operation layer_norm(Index rows, Index channels, bool affine, bool centered) {
   return op;
 }
 
-Operation softmax(const Shape& x, int dim, bool logarithm) {
+Operation softmax(Index rows, Index n, bool logarithm) {
   Operation op;
-  op.name = fmt::format("{}softmax {} along {}", logarithm ? "log " : "", x.text(), dim);
-  op.inputs = op.outputs = {x};
+  op.name = fmt::format("{}softmax {}x{}", logarithm ? "log " : "", rows, n);
+  op.inputs = op.outputs = {{rows, n}};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.softmax_forward({.x = in[0], .y = out[0], .dim = dim, .logarithm = logarithm});
+    b.softmax_forward({.x = in[0], .y = out[0], .logarithm = logarithm});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    const Along along(x, dim);
-    for (Index i = 0; i < along.outer * along.inner; ++i) {
-      const Index first = i / along.inner * along.size * along.inner + i % along.inner;
-      double largest = in[0][at(first)], sum = 0.0;
-      for (Index k = 0; k < along.size; ++k)
-        largest = std::max(largest, in[0][at(first + k * along.inner)]);
-      for (Index k = 0; k < along.size; ++k)
-        sum += std::exp(in[0][at(first + k * along.inner)] - largest);
-      for (Index k = 0; k < along.size; ++k) {
-        const std::size_t p = at(first + k * along.inner);
-        const double shifted = in[0][p] - largest;
-        out[0][p] = logarithm ? shifted - std::log(sum) : std::exp(shifted) / sum;
+    for (Index first = 0; first < rows * n; first += n) {
+      const auto row = in[0].begin() + first;
+      const double largest = *std::max_element(row, row + n);
+      double sum = 0.0;
+      for (Index k = 0; k < n; ++k) sum += std::exp(row[k] - largest);
+      for (Index k = 0; k < n; ++k) {
+        const double shifted = row[k] - largest;
+        out[0][at(first + k)] = logarithm ? shifted - std::log(sum) : std::exp(shifted) / sum;
       }
     }
   };
   op.backward = [=](Backend& b, const Tensors&, const Tensors& out, const Tensors&,
                     const Tensor& dy, const Tensors& d) {
-    b.softmax_backward({.y = out[0], .dy = dy, .dx = d[0], .dim = dim, .logarithm = logarithm});
+    b.softmax_backward({.y = out[0], .dy = dy, .dx = d[0], .logarithm = logarithm});
   };
   return op;
 }

@@ -108,10 +108,10 @@ struct NormCase {
 Operation batch_norm(Index rows, Index channels, const NormCase& how);
 /// `centered` false: the RMS norm, without beta.
 Operation layer_norm(Index rows, Index channels, bool affine = true, bool centered = true);
-Operation softmax(const Shape& x, int dim, bool logarithm = false);
+Operation softmax(Index rows, Index n, bool logarithm = false);
 
 // norm_steps.cpp
-Operation channel_sums(Index rows, Index channels);
+Operation batch_norm_statistics(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool running);
 Operation batch_norm_backward_sums(Index rows, Index channels,
                                    const Rectifier& rectifier = {.relu = true});
@@ -147,7 +147,7 @@ Operation sum_with_weights(Index n, int terms = 3);
 Operation reduction(Reduction by, const Shape& a, const Shape& b, const Shape& places,
                     const Shape& y);
 Operation sums_of_rows(Index rows, Index channels);
-Operation dropout(Index n, double p, Index run = 1);
+Operation dropout(Index n, double p);
 /// A cast between activations and parameters: a change of type where these are of two.
 Operation cast(Index n, Role from, Role to);
 
@@ -177,9 +177,6 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
 /// Numbers as targets: the loss and its gradient, both against plain loops.
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
                            double smoothing = 0.0, bool weighted = false);
-Operation confusion(Index rows, Index classes);
-Operation metrics(Index rows, Index classes, std::optional<std::int32_t> ignored = {},
-                  Index padding = 0);
 Operation squared_distance(Index n, bool of_two);
 /// Two tensors at once, one of them `n` long.
 Operation squared_norms(Index n);

@@ -439,8 +439,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     }
   }
   if (counts_confusions(config.data.info, *config.model))
-    need.tests =
-        ConfusionCounter::bytes(config.model->output_shape().back(), config.length.batch_size);
+    need.tests = ConfusionCounter::bytes(config.data.info.test_samples);
   if (config.data.cache && config.device.type != "cuda")
     need.cache = static_cast<double>(
         plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node)

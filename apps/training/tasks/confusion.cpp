@@ -7,20 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "core/operations/losses.h"
+#include "core/operations/along.h"
 #include "core/operations/pointwise.h"
 #include "layers/functions.h"
 
 namespace starling {
-
-Confusions::Confusions(std::span<const double> table) {
-  while (classes * (classes + 1) < static_cast<std::int64_t>(table.size())) ++classes;
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const std::int64_t place = static_cast<std::int64_t>(i), width = classes + 1;
-    if (table[i] > 0.0)
-      counts[{place / width, place % width}] = static_cast<std::int64_t>(table[i]);
-  }
-}
 
 std::int64_t Confusions::at(std::int64_t label, std::int64_t predicted) const {
   const auto found = counts.find({label, predicted});
@@ -32,41 +23,33 @@ bool Confusions::lacks_numbers() const {
                      [&](const auto& entry) { return entry.first.second == classes; });
 }
 
-ConfusionCounter::ConfusionCounter(Backend& backend, std::int64_t classes) : backend_(backend) {
-  own_.classes = classes;
-  if (classes > kMostInTable) return;
-  table_ = Tensor(backend, Shape{classes, classes + 1}, DType::kFloat64);
-  backend.fill(table_, 0.0);
-}
-
 void ConfusionCounter::add(const TaskOutput& output) {
-  const Tensor scores = output.outputs.value();
-  if (table_) {
-    backend_.confusion_counts({.logits = scores, .labels = output.targets, .counts = table_});
-    return;
-  }
-  const Tensor wide = functions::in_format(scores, DType::kFloat64, backend_);
-  const auto classes = static_cast<std::size_t>(own_.classes);
-  std::vector<double> numbers(static_cast<std::size_t>(wide.elements()));
-  std::vector<std::int32_t> labels(numbers.size() / classes);
-  backend_.copy_to_host(wide, numbers.data());
-  backend_.copy_to_host(output.targets, labels.data());
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    const std::span<const double> row(numbers.data() + i * classes, classes);
-    const bool number =
-        std::none_of(row.begin(), row.end(), [](double x) { return std::isnan(x); });
-    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
-    ++own_.counts[{labels[i], number ? best : own_.classes}];
-  }
+  const Tensor& scores = output.outputs.value();
+  const std::int64_t rows = output.targets.elements();
+  const Tensor labels(backend_, Shape{rows}, DType::kInt32),
+      places(backend_, Shape{rows}, DType::kInt32), largest(backend_, {rows, 1, 1}, scores.dtype());
+  backend_.copy(output.targets.reshaped({rows}), labels);
+  backend_.topk({.x = scores.reshaped({rows, own_.classes, 1}),
+                 .values = largest,
+                 .index = places.reshaped({rows, 1, 1})});
+  batches_.push_back({labels, places, functions::in_format(largest, DType::kFloat64, backend_)});
 }
 
 Confusions ConfusionCounter::total(World& world) {
-  if (table_) {
-    std::vector<double> table(static_cast<std::size_t>(table_.elements()));
-    backend_.copy_to_host(table_, table.data());
-    if (world.size() > 1) world.sum(table.data(), table.size());
-    return Confusions(table);
+  for (const Predictions& batch : batches_) {
+    const auto rows = static_cast<std::size_t>(batch.labels.elements());
+    std::vector<std::int32_t> labels(rows), places(rows);
+    std::vector<double> scores(rows);
+    backend_.copy_to_host(batch.labels, labels.data());
+    backend_.copy_to_host(batch.places, places.data());
+    backend_.copy_to_host(batch.scores, scores.data());
+    for (std::size_t i = 0; i < rows; ++i) {
+      // NaN is the largest of a row that has one.
+      if (labels[i] >= 0 && labels[i] < own_.classes)
+        ++own_.counts[{labels[i], std::isnan(scores[i]) ? own_.classes : places[i]}];
+    }
   }
+  batches_.clear();
   if (world.size() == 1) return own_;
   std::vector<std::int64_t> mine;
   for (const auto& [pair, count] : own_.counts)

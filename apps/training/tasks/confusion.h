@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <utility>
+#include <vector>
 
 #include "apps/training/tasks/task.h"
 #include "comm/world.h"
@@ -13,9 +13,8 @@ namespace starling {
 /// Of how many test samples of one class each was predicted. Memory grows with the pairs that were
 /// seen, not with the classes' square.
 struct Confusions {
-  Confusions() = default;
-  /// Of a table of classes × (classes + 1), as the operation ConfusionCounts fills it.
-  explicit Confusions(std::span<const double> table);
+  /// Of more classes a table would be large.
+  static constexpr std::int64_t kMostInTable = 1000;
 
   std::int64_t classes = 0;  ///< the model's outputs
   /// By label and what was predicted, which is `classes` where an output is no number
@@ -25,28 +24,29 @@ struct Confusions {
   bool lacks_numbers() const;  ///< of some sample
 };
 
-/// Counts batch by batch. Of up to kMostInTable classes a table on the device does, so that no
-/// batch waits for the host; of more, whose table would be large, the host looks at each batch.
+/// Notes each batch's labels and largest scores on the device, and counts them in the end: no batch
+/// waits for the host.
 class ConfusionCounter {
  public:
-  static constexpr std::int64_t kMostInTable = 1000;
-
-  /// What it takes: the table, or a batch's outputs twice.
-  static double bytes(std::int64_t classes, std::int64_t batch_size) {
-    const std::int64_t numbers =
-        classes > kMostInTable ? 2 * batch_size * classes : classes * (classes + 1);
-    return static_cast<double>(numbers) * sizeof(double);
+  /// What so many samples take.
+  static double bytes(std::int64_t samples) {
+    return static_cast<double>(samples) * (2 * sizeof(std::int32_t) + sizeof(double));
   }
 
-  ConfusionCounter(Backend& backend, std::int64_t classes);
+  ConfusionCounter(Backend& backend, std::int64_t classes) : backend_(backend) {
+    own_.classes = classes;
+  }
   void add(const TaskOutput& output);
   /// Those of all ranks. Collective.
   Confusions total(World& world);
 
  private:
+  struct Predictions {
+    Tensor labels, places, scores;
+  };
   Backend& backend_;
   Confusions own_;
-  Tensor table_;  ///< empty: of too many classes
+  std::vector<Predictions> batches_;
 };
 
 }  // namespace starling

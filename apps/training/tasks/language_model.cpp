@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numbers>
 #include <span>
@@ -10,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/trainer/tasks/metric.h"
 #include "core/error.h"
-#include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
 #include "core/text.h"
 #include "core/view.h"
@@ -93,11 +94,7 @@ class LanguageModelMetric final : public Metric {
     const std::int64_t rows = output.targets.elements(), width = x.shape().back();
     const Tensor outputs = x.reshaped({rows, width}), labels = output.targets.reshaped({rows});
     const auto count = [&](const View& logits, const Tensor& of) {
-      backend.classification_metrics({.logits = logits.tensor(),
-                                      .labels = of,
-                                      .totals = totals.slice(0, Shape{4}),
-                                      .ignored = functions::kIgnoreIndex,
-                                      .classes = logits.shape()[1]});
+      add_scores(logits.tensor(), logits.shape()[1], of, true, false, totals);
     };
     if (const DatasetInfo& data = task.data(); data.test_bytes > 0.0) {
       const Tensor one(backend, Shape{1}, DType::kFloat64);
@@ -111,10 +108,12 @@ class LanguageModelMetric final : public Metric {
                             .accumulate = true});
     }
     if (!output.head) return count(outputs, labels);
-    functions::logits_by_rows(backend, outputs, output.head->operand(), 0,
-                              [&](std::int64_t first, const View& logits) {
-                                count(logits, labels.slice(first, {logits.shape()[0]}));
-                              });
+    functions::logits_by_rows(
+        backend, outputs, output.head->operand(), 0,
+        [&](std::int64_t first, const View& logits) {
+          count(logits, labels.slice(first, {logits.shape()[0]}));
+        },
+        -std::numeric_limits<double>::infinity());
   }
   std::vector<MetricValue> values(std::span<const double> sums, double) const override {
     const double loss = sums[0] / (sums[3] > 0.0 ? sums[3] : std::nan(""));

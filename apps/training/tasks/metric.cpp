@@ -9,9 +9,12 @@
 
 #include "apps/training/tasks/language_model.h"
 #include "core/error.h"
+#include "core/operations/along.h"
+#include "core/operations/checker.h"
 #include "core/operations/losses.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
+#include "core/operations/reduce.h"
 #include "layers/functions.h"
 
 namespace starling {
@@ -38,12 +41,9 @@ class ClassificationMetric final : public Metric {
     const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
     return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";
   }
-  void add(const Task& task, const TaskOutput& output, const Tensor& totals,
-           Pass& pass) const override {
-    ClassificationMetrics args{
-        .logits = output.outputs.value(), .labels = output.targets, .totals = totals};
-    if (task.ignores()) args.ignored = functions::kIgnoreIndex;
-    pass.backend.classification_metrics(args);
+  void add(const Task& task, const TaskOutput& output, const Tensor& totals, Pass&) const override {
+    const Tensor& scores = output.outputs.value();
+    add_scores(scores, scores.shape().back(), output.targets, task.ignores(), top5_, totals);
   }
   std::vector<MetricValue> values(std::span<const double> sums, double) const override {
     const double count = sums[3] > 0.0 ? sums[3] : std::nan("");
@@ -134,6 +134,37 @@ class NumberMetric final : public Metric {
 };
 
 }  // namespace
+
+void add_scores(const Tensor& scores, std::int64_t classes, const Tensor& labels, bool ignores,
+                bool top5, const Tensor& totals) {
+  Backend& backend = scores.backend();
+  const std::int64_t rows = labels.elements(), line = scores.shape().back();
+  const DType wide = wide_of(scores.dtype());
+  TargetLoss losses{.x = scores.reshaped({rows, line}),
+                    .targets = labels.reshaped({rows}),
+                    .loss = Tensor(backend, Shape{}, wide),
+                    .total = totals.slice(3, Shape{}),
+                    .classes = classes < line ? classes : 0};
+  if (ignores) losses.ignored = functions::kIgnoreIndex;
+  backend.target_loss(losses);
+  add_to(totals, 0, losses.loss, 1.0, backend);
+  const Tensor right = functions::in_format(labels, wide, backend).reshaped({rows, 1});
+  const auto add_among = [&](std::int64_t k, std::int64_t place) {
+    const Tensor values(backend, {rows, k, 1}, scores.dtype()),
+        index(backend, {rows, k, 1}, DType::kInt32);
+    backend.topk({.x = scores.reshaped({rows, line, 1}), .values = values, .index = index});
+    using F = MapFunction;
+    Reduce hits(
+        {{F::kEqual, 0, 1}, {F::kEqual, 2, 2}, {F::kMultiply, kMapResults, kMapResults + 1}},
+        {functions::in_format(index, wide, backend).reshaped({rows, k}), right,
+         values.reshaped({rows, k})},
+        totals.slice(place, Shape{}));
+    hits.accumulate = true;
+    backend.reduce(hits);
+  };
+  add_among(1, 1);
+  if (top5) add_among(std::min<std::int64_t>(5, classes), 2);
+}
 
 std::vector<MetricValue> Metric::of_tests(const DatasetInfo&) const {
   return values(std::vector<double>(static_cast<std::size_t>(sums()), 0.0), 0.0);

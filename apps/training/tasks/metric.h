@@ -45,6 +45,14 @@ class Metric {
   virtual std::vector<MetricValue> of_tests(const DatasetInfo& data) const;
 };
 
+/// Adds to totals, fp64 [4], what rows of scores come to: their cross entropies, how many have the
+/// largest score at their label, with `top5` one of the five largest, and their number. Of equal
+/// scores the first is the larger, and one at a label that is NaN is none. labels: int32, a row
+/// each; with `ignores` rows of kIgnoreIndex count for nothing. Rows may have padding behind the
+/// scores, which holds -infinity.
+void add_scores(const Tensor& scores, std::int64_t classes, const Tensor& labels, bool ignores,
+                bool top5, const Tensor& totals);
+
 /// balanced_accuracy, the mean of the classes' recalls, and macro_f1, the mean of their F1:
 /// scikit-learn's balanced_accuracy_score and f1_score with "macro". Of the one, classes without
 /// samples are left out; of the other, those that are also never predicted.

@@ -94,6 +94,17 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
 
 }  // namespace detail
 
+/// Casts between the types of arithmetic: fp64 becomes bf16 and fp16 by way of fp32, as on the CPU.
+template <class From, class To>
+struct Convert {
+  static constexpr int kInputs = 1;
+  template <int N>
+  STARLING_HD void operator()(Index, const From (&x)[1][N], To (&y)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = static_cast<To>(x[0][i]);
+  }
+};
+
 /// out[i] = f(in_0[i], in_1[i], …) for i < n on `stream`.
 template <class From, class To, class F>
 void pointwise(StreamHandle stream, Index n,

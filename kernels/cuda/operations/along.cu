@@ -43,12 +43,6 @@ template <class C>
 STARLING_HD bool larger(C a, C b) {
   return a > b || (a != a && b == b);
 }
-struct Largest {
-  template <class C>
-  STARLING_HD C operator()(C a, C b) const {
-    return larger(b, a) ? b : a;
-  }
-};
 struct Least {
   STARLING_HD std::int32_t operator()(std::int32_t a, std::int32_t b) const { return min(a, b); }
 };
@@ -75,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
         best = value;
         place = static_cast<std::int32_t>(i);
       }
-      before = block_reduce<kThreads>(best, shared_values, Largest{});
+      before = block_reduce<kThreads>(best, shared_values, Larger{});
       if (larger(before, best)) place = kNone;
       place_before = block_reduce<kThreads>(place, shared_places, Least{});
       if (threadIdx.x != 0) continue;

@@ -131,34 +131,43 @@ struct GradientResults {
   }
 };
 /// Takes sums that are given.
-template <class C, class S>
+template <class C>
 __global__ void __launch_bounds__(kColumnThreads)
-    take_sums(GradientResults<C> to, const S* sum, const S* normal_sum, Index channels) {
+    take_sums(GradientResults<C> to, const double* sum, const double* normal_sum, Index channels) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < channels; c += threads)
-    to.take_normal(c, static_cast<double>(sum[c]), static_cast<double>(normal_sum[c]));
+    to.take_normal(c, sum[c], normal_sum[c]);
 }
 
 /// Where sums that are wanted go.
-template <class C, class S>
+template <class C>
 struct GradientSums {
   const C* inv_std;
-  S *first, *second;
+  double *first, *second;
   STARLING_HD void take(Index c, double sum, double other) const {
-    first[c] = static_cast<S>(sum);
-    second[c] = static_cast<S>(other * static_cast<double>(inv_std[c]));
+    first[c] = sum;
+    second[c] = other * static_cast<double>(inv_std[c]);
   }
 };
 
+/// Makes the statistics of sums over all ranks' batches.
 template <class C>
-struct SavedLines {
-  const C *slope, *offset;
-  STARLING_HD void line(Index c, C& a, C& b) const {
-    a = slope[c];
-    b = offset[c];
+__global__ void __launch_bounds__(kColumnThreads)
+    finish_batch_norm(const double* sums, const double* square_sums, Index channels, Index count,
+                      Statistics<C> to) {
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < channels; c += threads) {
+    const double mean = sums[c] / static_cast<double>(count),
+                 squares = square_sums[c] - sums[c] * mean;
+    to.take(c, mean, squares < 0.0 ? 0.0 : squares, count);  // NaN stays
   }
-  STARLING_HD void once(Index) const {}
-};
+}
+
+Launch over_channels(CudaBackend& backend, Index channels) {
+  return {.grid = {blocks_for(channels, kColumnThreads)},
+          .block = {kColumnThreads},
+          .stream = backend.handle()};
+}
 
 template <class T>
 void forward(CudaBackend& backend, const BatchNormForward& args) {
@@ -167,7 +176,7 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
   const Index channels = matrix.channels;
   const T* x = args.x.data<T>();
   const T* residual = optional<T>(args.residual);
-  T* y = args.y.data<T>();
+  T* y = optional<T>(args.y);
   Normalisation<C> how{.gamma = optional<C>(args.gamma),
                        .beta = optional<C>(args.beta),
                        .eps = static_cast<C>(args.eps),
@@ -195,7 +204,7 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
       how.saved_mean = optional<C>(args.saved_mean);
       how.saved_inv_std = optional<C>(args.saved_inv_std);
     }
-    launch(second, how_many, x, residual, y, t, how);
+    if (y) launch(second, how_many, x, residual, y, t, how);
   };
   with_packs<T>(channels, run, x, residual, y);
 }
@@ -205,9 +214,14 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
   using C = Compute<T>;
   const RowsAndChannels matrix = rows_and_channels(args.x);
   const Index channels = matrix.channels;
-  detail::Gradient<T> from = detail::gradient_of<T>(args, args.rectifier);
-  from.dy2 = optional<T>(args.dy2);
-  from.beta = args.rectifier.relu ? optional<C>(args.beta) : nullptr;
+  detail::Gradient<T> from{.x = args.x.data<T>(),
+                           .dy = args.dy.data<T>(),
+                           .dy2 = optional<T>(args.dy2),
+                           .mean = args.saved_mean.data<C>(),
+                           .inv_std = args.saved_inv_std.data<C>(),
+                           .gamma = optional<C>(args.gamma),
+                           .beta = args.rectifier.relu ? optional<C>(args.beta) : nullptr,
+                           .rectifier = math::rectifier_of<C>(args.rectifier)};
   if (args.rectifier.relu && !from.beta) from.y = args.y.data<T>();
   T* dx = optional<T>(args.dx);
   T* dresidual = optional<T>(args.dresidual);
@@ -219,30 +233,22 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
                         .accumulate = args.accumulate,
                         .training = args.training};
 
-  // The first pass alone, whose results go to `sums`.
-  const auto find_sums = [&]<int kSize>(const auto& sums) {
-    using To = std::decay_t<decltype(sums)>;
-    const auto first = from.beta ? detail::gradient_sums<T, kSize, true, To>
-                                 : detail::gradient_sums<T, kSize, false, To>;
-    const ColumnTiles t = column_tiles(backend, matrix, kSize, first);
-    const Tensor partial = partial_sums<C>(backend, t);
-    launch(first, over_columns(backend, t), from, dresidual, t, partial.data<C>(),
-           backend.arrivals(), sums);
-  };
   using Sums = BatchNormBackward::Sums;
   const auto run = [&]<int kSize>() {
     if (args.sums == Sums::kWritten) {
-      as_sums<C>(args.sum_dy, [&](auto number) {
-        using S = decltype(number);
-        find_sums.template operator()<kSize>(
-            GradientSums<C, S>{from.inv_std, args.sum_dy.data<S>(), args.sum_dy_xhat.data<S>()});
-      });
-      return;
+      using To = GradientSums<C>;
+      const auto sums = from.beta ? detail::gradient_sums<T, kSize, true, To>
+                                  : detail::gradient_sums<T, kSize, false, To>;
+      const ColumnTiles t = column_tiles(backend, matrix, kSize, sums);
+      const Tensor partial = partial_sums<C>(backend, t);
+      return launch(sums, over_columns(backend, t), from, dresidual, t, partial.data<C>(),
+                    backend.arrivals(),
+                    To{from.inv_std, args.sum_dy.data<double>(), args.sum_dy_xhat.data<double>()});
     }
     constexpr auto kMasked = detail::gradient_sums<T, kSize, true, GradientResults<C>>;
     constexpr auto kPlain = detail::gradient_sums<T, kSize, false, GradientResults<C>>;
-    constexpr auto kMaskedInput = detail::input_gradient<T, kSize, true, SavedLines<C>>;
-    constexpr auto kPlainInput = detail::input_gradient<T, kSize, false, SavedLines<C>>;
+    constexpr auto kMaskedInput = detail::input_gradient<T, kSize, true>;
+    constexpr auto kPlainInput = detail::input_gradient<T, kSize, false>;
     const bool mask = from.beta != nullptr, mask_input = mask && !dresidual;
     const auto first = mask ? kMasked : kPlain;
     const auto second = mask_input ? kMaskedInput : kPlainInput;
@@ -254,14 +260,8 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     to.slope = scratch.data<C>();
     to.offset = to.slope + vector;
     if (args.sums == Sums::kGiven) {
-      as_sums<C>(args.sum_dy, [&](auto number) {
-        using S = decltype(number);
-        launch(take_sums<C, S>,
-               {.grid = {blocks_for(channels, kColumnThreads)},
-                .block = {kColumnThreads},
-                .stream = backend.handle()},
-               to, args.sum_dy.data<S>(), args.sum_dy_xhat.data<S>(), channels);
-      });
+      launch(take_sums<C>, over_channels(backend, channels), to, args.sum_dy.data<double>(),
+             args.sum_dy_xhat.data<double>(), channels);
     } else {
       launch(first, how_many, from, dresidual, t, to.offset + vector, backend.arrivals(), to);
     }
@@ -271,7 +271,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
       from.dy2 = from.y = nullptr;
       from.beta = nullptr;
     }
-    launch(second, how_many, from, dx, t, SavedLines<C>{to.slope, to.offset});
+    launch(second, how_many, from, dx, t, to.slope, to.offset);
   };
   with_packs<T>(channels, run, from.x, from.y, from.dy, from.dy2, dx, dresidual);
 }
@@ -284,6 +284,15 @@ void CudaBackend::issue(const BatchNormForward& args) {
 
 void CudaBackend::issue(const BatchNormBackward& args) {
   floating(args.x, [&](auto type) { backward<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::issue(const BatchNormFinish& args) {
+  floating(args.saved_mean, [&](auto type) {
+    using C = Compute<decltype(type)>;
+    const Index channels = args.sum.elements();
+    launch(finish_batch_norm<C>, over_channels(*this, channels), args.sum.data<double>(),
+           args.square_sum.data<double>(), channels, args.count, statistics_of<C>(args));
+  });
 }
 
 }  // namespace starling::cuda

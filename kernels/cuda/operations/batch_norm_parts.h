@@ -3,19 +3,8 @@
 #include "kernels/cuda/device/column_tiles.h"
 #include "kernels/math/rectifier.h"
 
-// What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one
-// operation each) share.
+// The passes over a batch that a batch norm (batch_norm.cu) is made of.
 namespace starling::cuda {
-
-/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up,
-/// else C.
-template <class C, class F>
-void as_sums(const Tensor& sums, const F& f) {
-  if (sums.dtype() == DType::kFloat64)
-    f(double{});
-  else
-    f(C{});
-}
 
 /// Statistics of a batch and where they go; running statistics are optional.
 template <class C>
@@ -137,18 +126,6 @@ struct Gradient {
   math::RectifierOf<Compute<T>> rectifier;
 };
 
-/// Arguments that BatchNormBackward and its steps all have; `rectifier`: that the mask is for.
-template <class T, class Args>
-Gradient<T> gradient_of(const Args& args, const Rectifier& rectifier) {
-  using C = Compute<T>;
-  return {.x = args.x.template data<T>(),
-          .dy = args.dy.template data<T>(),
-          .mean = args.saved_mean.template data<C>(),
-          .inv_std = args.saved_inv_std.template data<C>(),
-          .gamma = optional<C>(args.gamma),
-          .rectifier = math::rectifier_of<C>(rectifier)};
-}
-
 /// Rows of one thread that are on their way at once, of both passes below; twice as many are where
 /// x and dy are all.
 constexpr int kGradientRows = 2;
@@ -259,26 +236,20 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
-/// dx = g·γ/σ + (x - mean)·slope + offset, with what lines.line(channel, slope, offset) says. One
-/// thread for each channel calls lines.once(channel), for what else is to be written there.
-template <class T, int kSize, bool kMaskX, class Lines>
+/// dx = g·γ/σ + (x - mean)·slope + offset of the channel.
+template <class T, int kSize, bool kMaskX>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, Lines lines) {
+    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, const Compute<T>* slopes,
+                   const Compute<T>* offsets) {
   using C = Compute<T>;
   const auto place = column_place<kSize, true>(t);
-  C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize] = {}, offset[kSize] = {};
+  C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize], offset[kSize];
   load_channels(from.mean, place, C(0), mean);
   load_channels(from.inv_std, place, C(0), scale);
   if constexpr (kMaskX) load_channels(from.beta, place, C(0), beta);
   scale_by(from.gamma, place, scale);
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    if (place.inside) lines.line(place.channel + j, slope[j], offset[j]);
-  }
-  if (is_for_channels(place, t)) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) lines.once(place.channel + j);
-  }
+  load_channels(slopes, place, C(0), slope);
+  load_channels(offsets, place, C(0), offset);
   for_gradients<kMaskX>(
       from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
         Group<T, kSize> out;

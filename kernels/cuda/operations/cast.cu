@@ -6,17 +6,6 @@
 namespace starling::cuda {
 namespace {
 
-/// Casts between the types of arithmetic: fp64 becomes bf16 and fp16 by way of fp32, as on the CPU.
-template <class From, class To>
-struct Convert {
-  static constexpr int kInputs = 1;
-  template <int N>
-  STARLING_HD void operator()(Index, const From (&x)[1][N], To (&y)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) y[i] = static_cast<To>(x[0][i]);
-  }
-};
-
 template <class From, class To>
 void cast_numbers(StreamHandle stream, const Tensor& x, const Tensor& y) {
   pointwise<From, To>(stream, x.elements(), {x.data<From>()}, y.data<To>(),
@@ -32,6 +21,7 @@ void cast_from(StreamHandle stream, const Tensor& x, const Tensor& y) {
 
 void CudaBackend::issue(const Cast& args) {
   if (args.x.dtype() == DType::kUInt8) return cast_from<std::uint8_t>(handle(), args.x, args.y);
+  if (args.x.dtype() == DType::kInt32) return cast_from<std::int32_t>(handle(), args.x, args.y);
   dispatch_floating(args.x.dtype(),
                     [&](auto from) { cast_from<decltype(from)>(handle(), args.x, args.y); });
 }

@@ -115,32 +115,6 @@ __global__ void __launch_bounds__(kThreads)
     encode_group(code, x + i, codes + i);
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFloat16* codes) {
-  const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
-       i += threads * kCodeGroup) {
-    T value[kCodeGroup];
-    load<kCodeGroup>(x + i, value);
-    std::uint16_t result[kCodeGroup];
-#pragma unroll
-    for (int k = 0; k < kCodeGroup; ++k)
-      result[k] = std::bit_cast<std::uint16_t>(static_cast<BFloat16>(static_cast<float>(value[k])));
-    detail::store_codes(result, reinterpret_cast<std::uint16_t*>(codes) + i);
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* codes) {
-  const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
-       i += threads * kCodeGroup) {
-    T value[kCodeGroup];
-    load<kCodeGroup>(x + i, value);
-    store<kCodeGroup>(value, codes + i);
-  }
-}
-
 template <class Kind, class T>
 __global__ void __launch_bounds__(kThreads)
     decode_all(Messages<T> messages, Index n, Index block, T divisor, bool accumulate, T* out) {
@@ -180,14 +154,11 @@ void CudaBackend::issue(const Encode& args) {
   of_type(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
-    if (args.code == Code::kNone) {
-      return launch(encode_none<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n,
-                    reinterpret_cast<T*>(message));
-    }
-    if (args.code == Code::kBf16) {
-      return launch(encode_low<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n,
-                    reinterpret_cast<BFloat16*>(message));
-    }
+    if (args.code == Code::kNone)
+      return copy_async(message, x, args.x.bytes(), CopyKind::kDeviceToDevice, handle());
+    if (args.code == Code::kBf16)
+      return pointwise<T, BFloat16>(handle(), n, {x}, reinterpret_cast<BFloat16*>(message),
+                                    Convert<T, float>{});
     math::with_code(args.code == Code::kMinMax8, [&](auto kind) {
       using Code8 = decltype(kind);
       auto* heads = reinterpret_cast<float*>(message + n);

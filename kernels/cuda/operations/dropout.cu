@@ -38,35 +38,6 @@ struct Drop {
   }
 };
 
-/// A dropout where `run` neighbouring elements share a number.
-template <class T>
-struct DropRuns {
-  static constexpr int kInputs = 1;
-  std::uint64_t key;
-  StepScalar<std::uint64_t> counter;
-  float p;
-  T scale;
-  Index run;
-
-  STARLING_HD T factor(Index number) const {
-    const bool keep = math::dropout_keeps(key, counter.get(), number, p);
-    return keep ? scale : T(0);
-  }
-  template <int N>
-  STARLING_HD void operator()(Index first, const T (&x)[1][N], T (&y)[N]) const {
-    Index number = first / run, next = (number + 1) * run;
-    T now = factor(number);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (first + i == next) {
-        next += run;
-        now = factor(++number);
-      }
-      y[i] = now != T(0) ? x[0][i] * now : T(0);
-    }
-  }
-};
-
 }  // namespace
 
 void CudaBackend::issue(const Dropout& args) {
@@ -78,16 +49,9 @@ void CudaBackend::issue(const Dropout& args) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const double scale = args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0;
-    T* y = args.y.data<T>();
-    const auto run = [&](const auto& drop) {
-      pointwise<T, T>(handle(), n, {args.x.data<T>()}, y, drop);
-    };
-    const auto p = static_cast<float>(args.p);
-    if (args.run > 1) {
-      run(DropRuns<Compute<T>>{args.key, counter, p, static_cast<Compute<T>>(scale), args.run});
-    } else {
-      run(Drop<Compute<T>>{args.key, counter, p, static_cast<Compute<T>>(scale)});
-    }
+    pointwise<T, T>(handle(), n, {args.x.data<T>()}, args.y.data<T>(),
+                    Drop<Compute<T>>{args.key, counter, static_cast<float>(args.p),
+                                     static_cast<Compute<T>>(scale)});
   });
 }
 

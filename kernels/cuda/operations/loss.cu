@@ -10,14 +10,14 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/device/step_scalar.h"
-#include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
 
-// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the
-// block that arrives last sums over the rows in an order that their number alone decides. Labels
-// are in device memory, so one outside the classes cannot stop the call: its row becomes NaN, which
-// training reports as divergence.
+// The losses. Of the cross entropy with class numbers a warp takes a row of logits (a block a long
+// one); of the others a block takes a row, all in fp64: their outputs are few beside a batch's
+// activations. The block that arrives last sums over the rows in an order that their number alone
+// decides. Labels are in device memory, so one outside the classes cannot stop the call: its row
+// becomes NaN, which training reports as divergence.
 namespace starling::cuda {
 namespace {
 
@@ -81,8 +81,9 @@ __device__ double sum_of_block(const double* values, Index n, double* shared) {
 __device__ double or_one(const double* number) { return number != nullptr ? *number : 1.0; }
 
 struct LossSettings {
+  LossKind kind;
   Index rows, classes, line, ignored;  ///< line: numbers from one row to the next
-  double smoothing;
+  double parameter, smoothing;
   StepScalar<double> scale;  ///< of the gradient
   double loss_scale;
   const double* weight_factor;  ///< null: 1
@@ -139,62 +140,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale * or_one(s.weight_factor));
 }
 
-/// Writes losses[row] without smoothing, and how many classes come before the label's: larger
-/// logits, and equal ones of a lower index. NaN comes before everything. Then totals[4] += the
-/// losses, the rows with fewer than one and than five before, the rows; the `ignored` are none.
-template <int kTeam, int kSize, class T>
-__global__ void __launch_bounds__(kThreads, 1)
-    metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes, Index line,
-                 Index ignored, double* losses, std::int32_t* before, unsigned* arrivals,
-                 double* totals) {
-  using C = Compute<T>;
-  const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
-  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows;
-       r += teams) {
-    const T* row = logits + r * line;
-    const Index label = labels[r];
-    const bool valid = label >= 0 && label < classes;
-    if (label == ignored) {
-      if (member == 0) losses[r] = 0.0;
-      continue;
-    }
-    const RowSums<C> sums = sums_of<kTeam, kSize>(row, classes, member);
-    const C own = valid ? widen(row[label]) : std::numeric_limits<C>::quiet_NaN();
-    int count = 0;
-    for_logits<kTeam, kSize>(row, classes, member, [&](Index first, const auto& g, int there) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const C logit = widen(g.v[j]);
-        const Index c = first + j;
-        const bool before_it = !(logit <= own) || (logit == own && c < label);
-        count += j < there && c != label && before_it ? 1 : 0;
-      }
-    });
-    count = team_reduce<kTeam>(count, Plus{});
-    if (member != 0) continue;
-    losses[r] = log(sums.sum) - static_cast<double>(own - sums.largest);
-    before[r] = valid ? count : std::numeric_limits<std::int32_t>::max();
-  }
-  if (!last_block(arrivals, gridDim.x)) return;
-  __shared__ double shared[kThreads / kWarp];
-  const double loss = sum_of_block(losses, rows, shared);
-  double first = 0.0, fifth = 0.0, counted = 0.0;
-  for (Index i = threadIdx.x; i < rows; i += kThreads) {
-    if (labels[i] == ignored) continue;
-    counted += 1.0;
-    first += before[i] < 1 ? 1.0 : 0.0;
-    fifth += before[i] < 5 ? 1.0 : 0.0;
-  }
-  first = block_sum<kThreads>(first, shared);
-  fifth = block_sum<kThreads>(fifth, shared);
-  counted = block_sum<kThreads>(counted, shared);
-  if (threadIdx.x != 0) return;
-  totals[0] += loss;
-  totals[1] += first;
-  totals[2] += fifth;
-  totals[3] += counted;
-}
-
 /// The label that counts for nothing; one that there is not where none does.
 Index ignored_of(std::optional<std::int32_t> ignored) {
   return ignored ? Index{*ignored} : std::numeric_limits<Index>::min();
@@ -220,8 +165,130 @@ void with_team(const Logits& l, Run run, const T* logits, const T* dlogits) {
         logits, dlogits);
 }
 
-}  // namespace
+constexpr int kWeighing = 1024;  ///< threads of a block
 
+/// The rows' weights: added to *total, or of *factor the rows divided by them. One block.
+__global__ void __launch_bounds__(kWeighing)
+    weigh_rows(const std::int32_t* labels, Index rows, Index classes, const double* weights,
+               Index ignored, double* factor, double* total) {
+  __shared__ double shared[kWeighing / kWarp];
+  double sum = 0.0;
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < rows; i += kWeighing) {
+    const Index label = labels[i];
+    const bool valid = label >= 0 && label < classes;
+    if (label != ignored && (valid || weights == nullptr))
+      sum += weights != nullptr ? weights[label] : 1.0;
+  }
+  sum = block_sum<kWeighing>(sum, shared);
+  if (threadIdx.x != 0) return;
+  if (total != nullptr) *total += sum;
+  *factor = total != nullptr ? 1.0 : sum > 0.0 ? static_cast<double>(rows) / sum : 0.0;
+}
+
+/// Writes losses[row], dx, and the losses' sum in `loss`; the last two unless they are null. Of
+/// labels and targets, one is null.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 3)
+    target_loss_rows(LossSettings s, const T* x, const std::int32_t* labels,
+                     const Compute<T>* targets, const double* weights, double* losses, T* dx,
+                     unsigned* arrivals, Compute<T>* loss_sum) {
+  __shared__ double shared[kThreads / kWarp];
+  const bool softmax = is_softmax(s.kind);
+  const double uniform = s.smoothing / static_cast<double>(s.classes);
+  double scale = s.scale.get();
+  __shared__ double factor;  // of weights; it would cost a register in every loop
+  if (threadIdx.x == 0) factor = or_one(s.weight_factor);
+  __syncthreads();
+  scale *= factor;
+  for (Index r = blockIdx.x; r < s.rows; r += gridDim.x) {
+    const T* row = x + r * s.classes;
+    const Index label = labels ? labels[r] : 0;
+    const bool valid = label >= 0 && label < s.classes;
+    if (labels && label == s.ignored) {
+      if (threadIdx.x == 0) losses[r] = 0.0;
+      for (Index c = threadIdx.x; dx != nullptr && c < s.classes; c += kThreads)
+        dx[r * s.classes + c] = T{};
+      continue;
+    }
+    const auto target = [&](Index c) {
+      if (labels) return label == c ? 1.0 : 0.0;
+      return static_cast<double>(targets[r * s.classes + c]);
+    };
+    double loss = 0.0, slopes = 0.0, offset = 0.0;
+    if (softmax) {
+      double largest = static_cast<double>(widen(row[0])), sum = 0.0;
+      for (Index c = threadIdx.x; c < s.classes; c += kThreads) {
+        const double score = static_cast<double>(widen(row[c]));
+        largest = score > largest ? score : largest;
+      }
+      largest = block_reduce<kThreads>(largest, shared, Larger{});
+      for (Index c = threadIdx.x; c < s.classes; c += kThreads)
+        sum += ::exp(static_cast<double>(widen(row[c])) - largest);
+      offset = largest + ::log(block_sum<kThreads>(sum, shared));
+    }
+    const auto term_of = [&](Index c) {
+      const double score = static_cast<double>(widen(row[c]));
+      const double weight = weights != nullptr ? weights[c] : 1.0;
+      return softmax ? math::focal_loss(score - offset,
+                                        weight * ((1.0 - s.smoothing) * target(c) + uniform),
+                                        s.parameter)
+                     : math::element_loss(s.kind, score, target(c), s.parameter);
+    };
+    for (Index c = threadIdx.x; c < s.classes; c += kThreads) {
+      const math::LossTerm term = term_of(c);
+      loss += term.value;
+      slopes += term.slope;
+    }
+    loss = block_sum<kThreads>(loss, shared);
+    slopes = block_sum<kThreads>(slopes, shared);
+    if (threadIdx.x == 0)
+      losses[r] = valid ? loss * factor : std::numeric_limits<double>::quiet_NaN();
+    if (dx == nullptr) continue;
+    for (Index c = threadIdx.x; c < s.classes; c += kThreads) {
+      double slope = term_of(c).slope;
+      if (softmax) slope -= ::exp(static_cast<double>(widen(row[c])) - offset) * slopes;
+      dx[r * s.classes + c] = narrow<T>(static_cast<Compute<T>>(
+          valid ? scale * slope : std::numeric_limits<double>::quiet_NaN()));
+    }
+  }
+  if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
+  const double sum = sum_of_block(losses, s.rows, shared);
+  if (threadIdx.x == 0) *loss_sum = static_cast<Compute<T>>(sum * s.loss_scale);
+}
+
+/// What a mean over rows of classes is multiplied with where they have weights, in fp64 on the
+/// device; none: 1. Adds to the call's total where it has one.
+Tensor weight_factor(CudaBackend& backend, const TargetLoss& args) {
+  if (!args.weighted()) return {};
+  const Logits l = logits_of(args.x, args.classes);
+  Tensor factor = backend.scratch(1, DType::kFloat64);
+  launch(weigh_rows, {{1}, {kWeighing}, backend.handle()}, args.targets.data<std::int32_t>(),
+         l.rows, l.classes, optional<double>(args.class_weights), ignored_of(args.ignored),
+         factor.data<double>(), optional<double>(args.total));
+  return factor;
+}
+
+LossSettings settings_of(CudaBackend& backend, const TargetLoss& args, const Tensor& factor) {
+  const Logits l = logits_of(args.x, args.classes);
+  const double gradient = args.scale * args.gradient_scale;
+  const auto scale = backend.step_scalar<double>(
+      gradient, [gradient](const StepValues& now, const StepValues& then) {
+        return gradient * (now.loss_scale / then.loss_scale);
+      });
+  return {args.kind,
+          l.rows,
+          l.classes,
+          l.line,
+          ignored_of(args.ignored),
+          args.parameter,
+          args.label_smoothing,
+          scale,
+          args.scale,
+          optional<double>(factor)};
+}
+
+/// The cross entropy whose targets are classes.
 void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
   const Logits l = logits_of(args.x, args.classes);
   const std::int32_t* labels = args.targets.data<std::int32_t>();
@@ -232,19 +299,7 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
     T* dlogits = optional<T>(args.dx);
     Compute<T>* loss = optional<Compute<T>>(args.loss);
     const Tensor losses = backend.scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
-    const double scale = args.scale * args.gradient_scale;
-    const LossSettings settings{
-        l.rows,
-        l.classes,
-        l.line,
-        ignored_of(args.ignored),
-        args.label_smoothing,
-        backend.step_scalar<double>(scale,
-                                    [scale](const StepValues& now, const StepValues& then) {
-                                      return scale * (now.loss_scale / then.loss_scale);
-                                    }),
-        args.scale,
-        optional<double>(factor)};
+    const LossSettings settings = settings_of(backend, args, factor);
     const auto run = [&]<int kTeam, int kSize>(unsigned grid) {
       launch(cross_entropy_rows<kTeam, kSize, T>, {{grid}, {kThreads}, backend.handle()}, settings,
              logits, labels, losses.data<double>(), dlogits, backend.arrivals(), loss);
@@ -253,21 +308,25 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
   });
 }
 
-void CudaBackend::issue(const ClassificationMetrics& args) {
-  const Logits l = logits_of(args.logits, args.classes);
-  const std::int32_t* labels = args.labels.data<std::int32_t>();
-  double* totals = args.totals.data<double>();
-  floating(args.logits, [&](auto type) {
+}  // namespace
+
+void CudaBackend::issue(const TargetLoss& args) {
+  const Logits l = logits_of(args.x, args.classes);
+  const bool by_number = args.targets && args.targets.dtype() == DType::kInt32;
+  if (by_number && args.kind == LossKind::kCrossEntropy && !args.class_weights)
+    return cross_entropy(*this, args);
+  const std::int32_t* labels = by_number ? args.targets.data<std::int32_t>() : nullptr;
+  const Tensor factor = weight_factor(*this, args);
+  floating(args.x, [&](auto type) {
     using T = decltype(type);
-    const T* logits = args.logits.data<T>();
+    using C = Compute<T>;
+    const C* targets = by_number ? nullptr : args.targets.data<C>();
+    T* dx = optional<T>(args.dx);
+    C* loss = optional<C>(args.loss);
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
-    const Tensor before = scratch(std::max<Index>(l.rows, 1), DType::kInt32);
-    const auto run = [&]<int kTeam, int kSize>(unsigned grid) {
-      launch(metrics_rows<kTeam, kSize, T>, {{grid}, {kThreads}, handle()}, logits, labels, l.rows,
-             l.classes, l.line, ignored_of(args.ignored), losses.data<double>(),
-             before.data<std::int32_t>(), arrivals(), totals);
-    };
-    with_team<T>(l, run, logits, nullptr);
+    launch(target_loss_rows<T>, {{blocks_for(l.rows, 1)}, {kThreads}, handle()},
+           settings_of(*this, args, factor), args.x.data<T>(), labels, targets,
+           optional<double>(args.class_weights), losses.data<double>(), dx, arrivals(), loss);
   });
 }
 

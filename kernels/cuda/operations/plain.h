@@ -5,7 +5,6 @@
 #include "core/backend.h"
 #include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
-#include "core/operations/losses.h"
 #include "core/operations/products.h"
 
 namespace starling::cuda {
@@ -25,13 +24,8 @@ void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardDa
 /// Computes dweight alone.
 void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args);
 void plain_matmul(CudaBackend& backend, const Matmul& args);
-/// What a mean over rows of classes is multiplied with where they have weights, in fp64 on the
-/// device; none: 1. Adds to the call's total where it has one.
-Tensor weight_factor(CudaBackend& backend, const TargetLoss& args);
 void plain_attention_forward(CudaBackend& backend, const AttentionForward& args);
 void plain_attention_backward(CudaBackend& backend, const AttentionBackward& args);
-/// The cross entropy whose targets are classes.
-void cross_entropy(CudaBackend& backend, const TargetLoss& args);
 /// totals[i] = the squared norm of x[i], or it is added there; all fp32 or all fp64.
 void squared_norms_of(CudaBackend& backend, std::span<const Tensor> x, double* totals,
                       bool accumulate);

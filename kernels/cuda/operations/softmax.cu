@@ -5,8 +5,7 @@
 #include "kernels/math/activations.h"
 
 // Softmax. Of rows a warp takes one, which it holds in registers from its first pass to its last;
-// of long ones a block, whose passes find the row in a cache. Where softmax goes along another
-// dimension than the last, a thread takes a column.
+// of long ones a block, whose passes find the row in a cache.
 namespace starling::cuda {
 namespace {
 
@@ -94,16 +93,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   });
 }
 
-/// What a number adds to its row's sum, and its gradient once that is known.
-template <class C>
-STARLING_HD C softmax_term(bool logarithm, C y, C dy) {
-  return logarithm ? dy : y * dy;
-}
-template <class C>
-STARLING_HD C softmax_gradient(bool logarithm, C y, C dy, C sum) {
-  return logarithm ? dy - math::exponential(y) * sum : y * (dy - sum);
-}
-
 template <class T, int kSize, int kTeam, bool kAll>
 __global__ void __launch_bounds__(kThreads, 1)
     softmax_gradient_rows(const T* y, const T* dy, T* dx, Index rows, Index n, bool logarithm) {
@@ -114,77 +103,36 @@ __global__ void __launch_bounds__(kThreads, 1)
     own.each([&](Index c, int u, const Group<T, kSize>& a) {
       const auto g = gradient.group(c, u);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) sum += softmax_term(logarithm, widen(a.v[j]), widen(g.v[j]));
+      for (int j = 0; j < kSize; ++j)
+        sum += logarithm ? widen(g.v[j]) : widen(a.v[j]) * widen(g.v[j]);
     });
     sum = team_reduce<kTeam>(sum, Plus{});
     own.each([&](Index c, int u, const Group<T, kSize>& a) {
       auto g = gradient.group(c, u);
 #pragma unroll
-      for (int j = 0; j < kSize; ++j)
-        g.v[j] = narrow<T>(softmax_gradient(logarithm, widen(a.v[j]), widen(g.v[j]), sum));
+      for (int j = 0; j < kSize; ++j) {
+        const C value = widen(a.v[j]), own_gradient = widen(g.v[j]);
+        g.v[j] = narrow<T>(logarithm ? own_gradient - math::exponential(value) * sum
+                                     : value * (own_gradient - sum));
+      }
       store_group<T, kSize>(dx + r * n + c, g);
     });
   });
 }
 
-/// Calls f(first element) for the columns of this thread.
-template <class F>
-__device__ __forceinline__ void for_columns(Index outer, Index n, Index inner, F f) {
-#pragma unroll 1
-  for (Index i = Index{blockIdx.x} * kThreads + threadIdx.x; i < outer * inner;
-       i += Index{gridDim.x} * kThreads)
-    f(i / inner * n * inner + i % inner);
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads, 1)
-    softmax_columns(const T* x, T* y, Index outer, Index n, Index inner, bool logarithm) {
-  using C = Compute<T>;
-  for_columns(outer, n, inner, [&](Index at) {
-    C largest = -std::numeric_limits<C>::infinity(), sum = C(0);
-#pragma unroll 4
-    for (Index k = 0; k < n; ++k) largest = Larger{}(widen(x[at + k * inner]), largest);
-#pragma unroll 4
-    for (Index k = 0; k < n; ++k) sum += math::exponential(widen(x[at + k * inner]) - largest);
-    const C part = logarithm ? math::logarithm(sum) : C(1) / sum;
-#pragma unroll 4
-    for (Index k = 0; k < n; ++k) {
-      const C shifted = widen(x[at + k * inner]) - largest;
-      y[at + k * inner] = narrow<T>(logarithm ? shifted - part : math::exponential(shifted) * part);
-    }
-  });
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads, 1)
-    softmax_gradient_columns(const T* y, const T* dy, T* dx, Index outer, Index n, Index inner,
-                             bool logarithm) {
-  using C = Compute<T>;
-  for_columns(outer, n, inner, [&](Index at) {
-    C sum = C(0);
-#pragma unroll 4
-    for (Index k = 0; k < n; ++k)
-      sum += softmax_term(logarithm, widen(y[at + k * inner]), widen(dy[at + k * inner]));
-#pragma unroll 4
-    for (Index k = 0; k < n; ++k) {
-      const Index i = at + k * inner;
-      dx[i] = narrow<T>(softmax_gradient(logarithm, widen(y[i]), widen(dy[i]), sum));
-    }
-  });
-}
-
 /// Calls run<kSize, kTeam, kAll>(how to launch) for rows, as fits their length.
 template <class T, class Run, class... Pointers>
-void with_teams(CudaBackend& backend, const Along& along, const Run& run, Pointers... pointers) {
+void with_teams(CudaBackend& backend, const RowsAndChannels& x, const Run& run,
+                Pointers... pointers) {
   const auto launch_of = [&](int team) {
-    return Launch{.grid = {blocks_for(along.outer, kThreads / team)},
+    return Launch{.grid = {blocks_for(x.rows, kThreads / team)},
                   .block = {kThreads},
                   .stream = backend.handle()};
   };
   with_packs<T>(
-      along.size,
+      x.channels,
       [&]<int kSize>() {
-        if (along.size > kHeld * kWarp * kSize)
+        if (x.channels > kHeld * kWarp * kSize)
           run.template operator()<kSize, kThreads, false>(launch_of(kThreads));
         else
           run.template operator()<kSize, kWarp, true>(launch_of(kWarp));
@@ -192,29 +140,19 @@ void with_teams(CudaBackend& backend, const Along& along, const Run& run, Pointe
       pointers...);
 }
 
-Launch over_columns_of(const Along& along, CudaBackend& backend) {
-  return {.grid = {blocks_for(along.outer * along.inner, kThreads)},
-          .block = {kThreads},
-          .stream = backend.handle()};
-}
-
 }  // namespace
 
 void CudaBackend::issue(const SoftmaxForward& args) {
-  const Along along(args.x.shape(), args.dim);
-  if (args.x.elements() == 0) return;
+  const RowsAndChannels matrix = rows_and_channels(args.x);
+  if (matrix.rows == 0) return;
   floating(args.x, [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     T* y = args.y.data<T>();
-    if (along.inner > 1) {
-      return launch(softmax_columns<T>, over_columns_of(along, *this), x, y, along.outer,
-                    along.size, along.inner, args.logarithm);
-    }
     with_teams<T>(
-        *this, along,
+        *this, matrix,
         [&]<int kSize, int kTeam, bool kAll>(const Launch& how) {
-          launch(softmax_rows<T, kSize, kTeam, kAll>, how, x, y, along.outer, along.size,
+          launch(softmax_rows<T, kSize, kTeam, kAll>, how, x, y, matrix.rows, matrix.channels,
                  args.logarithm);
         },
         x, y);
@@ -222,21 +160,17 @@ void CudaBackend::issue(const SoftmaxForward& args) {
 }
 
 void CudaBackend::issue(const SoftmaxBackward& args) {
-  const Along along(args.y.shape(), args.dim);
-  if (args.y.elements() == 0) return;
+  const RowsAndChannels matrix = rows_and_channels(args.y);
+  if (matrix.rows == 0) return;
   floating(args.y, [&](auto type) {
     using T = decltype(type);
     const T *y = args.y.data<T>(), *dy = args.dy.data<T>();
     T* dx = args.dx.data<T>();
-    if (along.inner > 1) {
-      return launch(softmax_gradient_columns<T>, over_columns_of(along, *this), y, dy, dx,
-                    along.outer, along.size, along.inner, args.logarithm);
-    }
     with_teams<T>(
-        *this, along,
+        *this, matrix,
         [&]<int kSize, int kTeam, bool kAll>(const Launch& how) {
-          launch(softmax_gradient_rows<T, kSize, kTeam, kAll>, how, y, dy, dx, along.outer,
-                 along.size, args.logarithm);
+          launch(softmax_gradient_rows<T, kSize, kTeam, kAll>, how, y, dy, dx, matrix.rows,
+                 matrix.channels, args.logarithm);
         },
         y, dy, dx);
   });
