@@ -8,6 +8,7 @@
 
 #include "apps/training/config/model_metadata.h"
 #include "apps/training/config/plugins.h"
+#include "tests/apps/class_table.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 

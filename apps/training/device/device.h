@@ -11,6 +11,8 @@
 
 namespace starling {
 
+class OptimizerRule;
+
 /// Compute threads of each rank on a CPU: as the config says, or an equal share of this host's
 /// cores.
 int compute_threads(const DeviceSettings& settings, const World& world);

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/tasks/metric.h"
+#include "apps/training/tasks/metric.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "core/text.h"
