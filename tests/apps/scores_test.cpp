@@ -41,8 +41,8 @@ TEST_CASE(
           double sum = 0.0, before = 0.0;
           for (std::size_t c = 0; c < rows[r].size(); ++c) {
             sum += std::exp(rows[r][c]);
-            const bool comes_before = !(rows[r][c] <= rows[r][label]) ||
-                                      (rows[r][c] == rows[r][label] && c < label);
+            const bool comes_before =
+                !(rows[r][c] <= rows[r][label]) || (rows[r][c] == rows[r][label] && c < label);
             before += c != label && comes_before ? 1.0 : 0.0;
           }
           loss += std::log(sum) - rows[r][label];
@@ -72,11 +72,11 @@ TEST_CASE(
         add_scores(without(scores, shape.back()), kClasses, without(targets, 1), true, false,
                    totals);
         backend->copy_to_host(totals, found.data());
-        CHECK(found[0] == doctest::Approx(std::log(std::exp(6.0) + std::exp(5.0) + std::exp(4.0) +
-                                                   std::exp(3.0) + std::exp(2.0) + std::exp(1.0) +
-                                                   1.0) -
-                                          1.0)
-                              .epsilon(1e-6));
+        CHECK(found[0] ==
+              doctest::Approx(std::log(std::exp(6.0) + std::exp(5.0) + std::exp(4.0) +
+                                       std::exp(3.0) + std::exp(2.0) + std::exp(1.0) + 1.0) -
+                              1.0)
+                  .epsilon(1e-6));
         CHECK(found[2] == 0.0);
         CHECK(found[3] == 1.0);
       }

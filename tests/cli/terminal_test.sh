@@ -26,13 +26,13 @@ export work
 
 long="sync={\"topology\": {\"type\": \"static-rign\"}}"
 check "in the place of a progress line" 2 "^"$'\r\x1b'"\[K\[config\] .*static-rign" on_terminal both 500 "$train" small.json --dry-run --set "$long"
-# fits NAME COLUMNS PATTERN COMMAND...: all that the command shows is within the columns, of which
-# some line is like that.
+# fits NAME COLUMNS PATTERN COMMAND...: the command's progress is within the columns, of which some
+# line is like that.
 fits() {
   local name=$1 columns=$2 pattern=$3
   shift 3
   check "$name" 0 "" on_terminal both "$columns" "$@"
-  tr '\r' '\n' <.stderr | sed 's/\x1b\[K//g' >screen
+  tr '\r' '\n' <.stderr | sed 's/\x1b\[K//g' | grep -E '(^|\] )step [0-9]+/' >screen
   verify "is within $columns columns" bash -c '[ "$(wc -L <"$1")" -le "$2" ]' _ screen "$columns"
   verify "and has '$pattern'" grep -qE "$pattern" screen
 }
@@ -41,7 +41,7 @@ fits "a training" 80 '^\[#+\.*\] step [0-9]+/300 [0-9]+%  epoch .*  loss .*  lr 
 fits "a narrow one" 50 '^step [0-9]+/300 [0-9]+%  loss [0-9.]+  [0-9]+ img/s' "${run[@]}" --output narrow
 fits "a narrower one" 34 '^step [0-9]+/300 [0-9]+%  loss [0-9.]+' "${run[@]}" --output narrower
 fits "on two ranks" 50 '^step [0-9]+/300 [0-9]+%  loss [0-9.]+  [0-9]+ img/s' mpirun --oversubscribe -n 2 "${run[@]}" --output two
-check "an error of a rank" 2 "^"$'\r\x1b'"\[K\[config\] .*batch_size.; known: plugins" on_terminal both 60 mpirun --oversubscribe -n 2 "$train" small.json --dry-run --set bacht_size=3
+check "an error of a rank" 2 "^"$'\r\x1b'"\[K\[config\] .*batch_size..; known: plugins" on_terminal both 60 mpirun --oversubscribe -n 2 "$train" small.json --dry-run --set bacht_size=3
 TERM=dumb check "a terminal that cannot go back" 0 "^step 300/300 100%" on_terminal both 80 "${run[@]}" --output dumb
 verify "gets lines" bash -c '! grep -q "$(printf "\x1b")" .stderr'
 check "a list with a line on each, in a pipe" 0 "^ring +pairs of neighbours in turn" "$train" --list topologies --long

@@ -152,9 +152,8 @@ TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes 
 TEST_CASE(
     "cuda/operations: a batch norm's gradients alone are as many as its channels, and what lies "
     "behind stays") {
-  const auto ones = [](const Shape& shape) {
-    return to_tensor(gpu(), Numbers(static_cast<std::size_t>(shape.elements()), 1.0), shape,
-                     DType::kFloat32);
+  const auto ones = [](const Shape& shape, DType dtype = DType::kFloat32) {
+    return to_tensor(gpu(), Numbers(static_cast<std::size_t>(shape.elements()), 1.0), shape, dtype);
   };
   const Tensor both = ones({8});
   gpu().batch_norm_backward(
@@ -165,8 +164,8 @@ TEST_CASE(
        .saved_inv_std = ones({5}),
        .dbeta = both.slice(0, {5}),
        .sums = BatchNormBackward::Sums::kGiven,
-       .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat32).slice(0, {5}),
-       .sum_dy_xhat = ones({5})});
+       .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat64).slice(0, {5}),
+       .sum_dy_xhat = ones({5}, DType::kFloat64)});
   CHECK(to_numbers(both) == Numbers{3, 3, 3, 3, 3, 1, 1, 1});
 }
 
@@ -196,7 +195,6 @@ TEST_CASE(
         [&] {
           b.map({MapFunction::kAdd, Tensor(), four, four});
         },
-        [&] { b.cast({.x = whole, .y = four}); },
         [&] { b.dropout({.x = four, .y = four, .p = 1.5}); },
         [&] { b.weighted_sum({.terms = 9, .out = four}); },
         [&] {

@@ -60,7 +60,7 @@ const std::vector<FunctionRow>& function_rows() {
        "yes", "a copy; a copy"},
       {kMoves, "`expand(x, shape)`", "repeated", "summed", "a copy; 1"},
       {kMoves, "`slice(x, dim, begin, end)`", "places of a dimension, negative ones from behind",
-       "0 beside them", "a copy but along the first; a copy"},
+       "0 elsewhere", "a copy but along the first; a copy"},
       {kMoves, "`split(x, sizes, dim)`, `concat`, `stack`", "several values of one, one of several",
        "in all", "a copy; a copy"},
       {kMoves, "`pad(x, {before, after, …}, value)`", "the last dimension first", "yes",
