@@ -82,7 +82,9 @@ wait_mpi || status=$?
 if [ $trains = 0 ]; then exit "$status"; fi
 if [ "$status" = 0 ]; then
   report="starling-report $output"
-  if (compile starling-report) >"$build/report.log" 2>&1 && "$build/bin/starling-report" "$output" --out "$output/report.html" >>"$build/report.log" 2>&1; then
+  # And what the pages go on with
+  (compile starling-report starling-predict starling-prepare starling-topo starling-doctor) || warn "the report and other programs did not compile"
+  if "$build/bin/starling-report" "$output" --out "$output/report.html" >"$build/report.log" 2>&1; then
     report="$output/report.html, of $build/bin/starling-report (--text draws it here)"
   fi
   value() { sed -n "s/^.*\"$1\": *\([0-9.eE+-]*\).*$/\1/p" "$output/summary.json" | head -1; }
@@ -109,8 +111,6 @@ if [ "$status" = 0 ]; then
 Try next:
 $next
 END
-  # What the pages go on with
-  (compile starling-predict starling-prepare starling-topo starling-doctor) >"$build/programs.log" 2>&1 || warn "the other programs did not compile: $build/programs.log"
 elif [ $signals -gt 0 ] || [ "$status" = 75 ]; then
   if compgen -G "$output/checkpoints/step-*/DONE" >/dev/null; then
     printf '\nStopped. To go on from the newest checkpoint:\n  %s --output %q --resume latest\n' "$command" "$output" >&2

@@ -303,6 +303,12 @@ TEST_CASE("apps/tokens: a path that is not there is said before a key that is mi
     CHECK(says({{"path", {there, files.at("texts/b.txt")}}}, "cannot open " + near));
     CHECK(says({{"path", there}, {"val_path", files.at("texts/b.txt")}}, "cannot open " + near));
     CHECK(says({{"path", there}}, "sequence_length: is required"));
+    json whole{{"path", there}, {"val_path", files.at("texts/b.txt")}, {"sequence_length", 2}};
+    if (type == std::string("tokens")) whole["vocab"] = 300;
+    CHECK(says(whole, "data.val_path: cannot open " + near));
+    whole["path"] = files.at("texts/b.txt");
+    whole["val_path"] = there;
+    CHECK(says(whole, "data.path: cannot open " + near));
   }
   CHECK(contains(open_error("tokens", {{"path", files.at("*.bin")}}), "no file has such a name"));
 }

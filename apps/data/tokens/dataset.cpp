@@ -140,6 +140,17 @@ class Windows : public Dataset {
     return paths;
   }
   using Paths = std::vector<std::string>;
+  /// What `work` makes of a key's files; its errors name the key.
+  template <class Work>
+  static auto of_key(const char* key, const Work& work) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      ErrorParts parts = error.parts();
+      if (parts.where.key.empty()) parts.where.key = key;
+      throw Error(error.code(), std::move(parts));
+    }
+  }
   /// The keys that both have. `files_of`: the files that paths stand for; refuses what is not
   /// there.
   void read_keys(ConfigSection& section, const char* path_doc, const char* val_path_doc,
@@ -148,15 +159,8 @@ class Windows : public Dataset {
     val_paths_ = read_paths(section, "val_path", val_path_doc);
     if (paths_.empty() && !section.describing()) section.missing("path", "files or folders");
     if (!section.has("sequence_length")) {  // a wrong name is the first thing to be said
-      for (const auto& [key, paths] : {std::pair("path", paths_), {"val_path", val_paths_}}) {
-        try {
-          (void)files_of(paths);
-        } catch (const Error& error) {
-          ErrorParts parts = error.parts();
-          parts.where.key = section.path(key);
-          throw Error(error.code(), std::move(parts));
-        }
-      }
+      (void)of_key("data.path", [&] { return files_of(paths_); });
+      (void)of_key("data.val_path", [&] { return files_of(val_paths_); });
     }
     length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
                                        "tokens of a sample, at most the model's context");
@@ -194,7 +198,7 @@ class Windows : public Dataset {
     Paths training;
     for (const std::string& path : paths_) {
       const std::size_t before = training.size();
-      const Paths files = files_of(Paths{path});
+      const Paths files = of_key("data.path", [&] { return files_of(Paths{path}); });
       std::copy_if(files.begin(), files.end(), std::back_inserter(training),
                    [&](const std::string& file) { return tested.count(id(file)) == 0; });
       const std::size_t kept = training.size() - before;
@@ -347,7 +351,8 @@ class Tokens final : public Windows {
            meta->vocab, tokenizer, own);
     }
     if (vocab == 0) vocab = own;
-    if (vocab == 0) (void)token_files(paths_);  // refuses what is not there
+    if (vocab == 0)  // what is not there is refused first
+      (void)of_key("data.path", [&] { return token_files(paths_); });
     if (vocab == 0)
       section.error("vocab",
                     "is needed, as there is no {}/meta.json; as many tokens as the files' "
@@ -372,7 +377,8 @@ class Tokens final : public Windows {
   void open() override {
     if (is_open()) return;
     std::vector<std::string> training, tests;
-    if (!val_paths_.empty()) tests = token_files(val_paths_);
+    if (!val_paths_.empty())
+      tests = of_key("data.val_path", [&] { return token_files(val_paths_); });
     if (!train_is_left_out()) {
       training = without(tests, [&](const Paths& paths) {
         Paths files = token_files(paths);
@@ -491,7 +497,7 @@ class Text final : public Windows {
     Workers workers(tokenizer()->text() == "bytes" && field_.empty() ? 1 : usable_cores());
     TextCount count;
     const auto files_of = [&](const Paths& paths) { return text_files(paths, others_); };
-    const Paths tests = files_of(val_paths_);
+    const Paths tests = of_key("data.val_path", [&] { return files_of(val_paths_); });
     if (!train_is_left_out()) add(without(tests, files_of), "text", workers, count);
     std::int64_t train_tokens = tokens_in_parts();
     if (val_paths_.empty()) {
