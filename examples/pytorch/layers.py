@@ -52,6 +52,19 @@ class LastBatchNorm(nn.BatchNorm1d):
         return super().forward(x.flatten(0, -2)).view_as(x)
 
 
+class EmbedInputs(nn.Module):
+    """Numbers first … first + inputs - 1 of a vector, times a matrix, between the others."""
+
+    def __init__(self, first, inputs, columns):
+        super().__init__()
+        self.first, self.inputs = first, inputs
+        self.weight = nn.Parameter(torch.randn(columns, inputs))
+
+    def forward(self, x):
+        before, own, behind = x.split([self.first, self.inputs, x.shape[-1] - self.first - self.inputs], -1)
+        return torch.cat([before, F.linear(own, self.weight), behind], -1)
+
+
 class LayerScale(nn.Module):
     def __init__(self, shape, init):
         super().__init__()
@@ -203,6 +216,10 @@ def embedding(x, place, *, num_embeddings, embedding_dim):
     return nn.Embedding(num_embeddings, embedding_dim)
 
 
+def embed_inputs(x, place, *, first, inputs, embedding_dim):
+    return EmbedInputs(first, inputs, embedding_dim)
+
+
 def layer_scale(x, place, *, init=1e-6):
     return LayerScale((x.shape[1], 1, 1) if x.dim() == 4 else x.shape[-1:], init)
 
@@ -298,7 +315,7 @@ def plain(module):
     return lambda x, place: module()
 
 
-LAYERS = {maker.__name__: maker for maker in (conv2d, linear, batch_norm, layer_norm, embedding, layer_scale, max_pool2d, avg_pool2d,
+LAYERS = {maker.__name__: maker for maker in (conv2d, linear, batch_norm, layer_norm, embedding, embed_inputs, layer_scale, max_pool2d, avg_pool2d,
                                               blur_pool2d, global_avg_pool, dropout, stochastic_depth, residual, sequential, rms_norm,
                                               group_norm, instance_norm, softmax, conv_transpose2d, upsample, adaptive_avg_pool2d,
                                               squeeze_excite, multi_head_attention, multiply, concat, checkpoint)}

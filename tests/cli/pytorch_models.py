@@ -51,7 +51,8 @@ KEYS = {
         {"type": "adaptive_avg_pool2d", "output_size": [5, 4]},
         {"type": "relu"}, {"type": "avg_pool2d", "kernel_size": [2, 1], "padding": [1, 0]},
         {"type": "sequential", "layers": [{"type": "global_avg_pool"}, {"type": "layer_scale", "init": 3}, {"type": "gelu"}]},
-        {"type": "flatten"}, {"type": "dropout"}, {"type": "linear", "out_features": 3}]},
+        {"type": "flatten"}, {"type": "embed_inputs", "first": 3, "inputs": 5, "embedding_dim": 2}, {"type": "dropout"},
+        {"type": "linear", "out_features": 3}]},
 }
 MORE = {  # name: (model, evaluate.tta), and a loss other than cross entropy
     "resnet20 with blur_pool": ({"type": "resnet20", "blur_pool": True}, "none"),
