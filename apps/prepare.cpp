@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "apps/data/shards/example_tree.h"
-#include "apps/data/shards/prepare.h"
-#include "apps/data/tokens/prepare.h"
+#include "apps/data/shards/prepare_images.h"
+#include "apps/data/tokens/prepare_tokens.h"
 #include "apps/inference/hugging_face.h"
 #include "apps/training/output/arguments.h"
 #include "apps/training/output/progress.h"

@@ -6,7 +6,7 @@
 #include "core/host_device.h"
 #include "kernels/math/rules.h"
 #include "kernels/optimizer.h"
-#include "kernels/optimizers/settings.h"
+#include "kernels/optimizers/shared_keys.h"
 
 namespace starling::rules {
 

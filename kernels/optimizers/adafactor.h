@@ -21,7 +21,7 @@
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"
 #include "kernels/optimizers/linear.h"
-#include "kernels/optimizers/settings.h"
+#include "kernels/optimizers/shared_keys.h"
 
 namespace starling::rules {
 

@@ -17,8 +17,8 @@
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"
-#include "kernels/optimizers/settings.h"
 #include "kernels/optimizers/sgd.h"
+#include "kernels/optimizers/shared_keys.h"
 
 namespace starling::rules {
 

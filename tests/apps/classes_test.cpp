@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "apps/data/sampler.h"
-#include "apps/training/tasks/settings.h"
+#include "apps/training/tasks/task_settings.h"
 #include "tests/apps/program.h"
 
 namespace starling {

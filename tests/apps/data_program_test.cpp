@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/prepare_images.h"
 #include "apps/inference/checkpoint_file.h"
 #include "core/safetensors.h"
 #include "tests/apps/program.h"

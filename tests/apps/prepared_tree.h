@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/prepare_images.h"
 #include "apps/data/shards/shard_set.h"
 #include "core/operations/accesses.h"
 #include "tests/apps/picture_tree.h"

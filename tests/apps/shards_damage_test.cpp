@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/prepare_images.h"
 #include "apps/data/shards/shard_set.h"
 #include "core/philox.h"
 #include "tests/apps/picture_tree.h"

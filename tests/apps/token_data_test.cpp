@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/data/dataset.h"
-#include "apps/data/tokens/prepare.h"
+#include "apps/data/tokens/prepare_tokens.h"
 #include "apps/data/tokens/token_files.h"
 #include "apps/inference/description.h"
 #include "apps/text/tokenizer.h"

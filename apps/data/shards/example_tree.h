@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/prepare_images.h"
 
 namespace starling {
 

@@ -7,22 +7,22 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/settings.h"
-#include "apps/training/device/settings.h"
-#include "apps/training/optimizer/settings.h"
-#include "apps/training/output/settings.h"
+#include "apps/data/data_settings.h"
+#include "apps/training/device/device_settings.h"
+#include "apps/training/optimizer/optimizer_settings.h"
+#include "apps/training/output/output_settings.h"
 #include "apps/training/schedules/run_length.h"
-#include "apps/training/state/settings.h"
-#include "apps/training/sync/settings.h"
-#include "apps/training/tasks/settings.h"
+#include "apps/training/state/state_settings.h"
+#include "apps/training/sync/sync_settings.h"
+#include "apps/training/tasks/task_settings.h"
 #include "apps/training/tasks/training_pass.h"
 #include "layers/layer.h"
 #include "topology/topology.h"
 
 namespace starling {
 
-/// A run: what each room of the trainer has read of its config, each in the room's own settings.h,
-/// and the objects that are made of it.
+/// A run's configuration: what each folder of the trainer has read of its sections
+/// (device_settings.h, sync_settings.h, …), and the objects made from it.
 struct TrainConfig {
   std::uint64_t seed = 1;
   DeviceSettings device;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/training/device/settings.h"
+#include "apps/training/device/device_settings.h"
 #include "comm/world.h"
 #include "core/backend.h"
 #include "layers/layer.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "apps/training/device/settings.h"
+#include "apps/training/device/device_settings.h"
 #include "comm/algorithm.h"
 #include "comm/capture.h"
 #include "comm/transport.h"

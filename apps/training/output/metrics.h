@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/training/output/settings.h"
+#include "apps/training/output/output_settings.h"
 #include "apps/training/tasks/metric.h"
 
 namespace starling {

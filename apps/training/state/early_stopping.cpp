@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "apps/training/state/settings.h"
+#include "apps/training/state/state_settings.h"
 #include "core/error.h"
 
 namespace starling {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/training/schedules/run_length.h"
-#include "apps/training/state/settings.h"
+#include "apps/training/state/state_settings.h"
 #include "comm/world.h"
 #include "core/safetensors.h"
 

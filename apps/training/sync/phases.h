@@ -1,6 +1,6 @@
 #pragma once
 
-#include "apps/training/sync/settings.h"
+#include "apps/training/sync/sync_settings.h"
 #include "core/config.h"
 
 // The algorithms of a run and their topologies: the first one, and those of `sync.switch`.

@@ -1,4 +1,4 @@
-#include "apps/training/optimizer/settings.h"
+#include "apps/training/optimizer/optimizer_settings.h"
 
 #include <fmt/ranges.h>
 

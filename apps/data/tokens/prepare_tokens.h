@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/prepare_images.h"
 #include "apps/data/tokens/texts.h"
 
 namespace starling {

@@ -1,4 +1,4 @@
-#include "apps/data/settings.h"
+#include "apps/data/data_settings.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/optimizers/settings.h"
+#include "kernels/optimizers/shared_keys.h"
 
 #include <fmt/format.h>
 

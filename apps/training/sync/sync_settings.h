@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/training/device/settings.h"
-#include "apps/training/optimizer/settings.h"
+#include "apps/training/device/device_settings.h"
+#include "apps/training/optimizer/optimizer_settings.h"
 #include "apps/training/schedules/run_length.h"
 #include "comm/algorithm.h"
 #include "comm/mixer.h"

@@ -1,4 +1,4 @@
-#include "apps/data/shards/prepare.h"
+#include "apps/data/shards/prepare_images.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "apps/data/tokens/prepare.h"
+#include "apps/data/tokens/prepare_tokens.h"
 
 #include <fmt/format.h>
 

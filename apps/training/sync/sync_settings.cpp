@@ -1,4 +1,4 @@
-#include "apps/training/sync/settings.h"
+#include "apps/training/sync/sync_settings.h"
 
 #include <fmt/ranges.h>
 

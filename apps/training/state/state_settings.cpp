@@ -1,4 +1,4 @@
-#include "apps/training/state/settings.h"
+#include "apps/training/state/state_settings.h"
 
 #include "apps/inference/model_source.h"
 

@@ -1,4 +1,4 @@
-#include "apps/training/device/settings.h"
+#include "apps/training/device/device_settings.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-#include "apps/training/tasks/settings.h"
+#include "apps/training/tasks/task_settings.h"
 
 #include <algorithm>
 #include <map>
