@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "apps/data/loss_shares.h"
 #include "core/error.h"
 #include "core/running_clock.h"
 #include "layers/functions.h"
@@ -44,7 +45,7 @@ RowMaker::RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, B
       loss_share_(settings.loss_share),
       places_(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(read_.size())) {
   if (loss_share_)
-    made_.push_back({.name = kLossShare, .shape = Shape{}, .dtype = DType::kFloat64});
+    made_.push_back({.name = LossShares::kTensor, .shape = Shape{}, .dtype = DType::kFloat64});
 }
 
 BatchMaker::Slot RowMaker::make_slot() {

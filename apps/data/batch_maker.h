@@ -38,7 +38,7 @@ class BatchMaker {
     Event free;     ///< the current stream's work on what the slot held before
     Event arrived;  ///< the last upload
     bool uploaded = false;
-    double share = 1.0;  ///< kLossShare of what is filled next
+    double share = 1.0;  ///< LossShares of what is filled next
   };
   virtual Slot make_slot() = 0;
   /// Whether the device has read what the slot's last upload copies, so that fill() may write
@@ -75,7 +75,7 @@ struct BatchMakerSettings {
   std::int64_t steps = 0;      ///< steps_of() the augmentations
   bool mix = false;            ///< batches are mixed, and are full; then
   SoftTarget soft_target;      ///< this tensor's class numbers become shares
-  bool loss_share = false;     ///< batches have a tensor kLossShare
+  bool loss_share = false;     ///< batches have a tensor LossShares::kTensor
   DType dtype = DType::kFloat32;
   std::int64_t side = 0;  ///< of training images, in pixels; 0: as the data set declares them
   Dataset::Split split = Dataset::Split::kTrain;

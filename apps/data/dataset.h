@@ -204,10 +204,6 @@ struct Batch {
   const Tensor& operator[](std::string_view name) const;
   const Tensor* find(std::string_view name) const;
 };
-/// A number for each sample that batches have beside the data set's tensors where it ignores
-/// targets: fp64, the same for all of a micro-batch. Its loss, a mean over the targets that count,
-/// is multiplied by it.
-inline constexpr const char* kLossShare = "loss share";
 /// Memory for one, uninitialised.
 Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples,
                   DType format);

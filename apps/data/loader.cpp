@@ -17,6 +17,7 @@
 
 #include "apps/data/batch_maker.h"
 #include "apps/data/image_collate.h"
+#include "apps/data/loss_shares.h"
 #include "apps/data/partition.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
@@ -78,7 +79,7 @@ struct Loader::State {
              .steps = steps_of(loader_settings.augment, images_of(set.info()).pictures.has_value()),
              .mix = !mixing_key(loader_settings.augment).empty(),
              .soft_target = loader_settings.soft_target,
-             .loss_share = loader_settings.counted != nullptr,
+             .loss_share = loader_settings.loss_shares != nullptr,
              .dtype = dtype,
              .side = loader_settings.side,
              .fixed_place = loader_settings.fixed_place,
@@ -143,13 +144,15 @@ struct Loader::State {
     }
     const std::int64_t needed = batches_in(epoch) * settings.batch_size;
     std::vector<std::int64_t> order = dealt(*sampler, inputs, needed);
-    if (settings.counted) {
-      share_losses(epoch, order, [&](int rank) {
-        EpochInputs of_other = inputs;
-        of_other.rank = rank;
-        of_other.share = part_of(rank);
-        return dealt(*sampler, of_other, needed);
-      });
+    if (settings.loss_shares) {
+      loss_shares =
+          settings.loss_shares->of_epoch(epoch, batches_in(epoch), settings.rank, [&](int rank) {
+            if (rank == settings.rank) return order;
+            EpochInputs of_other = inputs;
+            of_other.rank = rank;
+            of_other.share = part_of(rank);
+            return dealt(*sampler, of_other, needed);
+          });
     }
     draws.clear();
     if (sampler->repeats()) {  // places in the whole epoch, which no two ranks share
@@ -166,38 +169,6 @@ struct Loader::State {
       check_apart(order, dealt(*sampler, inputs, needed), inputs, settings.rank, needed);
     }
     return order;
-  }
-
-  /// Makes loss_shares for the rank's order of an epoch's samples; others(rank) is another's.
-  void share_losses(std::int64_t epoch, const std::vector<std::int64_t>& order,
-                    const std::function<std::vector<std::int64_t>(int rank)>& others) {
-    const auto in_batches = [&](const std::vector<std::int64_t>& of) {
-      std::vector<double> counts;  // of each whole micro-batch
-      for (std::size_t k = 0; k < of.size(); ++k) {
-        if (k % static_cast<std::size_t>(settings.batch_size) == 0) counts.push_back(0.0);
-        counts.back() += (*settings.counted)[static_cast<std::size_t>(of[k])];
-      }
-      counts.resize(static_cast<std::size_t>(batches_in(epoch)));
-      return counts;
-    };
-    loss_shares = in_batches(order);
-    const auto group = static_cast<std::size_t>(settings.accumulate);
-    std::vector<double> own((loss_shares.size() + group - 1) / group), all(own.size());
-    std::vector<char> over_ranks(own.size());
-    bool any = false;
-    for (std::size_t u = 0; settings.over_ranks && settings.ranks > 1 && u < own.size(); ++u)
-      any |= over_ranks[u] = settings.over_ranks(epoch, static_cast<std::int64_t>(u * group));
-    const auto add = [&](const std::vector<double>& counts, std::vector<double>& to) {
-      for (std::size_t b = 0; b < counts.size(); ++b) to[b / group] += counts[b];
-    };
-    add(loss_shares, own);
-    for (int rank = 0; any && rank < settings.ranks; ++rank)
-      add(rank == settings.rank ? loss_shares : in_batches(others(rank)), all);
-    for (std::size_t b = 0; b < loss_shares.size(); ++b) {
-      const std::size_t u = b / group;
-      const double total = over_ranks[u] ? all[u] / settings.ranks : own[u];
-      loss_shares[b] = total > 0.0 ? loss_shares[b] / total : 0.0;
-    }
   }
 
   /// Drops what was prepared and prepares from `position` on. What the thread is at right now
@@ -293,7 +264,7 @@ struct Loader::State {
   std::array<BatchMaker::Slot, kSlots> slots;
   /// What stands for the epoch's samples in what is drawn; empty: they do themselves
   std::vector<std::int64_t> draws;
-  std::vector<double> loss_shares;  ///< kLossShare of the epoch's micro-batches, or empty
+  std::vector<double> loss_shares;  ///< of the epoch's micro-batches, or empty
 
   std::mutex mutex;  ///< guards what follows; a slot belongs to whoever took its index
   std::condition_variable changed;

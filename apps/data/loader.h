@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +13,8 @@
 #include "core/backend.h"
 
 namespace starling {
+
+class LossShares;
 
 /// Class numbers that mixed batches hold shares of each class for instead, since an image is of two
 /// classes then.
@@ -35,13 +36,7 @@ struct LoaderSettings {
   /// Of images, in pixels; 0: as the data set declares them
   std::int64_t side = 0;
   int rank = 0, ranks = 1;
-  /// Where targets are ignored: how many of each training sample's count (targets_that_count()), of
-  /// how many micro-batches an update is, and of which updates the ranks take one mean over all
-  /// their targets together, by epoch and the update's first micro-batch in it. Micro-batches have
-  /// a share of the loss then (kLossShare), so that an update's is the mean over its targets.
-  std::shared_ptr<const std::vector<std::int32_t>> counted;
-  std::int64_t accumulate = 1;
-  std::function<bool(std::int64_t epoch, std::int64_t batch)> over_ranks;
+  std::shared_ptr<const LossShares> loss_shares;  ///< needed where targets are ignored
   /// Other ranks began this epoch, and took so much of it; each rank makes so many batches of the
   /// rest. By default none.
   std::int64_t continued_epoch = -1, rest_batches = 0;

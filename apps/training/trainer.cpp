@@ -7,6 +7,7 @@
 
 #include "apps/data/complexity.h"
 #include "apps/data/image_collate.h"
+#include "apps/data/loss_shares.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/training/auto/trial.h"
@@ -81,8 +82,15 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   if (config.task->ignores())
-    counted_ = std::make_shared<const std::vector<std::int32_t>>(
-        targets_that_count(*config.data.dataset, transport.world()));
+    loss_shares_ = std::make_shared<const LossShares>(
+        targets_that_count(*config.data.dataset, transport.world()), config.length.batch_size,
+        config.length.accumulate, transport.size(), [this](std::int64_t epoch, std::int64_t batch) {
+          const std::int64_t step = std::max(length_.step_of_epoch(static_cast<double>(epoch)),
+                                             length_.stretches().back().step) +
+                                    batch / config_.length.accumulate;
+          const Part of = part(part_of(step));
+          return step - of.first < of.algorithm.equality.means_before;
+        });
   size_loader(0);
   evaluation_loader_ = std::make_unique<EvaluationLoader>(
       *config.data.dataset, config.length.batch_size, transport.rank(), transport.size(), backend,
@@ -136,17 +144,7 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
                          : spare_threads(config_.device, transport_.world(), backend_.device());
   settings.rank = transport_.rank();
   settings.ranks = transport_.size();
-  if (counted_) {
-    settings.counted = counted_;
-    settings.accumulate = config_.length.accumulate;
-    settings.over_ranks = [this](std::int64_t epoch, std::int64_t batch) {
-      const std::int64_t step = std::max(length_.step_of_epoch(static_cast<double>(epoch)),
-                                         length_.stretches().back().step) +
-                                batch / config_.length.accumulate;
-      const Part of = part(part_of(step));
-      return step - of.first < of.algorithm.equality.means_before;
-    };
-  }
+  settings.loss_shares = loss_shares_;
   if (continues && length_.stretches().size() > 1) {
     settings.continued_epoch = length_.continued_epoch();
     settings.rest_batches = length_.rest_batches();

@@ -159,7 +159,7 @@ class Trainer {
   std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
-  std::shared_ptr<const std::vector<std::int32_t>> counted_;  ///< where targets are ignored
+  std::shared_ptr<const LossShares> loss_shares_;  ///< where targets are ignored
   std::vector<float> complexities_;  ///< of training samples, where the sampler goes by them
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<EvaluationLoader> evaluation_loader_;

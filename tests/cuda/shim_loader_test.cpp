@@ -11,6 +11,7 @@
 
 #include "apps/data/batch_maker.h"
 #include "apps/data/image_dataset.h"
+#include "apps/data/loss_shares.h"
 #include "apps/inference/test_views.h"
 #include "apps/training/config/plugins.h"
 #include "core/error.h"
@@ -285,24 +286,23 @@ TEST_CASE("cuda/loader: a micro-batch's share of the loss comes with it, where a
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
   const std::int64_t samples = dataset->info().train_samples;
-  auto counted = std::make_shared<std::vector<std::int32_t>>();
+  std::vector<std::int32_t> counted;
   for (std::int64_t k = 0; k < samples; ++k)
-    counted->push_back(static_cast<std::int32_t>(k * k % 5));
+    counted.push_back(static_cast<std::int32_t>(k * k % 5));
   LoaderSettings settings = settings_of_three();
-  settings.counted = counted;
-  settings.accumulate = 2;
+  settings.loss_shares = std::make_shared<LossShares>(counted, settings.batch_size, 2, 1, nullptr);
   const std::vector<std::int64_t> order = epoch_samples(samples, settings, 0);
   Loader loader(*dataset, settings, backend, DType::kFloat32);
   loader.start(0, 0);
   const auto count = [&](std::size_t batch) {
     double sum = 0.0;
     for (std::size_t k = 3 * batch; k < 3 * batch + 3; ++k)
-      sum += (*counted)[static_cast<std::size_t>(order[k])];
+      sum += counted[static_cast<std::size_t>(order[k])];
     return sum;
   };
   const std::byte* place = nullptr;
   for (std::size_t batch = 0; batch < 4; ++batch) {
-    const Tensor share = loader.next()[kLossShare];
+    const Tensor share = loader.next()[LossShares::kTensor];
     CHECK((place == nullptr || share.raw() == place));
     place = share.raw();
     double shares[3];

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "apps/data/loss_shares.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
@@ -57,13 +58,9 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
     if (!output.outputs.has_value() || !output.targets)
       fail(ExitCode::kUsage, "task", "predict() gives no outputs or no targets");
     if (steps.before_loss) steps.before_loss();
-    const Tensor* share = batch.find(kLossShare);
-    loss = task.loss(output, share ? 1.0 : steps.share, pass);
-    if (share)
-      loss = functions::multiply(
-          loss,
-          Variable(functions::in_format(share->slice(0, Shape{}), loss.dtype(), pass.backend)),
-          pass);
+    const bool weighed = batch.find(LossShares::kTensor) != nullptr;
+    loss = task.loss(output, weighed ? 1.0 : steps.share, pass);
+    if (weighed) loss = LossShares::apply(batch, loss, pass);
   }
   span.reset();
   if (steps.before_backward) steps.before_backward(loss);
