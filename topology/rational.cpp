@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "core/error.h"
 
@@ -14,7 +15,8 @@ namespace starling {
 namespace {
 
 constexpr std::int64_t kMaxDenominator = 1 << 20;
-constexpr double kRoundingError = 1e-15;  // relative
+constexpr double kRoundingError = 1e-15;
+constexpr int kMaxPrimes = 256;  // limits the effort of a proof
 
 __extension__ using Wide = unsigned __int128;
 
@@ -31,13 +33,13 @@ std::uint64_t power_modulo(std::uint64_t base, std::uint64_t exponent, std::uint
   return result;
 }
 
-/// Miller-Rabin; these bases decide it for every 64-bit number (Sorenson and Webster 2015).
+/// Miller-Rabin with bases that make it exact for all 64-bit integers (Sorenson and Webster 2015).
 bool is_prime(std::uint64_t n) {
   constexpr std::array<std::uint64_t, 12> kBases{2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37};
   for (const std::uint64_t p : kBases) {
     if (n % p == 0) return n == p;
   }
-  std::uint64_t odd = n - 1;
+  std::uint64_t odd = n - 1;  // n - 1 = odd · 2^twos
   int twos = 0;
   for (; odd % 2 == 0; odd /= 2) ++twos;
   for (const std::uint64_t base : kBases) {
@@ -52,7 +54,8 @@ bool is_prime(std::uint64_t n) {
   return true;
 }
 
-std::uint64_t prime_number(int index) {
+/// The primes below 2^60 in descending order.
+std::uint64_t large_prime(int index) {
   static thread_local std::vector<std::uint64_t> primes;
   std::uint64_t candidate = primes.empty() ? (std::uint64_t{1} << 60) + 1 : primes.back();
   while (static_cast<int>(primes.size()) <= index) {
@@ -69,12 +72,25 @@ std::vector<std::uint64_t> identity(std::size_t n) {
   return result;
 }
 
+/// Whether all entries of the n × n matrix are 1/n.
 bool is_mean(const PrimeField& field, const std::vector<std::uint64_t>& matrix, std::size_t n) {
   const std::uint64_t mean = field.from({1, static_cast<std::int64_t>(n)});
-  for (const std::uint64_t entry : matrix) {
-    if (entry != mean) return false;
+  return std::all_of(matrix.begin(), matrix.end(),
+                     [&](std::uint64_t entry) { return entry == mean; });
+}
+
+/// Whether `holds` in as many prime fields as it takes to prove an equation of integers whose sides
+/// differ by less than 2^bits.
+template <class Predicate>
+bool holds_exactly(double bits, Predicate holds) {
+  for (int index = 0; index * PrimeField::kBits < bits; ++index) {
+    if (!holds(PrimeField(index))) return false;
   }
   return true;
+}
+
+const ExactRows& round_at(const std::vector<ExactRows>& rounds, std::int64_t k) {
+  return rounds[static_cast<std::size_t>(k) % rounds.size()];
 }
 
 }  // namespace
@@ -82,21 +98,20 @@ bool is_mean(const PrimeField& field, const std::vector<std::uint64_t>& matrix, 
 std::optional<Rational> nearest_fraction(double value) {
   if (!std::isfinite(value) || std::fabs(value) > static_cast<double>(kMaxDenominator))
     return std::nullopt;
-  // Convergents p/q of the continued fraction: p and q stay below 2^42.
-  std::int64_t p = 1, q = 0, p_before = 0, q_before = 1;
-  double rest = std::fabs(value);
+  // Successive convergents p/q of the continued fraction of |value|; p and q stay below 2^42.
+  const double magnitude = std::fabs(value);
+  std::int64_t p = 1, q = 0, last_p = 0, last_q = 1;
+  double rest = magnitude;
   for (int step = 0; step < 64; ++step) {
     const double whole = std::floor(rest);
     if (whole > static_cast<double>(kMaxDenominator)) break;
-    const auto a = static_cast<std::int64_t>(whole);
-    const std::int64_t p_next = a * p + p_before, q_next = a * q + q_before;
-    if (q_next > kMaxDenominator) break;
-    p_before = p, q_before = q, p = p_next, q = q_next;
+    const auto digit = static_cast<std::int64_t>(whole);
+    const std::int64_t next_p = digit * p + last_p, next_q = digit * q + last_q;
+    if (next_q > kMaxDenominator) break;
+    last_p = p, last_q = q, p = next_p, q = next_q;
     const auto divisor = static_cast<double>(q);
-    if (std::fabs(std::fma(divisor, std::fabs(value), -static_cast<double>(p))) <=
-        kRoundingError * divisor) {
-      return Rational{value < 0 ? -p : p, q};
-    }
+    const double error = std::fma(divisor, magnitude, -static_cast<double>(p));  // q·|value| - p
+    if (std::fabs(error) <= kRoundingError * divisor) return Rational{value < 0 ? -p : p, q};
     if (rest == whole) break;
     rest = 1.0 / (rest - whole);
   }
@@ -139,8 +154,8 @@ std::optional<ExactRows> exact_rows(const Round& round, int ranks) {
       }
     }
   }
-  // Ranks in no group. (Every row of a group has an entry, for w and (1 - w)/(m - 1) are not both
-  // 0.)
+  // Ranks in no group keep their values. (A row of a group is never empty: w and (1 - w) / (m - 1)
+  // are not both 0.)
   for (int i = 0; i < ranks; ++i) {
     if (result[static_cast<std::size_t>(i)].empty())
       result[static_cast<std::size_t>(i)].emplace_back(i, Rational{1, 1});
@@ -148,7 +163,7 @@ std::optional<ExactRows> exact_rows(const Round& round, int ranks) {
   return result;
 }
 
-PrimeField::PrimeField(int index) : prime_(prime_number(index)) {}
+PrimeField::PrimeField(int index) : prime_(large_prime(index)) {}
 
 std::uint64_t PrimeField::multiply(std::uint64_t a, std::uint64_t b) const {
   return multiply_modulo(a, b, prime_);
@@ -159,7 +174,7 @@ std::uint64_t PrimeField::inverse(std::uint64_t a) const {
 }
 
 std::uint64_t PrimeField::from(const Rational& value) const {
-  // Denominators here are far below the prime, so never divisible by it.
+  // Invertible: denominators are smaller than the prime.
   const std::uint64_t numerator =
       value.numerator >= 0 ? static_cast<std::uint64_t>(value.numerator) % prime_
                            : prime_ - static_cast<std::uint64_t>(-value.numerator) % prime_;
@@ -171,16 +186,16 @@ std::vector<std::uint64_t> PrimeField::product(const ExactRows& rows,
   const std::size_t n = rows.size();
   std::vector<std::uint64_t> result(n * n);
   std::vector<Wide> sums(n);
-  std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t> known;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t> residues;  // of weights
   for (std::size_t i = 0; i < n; ++i) {
     std::fill(sums.begin(), sums.end(), 0);
     int terms = 0;
     for (const auto& [column, weight] : rows[i]) {
-      const auto [it, added] = known.try_emplace({weight.numerator, weight.denominator}, 0);
+      const auto [it, added] = residues.try_emplace({weight.numerator, weight.denominator}, 0);
       if (added) it->second = from(weight);
       const std::uint64_t* row = &matrix[static_cast<std::size_t>(column) * n];
       for (std::size_t k = 0; k < n; ++k) sums[k] += static_cast<Wide>(it->second) * row[k];
-      if (++terms % 128 == 0) {  // 2^8 products of 2^120 are what fits
+      if (++terms % 128 == 0) {  // 128 bits hold 2^8 products of two 60-bit residues
         for (Wide& sum : sums) sum %= prime_;
       }
     }
@@ -191,35 +206,32 @@ std::vector<std::uint64_t> PrimeField::product(const ExactRows& rows,
 }
 
 bool sums_to_one(const std::vector<Rational>& terms) {
-  std::map<std::int64_t, std::int64_t> by_denominator;
+  std::map<std::int64_t, std::int64_t> numerators;  // summed, by denominator
   double bits = 2.0, largest = 0.0;
-  for (const Rational& term : terms) {
-    const auto [it, added] = by_denominator.try_emplace(term.denominator, 0);
-    if (added) bits += std::log2(static_cast<double>(term.denominator));
-    require(!__builtin_add_overflow(it->second, term.numerator, &it->second), "topology",
+  for (const auto& [numerator, denominator] : terms) {
+    const auto [it, added] = numerators.try_emplace(denominator, 0);
+    if (added) bits += std::log2(static_cast<double>(denominator));
+    require(!__builtin_add_overflow(it->second, numerator, &it->second), "topology",
             "a sum of weights overflowed");
-    largest = std::max(largest, std::fabs(static_cast<double>(term.numerator) /
-                                          static_cast<double>(term.denominator)));
+    largest = std::max(
+        largest, std::fabs(static_cast<double>(numerator) / static_cast<double>(denominator)));
   }
-  // (sum - 1) times the common denominator is an integer of at most (terms · largest + 1) times
-  // that denominator.
+  // (sum - 1) · common denominator is an integer of at most (terms · largest + 1) · that.
   bits += std::log2(static_cast<double>(terms.size()) * largest + 1.0);
-  for (int index = 0; index * PrimeField::kBits < bits; ++index) {
-    const PrimeField field(index);
+  return holds_exactly(bits, [&](const PrimeField& field) {
     std::uint64_t sum = 0;
-    for (const auto& [denominator, numerator] : by_denominator)
+    for (const auto& [denominator, numerator] : numerators)
       sum = field.add(sum, field.from({numerator, denominator}));
-    if (sum != 1) return false;
-  }
-  return true;
+    return sum == 1;
+  });
 }
 
 double denominator_bits(const ExactRows& rows) {
-  std::map<std::int64_t, bool> seen;
+  std::set<std::int64_t> denominators;
   double bits = 0.0;
   for (const auto& row : rows) {
     for (const auto& [column, weight] : row) {
-      if (seen.emplace(weight.denominator, true).second)
+      if (denominators.insert(weight.denominator).second)
         bits += std::log2(static_cast<double>(weight.denominator));
     }
   }
@@ -228,18 +240,15 @@ double denominator_bits(const ExactRows& rows) {
 
 std::optional<bool> product_is_mean(const std::vector<ExactRows>& rounds, std::int64_t count) {
   const std::size_t n = rounds.at(0).size();
+  // (product - J/n) · n · common denominator D has integer entries of at most n·D.
   double bits = std::log2(static_cast<double>(n)) + 2.0;
-  for (std::int64_t k = 0; k < count; ++k)
-    bits += denominator_bits(rounds[static_cast<std::size_t>(k) % rounds.size()]);
-  if (bits > 256 * PrimeField::kBits) return std::nullopt;
-  for (int index = 0; index * PrimeField::kBits < bits; ++index) {
-    const PrimeField field(index);
+  for (std::int64_t k = 0; k < count; ++k) bits += denominator_bits(round_at(rounds, k));
+  if (bits > kMaxPrimes * PrimeField::kBits) return std::nullopt;
+  return holds_exactly(bits, [&](const PrimeField& field) {
     std::vector<std::uint64_t> matrix = identity(n);
-    for (std::int64_t k = 0; k < count; ++k)
-      matrix = field.product(rounds[static_cast<std::size_t>(k) % rounds.size()], matrix);
-    if (!is_mean(field, matrix, n)) return false;
-  }
-  return true;
+    for (std::int64_t k = 0; k < count; ++k) matrix = field.product(round_at(rounds, k), matrix);
+    return is_mean(field, matrix, n);
+  });
 }
 
 std::int64_t first_mean_candidate(const std::vector<ExactRows>& rounds, std::int64_t first,
@@ -247,10 +256,9 @@ std::int64_t first_mean_candidate(const std::vector<ExactRows>& rounds, std::int
   const std::size_t n = rounds.at(0).size();
   const PrimeField field(0);
   std::vector<std::uint64_t> matrix = identity(n);
-  for (std::int64_t k = 0; k <= last; ++k) {
-    if (k >= first && is_mean(field, matrix, n)) return k;
-    if (k < last)
-      matrix = field.product(rounds[static_cast<std::size_t>(k) % rounds.size()], matrix);
+  for (std::int64_t count = 0; count <= last; ++count) {
+    if (count >= first && is_mean(field, matrix, n)) return count;
+    if (count < last) matrix = field.product(round_at(rounds, count), matrix);
   }
   return -1;
 }

@@ -8,6 +8,11 @@
 
 #include "topology/topology.h"
 
+// Exact arithmetic for proofs about mixing matrices, e.g. that after K rounds every rank has
+// exactly the mean. Weights are recovered as fractions of integers; products of matrices are then
+// computed modulo primes. Two matrices are equal if they are equal modulo so many primes that their
+// product exceeds any possible difference of the numerators, so big integers are not needed.
+
 namespace starling {
 
 /// numerator / denominator in lowest terms, denominator > 0.
@@ -16,25 +21,25 @@ struct Rational {
   friend bool operator==(const Rational&, const Rational&) = default;
 };
 
-/// The fraction with a denominator up to 2^20 that `value` (within ±2^20) stands for: the one
-/// within 1e-15 of it, if there is one. It is unique (two such fractions are 2^-40 or more apart)
-/// and found by continued fractions (it is a convergent, by Legendre's theorem).
+/// The fraction with a denominator up to 2^20 that is within 1e-15 of `value`, for |value| up to
+/// 2^20; nothing if there is none. It is unique, since two such fractions differ by at least 2^-40,
+/// and by Legendre's theorem a convergent of the value's continued fraction.
 std::optional<Rational> nearest_fraction(double value);
-/// "1/3", or the shortest decimal where the value is no small fraction.
+/// "1/3", or the shortest decimal if the denominator exceeds 9999.
 std::string weight_text(double value);
 
-/// A mixing matrix in rationals: rows of (column, weight) with weight ≠ 0.
+/// A mixing matrix with exact weights: for each row its nonzero entries as (column, weight).
 using ExactRows = std::vector<std::vector<std::pair<int, Rational>>>;
-/// Nothing if a weight is no small fraction. The others' weight in a group, (1 - w)/(m - 1), is
-/// computed exactly from w.
+/// The round's matrix; nothing if nearest_fraction() fails for a weight. In a group of m ranks with
+/// self-weight w, the weight of the others is exactly (1 - w) / (m - 1).
 std::optional<ExactRows> exact_rows(const Round& round, int ranks);
 
-/// Arithmetic modulo one prime a little below 2^60, in which fractions become integers.
+/// Integers modulo a prime between 2^59 and 2^60.
 class PrimeField {
  public:
-  /// Number `index` of a fixed sequence of distinct primes, all above 2^59.
+  /// `index` numbers a fixed sequence of distinct primes.
   explicit PrimeField(int index);
-  static constexpr double kBits = 59.0;  ///< each prime contributes at least these to a proof
+  static constexpr double kBits = 59.0;  ///< log2 of each prime is more
   std::uint64_t add(std::uint64_t a, std::uint64_t b) const {
     const std::uint64_t sum = a + b;
     return sum >= prime_ ? sum - prime_ : sum;
@@ -42,7 +47,7 @@ class PrimeField {
   std::uint64_t multiply(std::uint64_t a, std::uint64_t b) const;
   std::uint64_t inverse(std::uint64_t a) const;
   std::uint64_t from(const Rational& value) const;
-  /// rows · matrix, where matrix is dense, n × n, row-major.
+  /// rows · matrix, where `matrix` is dense, n × n, row-major.
   std::vector<std::uint64_t> product(const ExactRows& rows,
                                      const std::vector<std::uint64_t>& matrix) const;
 
@@ -50,17 +55,14 @@ class PrimeField {
   std::uint64_t prime_;
 };
 
-/// Whether the fractions sum to exactly 1.
 bool sums_to_one(const std::vector<Rational>& terms);
-/// A number of bits that a common denominator of all entries fits in.
+/// An upper bound on log2 of the least common denominator of all entries.
 double denominator_bits(const ExactRows& rows);
-/// Whether rounds[count-1] · … · rounds[0] equals J/n exactly. The difference times n and the
-/// common denominator D is an integer of at most n·D, so it is zero if it is zero modulo primes
-/// whose product is larger: no number ever overflows. Nothing if that would take more than 256
-/// primes. `rounds` repeats.
+/// Whether rounds[count - 1] · … · rounds[0] is exactly J/n, all entries 1/n; `rounds` repeats
+/// cyclically. Nothing if the proof would take more than 256 primes.
 std::optional<bool> product_is_mean(const std::vector<ExactRows>& rounds, std::int64_t count);
-/// The first K in [first, last] with a product equal to J/n modulo one prime (a mismatch there is a
-/// proof), or -1.
+/// The first count in [first, last] whose product equals J/n modulo one prime, or -1. All smaller
+/// counts are thereby disproved; the one returned still needs product_is_mean().
 std::int64_t first_mean_candidate(const std::vector<ExactRows>& rounds, std::int64_t first,
                                   std::int64_t last);
 

@@ -58,17 +58,17 @@ namespace starling {
 namespace {
 
 bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
-/// This process's rank before MPI is up, for the few things that are printed without it.
+/// Asks the launcher, so that it can be called before MPI_Init.
 bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
-/// Opens the flight recorder; what an earlier run of the folder left stays beside the new one's.
+/// Opens the flight recorder. Records of an earlier run in this folder move to "flight.before".
 /// Collective.
 void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
   FlightRecorder& recorder = FlightRecorder::instance();
   if (config.output.flight_recorder == "off") recorder.switch_off();
   const std::string path = folder.path + "/flight";
   if (world.rank() == 0) {
-    std::error_code error;  // without success the old files are replaced one by one
+    std::error_code error;  // on failure the new records replace the old ones
     if (std::filesystem::exists(path, error)) {
       std::filesystem::remove_all(path + ".before", error);
       std::filesystem::rename(path, path + ".before", error);
@@ -82,53 +82,87 @@ void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, Wo
   world.barrier();
 }
 
-/// What the worlds before this one leave to it, where ranks were lost and the others go on
-/// (`elastic.survive`).
-struct Heritage {
-  std::optional<MpiSession::Loss> loss;  ///< the last one
-  int first_ranks = 0;                   ///< of the first world
-  std::string folder;                    ///< of the run, once there is one
-  bool trains = false;                   ///< the present world has begun
+/// State of a job that outlives the world of one set of ranks, when ranks are lost and the others
+/// continue without them (`elastic.survive`).
+struct JobState {
+  std::optional<MpiSession::Loss> last_loss;
+  int initial_ranks = 0;  ///< of the first world; 0 before it
+  std::string folder;     ///< the run's output folder; empty until it is known
+  bool training = false;  ///< the present world has got as far as making its trainer
 };
 
-/// `recorded`: whether this process is one rank, which leaves a flight record.
-ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
-               const ShapeTrace& planned, Backend& backend, Transport& transport,
-               Heritage& heritage, bool recorded) {
+/// Prepares the output folder on the first rank and broadcasts the result. Collective.
+RunFolder agree_on_folder(const TrainOptions& options, TrainConfig& config, Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
     check_outputs(config, transport.rank() == 0);
     if (transport.rank() != 0) return;
-    // A bad file is noticed before there is a folder that a second try would find in its way.
+    // First, so that a faulty file does not leave a folder that the next attempt would refuse
     if (options.resume.empty()) check_start(config);
     folder = prepare_output_folder(options);
   });
-  if (transport.size() > 1) {
-    const std::vector<std::string> agreed = transport.world().all_gather(
-        fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
-    const std::string& first = agreed.front();
-    const std::size_t space = first.find(' ', 2);
-    folder = {first.substr(space + 1), first[0] == '1',
-              std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
+  if (transport.size() == 1) return folder;
+  const std::string first_rank_has = transport.world()
+                                         .all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0,
+                                                                 folder.resume_step, folder.path))
+                                         .front();
+  const std::size_t space = first_rank_has.find(' ', 2);
+  return {first_rank_has.substr(space + 1), first_rank_has[0] == '1',
+          std::atoll(first_rank_has.substr(2, space - 2).c_str()), std::move(folder.lock)};
+}
+
+/// Prints what the run is about to do. `chosen`: choose_by_measurement()'s text; `changed`: what
+/// the config has changed since the checkpoint.
+void print_header(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                  const Backend& backend, const RunFolder& folder, const JobState& job,
+                  const std::string& chosen, const std::vector<std::string>& changed) {
+  if (job.last_loss) {
+    log::warning("{}; going on without a restart, on {} of {} ranks, from step {}",
+                 job.last_loss->what, site.ranks, job.last_loss->ranks_before,
+                 folder.resume ? folder.resume_step : 0);
   }
-  heritage.folder = folder.path;
-  SafetensorsFile state;
+  const double quota = cpu_quota();
+  say("starling {}: {} on {}, {}{}\n", version_text(), counted(site.ranks, "rank"),
+      backend.description(), name_of(config.device.compute),
+      std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
+  say(chosen);
+  say("{}: {}\n", config.resolved["model"].value("type", "model"),
+      run_headline(config, site, trace));
+  say(config.data.info.contents);
+  say(period_text(config, site));
+  if (config.data.cache) say("{}\n", config.data.cache->text());
+  say("output: {}{}\n", folder.path,
+      folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
+  for (const std::string& change : changed) say("changed since the checkpoint: {}\n", change);
+  const auto& stretches = config.length.stretches;
+  if (folder.resume && !stretches.empty() && stretches.back().step == folder.resume_step)
+    say(text_of(stretches, run_length(config, site), config.length.accumulate,
+                config.state.elastic));
+}
+
+/// Trains and writes the run's files. `is_process`: this rank is a process of its own, not a
+/// thread, and leaves a flight record.
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
+               const ShapeTrace& planned, Backend& backend, Transport& transport, JobState& job,
+               bool is_process) {
+  RunFolder folder = agree_on_folder(options, config, transport);
+  job.folder = folder.path;
   const CheckpointFolder checkpoints(folder.path);
+  SafetensorsFile state;
   if (folder.resume) {
     state = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
                               config);
     for (const char* key : {"starling.companions", "starling.tokenizer"}) {
-      if (const auto kept = state.metadata.find(key); kept != state.metadata.end())
-        config.companions.insert(*kept);
+      if (const auto entry = state.metadata.find(key); entry != state.metadata.end())
+        config.companions.insert(*entry);
     }
-  }
-  // Before the first checkpoint a run begins at the start, as --elastic would from step 0
-  if (!folder.resume && heritage.first_ranks > site.ranks) {
+  } else if (job.initial_ranks > site.ranks) {
+    // Ranks were lost before the first checkpoint: as --elastic would continue from step 0
     config.length.stretches =
-        continued({{.ranks = heritage.first_ranks, .batch_size = config.length.batch_size}}, 0,
+        continued({{.ranks = job.initial_ranks, .batch_size = config.length.batch_size}}, 0,
                   site.ranks, config.state.elastic);
   }
-  const bool other_ranks = is_mean_of_ranks(state);
+  const bool other_ranks = is_mean_of_ranks(state);  // the checkpoint is of another number of them
   const std::string source =
       checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   const auto changes_since_checkpoint = [&] {
@@ -138,13 +172,13 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   };
   if (const std::int64_t asked = run_length(config, site).total_steps;
       folder.resume && asked < folder.resume_step) {
-    together(transport, changes_since_checkpoint);  // of another job it is no answer
+    together(transport, changes_since_checkpoint);  // the checkpoint must be of this config's run
     if (transport.rank() == 0)
       say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
           counted(folder.resume_step, "step"), asked);
     return ExitCode::kOk;
   }
-  if (recorded) open_flight_recorder(config, folder, transport);
+  if (is_process) open_flight_recorder(config, folder, transport);
   ShapeTrace trace = planned;
   if (!config.length.stretches.empty() &&
       config.length.stretches.back().batch_size != config.length.batch_size) {
@@ -154,7 +188,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   const std::string chosen = folder.resume && !other_ranks
                                  ? ""
                                  : choose_by_measurement(config, site, trace, backend, transport);
-  std::vector<std::string> changed;  // since the checkpoint
+  std::vector<std::string> changed;
   const bool tracing = !config.output.trace.empty();
   together(transport, [&] {
     if (folder.resume || !config.length.stretches.empty())
@@ -162,50 +196,28 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (folder.resume) changed = changes_since_checkpoint();
     if (transport.rank() != 0) return;
     nlohmann::json resolved = config.resolved;
-    if (tracing)  // for who reads it elsewhere
+    if (tracing)  // independent of the working directory
       resolved["trace"] = absolute_path(config.output.trace);
     write_config(folder.path, resolved.dump(2) + "\n");
-    // It is of an end that the run goes beyond
-    std::error_code none;
-    if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", none);
+    // A resumed run continues past the end that its summary is about.
+    std::error_code ignored;
+    if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", ignored);
   });
+  if (transport.rank() == 0)
+    print_header(config, site, trace, backend, folder, job, chosen, changed);
 
-  if (transport.rank() == 0) {
-    if (heritage.loss) {
-      log::warning("{}; going on without a restart, on {} of {} ranks, from step {}",
-                   heritage.loss->what, transport.size(), heritage.loss->ranks_before,
-                   folder.resume ? folder.resume_step : 0);
-    }
-    const double quota = cpu_quota();
-    say("starling {}: {} on {}, {}{}\n", version_text(), counted(transport.size(), "rank"),
-        backend.description(), name_of(config.device.compute),
-        std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
-    say(chosen);
-    say("{}: {}\n", config.resolved["model"].value("type", "model"),
-        run_headline(config, site, trace));
-    say(config.data.info.contents);
-    say(period_text(config, site));
-    if (config.data.cache) say("{}\n", config.data.cache->text());
-    say("output: {}{}\n", folder.path,
-        folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
-    for (const std::string& change : changed) say("changed since the checkpoint: {}\n", change);
-    if (const auto& stretches = config.length.stretches;
-        folder.resume && !stretches.empty() && stretches.back().step == folder.resume_step)
-      say(text_of(config.length.stretches, run_length(config, site), config.length.accumulate,
-                  config.state.elastic));
-  }
   Tracer tracer(transport.rank());
-  double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
-  if (transport.size() > 1) transport.world().max(&any_traces, 1);
+  double any_rank_traces = tracing ? 1.0 : 0.0;  // configs may differ between hosts in this
+  if (transport.size() > 1) transport.world().max(&any_rank_traces, 1);
   transport.world().barrier();
-  // The origin is the same moment on all ranks, and before the first span of any
+  // Just after a barrier, so that timelines of all ranks share their origin
   const auto origin = Tracer::Clock::now();
   std::optional<DeviceTrace> device_trace;
   if (tracing) {
     Tracer::install(&tracer);
     device_trace.emplace(tracer, backend);
   }
-  heritage.trains = true;
+  job.training = true;
   at_stop_signal(AtStopSignal::kNote);
   Trainer trainer(config, site, trace, backend, transport);
   TrainingRun run(trainer, folder.path);
@@ -218,14 +230,15 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   transport.world().barrier();
   const ExitCode result = run.run();
+
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
   }
-  if (recorded && config.output.flight_recorder == "end")
+  if (is_process && config.output.flight_recorder == "end")
     FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result),
                                      "the end of the run");
-  if (any_traces > 0.0)
+  if (any_rank_traces > 0.0)
     write_timeline(config.output.trace, tracing ? tracer.events(origin) : std::string(),
                    folder.path, transport);
   if (transport.rank() == 0) {
@@ -240,7 +253,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   return result;
 }
 
-/// Puts what the config asks for on top of messages. Collective.
+/// Builds the configured transport on top of the one for plain messages. Collective.
 std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
                                             std::unique_ptr<Transport> messages, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
@@ -265,8 +278,9 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
   return made;
 }
 
-/// Lets ranks survive the loss of others from here on, where they are to and can.
-void choose_survival(const TrainConfig& config, const Backend& backend, World& world,
+/// `elastic.survive`: from here on the loss of a rank does not end the job. Warns where that is not
+/// possible.
+void enable_survival(const TrainConfig& config, const Backend& backend, World& world,
                      MpiSession& session) {
   std::string why_not;
   if (backend.device() != DeviceType::kCpu)
@@ -280,17 +294,18 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
   }
 }
 
-/// `session`: where the ranks are processes.
+/// Does what the options ask for with one set of ranks. `session`: of ranks that are processes;
+/// null where they are threads.
 ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, MpiSession* session,
-                   Heritage& heritage) {
+                   JobState& job) {
   if (session && trains(options)) {
-    const char* word = is_first_rank()
-                           ? "stopped by a signal before the first step: there is nothing to save\n"
-                           : nullptr;
-    at_stop_signal(AtStopSignal::kEndAsStopped, word);
+    const char* message =
+        is_first_rank() ? "stopped by a signal before the first step: there is nothing to save\n"
+                        : nullptr;
+    at_stop_signal(AtStopSignal::kEndAsStopped, message);
   }
-  // Destroyed in reverse: tensors of model and data first, then the transport with its threads,
-  // then the backend that holds the memory.
+  // In this order, as they are destroyed in reverse: the tensors of model and data, the transport
+  // with its threads, then the backend that owns the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);
   agree_on_build(*transport, version_report());
@@ -298,23 +313,23 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     for (const std::string& warning : session->warnings()) log::warning("{}", warning);
   }
   const RankLayout site{transport->size(), transport->world().local_size()};
-  if (heritage.first_ranks == 0) heritage.first_ranks = site.ranks;
+  if (job.initial_ranks == 0) job.initial_ranks = site.ranks;
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
     if (options.evaluate.empty() || transport->rank() != 0) return;
-    const auto [path, told] = find_model(options.evaluate);
+    const auto [path, note] = find_model(options.evaluate);
     options.evaluate = path;
-    if (!told.empty()) log::info("{}", told);
+    if (!note.empty()) log::info("{}", note);
   });
-  // A run that goes on meanwhile may have other checkpoints when the other ranks look
+  // The first rank's choice: a run in progress may write another checkpoint before others look.
   if (transport->size() > 1 && !options.evaluate.empty())
     options.evaluate = transport->world().all_gather(options.evaluate).front();
   together(*transport, [&] {
     config = read_for_ranks(options, site, transport->rank() == 0);
-    if (const std::string& told = config.state.init.told;
-        transport->rank() == 0 && options.resume.empty() && !told.empty())
-      log::info("init: {}", told);
+    if (const std::string& note = config.state.init.told;
+        transport->rank() == 0 && options.resume.empty() && !note.empty())
+      log::info("init: {}", note);
     trace = trace_shapes(config);
   });
   agree_on_config(*transport, config.resolved);
@@ -341,7 +356,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     return ExitCode::kOk;
   }
   if (session && config.state.elastic.survive && options.evaluate.empty())
-    choose_survival(config, *backend, *transport, *session);
+    enable_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, std::move(transport), *backend);
   if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
@@ -351,37 +366,37 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     at_stop_signal(AtStopSignal::kNote);
     return find_lr(options, config, site, *backend, *transport);
   }
-  if (config.device.cuda_graphs == GraphChoice::kOn)
-    (void)agree_on_graphs(plan_graphs(config, site), *backend,
-                          *transport);  // an error before there is a folder
-  return train(options, config, site, trace, *backend, *transport, heritage, session != nullptr);
+  if (config.device.cuda_graphs == GraphChoice::kOn)  // refused before there is a folder
+    (void)agree_on_graphs(plan_graphs(config, site), *backend, *transport);
+  return train(options, config, site, trace, *backend, *transport, job, session != nullptr);
 }
 
-/// Runs, and after a lost rank again on those that are left, where the config and MPI allow it.
-ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
-  Heritage heritage;
+/// Runs, and after the loss of ranks runs again with the remaining ones, if the config and MPI
+/// allow it.
+ExitCode run_until_done(TrainOptions options, MpiSession& session) {
+  JobState job;
   while (true) {
-    heritage.trains = false;
+    job.training = false;
     log::configure(session.rank(), session.size());
     try {
       return run_world(
           options, [&](double timeout_seconds) { return session.make_transport(timeout_seconds); },
-          &session, heritage);
+          &session, job);
     } catch (const AgreedError& error) {
-      if (!heritage.loss || heritage.trains || error.code() != ExitCode::kUsage) throw;
-      // An error of what the config cannot have on so few ranks.
+      if (!job.last_loss || job.training || error.code() != ExitCode::kUsage) throw;
+      // The config does not work with the remaining number of ranks.
       fail_on_all_ranks(
           ExitCode::kLost, "survive", {},
           "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
-          heritage.loss->what, session.size(), heritage.loss->ranks_before, error.message());
+          job.last_loss->what, session.size(), job.last_loss->ranks_before, error.message());
     } catch (const Error& error) {
       if (error.code() != ExitCode::kLost || !session.surviving()) throw;
-      heritage.loss = session.go_on_without_lost();
-      if (!heritage.loss) throw;
+      job.last_loss = session.go_on_without_lost();
+      if (!job.last_loss) throw;
     }
     options.elastic = true;
-    if (heritage.folder.empty()) continue;
-    options.output = heritage.folder;
+    if (job.folder.empty()) continue;
+    options.output = job.folder;
     options.resume = "latest";
   }
 }
@@ -391,8 +406,9 @@ void print_failure(const std::string& message, int rank) {
   complain(rank > 0 ? fmt::format("rank {}: {}", rank, message) : message);
 }
 
-/// train_main() but for the last word; `told`: whether this rank has told what is wrong.
-int run_program(int argc, char** argv, bool& told) {
+/// Returns the exit status. `reports`: on entry, whether this rank prints errors that are found
+/// before MPI_Init; on return, whether it has printed the cause of an error.
+int run_program(int argc, char** argv, bool& reports) {
   take_standard_files(false);
   register_builtins();
   TrainOptions options;
@@ -402,33 +418,33 @@ int run_program(int argc, char** argv, bool& told) {
     check_stack_limit();
     options = parse_train_options(argc, argv);
     if (answer_question(options, is_first_rank())) return 0;
-    if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until ranks know each other
+    if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until run_world()
   } catch (...) {
     const Error failure = as_error(std::current_exception());
-    if (told) print_failure(failure.what(), 0);
+    if (reports) print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
-  // A file over the size limit is a write error with a message, not a death
+  // Beyond the limit on file sizes, fail in write() with a message, not by this signal.
   std::signal(SIGXFSZ, SIG_IGN);
   MpiSession session;
   FlightRecorder& recorder = FlightRecorder::instance();
   recorder.set_rank(session.rank());
   install_crash_reports();
   try {
-    return static_cast<int>(run_to_the_end(std::move(options), session));
+    return static_cast<int>(run_until_done(std::move(options), session));
   } catch (const AgreedError& error) {
-    // Every rank is here or on its way; the lowest one concerned speaks for all.
-    const int speaker = std::max(error.rank(), 0);
+    // All ranks have this error: the lowest one that it happened on prints it.
+    const int reporter = std::max(error.rank(), 0);
     const bool own = error.rank() < 0 || error.rank() == session.rank();
     recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther,
                    static_cast<int>(error.code()), error.what());
-    told = session.rank() == speaker;
-    if (told) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
+    reports = session.rank() == reporter;
+    if (reports) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1)
       return static_cast<int>(error.code());
-    // After divergence ranks notice at different steps, with exchanges in flight that nobody will
-    // complete.
-    if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
+    // Ranks notice divergence at different steps, so exchanges in flight will never complete:
+    // abort, once the reporter has had time to print.
+    if (session.rank() != reporter) std::this_thread::sleep_for(std::chrono::seconds(5));
     session.abort(error.code(), {});
   } catch (...) {
     const Error failure = as_error(std::current_exception());
@@ -444,14 +460,14 @@ int run_program(int argc, char** argv, bool& told) {
 }  // namespace
 
 ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport) {
-  Heritage heritage;
-  return run_world(options, make_transport, nullptr, heritage);
+  JobState job;
+  return run_world(options, make_transport, nullptr, job);
 }
 
 int train_main(int argc, char** argv) {
-  bool told = is_first_rank();
-  const int status = run_program(argc, argv, told);
-  return last_word(status, told);
+  bool reports = is_first_rank();
+  const int status = run_program(argc, argv, reports);
+  return last_word(status, reports);
 }
 
 }  // namespace starling

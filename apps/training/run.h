@@ -9,18 +9,17 @@
 
 namespace starling {
 
-/// The whole of starling-train: arguments to exit status.
+/// starling-train's main().
 int train_main(int argc, char** argv);
 
-/// Answers, on the first rank, what needs neither ranks nor a valid config. True if that was all
-/// that was asked for.
+/// Handles options that print something and need neither other ranks nor a valid config, such as
+/// --version. Returns true if the program is done then.
 bool answer_question(const TrainOptions& options, bool first_rank);
 
-/// Gives this rank its end of the world that trains; called again where the config wants another
-/// limit on waits.
+/// Makes this rank's transport; called again if the config sets another timeout.
 using MakeTransport = std::function<std::unique_ptr<Transport>(double timeout_seconds)>;
-/// All that starling-train does between its arguments and its exit status, as one of several ranks,
-/// which may be threads: nothing here is of the process (signals, crashes, flight records, MPI).
+/// Does what starling-train does, as one of several ranks, which may be threads: leaves out what
+/// concerns the process (signals, crash reports, flight records, MPI).
 ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport);
 
 }  // namespace starling

@@ -10,22 +10,24 @@
 namespace starling {
 
 struct MeasureSettings {
-  double seconds = 4.0;     ///< about how long all of it may take
-  bool direct = true;       ///< ranks of one host read each other's parameters where they lie
+  double seconds = 4.0;     ///< approximate limit on the whole measurement
+  bool direct = true;       ///< ranks of one host read each other's parameters in shared memory
   bool spare_cores = true;  ///< communication has cores of its own
-  /// The clock to measure with: seconds since any moment. It must go on while this thread computes.
+  /// Seconds since any fixed moment. Must advance while this thread computes.
   std::function<double()> now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   };
 };
 
-/// Times messages inside a host, between hosts (each pair of hosts alone, and every host's link as
-/// the most it carried, with one peer or several, so that one slow link shows; sums over all
-/// ranks), memory traffic with all ranks of a host at work, and what messages between hosts take
-/// from the computation beside them: `backend` should have as many threads as training will.
-/// Collective; the same model on every rank. Error(kUsage) where ranks are not numbered host by
-/// host with as many on each.
+/// Measures, for the planner:
+/// - messages inside a host, and memory traffic with all ranks of a host at work;
+/// - messages between hosts, one pair at a time, and each host's link with several peers at once,
+///   so that a single slow link shows; sums over all ranks;
+/// - the processor time that messages between hosts take from computation. `backend` should have as
+///   many threads as training will.
+/// Collective; returns the same model on every rank. Error(kUsage) unless ranks are numbered host
+/// by host with equally many on each.
 NetworkModel measure_network(Transport& transport, Backend& backend,
                              const MeasureSettings& settings);
 

@@ -7,16 +7,17 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-// In all of these the output may be an input: elements are read before they are written.
+// Elementwise kernels. An output may share memory with an input: every element is read before it is
+// written. Intermediate results are computed in blocks that fit the L1 cache.
 
 /// y[i] = f(i), computed in Compute<T>.
 template <class T, class F>
 static inline void for_each(T* y, Index n, F f) {
   if constexpr (kIsLow<T>) {
-    constexpr Index kPiece = 512;
-    alignas(64) Compute<T> buffer[kPiece];
-    for (Index begin = 0; begin < n; begin += kPiece) {
-      const Index count = n - begin < kPiece ? n - begin : kPiece;
+    constexpr Index kBlock = 512;
+    alignas(64) Compute<T> buffer[kBlock];
+    for (Index begin = 0; begin < n; begin += kBlock) {
+      const Index count = n - begin < kBlock ? n - begin : kBlock;
       STARLING_LOOP for (Index i = 0; i < count; ++i) buffer[i] = f(begin + i);
       pack(y + begin, buffer, count, false);
     }
@@ -27,93 +28,109 @@ static inline void for_each(T* y, Index n, F f) {
 #define STARLING_VALUE(...) \
   [=](Index i) __attribute__((always_inline)) { return __VA_ARGS__; }
 
-/// A step of a Map on n numbers. o may be a or b.
+/// One step of a map: out[i] = function(a[i], b[i]). `out` may be an operand.
 template <class T>
-static void map_step(MapFunction function, const T* pa, const T* pb, T* o, Index n) {
+static void map_step(MapFunction function, const T* operand_a, const T* operand_b, T* out,
+                     Index n) {
   switch (function) {
-#define STARLING_MAP_LOOP(name, operands, value)     \
-  case MapFunction::name:                            \
-    STARLING_LOOP for (Index i = 0; i < n; ++i) {    \
-      [[maybe_unused]] const T a = pa[i], b = pb[i]; \
-      o[i] = value;                                  \
-    }                                                \
+#define STARLING_MAP_LOOP(name, operands, value)                   \
+  case MapFunction::name:                                          \
+    STARLING_LOOP for (Index i = 0; i < n; ++i) {                  \
+      [[maybe_unused]] const T a = operand_a[i], b = operand_b[i]; \
+      out[i] = value;                                              \
+    }                                                              \
     break;
     STARLING_MAP_FUNCTIONS(STARLING_MAP_LOOP)
 #undef STARLING_MAP_LOOP
   }
 }
 
-/// Steps leave their results in the first cache, but for those that are outputs; meanwhile the next
-/// numbers are asked for. Large outputs go past the caches.
+/// Kernels::map: interprets the steps on one block of elements after another. Step results stay in
+/// L1 buffers, or go straight into the output where no conversion is needed. Large outputs are
+/// written with streaming stores, which bypass the caches.
 template <class T>
 static void map(const MapStep* steps, int count, const T* const* in, const Compute<T>* const* wide,
                 const Compute<T>* constants, const MapResult<T>* results, int outputs, Index n) {
   using R = Compute<T>;
-  constexpr Index kPiece = 512;
-  constexpr bool kDirect = !kIsLow<T>;
-  alignas(64) R room[kMapSlots][kPiece];
+  constexpr Index kBlock = 512;
+  constexpr bool kConverts = kIsLow<T>;  // between the storage type T and R
+  alignas(64) R buffer[kMapSlots][kBlock];
+  const R* slot[kMapSlots] = {};  // each slot's values for the current block
+
   static_assert(kMapSlots <= 64);
-  const auto bit = [](int slot) { return std::uint64_t{1} << slot; };
-  std::uint64_t used = 0;
-  for (int s = 0; s < count; ++s)
-    used |= bit(steps[s].a) | (operands_of(steps[s].function) > 1 ? bit(steps[s].b) : 0);
-  const R* slot[kMapSlots] = {};
-  for (int k = 0; k < kMapResults; ++k) {
-    const bool varies = k < kMapTensors && (in[k] || wide[k]);
-    if (varies || !(used >> k & 1)) continue;
-    for (Index i = 0; i < (n < kPiece ? n : kPiece); ++i) room[k][i] = constants[k];
-    slot[k] = room[k];
+  std::uint64_t used = 0;  // bit k: some step reads slot k
+  const auto binary = [&](int s) { return operands_of(steps[s].function) > 1; };
+  for (int s = 0; s < count; ++s) {
+    used |= std::uint64_t{1} << steps[s].a;
+    if (binary(s)) used |= std::uint64_t{1} << steps[s].b;
   }
+  const auto is_used = [&](int k) { return (used >> k & 1) != 0; };
+  const auto is_tensor = [&](int k) { return k < kMapTensors && (in[k] || wide[k]); };
+  for (int k = 0; k < kMapResults; ++k) {
+    if (!is_used(k) || is_tensor(k)) continue;
+    for (Index i = 0; i < (n < kBlock ? n : kBlock); ++i) buffer[k][i] = constants[k];
+    slot[k] = buffer[k];
+  }
+
   bool streamed[kMapOutputs];
   for (int r = 0; r < outputs; ++r) {
-    // One that lies over an input is in a cache.
-    streamed[r] = streams(results[r].y, n, kPiece);
+    streamed[r] = streams(results[r].y, n, kBlock);
+    // An output in place of an input is in the caches already.
     for (int k = 0; k < kMapTensors; ++k) streamed[r] = streamed[r] && in[k] != results[r].y;
   }
-  for (Index begin = 0; begin < n; begin += kPiece) {
-    const Index size = n - begin < kPiece ? n - begin : kPiece,
-                ahead = begin + 2 * kPiece <= n ? kPiece : 0;
+
+  const auto load_inputs = [&](Index begin, Index size) {
     for (int k = 0; k < kMapTensors; ++k) {
-      if (!(used >> k & 1)) continue;
+      if (!is_used(k) || !is_tensor(k)) continue;
       if (wide[k]) {
         slot[k] = wide[k] + begin;
-      } else if (in[k]) {
-        if constexpr (kDirect) {
-          slot[k] = in[k] + begin;
-        } else {
-          const T* from = in[k] + begin;
-          STARLING_LOOP for (Index i = 0; i < size; ++i) room[k][i] = widen(from[i]);
-          slot[k] = room[k];
-        }
+      } else if constexpr (kConverts) {
+        const T* from = in[k] + begin;
+        STARLING_LOOP for (Index i = 0; i < size; ++i) buffer[k][i] = widen(from[i]);
+        slot[k] = buffer[k];
+      } else {
+        slot[k] = in[k] + begin;
       }
     }
+  };
+  // Prefetches for the next block are spread over the steps: step s fetches inputs s, s + count, …
+  const auto prefetch_inputs = [&](int s, Index begin) {
+    const Index ahead = begin + 2 * kBlock <= n ? kBlock : 0;
+    for (int k = s; k < kMapTensors; k += count)
+      if (in[k]) ask_for(in[k] + begin + ahead, ahead);
+  };
+  const auto run_step = [&](int s, Index begin, Index size) {
+    R* to = buffer[kMapResults + s];
+    if constexpr (!kConverts) {
+      for (int r = 0; r < outputs; ++r)
+        if (results[r].slot == kMapResults + s && !streamed[r]) to = results[r].y + begin;
+    }
+    const R* a = slot[steps[s].a];
+    const R* b = binary(s) ? slot[steps[s].b] : a;
+    map_step(steps[s].function, a, b, to, size);
+    slot[kMapResults + s] = to;
+  };
+  const auto store_output = [&](int r, Index begin, Index size) {
+    T* to = results[r].y + begin;
+    const R* from = buffer[results[r].slot];
+    const bool whole_lines = size * static_cast<Index>(sizeof(T)) % 64 == 0;
+    if constexpr (kConverts) {
+      pack(to, from, size, streamed[r] && whole_lines);
+    } else if (streamed[r] && whole_lines) {
+      stream(to, from, size);
+    } else if (streamed[r]) {
+      for (Index i = 0; i < size; ++i) to[i] = from[i];
+    }  // else run_step() has written it
+  };
+
+  for (Index begin = 0; begin < n; begin += kBlock) {
+    const Index size = n - begin < kBlock ? n - begin : kBlock;
+    load_inputs(begin, size);
     for (int s = 0; s < count; ++s) {
-      for (int k = s; k < kMapTensors; k += count)
-        if (in[k]) ask_for(in[k] + begin + ahead, ahead);
-      R* to = room[kMapResults + s];
-      if constexpr (kDirect) {
-        for (int r = 0; r < outputs; ++r)
-          if (results[r].slot == kMapResults + s && !streamed[r]) to = results[r].y + begin;
-      }
-      const R* a = slot[steps[s].a];
-      map_step(steps[s].function, a, operands_of(steps[s].function) > 1 ? slot[steps[s].b] : a, to,
-               size);
-      slot[kMapResults + s] = to;
+      prefetch_inputs(s, begin);
+      run_step(s, begin, size);
     }
-    for (int r = 0; r < outputs; ++r) {
-      T* to = results[r].y + begin;
-      const bool whole = size * static_cast<Index>(sizeof(T)) % 64 == 0;
-      if constexpr (!kDirect) {
-        pack(to, room[results[r].slot], size, streamed[r] && whole);
-      } else if (streamed[r]) {
-        const R* from = room[results[r].slot];
-        if (whole) {
-          stream(to, from, size);
-        } else {
-          for (Index i = 0; i < size; ++i) to[i] = from[i];
-        }
-      }
-    }
+    for (int r = 0; r < outputs; ++r) store_output(r, begin, size);
   }
   for (int r = 0; r < outputs; ++r)
     if (streamed[r]) return end_stream();
@@ -141,10 +158,10 @@ static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint6
 template <class T>
 static void weighted_sum(const T* const* in, const Compute<T>* weight, int terms, T* out, Index n,
                          bool accumulate) {
-  constexpr Index kPiece = 1024;  // stays in the first cache while the terms go over it
-  for (Index begin = 0; begin < n; begin += kPiece) {
-    const Index end = begin + kPiece < n ? begin + kPiece : n;
-    Compute<T> sum[kPiece];
+  constexpr Index kBlock = 1024;  // partial sums that stay in the L1 cache for all terms
+  for (Index begin = 0; begin < n; begin += kBlock) {
+    const Index end = begin + kBlock < n ? begin + kBlock : n;
+    Compute<T> sum[kBlock];
     for (Index i = 0; i < end - begin; ++i)
       sum[i] = accumulate ? widen(out[begin + i]) : Compute<T>(0);
     for (int k = 0; k < terms; ++k) {
@@ -156,6 +173,7 @@ static void weighted_sum(const T* const* in, const Compute<T>* weight, int terms
   }
 }
 
+/// The sum of squares in fp64, in independent lanes so that it vectorises.
 template <class T>
 static double squares(const T* x, Index n) {
   constexpr Index kLanes = 32;
@@ -176,18 +194,16 @@ static double squares(const T* x, Index n) {
   return sum;
 }
 
-// The processor's own conversions of fp16 where it has them; the compiler makes vectors of the
-// others.
 static void widen_numbers(const BFloat16* x, float* y, Index n) {
   STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = widen(x[i]);
 }
-/// Narrows without the instruction for bf16 on purpose: casts keep denormal numbers.
+/// Avoids AVX512_BF16's conversion, which flushes subnormal numbers to zero: casts keep them.
 template <class T>
 static void narrow_numbers(const float* x, T* y, Index n) {
   narrow_run(y, x, n);
 }
 static void widen_numbers(const Float16* x, float* y, Index n) {
-  Index i = 0;
+  Index i = 0;  // F16C where the processor has it: compilers do not vectorise this conversion
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8)
     _mm256_storeu_ps(y + i,

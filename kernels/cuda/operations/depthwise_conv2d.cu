@@ -9,40 +9,42 @@
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Convolutions of every channel alone: a few multiply-adds for each number, so that memory is what
-// they wait for. A thread takes a pack of channels at a few neighbouring pixels of a row, and reads
-// each column of a window's row once for all of them. Filters are turned round first, to taps ×
-// channels, so that their numbers come in packs too.
+// Depthwise 2-D convolutions (each channel has its own filter) of tensors in NHWC. They do a few
+// multiply-adds per element and so are bound by memory. A thread computes a pack of kCount adjacent
+// channels of a few adjacent output pixels in a row, and reads each input column once for all of
+// them. Filters are first transposed from [channels, taps] to [taps, channels], so that they load
+// as packs, too. A tap is one position of the filter: taps = kernel_h · kernel_w.
 namespace starling::cuda {
 namespace {
 
-/// Outputs of a thread, by the step between them: with steps of 2 four would not fit the registers.
+/// Output pixels of one thread. Four would not fit into the registers with stride 2.
 template <int kStride>
-constexpr int kTileOf = kStride == 2 ? 2 : 4;
-/// Most parts of the rows, whose sums for the filters are added up at the end
-constexpr Index kMostParts = 64;
+constexpr int kTileWidth = kStride == 2 ? 2 : 4;
+/// Limit on partial sums of the filters' gradient
+constexpr Index kMaxParts = 64;
 
-/// a divided by b; takes_depthwise() sees to it that numbers of pixels fit.
-struct Pixels {
-  int whole, rest;
+/// a / b in 32 bits; takes_depthwise() refuses tensors with more pixels.
+struct Division {
+  int quotient, remainder;
 };
-STARLING_HD Pixels split(Index a, int b) {
-  const int n = static_cast<int>(a), whole = n / b;
-  return {whole, n - whole * b};
+STARLING_HD Division divide_pixels(Index a, int b) {
+  const int n = static_cast<int>(a), quotient = n / b;
+  return {quotient, n - quotient * b};
 }
 
-/// Sizes of a pass: of what is read and of what is written.
-struct Window {
+/// Sizes of a convolution from [images, height, width, channels] to [images, out_height, out_width,
+/// channels].
+struct DepthwiseSizes {
   Index images;
-  int height, width, out_height, out_width;  ///< of what is read, of what is written
+  int height, width, out_height, out_width;
   int channels;
   int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
 };
 
-/// to[taps, C] = weight[C, taps], the taps in reverse order for `mirrored`.
+/// to[taps, C] = weight[C, taps]; `mirrored` reverses the order of taps.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    turn_filters(const T* weight, Index channels, int taps, bool mirrored, T* to) {
+    transpose_filters(const T* weight, Index channels, int taps, bool mirrored, T* to) {
   for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < channels * taps;
        i += Index{gridDim.x} * blockDim.x) {
     const Quotient at = divide(i, channels);
@@ -51,17 +53,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// y = x * filters (+ bias): rows are tiles of output pixels, items packs of channels. kKernel and
-/// kStride: the window's width and step where the compiler is to know them, without dilation; 0:
-/// any.
+/// y = x * filters (+ bias). A row of the grid is a tile of output pixels, an item a pack of
+/// channels. kKernel and kStride are the filter's width and horizontal stride as compile-time
+/// constants, for filters without dilation; 0, 0 handles all others.
 template <class T, int kCount, int kKernel, int kStride>
 __global__ void __launch_bounds__(kThreads, kKernel == 7 ? 1 : 2)
-    convolve(const T* x, const T* filters, const Compute<T>* bias, Window g, int tiles, T* y) {
+    convolve(const T* x, const T* filters, const Compute<T>* bias, DepthwiseSizes g, int tiles,
+             T* y) {
   using C = Compute<T>;
-  constexpr int kTile = kTileOf<kStride>;
+  constexpr int kTile = kTileWidth<kStride>;
   for_items(g.images * g.out_height * tiles, g.channels / kCount, [&](Index row, Index pack) {
-    const Pixels line = split(row, tiles), image = split(line.whole, g.out_height);
-    const int first = line.rest * kTile, channel = static_cast<int>(pack) * kCount;
+    const Division tile = divide_pixels(row, tiles);  // output row over all images, tile in it
+    const Division line = divide_pixels(tile.quotient, g.out_height);  // image, output row in it
+    const int first = tile.remainder * kTile, channel = static_cast<int>(pack) * kCount;
     C sum[kTile][kCount] = {};
     if (bias) {
 #pragma unroll
@@ -70,11 +74,11 @@ __global__ void __launch_bounds__(kThreads, kKernel == 7 ? 1 : 2)
         for (int i = 0; i < kCount; ++i) sum[j][i] = bias[channel + i];
       }
     }
-    const int top = image.rest * g.stride_h - g.pad_h;
+    const int top = line.remainder * g.stride_h - g.pad_h;
     for (int kh = 0; kh < g.kernel_h; ++kh) {
       const int h = top + kh * g.dilation_h;
       if (h < 0 || h >= g.height) continue;
-      const T* from = x + (Index{image.whole} * g.height + h) * g.width * g.channels + channel;
+      const T* from = x + (Index{line.quotient} * g.height + h) * g.width * g.channels + channel;
       const T* taps = filters + Index{kh} * g.kernel_w * g.channels + channel;
       if constexpr (kKernel > 0) {
         C weight[kKernel][kCount];
@@ -109,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, kKernel == 7 ? 1 : 2)
         }
       }
     }
-    T* to = y + (Index{line.whole} * g.out_width + first) * g.channels + channel;
+    T* to = y + (Index{tile.quotient} * g.out_width + first) * g.channels + channel;
 #pragma unroll
     for (int j = 0; j < kTile; ++j) {
       if (first + j < g.out_width) store_narrow<kCount>(sum[j], to + j * g.channels);
@@ -117,26 +121,28 @@ __global__ void __launch_bounds__(kThreads, kKernel == 7 ? 1 : 2)
   });
 }
 
-/// dx of a convolution with strides: g's `height` and `width` are dx's, `out_height` and
-/// `out_width` those of dy. Rows are pixels of dx.
+/// dx of a convolution with strides. A row of the grid is a pixel of dx, which sums over the output
+/// pixels whose windows contain it.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kThreads, 4)
-    spread(const T* dy, const T* filters, Window g, T* dx) {
+    backward_data_strided(const T* dy, const T* filters, DepthwiseSizes g, T* dx) {
   using C = Compute<T>;
   for_items(g.images * g.height * g.width, g.channels / kCount, [&](Index row, Index pack) {
-    const Pixels line = split(row, g.width), image = split(line.whole, g.height);
+    const Division pixel = divide_pixels(row, g.width);             // row over all images, column
+    const Division line = divide_pixels(pixel.quotient, g.height);  // image, row in it
     const int channel = static_cast<int>(pack) * kCount;
     C sum[kCount] = {};
     for (int kh = 0; kh < g.kernel_h; ++kh) {
-      const int h = image.rest + g.pad_h - kh * g.dilation_h, p = h / g.stride_h;
+      const int h = line.remainder + g.pad_h - kh * g.dilation_h, p = h / g.stride_h;
       if (h < 0 || h % g.stride_h != 0 || p >= g.out_height) continue;
       for (int kw = 0; kw < g.kernel_w; ++kw) {
-        const int w = line.rest + g.pad_w - kw * g.dilation_w, q = w / g.stride_w;
+        const int w = pixel.remainder + g.pad_w - kw * g.dilation_w, q = w / g.stride_w;
         if (w < 0 || w % g.stride_w != 0 || q >= g.out_width) continue;
         C weight[kCount], value[kCount];
         load_wide<kCount>(filters + Index{kh * g.kernel_w + kw} * g.channels + channel, weight);
         load_wide<kCount>(
-            dy + ((Index{image.whole} * g.out_height + p) * g.out_width + q) * g.channels + channel,
+            dy + ((Index{line.quotient} * g.out_height + p) * g.out_width + q) * g.channels +
+                channel,
             value);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) sum[i] += weight[i] * value[i];
@@ -146,13 +152,14 @@ __global__ void __launch_bounds__(kThreads, 4)
   });
 }
 
-/// partial[part, tap, channel] of kTaps taps of a row of the filter, from kw on, over the part's
-/// rows of dy. A block has blockDim.x packs of channels by blockDim.y rows at a time; blockIdx:
-/// packs, parts, rows of the filter times groups of taps.
+/// The gradient of the filters, summed over a part of dy's rows: partial[part, tap, channel]. A
+/// thread sums kTaps adjacent taps of one filter row for one pack of channels, over every
+/// blockDim.y-th row of the part; the block then adds up its threads' sums. blockIdx is {packs /
+/// blockDim.x, part, filter row · groups + group of taps}.
 template <class T, int kCount, int kTaps>
 __global__ void __launch_bounds__(kThreads)
-    gather_filters(const T* x, const T* dy, Window g, int groups, Index rows_per_part,
-                   double* partial) {
+    backward_weights_part(const T* x, const T* dy, DepthwiseSizes g, int groups,
+                          Index rows_per_part, double* partial) {
   using C = Compute<T>;
   __shared__ C shared[kThreads * kCount];
   const int kh = static_cast<int>(blockIdx.z) / groups,
@@ -164,10 +171,10 @@ __global__ void __launch_bounds__(kThreads)
   C sum[kTaps][kCount] = {};
   if (inside) {
     for (Index row = first + threadIdx.y; row < last; row += blockDim.y) {
-      const Pixels image = split(row, g.out_height);
-      const int h = image.rest * g.stride_h - g.pad_h + kh * g.dilation_h;
+      const Division line = divide_pixels(row, g.out_height);  // image, output row in it
+      const int h = line.remainder * g.stride_h - g.pad_h + kh * g.dilation_h;
       if (h < 0 || h >= g.height) continue;
-      const T* from = x + (Index{image.whole} * g.height + h) * g.width * g.channels + channel;
+      const T* from = x + (Index{line.quotient} * g.height + h) * g.width * g.channels + channel;
       const T* gradients = dy + row * g.out_width * g.channels + channel;
       for (int q = 0; q < g.out_width; ++q) {
         C gradient[kCount];
@@ -193,23 +200,23 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kCount; ++i) shared[thread * kCount + static_cast<unsigned>(i)] = sum[t][i];
     __syncthreads();
     for (unsigned column = thread; column < width; column += kThreads) {
-      const Index own = Index{blockIdx.x} * width + column;
-      if (own >= g.channels || first_tap + t >= g.kernel_w) continue;
+      const Index to_channel = Index{blockIdx.x} * width + column;
+      if (to_channel >= g.channels || first_tap + t >= g.kernel_w) continue;
       double total = 0.0;
       for (unsigned k = 0; k < blockDim.y; ++k)
         total += static_cast<double>(shared[k * width + column]);
       partial[(Index{blockIdx.y} * g.kernel_h * g.kernel_w + kh * g.kernel_w + first_tap + t) *
                   g.channels +
-              own] = total;
+              to_channel] = total;
     }
   }
 }
 
-/// dweight[C, taps] (+)= Σ over the parts, in their order.
+/// dweight[C, taps] (+)= Σ over the parts, in ascending order.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
-    add_parts(const double* partial, int parts, Index channels, int taps, C* dweight,
-              bool accumulate) {
+    add_partial_sums(const double* partial, int parts, Index channels, int taps, C* dweight,
+                     bool accumulate) {
   const Index n = channels * taps;
   for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
        i += Index{gridDim.x} * blockDim.x) {
@@ -221,8 +228,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The sizes of a convolution from x to y.
-Window window_of(const Tensor& x, const Tensor& y, const Window2d& w) {
+DepthwiseSizes depthwise_sizes(const Tensor& x, const Tensor& y, const Window2d& w) {
   const Shape &in = x.shape(), &out = y.shape();
   const auto narrow = [](Index value) { return static_cast<int>(value); };
   return {in[0],
@@ -242,20 +248,21 @@ Window window_of(const Tensor& x, const Tensor& y, const Window2d& w) {
 }
 
 template <class T>
-Tensor turned(CudaBackend& backend, const Tensor& weight, const Window& g, bool mirrored) {
+Tensor transposed_filters(CudaBackend& backend, const Tensor& weight, const DepthwiseSizes& g,
+                          bool mirrored) {
   const int taps = g.kernel_h * g.kernel_w;
   const Index n = Index{g.channels} * taps;
   Tensor result = backend.scratch(n, weight.dtype());
-  launch(turn_filters<T>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
+  launch(transpose_filters<T>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
          weight.data<T>(), Index{g.channels}, taps, mirrored, result.data<T>());
   return result;
 }
 
 template <class T>
-void convolve_all(CudaBackend& backend, const T* x, const T* filters, const Compute<T>* bias,
-                  const Window& g, T* y) {
+void launch_convolve(CudaBackend& backend, const T* x, const T* filters, const Compute<T>* bias,
+                     const DepthwiseSizes& g, T* y) {
   const auto run = [&]<int kCount>() {
-    const auto with = [&](auto kernel, int tile) {
+    const auto start = [&](auto kernel, int tile) {
       const int tiles = (g.out_width + tile - 1) / tile;
       launch(kernel,
              over_rows(g.images * g.out_height * tiles, g.channels / kCount, backend.handle()), x,
@@ -263,12 +270,12 @@ void convolve_all(CudaBackend& backend, const T* x, const T* filters, const Comp
     };
     const bool dense = g.dilation_w == 1;
     if (dense && g.kernel_w == 3 && g.stride_w == 1)
-      return with(convolve<T, kCount, 3, 1>, kTileOf<1>);
+      return start(convolve<T, kCount, 3, 1>, kTileWidth<1>);
     if (dense && g.kernel_w == 3 && g.stride_w == 2)
-      return with(convolve<T, kCount, 3, 2>, kTileOf<2>);
+      return start(convolve<T, kCount, 3, 2>, kTileWidth<2>);
     if (dense && g.kernel_w == 7 && g.stride_w == 1)
-      return with(convolve<T, kCount, 7, 1>, kTileOf<1>);
-    with(convolve<T, kCount, 0, 0>, kTileOf<0>);
+      return start(convolve<T, kCount, 7, 1>, kTileWidth<1>);
+    start(convolve<T, kCount, 0, 0>, kTileWidth<0>);
   };
   with_packs<T>(g.channels, run, x, filters, y);
 }
@@ -276,60 +283,60 @@ void convolve_all(CudaBackend& backend, const T* x, const T* filters, const Comp
 }  // namespace
 
 bool takes_depthwise(const Tensor& x, const Tensor& y, const Window2d& window) {
-  constexpr Index kMost = Index{1} << 20;  // places in a row and a window are computed in 32 bits
+  // Positions in a row, in a window and among all pixels are computed in 32 bits.
+  constexpr Index kMaxSize = Index{1} << 20, kMaxPixels = Index{1} << 30;
   if (!x || !y || x.shape().rank() != 4 || y.shape().rank() != 4) return false;
   const Index channels = x.shape()[3];
-  bool small = channels > 1 && channels < kMost && window.kernel[0] * window.kernel[1] <= 1024;
+  bool small = channels > 1 && channels < kMaxSize && window.kernel[0] * window.kernel[1] <= 1024;
   for (std::size_t i = 0; i < 2; ++i) {
     const int axis = 1 + static_cast<int>(i);
-    small = small && x.shape()[axis] < kMost && y.shape()[axis] < kMost && window.stride[i] > 0 &&
-            window.stride[i] <= 1024 && window.dilation[i] > 0 && window.dilation[i] <= 1024 &&
-            window.padding[i] >= 0 && window.padding[i] < kMost;
+    small = small && x.shape()[axis] < kMaxSize && y.shape()[axis] < kMaxSize &&
+            window.stride[i] > 0 && window.stride[i] <= 1024 && window.dilation[i] > 0 &&
+            window.dilation[i] <= 1024 && window.padding[i] >= 0 && window.padding[i] < kMaxSize;
   }
-  constexpr Index kMostPixels = Index{1} << 30;
-  small = small && x.elements() / channels < kMostPixels && y.elements() / channels < kMostPixels;
+  small = small && x.elements() / channels < kMaxPixels && y.elements() / channels < kMaxPixels;
   return small && window.groups == channels && y.shape()[3] == channels;
 }
 
 void depthwise_conv2d_forward(CudaBackend& backend, const Conv2dForward& args) {
-  const Window g = window_of(args.x, args.y, args.window);
+  const DepthwiseSizes g = depthwise_sizes(args.x, args.y, args.window);
   floating(args.x, [&](auto type) {
     using T = decltype(type);
-    const Tensor filters = turned<T>(backend, args.weight, g, false);
+    const Tensor filters = transposed_filters<T>(backend, args.weight, g, false);
     const auto* bias = optional<Compute<T>>(args.bias);
-    convolve_all<T>(backend, args.x.data<T>(), filters.data<T>(), bias, g, args.y.data<T>());
+    launch_convolve<T>(backend, args.x.data<T>(), filters.data<T>(), bias, g, args.y.data<T>());
   });
 }
 
 void depthwise_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& args) {
-  const Window g = window_of(args.dx, args.dy, args.window);
-  // The gradient without strides is a convolution with the filters turned round.
-  const bool plain = g.stride_h == 1 && g.stride_w == 1;
+  const DepthwiseSizes g = depthwise_sizes(args.dx, args.dy, args.window);
+  // Without strides dx is a convolution of dy with the filters mirrored.
+  const bool unstrided = g.stride_h == 1 && g.stride_w == 1;
   floating(args.dy, [&](auto type) {
     using T = decltype(type);
-    const Tensor filters = turned<T>(backend, args.weight, g, plain);
+    const Tensor filters = transposed_filters<T>(backend, args.weight, g, unstrided);
     const T* dy = args.dy.data<T>();
     T* dx = args.dx.data<T>();
-    if (plain) {
-      Window back = g;
+    if (unstrided) {
+      DepthwiseSizes back = g;
       std::swap(back.height, back.out_height);
       std::swap(back.width, back.out_width);
       back.pad_h = (g.kernel_h - 1) * g.dilation_h - g.pad_h;
       back.pad_w = (g.kernel_w - 1) * g.dilation_w - g.pad_w;
-      return convolve_all<T>(backend, dy, filters.data<T>(), nullptr, back, dx);
+      return launch_convolve<T>(backend, dy, filters.data<T>(), nullptr, back, dx);
     }
-    const T* turned_filters = filters.data<T>();
+    const T* filter_data = filters.data<T>();
     const auto run = [&]<int kCount>() {
-      launch(spread<T, kCount>,
+      launch(backward_data_strided<T, kCount>,
              over_rows(g.images * g.height * g.width, g.channels / kCount, backend.handle()), dy,
-             turned_filters, g, dx);
+             filter_data, g, dx);
     };
-    with_packs<T>(g.channels, run, dy, turned_filters, dx);
+    with_packs<T>(g.channels, run, dy, filter_data, dx);
   });
 }
 
 void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args) {
-  const Window g = window_of(args.x, args.dy, args.window);
+  const DepthwiseSizes g = depthwise_sizes(args.x, args.dy, args.window);
   const int taps = g.kernel_h * g.kernel_w;
   const Index n = Index{g.channels} * taps, rows = g.images * g.out_height;
   floating(args.x, [&](auto type) {
@@ -343,14 +350,14 @@ void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwar
       unsigned width = 1;
       while (width < 32 && static_cast<Index>(width) < packs) width *= 2;
       const unsigned lines = kThreads / width;
-      // A thread has 4 rows or more, which bounds the parts and what is left to add up.
+      // At least 4 rows for each thread, which limits the number of partial sums.
       const Index rows_per_part =
-          Index{lines} * std::max<Index>(4, (rows + lines * kMostParts - 1) / (lines * kMostParts));
+          Index{lines} * std::max<Index>(4, (rows + lines * kMaxParts - 1) / (lines * kMaxParts));
       const auto parts =
           static_cast<unsigned>(std::max<Index>(1, (rows + rows_per_part - 1) / rows_per_part));
       const Tensor partial = backend.scratch(parts * n, DType::kFloat64);
-      const auto with = [&](auto kernel, int together) {
-        const int groups = (g.kernel_w + together - 1) / together;
+      const auto start = [&](auto kernel, int taps_per_thread) {
+        const int groups = (g.kernel_w + taps_per_thread - 1) / taps_per_thread;
         launch(kernel,
                {{blocks_for(packs, static_cast<int>(width)), parts,
                  static_cast<unsigned>(g.kernel_h * groups)},
@@ -359,11 +366,11 @@ void depthwise_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwar
                x, dy, g, groups, rows_per_part, partial.data<double>());
       };
       if (g.kernel_w == 7) {
-        with(gather_filters<T, kCount, 7>, 7);
+        start(backward_weights_part<T, kCount, 7>, 7);
       } else {
-        with(gather_filters<T, kCount, 3>, 3);
+        start(backward_weights_part<T, kCount, 3>, 3);
       }
-      launch(add_parts<C>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
+      launch(add_partial_sums<C>, {{blocks_for(n, kThreads)}, {kThreads}, backend.handle()},
              partial.data<double>(), static_cast<int>(parts), Index{g.channels}, taps, dweight,
              args.accumulate);
     };

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kMeasureThreads)
   __shared__ double shared[kMeasureThreads];
 
   UpdateScalars<Step> scalars = values.scalars;
-  if (values.from != nullptr) scalars = *values.from;
+  if (values.device_scalars != nullptr) scalars = *values.device_scalars;
   const Step step = scalars.step;
   const T self_weight = scalars.self_weight;
   const T weight0 = scalars.weights[0], weight1 = scalars.weights[1];
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kMeasureThreads)
       for (int k = 0; k < kLanes; ++k) x[k] = self_weight * x[k];
       for (int term = 0; term < buffers.terms; ++term) {
         UpdateTerm<T> from;
-        if (values.terms_from != nullptr) {
-          from = values.terms_from[term];
+        if (values.device_terms != nullptr) {
+          from = values.device_terms[term];
         } else {
           from = values.terms[term];
         }
@@ -179,7 +179,7 @@ void launch_measure(const UpdateLayers& layers, const UpdateBuffers<T>& buffers,
   finish.grid.x = static_cast<unsigned>((count + kWarps - 1) / kWarps);
   finish.block.x = kMeasureThreads;
   finish.stream = site.stream;
-  const Step* from = values.from != nullptr ? &values.from->step : nullptr;
+  const Step* from = values.device_scalars != nullptr ? &values.device_scalars->step : nullptr;
   Launcher::run(&layer_kernel<Step>, finish, values.scalars.step, from,
                 layers.layers.data<std::int32_t>(), layers.pieces.data<std::int32_t>(), count,
                 layers.sums.data<double>(), buffers.decay, layers.factors.data<double>());

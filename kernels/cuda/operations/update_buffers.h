@@ -8,9 +8,8 @@
 
 namespace starling::cuda {
 
-/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at
-/// most, and copied by each launch). Those of more go through device memory, by a copy before the
-/// launch.
+/// Up to this many neighbours, addresses and weights are passed in the launch's parameters, which
+/// are limited to 4 KiB. With more they are copied to device memory before the launch.
 constexpr int kTermsByValue = 16;
 
 /// Scalars of the update that change from step to step.
@@ -20,42 +19,42 @@ struct alignas(16) UpdateScalars {
   Step step;
   double gradient_scale = 1.0;
   T self_weight = 1;
-  T weights[2] = {};  ///< where there are one or two terms; otherwise UpdateTerms say more
+  T weights[2] = {};  ///< of one or two terms; with more they are in UpdateTerm
 };
 
 template <class T>
 struct UpdateTerm {
-  const void* received = nullptr;  ///< T, or the bytes of a message
+  const void* received = nullptr;  ///< elements of type T, or an encoded message
   T weight = 0;
 };
 
-/// The scalars as a launch's parameter: by value, or in device memory where `from` says so, so that
-/// a captured launch stays valid.
+/// The scalars as a launch parameter: by value, or in device memory if `device_scalars` is set, so
+/// that a launch captured in a graph can get new values. `device_terms` likewise.
 template <class Step, int kTerms>
 struct UpdateValues {
   UpdateScalars<Step> scalars;
-  const UpdateScalars<Step>* from = nullptr;
+  const UpdateScalars<Step>* device_scalars = nullptr;
 };
 template <class Step, int kTerms>
 requires(kTerms < 0) struct UpdateValues<Step, kTerms> {
   using Term = UpdateTerm<typename Step::Real>;
   UpdateScalars<Step> scalars;
-  const UpdateScalars<Step>* from = nullptr;
+  const UpdateScalars<Step>* device_scalars = nullptr;
   Term terms[kTermsByValue] = {};
-  const Term* terms_from = nullptr;
+  const Term* device_terms = nullptr;
 };
 
-/// A kernel's kTerms where terms are messages of 8-bit codes: what they hold is added up, and the
-/// sum mixed with weights[0].
+/// kTerms of kernels whose terms are messages of 8-bit codes: the sum of their decoded elements is
+/// mixed in with weights[0].
 constexpr int kEncodedTerms = -2;
 struct EncodedBuffers {
-  std::int64_t elements = 0;  ///< of a message
-  std::int64_t first = 0;     ///< of a message's numbers, that of x[0]
-  std::uint32_t block = 0;    ///< in packs
+  std::int64_t elements = 0;  ///< per message
+  std::int64_t first = 0;     ///< the message's element that belongs to x[0]
+  std::uint32_t block = 0;    ///< elements that share a scale, in packs
   bool min_max = false;       ///< MinMax8Code; otherwise Int8Code
 };
 
-/// Places of the numbers that an update reads and writes.
+/// Addresses of the arrays that an update reads and writes.
 template <class T>
 struct UpdateBuffers {
   const T* x = nullptr;
@@ -69,9 +68,9 @@ struct UpdateBuffers {
   Float16* low_fp16 = nullptr;
   /// The layer of each 32 elements, for a rule that measures layers
   const std::int32_t* owner = nullptr;
-  const double* factors = nullptr;  ///< and each layer's factor
+  const double* factors = nullptr;  ///< one per layer
   std::int64_t packs = 0;           ///< of 16 bytes
-  EncodedBuffers encoded;           ///< with kTerms -1 alone
+  EncodedBuffers encoded;           ///< for kEncodedTerms
   int terms = 0;
 };
 

@@ -21,26 +21,27 @@
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
 
-// The fused update of one bucket as a GPU kernel, made from a rule (kernels/math/rules.h says what
-// one is): mix, unscale and clip, decay, rule and low-precision copy in one pass. A plug-in's .cu
-// file with
+// The fused update of one bucket as a GPU kernel, generated from an optimizer rule
+// (kernels/math/rules.h): mixing, unscaling and clipping, weight decay, the rule itself and the
+// low-precision copy in one pass over memory. The line
 //
 //     STARLING_CUDA_RULE(mine, mine::Sign)
 //
-// This makes and registers the kernels for RuleKernel<mine::Sign>. The rule's struct lies in a
-// header that the .cpp and the .cu share, in a namespace with a name (types of anonymous namespaces
-// differ from file to file). The name is any word, once a library.
+// in a plug-in's .cu file generates and registers the kernels for RuleKernel<mine::Sign>. Its first
+// argument is an identifier, unique in the library. The rule's struct must be in a header that the
+// .cpp and the .cu file both include, in a named namespace (a type in an unnamed namespace is a
+// different type in each file).
 
 namespace starling::cuda {
 
 constexpr int kUpdateThreads = 256;
-/// Blocks that share the work evenly, each at most a few tiles: enough of them that the last ones
-/// to run cost little.
+/// Upper limit of the grid. Enough blocks that a partly filled last wave costs little; each block
+/// loops over the same number of tiles.
 constexpr int kUpdateBlocksPerMultiprocessor = 32;
 
 namespace detail {
 
-/// Numbers of a low precision, as many as a Pack<T> holds.
+/// As many 16-bit elements as a Pack<T> has elements.
 template <class Low, int kCount>
 struct alignas(sizeof(Low) * kCount) LowPack {
   Low v[kCount];
@@ -76,43 +77,90 @@ __device__ __forceinline__ void store_low(Low* to, const Pack<T>& value) {
   store_pack<kAligned>(to, low);
 }
 
-/// Blocks that a multiprocessor must hold; 0: as the compiler sees fit, which for fp64 spills a few
-/// bytes, to no use.
+/// __launch_bounds__' minimum of resident blocks per multiprocessor. 0 leaves it to the compiler,
+/// which would spill a few bytes of fp64 kernels needlessly.
 template <class Step, int kTerms>
 constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) ? 2 : 0;
 
-/// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
+/// Packs that a thread loads from each array before it computes. The fewer arrays a kernel reads,
+/// the more packs it takes to keep enough loads in flight.
 template <class Step, int kTerms>
 constexpr int packs_in_flight() {
-  const int reads = 2 +
-                    (kTerms == kEncodedTerms ? 0
-                     : kTerms < 0            ? 1
-                                             : kTerms) +
-                    std::popcount(Step::kReads);
-  return reads <= 3 && sizeof(typename Step::Real) == 4 ? 4 : 2;
+  const int received = kTerms == kEncodedTerms ? 0 : kTerms < 0 ? 1 : kTerms;
+  const int arrays = 2 + received + std::popcount(Step::kReads);  // 2: parameters, gradient
+  return arrays <= 3 && sizeof(typename Step::Real) == 4 ? 4 : 2;
 }
 
-/// Decodes what one message holds as it is added to the packs that begin at `at`.
+/// sum[k] += the decoded elements of one message from element offset[k] on.
 template <class Code8, class T, int kPacks>
 __device__ __forceinline__ void add_message(const EncodedBuffers& encoded,
                                             const UpdateTerm<T>& term,
-                                            const std::int64_t (&at)[kPacks],
+                                            const std::int64_t (&offset)[kPacks],
                                             Pack<T> (&sum)[kPacks]) {
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t i = encoded.first + at[k];
+    const std::int64_t i = encoded.first + offset[k];
     const std::uint32_t block = static_cast<std::uint32_t>(i / Pack<T>::kSize) / encoded.block;
     ByteMessage<Code8>::add(static_cast<const std::uint8_t*>(term.received), encoded.elements, i,
                             block, term.weight, sum[k].v);
   }
 }
 
+/// x = self_weight · x + Σ weight · received, over a number of terms known at run time only.
+template <class Step, int kTerms, bool kAligned, class T, int kPacks>
+__device__ __forceinline__ void mix_terms(const UpdateBuffers<T>& buffers,
+                                          const UpdateValues<Step, kTerms>& values, T self_weight,
+                                          T encoded_weight, const std::int64_t (&offset)[kPacks],
+                                          Pack<T> (&x)[kPacks], Pack<T> (&received)[kPacks]) {
+  using P = Pack<T>;
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    received[k] = {};
+#pragma unroll
+    for (int i = 0; i < P::kSize; ++i) x[k].v[i] = self_weight * x[k].v[i];
+  }
+#pragma unroll 2
+  for (int t = 0; t < buffers.terms; ++t) {
+    UpdateTerm<T> term;
+    if (values.device_terms != nullptr) {
+      term = values.device_terms[t];
+    } else {
+      term = values.terms[t];
+    }
+    if constexpr (kTerms == kEncodedTerms) {
+      if (buffers.encoded.min_max) {
+        add_message<math::MinMax8Code>(buffers.encoded, term, offset, received);
+      } else {
+        add_message<math::Int8Code>(buffers.encoded, term, offset, received);
+      }
+    } else {
+      const T weight = term.weight;
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k)
+        received[k] = load_pack<kAligned>(static_cast<const T*>(term.received) + offset[k]);
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+        for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight * received[k].v[i];
+      }
+    }
+  }
+  if constexpr (kTerms == kEncodedTerms) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+      for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + encoded_weight * received[k].v[i];
+    }
+  }
+}
+
 }  // namespace detail
 
-/// kTerms is the number of neighbours (0, 1, 2), or -1 for any number, or kEncodedTerms for any
-/// number of messages; kAligned: all addresses are multiples of a pack's size. Every element is
-/// read before it is written, by the same thread; arithmetic in the order of detail::update_block,
-/// so that the bits are the CPU's.
+/// kTerms: the number of neighbours (0, 1, 2), -1 where it is known at run time only, or
+/// kEncodedTerms for any number of encoded messages. kAligned: all addresses are multiples of a
+/// pack's size. Each element is read before it is written, by the same thread, so x_out may be x.
+/// The order of operations is that of starling::detail::update_block(): CPU and GPU give the same
+/// bits.
 template <class Step, int kTerms, bool kAligned>
 __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTerms>)
     update_kernel(const UpdateBuffers<typename Step::Real> buffers,
@@ -121,12 +169,12 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
   using P = Pack<T>;
   constexpr int kPacks = detail::packs_in_flight<Step, kTerms>();
   constexpr int kStates = Step::kStates;
-  constexpr int kHeld = kStates > 0 ? kStates : 1;
+  constexpr int kStateSlots = kStates > 0 ? kStates : 1;  // arrays of length 0 are not allowed
   constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * kPacks;
   constexpr int kPacksPerDecay = starling::detail::kUpdateBlock / P::kSize;
 
   UpdateScalars<Step> scalars = values.scalars;
-  if (values.from != nullptr) scalars = *values.from;
+  if (values.device_scalars != nullptr) scalars = *values.device_scalars;
   const Step step = scalars.step;
   const T self_weight = scalars.self_weight;
   const T weight0 = scalars.weights[0], weight1 = scalars.weights[1];
@@ -136,81 +184,45 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
     clipping = buffers.control[0];
     skip = buffers.control[1] != 0.0;
   }
-  const T scale = static_cast<T>(scalars.gradient_scale * clipping);
+  const T gradient_scale = static_cast<T>(scalars.gradient_scale * clipping);
 
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < buffers.packs;
        tile += std::int64_t{gridDim.x} * kTile) {
-    // All loads first. Past the end they repeat the last pack, whose result is dropped.
-    P x[kPacks], g[kPacks], received0[kPacks], received1[kPacks], states[kHeld][kPacks];
-    std::uint8_t entry[kPacks];
-    std::int64_t at[kPacks];
-    [[maybe_unused]] T factor[kPacks];  // of the element's layer
+    // 1. Load everything. Threads past the end load the last pack again and do not store it.
+    P x[kPacks], gradients[kPacks], received0[kPacks], received1[kPacks];
+    P states[kStateSlots][kPacks];
+    std::uint8_t decay[kPacks];
+    std::int64_t offset[kPacks];              // in elements
+    [[maybe_unused]] T layer_factor[kPacks];  // for rules with layer-wise rates
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const std::int64_t pack = tile + k * kUpdateThreads + threadIdx.x;
-      const std::int64_t inside = pack < buffers.packs ? pack : buffers.packs - 1;
-      at[k] = inside * P::kSize;
-      entry[k] = buffers.decay[inside / kPacksPerDecay];
+      const std::int64_t clamped = pack < buffers.packs ? pack : buffers.packs - 1;
+      offset[k] = clamped * P::kSize;
+      decay[k] = buffers.decay[clamped / kPacksPerDecay];
       if constexpr (kMeasuresLayers<Step>)
-        factor[k] = static_cast<T>(buffers.factors[buffers.owner[inside / kPacksPerDecay]]);
+        layer_factor[k] = static_cast<T>(buffers.factors[buffers.owner[clamped / kPacksPerDecay]]);
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      x[k] = detail::load_pack<kAligned>(buffers.x + at[k]);
-      g[k] = detail::load_pack<kAligned>(buffers.gradient + at[k]);
+      x[k] = detail::load_pack<kAligned>(buffers.x + offset[k]);
+      gradients[k] = detail::load_pack<kAligned>(buffers.gradient + offset[k]);
       if constexpr (kTerms > 0)
-        received0[k] = detail::load_pack<kAligned>(buffers.received[0] + at[k]);
+        received0[k] = detail::load_pack<kAligned>(buffers.received[0] + offset[k]);
       if constexpr (kTerms > 1)
-        received1[k] = detail::load_pack<kAligned>(buffers.received[1] + at[k]);
+        received1[k] = detail::load_pack<kAligned>(buffers.received[1] + offset[k]);
 #pragma unroll
       for (int s = 0; s < kStates; ++s) {
         if ((Step::kReads >> s) & 1u)
-          states[s][k] = detail::load_pack<kAligned>(buffers.states[s] + at[k]);
+          states[s][k] = detail::load_pack<kAligned>(buffers.states[s] + offset[k]);
       }
     }
-    asm volatile("" ::: "memory");  // no load sinks into the branches below
-    if constexpr (kTerms < 0) {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        received0[k] = {};
-#pragma unroll
-        for (int i = 0; i < P::kSize; ++i) x[k].v[i] = self_weight * x[k].v[i];
-      }
-#pragma unroll 2
-      for (int term = 0; term < buffers.terms; ++term) {
-        UpdateTerm<T> from;
-        if (values.terms_from != nullptr) {
-          from = values.terms_from[term];
-        } else {
-          from = values.terms[term];
-        }
-        if constexpr (kTerms == kEncodedTerms) {
-          if (buffers.encoded.min_max) {
-            detail::add_message<math::MinMax8Code>(buffers.encoded, from, at, received0);
-          } else {
-            detail::add_message<math::Int8Code>(buffers.encoded, from, at, received0);
-          }
-        } else {
-          const T weight = from.weight;
-#pragma unroll
-          for (int k = 0; k < kPacks; ++k)
-            received0[k] =
-                detail::load_pack<kAligned>(static_cast<const T*>(from.received) + at[k]);
-#pragma unroll
-          for (int k = 0; k < kPacks; ++k) {
-#pragma unroll
-            for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight * received0[k].v[i];
-          }
-        }
-      }
-      if constexpr (kTerms == kEncodedTerms) {
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k) {
-#pragma unroll
-          for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight0 * received0[k].v[i];
-        }
-      }
-    }
+    asm volatile("" ::: "memory");  // keeps the compiler from moving loads into the branches below
+
+    // 2. Mix with the neighbours' parameters, then apply the rule.
+    if constexpr (kTerms < 0)
+      detail::mix_terms<Step, kTerms, kAligned>(buffers, values, self_weight, weight0, offset, x,
+                                                received0);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
 #pragma unroll
@@ -220,19 +232,20 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
         if constexpr (kTerms > 0) p = p + weight0 * received0[k].v[i];
         if constexpr (kTerms > 1) p = p + weight1 * received1[k].v[i];
       }
-      // The branch also keeps packs apart: without it AdamW's kernel takes 74 registers, and 64 so
+      // This branch also keeps the packs' live ranges apart: AdamW's kernel takes 64 registers with
+      // it and 74 without.
       if (skip) continue;
 #pragma unroll
       for (int i = 0; i < P::kSize; ++i) {
-        T state[kHeld] = {};
+        T state[kStateSlots] = {};
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
           if ((Step::kReads >> s) & 1u) state[s] = states[s][k].v[i];
         }
-        const T gradient = scale * g[k].v[i];
-        const bool decays = (entry[k] & kDecays) != 0;
+        const T gradient = gradient_scale * gradients[k].v[i];
+        const bool decays = (decay[k] & kDecays) != 0;
         if constexpr (kMeasuresLayers<Step>) {
-          x[k].v[i] = step(x[k].v[i], gradient, state, decays, factor[k]);
+          x[k].v[i] = step(x[k].v[i], gradient, state, decays, layer_factor[k]);
         } else {
           x[k].v[i] = step(x[k].v[i], gradient, state, decays);
         }
@@ -242,31 +255,33 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
         }
       }
     }
+
+    // 3. Store.
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       if (tile + k * kUpdateThreads + threadIdx.x >= buffers.packs) continue;
-      detail::store_pack<kAligned>(buffers.x_out + at[k], x[k]);
+      detail::store_pack<kAligned>(buffers.x_out + offset[k], x[k]);
       if (!skip) {
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
           if ((Step::kWrites >> s) & 1u)
-            detail::store_pack<kAligned>(buffers.states[s] + at[k], states[s][k]);
+            detail::store_pack<kAligned>(buffers.states[s] + offset[k], states[s][k]);
         }
       }
-      if (buffers.low_bf16) detail::store_low<kAligned>(buffers.low_bf16 + at[k], x[k]);
-      if (buffers.low_fp16) detail::store_low<kAligned>(buffers.low_fp16 + at[k], x[k]);
+      if (buffers.low_bf16) detail::store_low<kAligned>(buffers.low_bf16 + offset[k], x[k]);
+      if (buffers.low_fp16) detail::store_low<kAligned>(buffers.low_fp16 + offset[k], x[k]);
     }
   }
 }
 
-/// Starts kernels through the CUDA library's own runtime: for the built-in rules.
+/// For the built-in rules: launches with the CUDA runtime that the backend is linked with.
 struct BackendLaunch {
   template <class... P, class... A>
   static void run(void (*kernel)(P...), const Launch& how, A&&... arguments) {
     launch(kernel, how, std::forward<A>(arguments)...);
   }
 };
-/// Launches through the runtime of the library that holds the kernel: for a plug-in's kernels.
+/// For a plug-in's kernels: launches with the CUDA runtime of the library that contains the kernel.
 struct PluginLaunch {
   template <class... P, class... A>
   static void run(void (*kernel)(P...), const Launch& how, A&&... arguments) {
@@ -281,7 +296,8 @@ bool aligned_to(const T* address, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }
 
-/// Everything about a launch that does not depend on the step's type.
+/// The addresses of the arguments. `aligned` is set to whether all of them allow loads and stores
+/// of whole packs.
 template <class T>
 UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::Mixture& mixture,
                                 bool& aligned) {
@@ -336,16 +352,17 @@ void launch_terms(const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTer
   static_assert(sizeof(buffers) + sizeof(values) <= 4096, "a launch has 4 KiB of parameters");
   constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * packs_in_flight<Step, kTerms>();
   const std::int64_t tiles = (buffers.packs + kTile - 1) / kTile;
-  const std::int64_t most = std::int64_t{site.multiprocessors} * kUpdateBlocksPerMultiprocessor;
-  const std::int64_t each = (tiles + most - 1) / most;
+  const std::int64_t max_blocks =
+      std::int64_t{site.multiprocessors} * kUpdateBlocksPerMultiprocessor;
+  const std::int64_t tiles_per_block = (tiles + max_blocks - 1) / max_blocks;
   Launch how{};
-  how.grid.x = static_cast<unsigned>((tiles + each - 1) / each);
+  how.grid.x = static_cast<unsigned>((tiles + tiles_per_block - 1) / tiles_per_block);
   how.block.x = kUpdateThreads;
   how.stream = site.stream;
   Launcher::run(&update_kernel<Step, kTerms, kAligned>, how, buffers, values);
 }
 
-/// The terms that no fixed number of registers holds.
+/// Addresses and weights of all terms, for kernels with kTerms < 0.
 template <class T>
 std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args,
                                     const starling::detail::Mixture& mixture) {
@@ -356,14 +373,15 @@ std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args,
   return terms;
 }
 
-/// Steps whose kernels decode: in fp32, and none that reads what was received twice.
+/// Whether this step's kernel decodes messages itself. Rules that measure layers do not: they would
+/// decode each message twice, once for the norms and once for the update.
 template <class Step>
 constexpr bool kDecodes = sizeof(typename Step::Real) == sizeof(float) && !kMeasuresLayers<Step>;
 
-/// Kernels for few neighbours and aligned buffers are for the dtype that is trained in: fp64 has
-/// the general one alone, which gives the same bits.
+/// Whether there are kernels specialised for 0, 1 and 2 aligned terms: for fp32, which models train
+/// in. fp64 always takes the general kernel, which gives the same bits.
 template <class T>
-constexpr bool kFewTerms = sizeof(T) == sizeof(float);
+constexpr bool kSpecialised = sizeof(T) == sizeof(float);
 
 template <class Launcher, class T, class Rule>
 void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
@@ -372,9 +390,9 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
   bool aligned = true;
   UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
   if (buffers.packs == 0) return;
-  const int kind = args.encoded                                    ? kEncodedTerms
-                   : kFewTerms<T> && aligned && buffers.terms <= 2 ? buffers.terms
-                                                                   : -1;
+  const int kind = args.encoded                                       ? kEncodedTerms
+                   : kSpecialised<T> && aligned && buffers.terms <= 2 ? buffers.terms
+                                                                      : -1;
   rules::with_step(rule.template step<T>(args.lr, args.step), [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
     static_assert(std::is_trivially_copyable_v<Step>,
@@ -386,29 +404,29 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
     if (site.step_type) site.step_type(site.owner, typeid(Step));
     std::vector<UpdateTerm<T>> terms;
     if (kind < 0) terms = terms_of<T>(args, mixture);
-    const UpdateScalars<Step>* from = nullptr;
-    const UpdateTerm<T>* terms_from = nullptr;
+    const UpdateScalars<Step>* device_scalars = nullptr;
+    const UpdateTerm<T>* device_terms = nullptr;
     if (!site.by_value) {
       std::vector<unsigned char> bytes(sizeof(scalars) + terms.size() * sizeof(UpdateTerm<T>));
       std::memcpy(bytes.data(), &scalars, sizeof(scalars));
       if (!terms.empty())
         std::memcpy(bytes.data() + sizeof(scalars), terms.data(), bytes.size() - sizeof(scalars));
-      from = static_cast<const UpdateScalars<Step>*>(
+      device_scalars = static_cast<const UpdateScalars<Step>*>(
           site.upload(site.owner, bytes.data(), bytes.size()));
-      if (!from) return;
-      terms_from = reinterpret_cast<const UpdateTerm<T>*>(from + 1);
+      if (!device_scalars) return;
+      device_terms = reinterpret_cast<const UpdateTerm<T>*>(device_scalars + 1);
     } else if (terms.size() > kTermsByValue) {
-      terms_from = static_cast<const UpdateTerm<T>*>(
+      device_terms = static_cast<const UpdateTerm<T>*>(
           site.upload(site.owner, terms.data(), terms.size() * sizeof(UpdateTerm<T>)));
     }
     const auto start = [&]<int kTerms, bool kAligned>() {
       UpdateValues<Step, kTerms> values;
       values.scalars = scalars;
-      values.from = from;
+      values.device_scalars = device_scalars;
       if constexpr (kTerms < 0) {
-        for (std::size_t k = 0; terms_from == nullptr && k < terms.size(); ++k)
+        for (std::size_t k = 0; device_terms == nullptr && k < terms.size(); ++k)
           values.terms[k] = terms[k];
-        values.terms_from = terms_from;
+        values.device_terms = device_terms;
       }
       if constexpr (kMeasuresLayers<Step>)
         launch_measure<Launcher>(args.layers, buffers, values, site);
@@ -419,7 +437,7 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
     }
     require(kind != kEncodedTerms, "update",
             "messages of this kind are decoded before a GPU's update");
-    if constexpr (kFewTerms<T>) {
+    if constexpr (kSpecialised<T>) {
       switch (kind) {
         case 0: return start.template operator()<0, true>();
         case 1: return start.template operator()<1, true>();
