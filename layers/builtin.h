@@ -2,33 +2,41 @@
 
 #include "layers/layer.h"
 
-// The functions by which files of this folder and of models/ add their names to a table; called by
-// register_builtin_layers() and register_builtin_models(), since a library's static initialisers
-// may be dropped.
+// Files of this folder and of models/ that add names to a table: add_<name>(registry) of each is
+// called by register_builtin_layers() or register_builtin_models(), since a library's static
+// initialisers may be dropped.
 namespace starling::builtin {
 
-void add_batch_norm(LayerRegistry& registry);
-void add_composite(LayerRegistry& registry);
-void add_conv2d(LayerRegistry& registry);
-void add_embedding(LayerRegistry& registry);
-void add_layer_norm(LayerRegistry& registry);
-void add_layer_scale(LayerRegistry& registry);
-void add_linear(LayerRegistry& registry);
-void add_multi_head_attention(LayerRegistry& registry);
-void add_residual(LayerRegistry& registry);
-void add_sequential(LayerRegistry& registry);
-void add_stateless(LayerRegistry& registry);
+#define STARLING_LAYERS(X) \
+  X(conv2d)                \
+  X(linear)                \
+  X(batch_norm)            \
+  X(layer_norm)            \
+  X(embedding)             \
+  X(layer_scale)           \
+  X(multi_head_attention)  \
+  X(stateless)             \
+  X(residual)              \
+  X(sequential)            \
+  X(composite)
+#define STARLING_MODELS(X) \
+  X(mlp)                   \
+  X(sequential_model)      \
+  X(resnet)                \
+  X(vgg)                   \
+  X(wide_resnet)           \
+  X(mobilenet)             \
+  X(convnext)              \
+  X(airbench)              \
+  X(vit)                   \
+  X(gpt2)                  \
+  X(llama)
 
-void add_airbench(ModelRegistry& registry);
-void add_convnext(ModelRegistry& registry);
-void add_gpt2(ModelRegistry& registry);
-void add_llama(ModelRegistry& registry);
-void add_mlp(ModelRegistry& registry);
-void add_mobilenet(ModelRegistry& registry);
-void add_sequential_model(ModelRegistry& registry);
-void add_resnet(ModelRegistry& registry);
-void add_vgg(ModelRegistry& registry);
-void add_vit(ModelRegistry& registry);
-void add_wide_resnet(ModelRegistry& registry);
+#define STARLING_DECLARE(name) void add_##name(LayerRegistry& registry);
+STARLING_LAYERS(STARLING_DECLARE)
+#undef STARLING_DECLARE
+#define STARLING_DECLARE(name) void add_##name(ModelRegistry& registry);
+STARLING_MODELS(STARLING_DECLARE)
+#undef STARLING_DECLARE
 
 }  // namespace starling::builtin

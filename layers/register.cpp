@@ -20,36 +20,18 @@ ModelRegistry& models() {
 void register_builtin_layers() {
   static std::once_flag once;
   std::call_once(once, [] {
-    LayerRegistry& registry = layers();
-    builtin::add_conv2d(registry);
-    builtin::add_linear(registry);
-    builtin::add_batch_norm(registry);
-    builtin::add_layer_norm(registry);
-    builtin::add_embedding(registry);
-    builtin::add_layer_scale(registry);
-    builtin::add_multi_head_attention(registry);
-    builtin::add_stateless(registry);
-    builtin::add_residual(registry);
-    builtin::add_sequential(registry);
-    builtin::add_composite(registry);
+#define STARLING_ADD(name) builtin::add_##name(layers());
+    STARLING_LAYERS(STARLING_ADD)
+#undef STARLING_ADD
   });
 }
 
 void register_builtin_models() {
   static std::once_flag once;
   std::call_once(once, [] {
-    ModelRegistry& registry = models();
-    builtin::add_mlp(registry);
-    builtin::add_sequential_model(registry);
-    builtin::add_resnet(registry);
-    builtin::add_vgg(registry);
-    builtin::add_wide_resnet(registry);
-    builtin::add_mobilenet(registry);
-    builtin::add_convnext(registry);
-    builtin::add_airbench(registry);
-    builtin::add_vit(registry);
-    builtin::add_gpt2(registry);
-    builtin::add_llama(registry);
+#define STARLING_ADD(name) builtin::add_##name(models());
+    STARLING_MODELS(STARLING_ADD)
+#undef STARLING_ADD
   });
 }
 
