@@ -15,6 +15,7 @@
 #include "apps/data/shards/prepare_images.h"
 #include "apps/data/tokens/prepare_tokens.h"
 #include "apps/inference/hugging_face.h"
+#include "apps/text/pattern.h"
 #include "apps/training/output/arguments.h"
 #include "apps/training/output/progress.h"
 #include "core/console.h"
@@ -236,7 +237,7 @@ int run_prepare(int argc, char** argv) {
   of_text
       ->add_option("--pattern", tokens.pattern,
                    "how ranks' tokenizer divides texts into words (default: by the file's name)")
-      ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}));
+      ->check(CLI::IsMember(pattern_names()));
   add_number(*of_text, "--val-fraction", tokens.val_fraction,
              "share of the tokens, at the end, that is for tests", 0.0, 0.999999);
   of_text->add_option("--field", tokens.field,
@@ -257,7 +258,7 @@ int run_prepare(int argc, char** argv) {
   trains->add_option("--field", trained.field,
                      "files are JSON lines, and this field of each line is a text");
   trains->add_option("--pattern", trained.pattern, "how texts are divided into words")
-      ->check(CLI::IsMember({"gpt2", "cl100k", "o200k"}))
+      ->check(CLI::IsMember(pattern_names()))
       ->capture_default_str();
 
   CLI::App* check =

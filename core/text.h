@@ -39,6 +39,8 @@ std::optional<std::pair<std::string, std::string>> lookalikes(
 
 /// "1 rank", "2 ranks", "1 batch", "2 batches".
 std::string counted(std::int64_t count, std::string_view thing);
+/// "a, b or c".
+std::string either(const std::vector<std::string>& names);
 
 /// Bytes of the UTF-8 character at the start of a text; 0: there is none (stray, overlong, a
 /// surrogate, past U+10FFFF), then `part` of its bytes could begin one, at least 1.

@@ -1,6 +1,7 @@
 // Files of tokenizers: Hugging Face's tokenizer.json, GPT-2's vocab.json and merges.txt, tiktoken's
 // ranks.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -431,12 +432,10 @@ BpeParts read_ranks(std::string_view text, const std::string& source, const std:
 /// The pattern of OpenAI's rank files by their names.
 std::string pattern_of_name(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
-  for (const auto& [begin, pattern] : {std::pair{"r50k", "gpt2"},
-                                       {"p50k", "gpt2"},
-                                       {"gpt2", "gpt2"},
-                                       {"cl100k", "cl100k"},
-                                       {"o200k", "o200k"}}) {
-    if (name.starts_with(begin)) return pattern;
+  for (const KnownPattern& known : known_patterns()) {
+    for (const std::string& begin : known.files) {
+      if (name.starts_with(begin)) return known.name;
+    }
   }
   return {};
 }
@@ -478,11 +477,13 @@ std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
   if (name.empty()) {
     read_ranks(text, path, "gpt2");  // names a line that is no rank, if there is one
     refuse(path, "",
-           "is a file of ranks, which does not say how texts are divided; give --pattern gpt2, "
-           "cl100k or o200k to starling-prepare tokens");
+           "is a file of ranks, which does not say how texts are divided; give --pattern {} to "
+           "starling-prepare tokens",
+           either(pattern_names()));
   }
   if (known_pattern(name).empty())
-    refuse(path, "", "pattern '{}' is not known; known: gpt2, cl100k, o200k", shown(name));
+    refuse(path, "", "pattern '{}' is not known; known: {}", shown(name),
+           fmt::join(pattern_names(), ", "));
   return make_bpe(read_ranks(text, path, name), path);
 }
 

@@ -431,18 +431,35 @@ std::size_t Pattern::match(const char* text, const char* end) const {
   return 0;
 }
 
+const std::vector<KnownPattern>& known_patterns() {
+  static const std::string contraction = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)",
+                           large = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])",
+                           small = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])", before = R"([^\r\n\p{L}\p{N}]?)";
+  static const std::vector<KnownPattern> all = {
+      {"gpt2",
+       R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+       {"r50k", "p50k", "gpt2"}},
+      {"cl100k",
+       R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+       R"(\s++(?![\s\S])|\s*[\r\n]|\s+(?!\S)|\s)",
+       {"cl100k"}},
+      {"o200k",
+       before + large + "*" + small + "+" + contraction + before + large + "+" + small + "*" +
+           contraction + R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+       {"o200k"}},
+  };
+  return all;
+}
+
+std::vector<std::string> pattern_names() {
+  std::vector<std::string> names;
+  for (const KnownPattern& known : known_patterns()) names.push_back(known.name);
+  return names;
+}
+
 std::string known_pattern(std::string_view name) {
-  if (name == "gpt2")
-    return R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-  if (name == "cl100k")
-    return R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-           R"(\s++(?![\s\S])|\s*[\r\n]|\s+(?!\S)|\s)";
-  if (name == "o200k") {
-    const std::string contraction = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)";
-    const std::string large = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])",
-                      small = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])", before = R"([^\r\n\p{L}\p{N}]?)";
-    return before + large + "*" + small + "+" + contraction + before + large + "+" + small + "*" +
-           contraction + R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  for (const KnownPattern& known : known_patterns()) {
+    if (known.name == name) return known.text;
   }
   return {};
 }

@@ -71,7 +71,14 @@ class Pattern {
   std::uint64_t with_ranges_ = 0;            ///< the other classes
 };
 
-/// OpenAI's patterns, by name: gpt2, cl100k, o200k; empty where there is no such.
+/// A pattern of OpenAI's tokenizers, with the beginnings of the names of files of ranks for it.
+struct KnownPattern {
+  std::string name, text;
+  std::vector<std::string> files;
+};
+const std::vector<KnownPattern>& known_patterns();
+std::vector<std::string> pattern_names();
+/// The pattern of that name; empty where there is no such.
 std::string known_pattern(std::string_view name);
 
 }  // namespace starling

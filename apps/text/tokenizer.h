@@ -19,8 +19,8 @@ class Tokenizer {
   /// 256 tokens, each the byte of its number: any bytes go in and come back.
   static std::shared_ptr<const Tokenizer> bytes();
   /// `bytes`; Hugging Face's tokenizer.json; GPT-2's vocab.json with merges.txt beside it; or a
-  /// file of ranks as tiktoken's, with the name of the pattern that divides texts into words (gpt2,
-  /// cl100k, o200k; empty: by the file's name).
+  /// file of ranks as tiktoken's, with the name of the pattern that divides texts into words
+  /// (pattern_names(); empty: by the file's name).
   static std::shared_ptr<const Tokenizer> read(const std::string& path,
                                                const std::string& pattern = {});
   /// What text() gives, as in the metadata of model files; `source` names it in errors.
