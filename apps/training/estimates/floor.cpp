@@ -8,35 +8,9 @@
 #include "comm/bucket.h"
 #include "core/autograd.h"
 #include "core/error.h"
-#include "core/forwarding_backend.h"
 #include "core/operations/updates.h"
 
 namespace starling {
-
-namespace {
-
-/// Notes each operation's work. No tensor is held, since a second handle would change what the
-/// layers overwrite in place.
-class CountingBackend final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  std::vector<OperationWork> take() { return std::move(work_); }
-
-  void copy(const Tensor& from, const Tensor& to) override {
-    work_.push_back({"copy", bytes_of({from, to})});
-  }
-  void fill(const Tensor& x, double) override { work_.push_back({"fill", bytes_of({x})}); }
-
- private:
-  bool notes_accesses() const override { return true; }
-  void before(std::string_view name, const Accesses& accesses) override {
-    work_.push_back({std::string(name), accesses.bytes, accesses.flops});
-  }
-
-  std::vector<OperationWork> work_;
-};
-
-}  // namespace
 
 std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape) {
   const auto meta = make_meta_backend();

@@ -6,6 +6,7 @@
 
 #include "apps/training/config/train_config.h"
 #include "apps/training/estimates/ceilings.h"
+#include "apps/training/tasks/operation_work.h"
 #include "apps/training/tasks/training_pass.h"
 #include "core/dtype.h"
 #include "core/operations/updates.h"
@@ -13,17 +14,6 @@
 #include "layers/layer.h"
 
 namespace starling {
-
-/// The least that an operation moves through device memory, each input read once and each output
-/// written once, and what it multiplies and adds. What a batch needs as a whole before it can go on
-/// (batch norm's statistics) is read twice.
-struct OperationWork {
-  std::string name;  ///< as in core/operations
-  double bytes = 0.0;
-  double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
-  /// The device's, of an operation in another type than the others; 0: as floor_of() is told
-  double flops_per_second = 0.0;
-};
 
 /// Traces forward pass, loss and backward pass of one micro-batch on shapes alone. The model's
 /// tensors have no memory afterwards.

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "apps/data/loss_shares.h"
+#include "apps/training/tasks/operation_work.h"
 #include "core/device_trace.h"
 #include "core/error.h"
-#include "core/forwarding_backend.h"
 #include "core/trace.h"
 #include "layers/functions.h"
 #include "layers/norm_statistics.h"
@@ -21,17 +21,6 @@ class ShapeSums final : public RankSums {
  public:
   int ranks() const override { return 2; }
   void sum(const Tensor&) override {}
-};
-
-/// Adds up the arithmetic of products.
-class FlopCount final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  double flops = 0.0;
-
- private:
-  bool notes_accesses() const override { return true; }
-  void before(std::string_view, const Accesses& accesses) override { flops += accesses.flops; }
 };
 
 /// A part of the pass, on the host's and the device's timeline.
@@ -109,11 +98,13 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
   if (const std::int64_t targets = task.targets_of_sample(); targets > 0) {
-    FlopCount count(*meta);
+    CountingBackend count(*meta);
     Pass pass{.backend = count, .training = true};
     const Batch batch = empty_batch(task.tensors(), count, shape.batch_size, shape.activations());
     task.loss(task.predict(model, batch, pass), 1.0, pass);
-    trace.target_flops = 3.0 * count.flops / static_cast<double>(shape.batch_size * targets);
+    double flops = 0.0;
+    for (const OperationWork& work : count.take()) flops += work.flops;
+    trace.target_flops = 3.0 * flops / static_cast<double>(shape.batch_size * targets);
   }
   for (Parameter* parameter : model.parameters()) {
     if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(),
