@@ -11,25 +11,9 @@
 #include "comm/exchange_plan.h"
 #include "comm/mixers/messages.h"
 #include "core/error.h"
-#include "core/others_keys.h"
+#include "core/typed_section.h"
 
 namespace starling {
-namespace {
-
-/// The plan of a type with default keys, which `section`, in describe mode, has heard of then;
-/// empty where a maker refuses what stands for a key without default.
-std::optional<AlgorithmPlan> described(const std::string& type, ConfigSection& section) {
-  try {
-    AlgorithmPlan plan = algorithms().make(type, "type", section);
-    plan.name = type;
-    return plan;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-}  // namespace
-
 double Algorithm::take_wait_seconds() {
   double seconds = wait_.take_seconds() + site_.mixer.take_wait_seconds();
   for (const Beside& beside : beside_) seconds += beside.mixer->take_wait_seconds();
@@ -100,10 +84,8 @@ void register_builtin_algorithms() {
 
 AlgorithmPlan read_algorithm(ConfigSection& section) {
   const std::string type = section.text("type", "gossip", "see `--list algorithms`");
-  if (section.describing()) return {};
-  AlgorithmPlan plan = algorithms().make(type, section.path("type"), section);
+  AlgorithmPlan plan = make_typed(algorithms(), type, section);
   plan.name = type;
-  refuse_others_keys(algorithms(), section, type);
   section.finish();
   if (!plan.make)
     section.error("type", "{} gives a plan without `make`, so nothing can be made of it",
@@ -132,9 +114,10 @@ AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved
 std::vector<AlgorithmPlan> known_algorithms() {
   std::vector<AlgorithmPlan> result;
   for (const std::string& type : algorithms().names()) {
-    ConfigSection description = ConfigSection::describe();
-    if (std::optional<AlgorithmPlan> plan = described(type, description))
-      result.push_back(std::move(*plan));
+    ConfigSection::described_by([&](ConfigSection& keys) {
+      result.push_back(algorithms().make(type, "type", keys));
+      result.back().name = type;
+    });
   }
   return result;
 }

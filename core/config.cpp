@@ -72,7 +72,7 @@ std::optional<std::int64_t> as_integer(const json& value) {
   return static_cast<std::int64_t>(number);
 }
 
-/// Number that a required key reads as where there is no input.
+/// What a required key reads as in a description.
 double placeholder(const Range& range) {
   for (const double value : {1.0, 0.0, range.min, range.max}) {
     if (range.contains(value)) return value;
@@ -112,11 +112,19 @@ struct ConfigSection::Node {
     std::shared_ptr<Node> object;              // of section()
     std::vector<std::shared_ptr<Node>> items;  // of sections()
     bool is_list = false;
+    bool of_type = false;
   };
+  struct Tree {
+    std::string source;
+    Hint hint;
+    bool describing = false;
+  };
+  std::shared_ptr<Tree> tree;
   json given = json::object();
-  std::string source;
   std::string path;
-  bool describing = false;
+  std::string its_type;  // with the keys of the others, where the section is of a type
+  OtherTypes others;
+  bool marks_type_keys = false;
   json instead;                // a text that is no object; its first key says what is meant
   std::vector<Entry> entries;  // in the order of declaration
   std::vector<std::pair<std::string, json>> overrides;
@@ -136,7 +144,14 @@ struct ConfigSection::Node {
         std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == key; });
     return it == entries.end() ? nullptr : &*it;
   }
-  /// A key asked for again keeps its place.
+  std::shared_ptr<Node> child(std::string its_path) const {
+    auto node = std::make_shared<Node>();
+    node->tree = tree;
+    node->path = std::move(its_path);
+    return node;
+  }
+  bool describing() const { return tree->describing; }
+  /// A key asked for again keeps its place, and its text where it has one.
   Entry& declare(const std::string& key, std::string type, std::string fallback,
                  std::string allowed, const std::string& doc) {
     if (!instead.is_null())
@@ -146,12 +161,14 @@ struct ConfigSection::Node {
       entries.emplace_back();
       known = &entries.back();
       known->name = key;
+      known->of_type = marks_type_keys;
     }
-    known->key = {path_of(key), std::move(type), std::move(fallback), std::move(allowed), doc};
+    if (known->key.doc.empty())
+      known->key = {path_of(key), std::move(type), std::move(fallback), std::move(allowed), doc};
     return *known;
   }
   ErrorPlace place(const std::string& key) const {
-    return {.file = shown(source, 200), .key = path_of(key)};
+    return {.file = shown(tree->source, 200), .key = path_of(key)};
   }
   template <class... Args>
   [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format,
@@ -218,7 +235,7 @@ struct ConfigSection::Node {
          const Read& read, const std::function<T()>& placeholder = {}) {
     Entry& entry = declare(key, type, fallback ? json(*fallback).dump() : "required", allowed, doc);
     const json* value = find(key);
-    if (!value && !fallback && !describing) missing(key, expected);
+    if (!value && !fallback && !describing()) missing(key, expected);
     T result = value ? read(*value) : fallback ? *fallback : placeholder();
     entry.value = result;
     return result;
@@ -232,12 +249,13 @@ struct ConfigSection::Node {
         [&] { return placeholder(range); });
   }
   std::int64_t take_integer(const std::string& key, std::optional<std::int64_t> fallback,
-                            const Range& range, const std::string& doc) {
+                            const Range& range, const std::string& doc,
+                            std::optional<std::int64_t> sample = std::nullopt) {
     const std::string expected = with_range("an integer", range);
     return take<std::int64_t>(
         key, "integer", fallback, range.text(), expected, doc,
         [&](const json& value) { return read_integer(key, value, range, expected); },
-        [&] { return integer_placeholder(range); });
+        [&] { return sample.value_or(integer_placeholder(range)); });
   }
   /// A list, whose bad values are named by the list: those of which `read` makes nothing.
   template <class T, class Read>
@@ -276,25 +294,33 @@ struct ConfigSection::Node {
     Entry& own = *entry(key);
     if (fallback && fallback->front() == fallback->back())
       own.key.default_text = json(fallback->front()).dump();
-    if (!fallback && describing) own.value = result.front();
+    if (!fallback && describing()) own.value = result.front();
     return result;
   }
 };
 
-ConfigSection::ConfigSection(const json& value, std::string source)
+ConfigSection::ConfigSection(const json& value, std::string source, Hint hint)
     : node_(std::make_shared<Node>()) {
-  node_->source = std::move(source);
+  node_->tree = std::make_shared<Node::Tree>(Node::Tree{std::move(source), std::move(hint)});
   if (!value.is_object()) node_->wrong({}, "an object, {…}, at the top", value);
   node_->given = value;
 }
 
-ConfigSection ConfigSection::describe() {
-  ConfigSection result(json::object(), "description");
-  result.node_->describing = true;
+ConfigSection ConfigSection::describe(const json& given) {
+  ConfigSection result(given, "description");
+  result.node_->tree->describing = true;
   return result;
 }
+ConfigSection ConfigSection::describe() { return describe(json::object()); }
 
-bool ConfigSection::describing() const { return node_->describing; }
+ConfigSection ConfigSection::described_by(const std::function<void(ConfigSection&)>& read) {
+  ConfigSection result = describe();
+  try {
+    read(result);
+  } catch (const Error&) {  // all is declared by then
+  }
+  return result;
+}
 
 // ---------------------------------------------------------------- values
 
@@ -311,8 +337,22 @@ std::int64_t ConfigSection::integer(const std::string& key, std::int64_t fallbac
   return node_->take_integer(key, fallback, range, doc);
 }
 std::int64_t ConfigSection::required_integer(const std::string& key, Range range,
-                                             const std::string& doc) {
-  return node_->take_integer(key, {}, range, doc);
+                                             const std::string& doc,
+                                             std::optional<std::int64_t> sample) {
+  return node_->take_integer(key, {}, range, doc, sample);
+}
+
+std::optional<double> ConfigSection::number_if_given(const std::string& key, Range range,
+                                                     const std::string& doc) {
+  if (has(key)) return required_number(key, range, doc);
+  node_->declare(key, "number", "required", range.text(), doc);
+  return std::nullopt;
+}
+std::optional<std::int64_t> ConfigSection::integer_if_given(const std::string& key, Range range,
+                                                            const std::string& doc) {
+  if (has(key)) return required_integer(key, range, doc);
+  node_->declare(key, "integer", "required", range.text(), doc);
+  return std::nullopt;
 }
 
 bool ConfigSection::boolean(const std::string& key, bool fallback, const std::string& doc) {
@@ -331,17 +371,12 @@ std::string ConfigSection::text(const std::string& key, const std::string& fallb
 }
 
 std::string ConfigSection::required_text(const std::string& key, const std::string& doc) {
-  auto& entry = node_->declare(key, "text", "required", {}, doc);
-  const json* value = node_->find(key);
-  if (!value && describing()) {
-    entry.value = "…";
-    return {};
-  }
-  if (!value) node_->missing(key, "a string");
-  if (!value->is_string() || value->get_ref<const std::string&>().empty())
-    node_->no_text(key, "a string that is not empty", *value);
-  entry.value = *value;
-  return value->get<std::string>();
+  const auto read = [&](const json& value) {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty())
+      node_->no_text(key, "a string that is not empty", value);
+    return value.get<std::string>();
+  };
+  return node_->take<std::string>(key, "text", {}, {}, "a string", doc, read, [] { return "…"; });
 }
 
 std::string ConfigSection::choice(const std::string& key, const std::string& fallback,
@@ -407,29 +442,22 @@ std::vector<std::int64_t> ConfigSection::required_pair(const std::string& key, R
 double ConfigSection::number_or_word(const std::string& key, double fallback, Range range,
                                      const std::vector<std::string>& words, std::string& word,
                                      const std::string& doc) {
-  const std::string quoted = fmt::format("\"{}\"", joined(words, "\", \""));
-  auto& entry = node_->declare(
-      key, "number or text", json(fallback).dump(),
-      range.text().empty() ? quoted : fmt::format("{}, or {}", range.text(), quoted), doc);
-  word.clear();
-  const json* value = node_->find(key);
-  double result = fallback;
-  if (value && value->is_string()) {
-    const std::string found = value->get<std::string>();
-    if (std::find(words.begin(), words.end(), found) == words.end()) {
-      node_->error(key, "expected {}, or {}, found the string '{}'{}",
-                   with_range("a number", range), quoted, shown(found, 60),
-                   suggestion(found, words));
-    }
-    word = found;
-    entry.value = found;
-    return 0.0;
-  }
-  if (value)
-    result = node_->read_number(key, *value, range,
-                                fmt::format("{}, or {}", with_range("a number", range), quoted));
-  entry.value = result;
-  return result;
+  const std::string quoted = fmt::format("\"{}\"", joined(words, "\", \"")),
+                    number = with_range("a number", range),
+                    allowed = range.text().empty() ? quoted : range.text() + ", or " + quoted;
+  const json result = node_->take<json>(
+      key, "number or text", json(fallback), allowed, {}, doc, [&](const json& value) {
+        if (!value.is_string())
+          return json(node_->read_number(key, value, range, number + ", or " + quoted));
+        const std::string found = value.get<std::string>();
+        if (std::find(words.begin(), words.end(), found) == words.end()) {
+          node_->error(key, "expected {}, or {}, found the string '{}'{}", number, quoted,
+                       shown(found, 60), suggestion(found, words));
+        }
+        return value;
+      });
+  word = result.is_string() ? result.get<std::string>() : "";
+  return result.is_string() ? 0.0 : result.get<double>();
 }
 
 // ---------------------------------------------------------------- nested objects
@@ -438,10 +466,7 @@ ConfigSection ConfigSection::section(const std::string& key, const std::string& 
                                      const std::string& shorthand) {
   auto& entry = node_->declare(key, shorthand.empty() ? "object" : "object or text", {}, {}, doc);
   if (entry.object) return ConfigSection(entry.object);
-  auto child = std::make_shared<Node>();
-  child->source = node_->source;
-  child->path = node_->path_of(key);
-  child->describing = node_->describing;
+  auto child = node_->child(node_->path_of(key));
   const json* value = node_->find(key);
   if (value && value->is_string() && !shorthand.empty()) {
     child->given = {{shorthand, *value}};
@@ -453,8 +478,16 @@ ConfigSection ConfigSection::section(const std::string& key, const std::string& 
   return ConfigSection(std::move(child));
 }
 
+std::optional<ConfigSection> ConfigSection::optional_section(const std::string& key,
+                                                             const std::string& doc) {
+  if (has(key) || node_->describing()) return section(key, doc);
+  node_->declare(key, "object", {}, {}, doc);
+  return std::nullopt;
+}
+
 std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool needed,
-                                                   const std::string& doc, bool lists) {
+                                                   const std::string& doc, bool lists,
+                                                   std::string_view sample) {
   auto& entry = node_->declare(key, lists ? "list of lists of objects" : "list of objects",
                                needed ? "required" : "[]", {}, doc);
   if (!entry.is_list) {
@@ -462,15 +495,13 @@ std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool 
     const bool given = value && !value->is_null();
     const std::string expected = lists ? R"(a list of lists, [[{"type": "..."}, …], …])"
                                        : R"(a list of objects, [{"type": "..."}, …])";
-    if (needed && !given && !describing()) node_->missing(key, expected);
+    if (!given && node_->describing() && !sample.empty()) resolve(key, json::parse(sample));
+    if (needed && !given && !node_->describing()) node_->missing(key, expected);
     if (given && !value->is_array()) node_->wrong(key, expected, *value);
     if (needed && given && value->empty()) node_->wrong(key, expected + ", at least one", *value);
     std::vector<std::shared_ptr<Node>> items;
     for (std::size_t i = 0; given && i < value->size(); ++i) {
-      auto item = std::make_shared<Node>();
-      item->source = node_->source;
-      item->path = fmt::format("{}[{}]", node_->path_of(key), i);
-      item->describing = node_->describing;
+      auto item = node_->child(fmt::format("{}[{}]", node_->path_of(key), i));
       if (lists ? !(*value)[i].is_array() : !(*value)[i].is_object())
         item->wrong({}, lists ? "a list" : R"(an object, e.g. {"type": "..."})", (*value)[i]);
       item->given = lists ? json{{"", (*value)[i]}} : (*value)[i];
@@ -484,12 +515,15 @@ std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool 
   return result;
 }
 
-json ConfigSection::raw(const std::string& key, const std::string& type, const std::string& doc) {
+json ConfigSection::raw(const std::string& key, const std::string& type, const std::string& doc,
+                        std::string_view sample) {
   auto& entry = node_->declare(key, type, {}, {}, doc);
   const json* value = node_->find(key);
   if (value && value->is_array() && value->empty() && type.find("list") != std::string::npos)
     node_->wrong(key, "a " + type + " that is not empty", *value);
-  entry.value = value ? *value : json();
+  entry.value = value                                    ? *value
+                : node_->describing() && !sample.empty() ? json::parse(sample)
+                                                         : json();
   return entry.value;
 }
 
@@ -511,20 +545,53 @@ void ConfigSection::missing(const std::string& key, const std::string& expected,
   node_->missing(key, expected, other);
 }
 
+void ConfigSection::set_type(const std::string& type, OtherTypes others) {
+  node_->its_type = type;
+  node_->others = std::move(others);
+}
+
+void ConfigSection::mark_as_type_keys(bool on) { node_->marks_type_keys = on; }
+
 void ConfigSection::finish() const {
   if (!node_->instead.is_null()) node_->wrong({}, "an object, {…}", node_->instead);
-  std::vector<std::string> known;
+  if (node_->describing() && node_->path.empty())
+    throw Error(ExitCode::kUsage, {"config", "the end of a description"});
+  std::vector<std::string> known, unknown;
   for (const auto& entry : node_->entries) known.push_back(entry.name);
-  // A key that is misspelt comes first: others may belong to what it was to name.
-  std::optional<std::string> unknown;
-  std::string near;
   for (const auto& [key, value] : node_->given.items()) {
-    if (node_->entry(key) || !near.empty()) continue;
-    const std::string own = suggestion(key, known);
-    if (!unknown || !own.empty()) unknown = key, near = own;
+    if (!node_->entry(key)) unknown.push_back(key);
   }
-  if (!unknown) return;
-  node_->error(*unknown, "unknown key{}; {}", near,
+  if (unknown.empty()) return;
+  const auto others =
+      node_->others ? node_->others() : std::vector<std::pair<std::string, std::string>>();
+  const auto owners = [&](const std::string& key) {
+    std::vector<std::string> types;
+    for (const auto& [type, name] : others) {
+      if (name == key) types.push_back(type);
+    }
+    return joined(types, ", ");
+  };
+  for (const std::string& key : unknown) {
+    if (const std::string types = owners(key); !types.empty())
+      node_->error(key, "is not a key of {}, but of {}", node_->its_type, types);
+  }
+  const auto near = [&](const std::string& key) {
+    const Hint& hint = node_->tree->hint;
+    std::string text = hint ? hint(node_->path, key, node_->given.at(key)) : "";
+    if (text.empty()) text = suggestion(key, known);
+    if (!text.empty()) return text;
+    std::vector<std::string> names;
+    for (const auto& [type, name] : others) names.push_back(name);
+    const std::string other = nearest(key, names);
+    return other.empty() ? "" : fmt::format("; did you mean '{}' of {}?", other, owners(other));
+  };
+  // A key that is misspelt comes first: others may belong to what it was to name.
+  std::string first = unknown.front(), text;
+  for (std::size_t k = 0; k < unknown.size() && text.empty(); ++k) {
+    text = near(unknown[k]);
+    if (!text.empty()) first = unknown[k];
+  }
+  node_->error(first, "unknown key{}; {}", text,
                known.empty() ? "no keys are known here" : "known: " + joined(known, ", "));
 }
 
@@ -558,6 +625,7 @@ std::vector<ConfigKey> ConfigSection::declared() const {
     result.insert(result.end(), keys.begin(), keys.end());
   };
   for (const auto& entry : node_->entries) {
+    if (entry.of_type) continue;
     result.push_back(entry.key);
     if (entry.object) append(entry.object);
     for (const auto& item : entry.items) append(item);

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -45,21 +48,37 @@ struct ConfigKey {
 ///     ConfigSection schedule = section.section("schedule", "how the learning rate changes");
 ///     section.finish();
 ///
-/// In describe mode (ConfigSection::describe) there is no input: required keys give a placeholder,
-/// and all keys asked for are listed. resolved() is then a sample: what a placeholder cannot say,
-/// such as a list of layers, a maker says by resolve().
+/// A description (describe()) is a reading without a config: required keys give their samples,
+/// optional objects are there, and all keys asked for are listed. Readers do not see the
+/// difference.
 class ConfigSection {
  public:
+  /// What to say of an unknown key beside the known ones, such as "; give optimizer.lr"; empty
+  /// where there is nothing to say. `section`: the path of the object that has the key.
+  using Hint = std::function<std::string(const std::string& section, const std::string& key,
+                                         const nlohmann::json& value)>;
+
   /// The root. `source` names the file in errors. `value` must be a JSON object.
-  ConfigSection(const nlohmann::json& value, std::string source);
+  ConfigSection(const nlohmann::json& value, std::string source, Hint hint = {});
+  /// The root of a description. `given`: keys whose values others depend on.
+  static ConfigSection describe(const nlohmann::json& given);
   static ConfigSection describe();
-  bool describing() const;
+  /// What `read` declares, up to an Error: it may refuse the samples of required keys once it has
+  /// declared them, and its finish() ends a description.
+  static ConfigSection described_by(const std::function<void(ConfigSection&)>& read);
 
   double number(const std::string& key, double fallback, Range range, const std::string& doc);
   double required_number(const std::string& key, Range range, const std::string& doc);
   std::int64_t integer(const std::string& key, std::int64_t fallback, Range range,
                        const std::string& doc);
-  std::int64_t required_integer(const std::string& key, Range range, const std::string& doc);
+  /// `sample`: its value in a description; else the simplest in range.
+  std::int64_t required_integer(const std::string& key, Range range, const std::string& doc,
+                                std::optional<std::int64_t> sample = std::nullopt);
+  /// One of several keys of which one is required; nothing where it is not given.
+  std::optional<double> number_if_given(const std::string& key, Range range,
+                                        const std::string& doc);
+  std::optional<std::int64_t> integer_if_given(const std::string& key, Range range,
+                                               const std::string& doc);
   bool boolean(const std::string& key, bool fallback, const std::string& doc);
   std::string text(const std::string& key, const std::string& fallback, const std::string& doc);
   std::string required_text(const std::string& key, const std::string& doc);
@@ -87,12 +106,17 @@ class ConfigSection {
   /// `shorthand` names a key, a string stands for an object with that key alone.
   ConfigSection section(const std::string& key, const std::string& doc,
                         const std::string& shorthand = {});
+  /// The nested object, where it is given.
+  std::optional<ConfigSection> optional_section(const std::string& key, const std::string& doc);
   /// A list of objects; each item's path is "key[i]". Absent: empty; `required`: must be there and
   /// not empty. With `lists` each item is such a list itself, which sections("", …) of it reads.
+  /// `sample`: what a description shows in its place, as JSON; it reads as empty there.
   std::vector<ConfigSection> sections(const std::string& key, bool required, const std::string& doc,
-                                      bool lists = false);
-  /// Anything, as it stands (parsed by the caller, whose errors use path(key)). Null where absent.
-  nlohmann::json raw(const std::string& key, const std::string& type, const std::string& doc);
+                                      bool lists = false, std::string_view sample = {});
+  /// Anything, as it stands (parsed by the caller, whose errors use path(key)). Null where absent,
+  /// or in a description `sample`, which is JSON.
+  nlohmann::json raw(const std::string& key, const std::string& type, const std::string& doc,
+                     std::string_view sample = {});
 
   bool has(const std::string& key) const;  ///< given by the user
   /// Replaces what the resolved config says for a key (a value that depends on other keys).
@@ -113,11 +137,19 @@ class ConfigSection {
   [[noreturn]] void missing(const std::string& key, const std::string& expected,
                             const std::string& other = {}) const;
 
-  /// Refuses unknown keys of this object.
+  /// The keys of other types than the one that the section is read for, each with its type.
+  using OtherTypes = std::function<std::vector<std::pair<std::string, std::string>>()>;
+  /// Lets finish() say of such a key whose it is. core/typed_section.h calls it.
+  void set_type(const std::string& type, OtherTypes others);
+  /// Whether keys that are asked for from here on are those of the section's type, which declared()
+  /// leaves out.
+  void mark_as_type_keys(bool on);
+
+  /// Refuses unknown keys of this object. In a description nothing behind the root's is run.
   void finish() const;
   /// Every key with its value, defaults included, of this object and the sections made from it.
   nlohmann::json resolved() const;
-  /// All keys declared below the root, in order (describe mode, but works in any).
+  /// All keys declared below this object, in order, but for those of types.
   std::vector<ConfigKey> declared() const;
 
  private:

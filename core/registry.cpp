@@ -43,7 +43,7 @@ PluginScope::PluginScope(std::string file)
 
 PluginScope::~PluginScope() { current_plugin() = std::move(before_); }
 
-std::string suggestion(std::string_view found, const std::vector<std::string>& known) {
+std::string nearest(std::string_view found, const std::vector<std::string>& known) {
   // No name is longer; this keeps the cost small whatever a file holds
   constexpr std::size_t kLongest = 64;
   if (found.empty() || found.size() > kLongest) return {};
@@ -68,7 +68,12 @@ std::string suggestion(std::string_view found, const std::vector<std::string>& k
       best_distance = distance;
     }
   }
-  return best ? fmt::format("; did you mean '{}'?", *best) : std::string();
+  return best ? *best : std::string();
+}
+
+std::string suggestion(std::string_view found, const std::vector<std::string>& known) {
+  const std::string near = nearest(found, known);
+  return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
 }
 
 }  // namespace starling

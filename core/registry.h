@@ -14,8 +14,10 @@
 
 namespace starling {
 
-/// "; did you mean 'x'?" for the known name nearest to `found` (edit distance, without regard to
-/// case), or "" if none is near.
+/// The known name nearest to `found` (edit distance, without regard to case), or "" if none is
+/// near.
+std::string nearest(std::string_view found, const std::vector<std::string>& known);
+/// "; did you mean 'x'?" of it, or "".
 std::string suggestion(std::string_view found, const std::vector<std::string>& known);
 
 /// The plug-in whose parts are being registered on this thread; empty: the program's own.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -144,10 +143,9 @@ std::vector<std::unique_ptr<Sequential>> read_branches(ConfigSection& section,
                                                        const std::string& what) {
   std::vector<std::unique_ptr<Sequential>> result;
   for (ConfigSection& branch : section.sections(
-           "branches", true, "lists of layers, " + what + "; an empty list is the input", true))
+           "branches", true, "lists of layers, " + what + "; an empty list is the input", true,
+           R"([[], [{"type": "sigmoid"}]])"))
     result.push_back(read_layers(branch, "", nullptr, "the layers of a branch"));
-  if (section.describing())
-    section.resolve("branches", nlohmann::json::parse(R"([[], [{"type": "sigmoid"}]])"));
   return result;
 }
 

@@ -113,7 +113,7 @@ void builtin::add_conv2d(LayerRegistry& registry) {
             section.pair("output_padding", {0, 0}, Range::closed(0, 1024),
                          "pixels more at the bottom and the right; below the stride");
         for (std::size_t axis = 0; axis < 2; ++axis) {
-          if (!section.describing() && more.at(axis) >= options.window.stride[axis])
+          if (more.at(axis) >= options.window.stride[axis])
             section.error("output_padding", "found {}, which must be below the stride, {}",
                           more.at(axis), options.window.stride[axis]);
         }

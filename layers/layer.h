@@ -178,7 +178,7 @@ LayerRegistry& layers();
 /// such as scores {num_classes}. Makers read all keys but `type` and `num_classes` (which every
 /// model takes as given in ModelOutputs).
 struct ModelOutputs {
-  std::int64_t num_classes = 10;
+  std::int64_t num_classes = 10;  ///< 0: not known, as in a description
 };
 using ModelRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&, const ModelOutputs&>;
 ModelRegistry& models();
@@ -239,8 +239,7 @@ class Model {
 
 /// Reads `model` of a config (all its keys: `type`, `num_classes`, and those of the type) and makes
 /// it for inputs of one sample's shape. `classes`: the default of `num_classes`. Whether the output
-/// suits is the task's to say. In describe mode only the two common keys are declared and null is
-/// returned; makers in models() declare the rest.
+/// suits is the task's to say.
 std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
                                   std::int64_t classes = 10);
 

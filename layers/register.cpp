@@ -1,6 +1,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "core/typed_section.h"
 #include "layers/builtin.h"
 #include "layers/language_model.h"
 #include "layers/layer.h"
@@ -37,13 +38,11 @@ void register_builtin_models() {
 
 std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
                                   std::int64_t classes) {
-  const std::string type =
-      section.required_text("type", "which model; its other keys depend on it");
+  const std::string type = section.required_text("type", "the model, see `--list models`");
   ModelOutputs site;
   site.num_classes = section.integer("num_classes", classes, Range::closed(1, 1 << 24),
-                                     "number of classes, that is of logits");
-  if (section.describing()) return nullptr;
-  auto root = models().make(type, section.path("type"), section, site);
+                                     "outputs; default: the data's classes");
+  auto root = make_typed(models(), type, section, site);
   section.finish();
   const auto* const text = dynamic_cast<LanguageModel*>(root.get());
   if (text && input.rank() == 1 && input[0] > text->context())

@@ -1,9 +1,9 @@
 #include "layers/sequential.h"
 
-#include <nlohmann/json.hpp>
 #include <typeinfo>
 
 #include "core/operations/pointwise.h"
+#include "core/typed_section.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/linear.h"
@@ -96,14 +96,10 @@ Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pas
 std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
                                         const char* sample, const std::string& doc) {
   auto result = std::make_unique<Sequential>();
-  std::vector<ConfigSection> items = section.sections(key, sample != nullptr, doc);
-  if (section.describing()) {
-    if (sample) section.resolve(key, nlohmann::json::parse(sample));
-    return result;
-  }
-  for (ConfigSection& item : items) {
+  for (ConfigSection& item :
+       section.sections(key, sample != nullptr, doc, false, sample ? sample : "")) {
     const std::string type = item.required_text("type", "which layer; its other keys depend on it");
-    result->add(layers().make(type, item.path("type"), item));
+    result->add(make_typed(layers(), type, item));
     item.finish();
   }
   return result;

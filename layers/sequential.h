@@ -82,7 +82,7 @@ class Residual : public Layer {
 };
 
 /// Reads a list of layers under `key`. `sample`: of a list that must be given, for its
-/// documentation; null: it may be left out. In describe mode the list comes back empty.
+/// documentation, whose reading has none; null: it may be left out.
 std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
                                         const char* sample, const std::string& doc);
 

@@ -36,7 +36,7 @@ Window2d read_window(ConfigSection& section, WindowKeys keys) {
                        "pixels added at every border; half of kernel_size at most"));
     }
     for (std::size_t axis = 0; axis < 2; ++axis) {
-      if (!section.describing() && 2 * window.padding[axis] > window.kernel[axis]) {
+      if (2 * window.padding[axis] > window.kernel[axis]) {
         section.error("padding", "found {}, but at most half of kernel_size, {}, is allowed",
                       window.padding[axis], window.kernel[axis] / 2);
       }

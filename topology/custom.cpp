@@ -177,20 +177,16 @@ class CustomReader {
 
 /// Rounds as the config lists them.
 std::unique_ptr<Topology> make_custom(ConfigSection& section, const RankLayout& site) {
-  const json rounds =
-      section.raw("rounds", "list of rounds",
-                  "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: "
-                  "a rank's own, default 1/size), or "
-                  "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
-                  "beside \"rows\" or \"groups\" these number nodes");
+  const json rounds = section.raw(
+      "rounds", "list of rounds",
+      "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: "
+      "a rank's own, default 1/size), or "
+      "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
+      "beside \"rows\" or \"groups\" these number nodes",
+      R"([[{"ranks": [0, 1]}, {"ranks": [2, 3]}], [{"ranks": [0, 2]}, {"ranks": [1, 3]}]])");
   // One rank is the identity whatever the list says, so that a config can be tried without
   // mpirun.
   if (site.ranks == 1 && !rounds.is_null()) return std::make_unique<RoundTable>(1);
-  if (section.describing()) {
-    section.resolve("rounds", json::parse(R"([[{"ranks": [0, 1]}, {"ranks": [2, 3]}],
-                                              [{"ranks": [0, 2]}, {"ranks": [1, 3]}]])"));
-    return std::make_unique<RoundTable>(site.ranks);
-  }
   return std::make_unique<RoundTable>(site.ranks, CustomReader(section, site.ranks).read(rounds));
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "core/typed_section.h"
 #include "topology/builtin.h"
 #include "topology/check.h"
 #include "topology/round_table.h"
@@ -83,8 +84,7 @@ std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const 
         section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
                         "L: consecutive ranks that share a node"));
   }
-  std::unique_ptr<Topology> topology =
-      topologies().make(type, section.path("type"), section, actual);
+  std::unique_ptr<Topology> topology = make_typed(topologies(), type, section, actual);
   section.finish();
   return topology;
 }
@@ -93,8 +93,7 @@ std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout
                                         TopologyKind kind, const std::string& standard) {
   std::unique_ptr<Topology> topology = make_unchecked_topology(section, site, standard);
   const std::string type = section.resolved().value("type", "");
-  if (!section.describing())
-    named("topology", type, [&] { check_topology(*topology, type, kind); });
+  named("topology", type, [&] { check_topology(*topology, type, kind); });
   return topology;
 }
 

@@ -113,7 +113,6 @@ void check_color_channels(ConfigSection& section, const char* key, const Shape& 
 NumberRange read_range(ConfigSection& section, const char* key, NumberRange usual, Range allowed,
                        const char* doc) {
   const std::vector<double> range = section.numbers(key, {usual.least, usual.most}, allowed, doc);
-  if (section.describing()) return usual;
   if (range.size() != 2)
     section.error(key, "has {} number{}; needed: [least, most]", range.size(),
                   range.size() == 1 ? "" : "s");
@@ -125,7 +124,7 @@ NumberRange read_range(ConfigSection& section, const char* key, NumberRange usua
 Augmenters read_augmenters(ConfigSection& section, const Shape& image) {
   Augmenters augmenters;
   for (const std::string& name : augmentations().names()) {
-    if (image.rank() == 0 && !section.describing()) {
+    if (image.rank() == 0) {
       if (section.has(name)) section.error(name, "is for images, which this data set has none of");
       continue;
     }

@@ -117,17 +117,14 @@ class TrivialAugment final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_rand_augment(ConfigSection& section, const Shape& image) {
   const char* doc = "operations drawn from torchvision's list of 14, all of one magnitude";
-  if (!section.has("rand_augment") && !section.describing()) {
-    section.raw("rand_augment", "object", doc);
-    return nullptr;
-  }
+  std::optional<ConfigSection> given = section.optional_section("rand_augment", doc);
+  if (!given) return nullptr;
   check_color_channels(section, "rand_augment", image);
-  ConfigSection keys = section.section("rand_augment", doc);
+  ConfigSection& keys = *given;
   const std::int64_t count =
       keys.integer("n", 2, Range::closed(1, 16), "operations an image, one after the other");
   const std::int64_t magnitude = keys.integer("magnitude", 9, Range::closed(0, kMagnitudes - 1),
                                               "how strong they are, of 31 steps");
-  if (section.describing()) return nullptr;
   keys.finish();
   return std::make_unique<RandAugment>(count, magnitude);
 }

@@ -22,7 +22,7 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
                                             "each channel is divided by it");
   const auto channels = static_cast<std::size_t>(info_.image[2]);
   const auto check = [&](const char* key, std::size_t found) {
-    if (found != channels && !normalize.describing()) {
+    if (found != channels) {
       section.finish();  // a misspelt `channels` first
       normalize.error(key, "has {} entries, the images have {} channel{}", found, channels,
                       channels == 1 ? "" : "s");

@@ -72,12 +72,10 @@ NumberRange read_jitter(ConfigSection& section, const char* key, double neutral,
 std::unique_ptr<Augmenter> make_color_jitter(ConfigSection& section, const Shape& image) {
   const char* doc =
       "random changes of colours, in a random order; x stands for factors from 1 - x to 1 + x";
-  if (!section.has("color_jitter") && !section.describing()) {
-    section.raw("color_jitter", "object", doc);
-    return nullptr;
-  }
+  std::optional<ConfigSection> given = section.optional_section("color_jitter", doc);
+  if (!given) return nullptr;
   check_color_channels(section, "color_jitter", image);
-  ConfigSection jitter = section.section("color_jitter", doc);
+  ConfigSection& jitter = *given;
   const Range factor = Range::closed(0.0, 100.0);
   const NumberRange brightness = read_jitter(jitter, "brightness", 1.0, factor,
                                              "of the factor on all numbers; default 0: none");
@@ -89,7 +87,6 @@ std::unique_ptr<Augmenter> make_color_jitter(ConfigSection& section, const Shape
                   "of the factor on what differs from the pixel's grey; default 0: none");
   const NumberRange hue = read_jitter(jitter, "hue", 0.0, Range::closed(-0.5, 0.5),
                                       "parts of a circle, x from -x to x; default 0: none");
-  if (section.describing()) return nullptr;
   jitter.finish();
   for (const char* key : {"saturation", "hue"}) {
     if (image[2] == 1 && jitter.has(key))

@@ -58,9 +58,12 @@ class CsvRows final : public Dataset {
         val_path_(section.text("val_path", "",
                                "another such file: all its rows are for tests, and none of path")),
         seed_(seed) {
-    if (!section.has("target") && !section.describing())  // a wrong name is first to be said
-      (void)CsvFile::read(path_, "data.path");
-    keys_.target = section.required_text("target", "the column that is predicted");
+    try {
+      keys_.target = section.required_text("target", "the column that is predicted");
+    } catch (const Error&) {
+      (void)CsvFile::read(path_, "data.path");  // a wrong name is first to be said
+      throw;
+    }
     val_fraction_ =
         read_val_fraction(section, !val_path_.empty(), 0.1,
                           "share of the rows that is for tests, in classification of each class; "

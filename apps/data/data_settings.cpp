@@ -11,6 +11,7 @@
 #include "apps/data/image_collate.h"
 #include "apps/inference/model_source.h"
 #include "core/log.h"
+#include "core/typed_section.h"
 
 namespace starling {
 namespace {
@@ -19,7 +20,6 @@ void read_sampler(ConfigSection& sampler, DataSettings& settings) {
   const std::string type = sampler.text(
       "type", "shuffle",
       "shuffle: each epoch's order dealt to the ranks in turn; others see `--list samplers`");
-  if (sampler.describing()) return;
   const bool old_name = type == "balanced";
   if (old_name) {
     log::info(
@@ -28,8 +28,7 @@ void read_sampler(ConfigSection& sampler, DataSettings& settings) {
         sampler.path("type"));  // told by one rank
     sampler.resolve("type", "load_balanced");
   }
-  settings.sampler =
-      samplers().make(old_name ? "load_balanced" : type, sampler.path("type"), sampler);
+  settings.sampler = make_typed(samplers(), old_name ? "load_balanced" : type, sampler);
   settings.sampler->set_name(samplers().whose(type));
   sampler.finish();
 }
@@ -62,11 +61,9 @@ void read_cache(ConfigSection& section, DataSettings& settings, const RankLayout
                                  "memory: samples are kept as decoded, before augmentation, so "
                                  "that each is decoded once") == "memory";
   const double mebibytes =
-      on || section.describing()
-          ? section.number("limit_mib", 1024.0, Range::positive(),
-                           "memory: MiB of samples a host, shared by its ranks; more are not kept")
-          : 0.0;
-  if (section.describing()) return;
+      on ? section.number("limit_mib", 1024.0, Range::positive(),
+                          "memory: MiB of samples a host, shared by its ranks; more are not kept")
+         : 0.0;
   section.finish();
   if (!on) return;
   const ImageCollate& images = images_of(settings.info);
@@ -97,8 +94,7 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
                        const DataUse& use) {
   DataSettings settings;
   ConfigSection data = root.section("data", "the data set and how it is read");
-  if (!root.has("data") && !root.describing())
-    root.missing("data", R"(an object such as {"type": "synthetic"})");
+  if (!root.has("data")) root.missing("data", R"(an object such as {"type": "synthetic"})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   settings.shuffle = data.boolean(
       "shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
@@ -106,16 +102,10 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
       data.section("sampler", "which rank takes which samples when; a text is its type", "type");
   read_sampler(sampler, settings);
   ConfigSection augment = data.section("augment", "random changes of training images");
-  if (root.describing()) {
-    augment.choice("interpolation", "bilinear", interpolation_names(),
-                   "filter that pictures and crops are resized with");
-    read_augmenters(augment, {});
-  }
   ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
   if (partition.choice("type", "shared", {"shared", "dirichlet"},
                        "shared: all ranks draw from one shuffled order; dirichlet: a fixed "
-                       "label-skewed share each") == "dirichlet" ||
-      root.describing()) {
+                       "label-skewed share each") == "dirichlet") {
     settings.dirichlet_alpha = partition.number("alpha", 1.0, Range::positive(),
                                                 "dirichlet: the smaller, the more skewed");
   }
@@ -126,11 +116,7 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
       static_cast<int>(data.integer("threads", 0, Range::closed(0, 1024),
                                     "threads of each rank that read and decode samples; 0: the "
                                     "cores that computing leaves over, at least 1"));
-  if (root.describing()) {
-    read_cache(cache, settings, site);
-    return settings;
-  }
-  settings.dataset = datasets().make(type, data.path("type"), data, seed);
+  settings.dataset = make_typed(datasets(), type, data, seed);
   data.finish();
   if (!use.tested_model.empty()) {
     settings.dataset->use_model(read_model_metadata(use.tested_model), use.tested_model);

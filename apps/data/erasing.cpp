@@ -73,11 +73,9 @@ class Cutout final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_random_erasing(ConfigSection& section, const Shape&) {
   const char* doc = "a rectangle of random area and shape is taken away, after normalising";
-  if (!section.has("random_erasing") && !section.describing()) {
-    section.raw("random_erasing", "object", doc);
-    return nullptr;
-  }
-  ConfigSection erasing = section.section("random_erasing", doc);
+  std::optional<ConfigSection> given = section.optional_section("random_erasing", doc);
+  if (!given) return nullptr;
+  ConfigSection& erasing = *given;
   const double p =
       erasing.number("p", 0.5, Range::closed(0.0, 1.0), "share of images that lose a rectangle");
   const NumberRange area = read_range(erasing, "scale", {0.02, 0.33}, Range{1e-4, 1.0},
@@ -86,7 +84,6 @@ std::unique_ptr<Augmenter> make_random_erasing(ConfigSection& section, const Sha
                                        "least and most of height / width");
   const double value = erasing.number("value", 0.0, Range::closed(-1e4, 1e4),
                                       "normalised number that is put there; 0: the mean colour");
-  if (section.describing()) return nullptr;
   erasing.finish();
   return std::make_unique<RandomErasing>(p, area, ratio, value);
 }

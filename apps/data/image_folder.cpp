@@ -64,7 +64,8 @@ class ImageFolder final : public PictureDataset {
   ImageFolder(ConfigSection& section, std::uint64_t seed)
       : PictureDataset(section, seed, "image_folder", "build/data/imagenet",
                        "folder that holds train/<class>/ and val/<class>/") {
-    if (!section.describing()) know_classes(section, class_folders(path() + "/train"));
+    section.finish();  // before folders are looked at
+    know_classes(section, class_folders(path() + "/train"));
   }
 
  private:

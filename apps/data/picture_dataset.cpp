@@ -78,8 +78,7 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
                                  "shorter side of a test image after resizing");
   const std::int64_t crop = section.integer("test_crop", 224, Range::closed(1, 4096),
                                             "height and width of the centre crop of a test image");
-  if (crop > rule_.resize && !section.describing())
-    section.error("test_crop", "is larger than test_resize");
+  if (crop > rule_.resize) section.error("test_crop", "is larger than test_resize");
   if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
   crop_ = crop;
   read_growth(section);
@@ -114,11 +113,9 @@ void PictureDataset::read_growth(ConfigSection& section) {
   const char* doc =
       "training images are smaller in the first epochs and grow to image_size; off where it is not "
       "given";
-  if (!section.has("progressive") && !section.describing()) {
-    section.raw("progressive", "object", doc);
-    return;
-  }
-  ConfigSection progressive = section.section("progressive", doc);
+  std::optional<ConfigSection> given = section.optional_section("progressive", doc);
+  if (!given) return;
+  ConfigSection& progressive = *given;
   ImageGrowth growth{.to = info_.image[0]};
   growth.from = progressive.integer("from", 128, Range::closed(1, 4096),
                                     "side of the first epochs' images, in pixels");
@@ -128,8 +125,9 @@ void PictureDataset::read_growth(ConfigSection& section) {
       progressive.integer("end_epoch", 10, Range::closed(1, 1e6), "the first epoch of image_size");
   growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096),
                                         "sides between the two are multiples of it");
-  if (section.describing()) return section.resolve("progressive", nullptr);
   progressive.finish();
+  // A sample of a picture data set shows none
+  if (!section.has("progressive")) return section.resolve("progressive", nullptr);
   if (growth.from > growth.to)
     progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
   if (growth.start_epoch >= growth.end_epoch) {

@@ -61,16 +61,13 @@ class RandomResizedCrop final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_random_resized_crop(ConfigSection& section, const Shape&) {
   const char* doc = "a part of random area and shape becomes the image";
-  if (!section.has("random_resized_crop") && !section.describing()) {
-    section.raw("random_resized_crop", "object", doc);
-    return nullptr;
-  }
-  ConfigSection crop = section.section("random_resized_crop", doc);
+  std::optional<ConfigSection> given = section.optional_section("random_resized_crop", doc);
+  if (!given) return nullptr;
+  ConfigSection& crop = *given;
   const NumberRange area = read_range(crop, "scale", {0.08, 1.0}, Range{1e-4, 1.0},
                                       "least and most of its area, as a share of the picture's");
   const NumberRange ratio = read_range(crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, Range{1e-4, 1e4},
                                        "least and most of width / height");
-  if (section.describing()) return nullptr;
   crop.finish();
   return std::make_unique<RandomResizedCrop>(
       area, ratio, interpolation_of(section.resolved().value("interpolation", "bilinear")));

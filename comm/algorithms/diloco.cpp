@@ -141,27 +141,24 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0),
                                  "part of the rank's own parameters that stays in an outer step");
   settings.states = read_states(config);
-  if (!config.describing()) {
-    if (settings.blend == 1.0) {
-      config.error("blend",
-                   "is 1, so that ranks keep what they disagree in, 1.000 times as large after "
-                   "every outer step; allowed: < 1");
-    }
-    if (settings.period % settings.fragments != 0) {
-      config.error("fragments",
-                   "is {}, which does not divide the period of {}; take a divisor of it",
-                   settings.fragments, settings.period);
-    }
-    if (settings.delay >= settings.period / settings.fragments) {
-      config.error("delay", "is {}, but outer steps are {} steps apart; allowed: < {}",
-                   settings.delay, settings.period / settings.fragments,
-                   settings.period / settings.fragments);
-    }
-    if (settings.states == StatesAt::kReset && settings.fragments > 1) {
-      config.error("states",
-                   "is reset, but fragments take turns and the optimizer counts its steps once; "
-                   "allowed: local, average");
-    }
+  if (settings.blend == 1.0) {
+    config.error("blend",
+                 "is 1, so that ranks keep what they disagree in, 1.000 times as large after "
+                 "every outer step; allowed: < 1");
+  }
+  if (settings.period % settings.fragments != 0) {
+    config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it",
+                 settings.fragments, settings.period);
+  }
+  if (settings.delay >= settings.period / settings.fragments) {
+    config.error("delay", "is {}, but outer steps are {} steps apart; allowed: < {}",
+                 settings.delay, settings.period / settings.fragments,
+                 settings.period / settings.fragments);
+  }
+  if (settings.states == StatesAt::kReset && settings.fragments > 1) {
+    config.error("states",
+                 "is reset, but fragments take turns and the optimizer counts its steps once; "
+                 "allowed: local, average");
   }
   std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});

@@ -6,6 +6,8 @@
 
 #include "comm/shared/direct_transport.h"
 #include "comm/transports/between_gpus.h"
+#include "core/text.h"
+#include "core/typed_section.h"
 
 namespace starling {
 namespace {
@@ -64,8 +66,7 @@ TransportRegistry& transports() {
 
 TransportPlan read_transport(ConfigSection& section) {
   const std::string type = section.text("type", "auto", "see `--list transports`");
-  if (section.describing()) return {};
-  TransportPlan plan = transports().make(type, section.path("type"), section);
+  TransportPlan plan = make_typed(transports(), type, section);
   plan.name = type;
   section.finish();
   if (!plan.make)
@@ -84,13 +85,11 @@ TransportPlan transport_of(const nlohmann::json& value) {
 std::string transports_between_cpus() {
   std::vector<std::string> names;
   for (const std::string& name : transports().names()) {
-    ConfigSection description = ConfigSection::describe();
-    if (transports().make(name, "sync.transport", description).between_cpus) names.push_back(name);
+    ConfigSection::described_by([&](ConfigSection& keys) {
+      if (transports().make(name, "sync.transport", keys).between_cpus) names.push_back(name);
+    });
   }
-  std::string text;
-  for (std::size_t k = 0; k < names.size(); ++k)
-    text += (k == 0 ? "" : k + 1 == names.size() ? " or " : ", ") + names[k];
-  return text;
+  return either(names);
 }
 
 }  // namespace starling

@@ -110,12 +110,12 @@ class Llama : public Layer {
 
 LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   LlamaPlan plan;
-  plan.layers = section.required_integer("layers", kDepthRange, "blocks");
+  plan.layers = section.required_integer("layers", kDepthRange, "blocks", 4);
   plan.heads =
-      section.required_integer("heads", kSizeRange, "heads of queries; they divide the width");
+      section.required_integer("heads", kSizeRange, "heads of queries; they divide the width", 4);
   plan.kv_heads = section.integer("kv_heads", plan.heads, kSizeRange,
                                   "heads of keys and values, which divide heads; default: as many");
-  plan.width = section.required_integer("width", kSizeRange, "numbers of a token");
+  plan.width = section.required_integer("width", kSizeRange, "numbers of a token", 256);
   // The authors' rule: two thirds of four times the width, in whole 256.
   const std::int64_t usual = (8 * plan.width / 3 + 255) / 256 * 256;
   plan.hidden = section.integer("hidden", usual, kSizeRange,
@@ -126,12 +126,6 @@ LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   plan.rope_theta = section.number("rope_theta", 10000.0, Range::positive(),
                                    "base of the rotary embedding's angles");
   plan.eps = section.number("eps", 1e-5, Range::positive(), "added to the mean square in norms");
-  if (section.describing()) {
-    for (const auto& [key, value] :
-         {std::pair{"layers", 4}, {"heads", 4}, {"kv_heads", 4}, {"width", 256}, {"hidden", 768}})
-      section.resolve(key, value);
-    return plan;
-  }
   check_heads(section, plan.heads, plan.width);
   if (plan.width / plan.heads % 2 != 0)
     section.error("heads", "{} of width {} have {} numbers each, which are no pairs", plan.heads,

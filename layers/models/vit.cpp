@@ -148,26 +148,21 @@ class VisionTransformer : public Layer {
 std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site,
                                 const std::optional<VitPlan>& usual) {
   VitPlan plan = usual.value_or(VitPlan());
-  const auto size = [&](const char* key, std::int64_t& value, const char* doc,
+  const auto size = [&](const char* key, std::int64_t& value, std::int64_t sample, const char* doc,
                         const Range& range = kSizeRange) {
-    value =
-        usual ? section.integer(key, value, range, doc) : section.required_integer(key, range, doc);
+    value = usual ? section.integer(key, value, range, doc)
+                  : section.required_integer(key, range, doc, sample);
   };
   plan.patch_size = section.integer("patch_size", 16, kSizeRange, "pixels of a patch's side");
   plan.image_size = section.integer("image_size", 224, kSizeRange,
                                     "pixels of an image's side, of which patch_size is a part");
-  size("layers", plan.layers, "blocks", kDepthRange);
-  size("heads", plan.heads, "heads of attention; they divide the width");
-  size("width", plan.width, "numbers of a token");
-  size("mlp", plan.mlp, "numbers between the two products of a block's second half");
+  size("layers", plan.layers, 6, "blocks", kDepthRange);
+  size("heads", plan.heads, 4, "heads of attention; they divide the width");
+  size("width", plan.width, 256, "numbers of a token");
+  size("mlp", plan.mlp, 1024, "numbers between the two products of a block's second half");
   plan.dropout =
       section.number("dropout", 0.0, Range::half_open(0, 1),
                      "of tokens with their positions, and behind attention and both products");
-  if (section.describing() && !usual) {
-    for (const auto& [key, value] :
-         {std::pair{"layers", 6}, {"heads", 4}, {"width", 256}, {"mlp", 1024}})
-      section.resolve(key, value);
-  }
   check_heads(section, plan.heads, plan.width);
   if (plan.image_size % plan.patch_size != 0)
     section.error("patch_size", "{} does not divide image_size {}", plan.patch_size,

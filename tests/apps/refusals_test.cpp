@@ -72,6 +72,10 @@ TEST_CASE("refusals: names, types and ranges of a config") {
   program.play(R"table(
 2 1 | --set without a value | steps | steps
 2 1 | unknown key | batchsize.*batch_size | batchsize=4
+2 1 | nanoGPT's name of a key | model\.block_size: unknown key; give --set model.context=64 --set data.sequence_length=64; known: | model={"type": "gpt2", "layers": 1, "block_size": 64}
+2 1 | another one | model\.n_embd: unknown key; give --set model.width=64; known: | model={"type": "gpt2", "layers": 1, "n_embd": 64}
+2 1 | another trainer's, at the top | max_iters: unknown key; give --set steps=9; known: | max_iters=9
+2 1 | such a name where it means another thing | loss\.weights: unknown key; known: | loss.weights=1
 2 1 | unknown key inside | optimizer\.learning_rate|optimizer.*learning_rate | optimizer.learning_rate=1
 2 1 | unknown key in another case | Batch_Size.*batch_size | Batch_Size=4
 2 1 | unknown model | model\.type.*resnet21.*resnet20 | model={"type": "resnet21"}
@@ -166,7 +170,7 @@ TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen 
 0 2 | weights of classes | "class_weights": "balanced" | loss.class_weights=balanced | loss.label_smoothing=0.1 | data.augment.mixup=0.2
 2 1 | an unknown sampler | data.sampler.type: unknown sampler 'clas_balanced'; did you mean 'class_balanced' | data.sampler=clas_balanced
 2 1 | a misspelt key of a sampler | data.sampler.rndom_level: unknown key; did you mean 'random_level' | data.sampler={"type": "load_balanced", "rndom_level": 0.1}
-2 1 | a key of load_balanced with shuffle | data.sampler.random_level: unknown key | data.sampler.random_level=0.1
+2 1 | a key of load_balanced with shuffle | data.sampler.random_level: is not a key of shuffle, but of load_balanced | data.sampler.random_level=0.1
 2 1 | too much noise | data.sampler.random_level: expected a number 0 … 1 | data.sampler={"type": "load_balanced", "complexity": "measured", "random_level": 2}
 2 1 | a data set that says no cost | data.sampler.complexity: is declared, but the samples of synthetic say no cost; allowed: measured | data.sampler=load_balanced
 2 1 | ranks that have samples of their own | data.sampler.type: is load_balanced.*data.partition.type is dirichlet; allowed: shuffle | data.sampler={"type": "load_balanced", "complexity": "measured"} | data.partition.type=dirichlet

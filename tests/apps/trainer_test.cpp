@@ -214,6 +214,8 @@ TEST_CASE("trainer: a key that other optimizers have is told with those that do"
       {"optimizer.groups[0].noise_correction: is not a key of sgd, but of adam, adamw"});
   refuses(R"({"optimizer": {"type": "sgd", "momentm": 0.9}})",
           {"optimizer.momentm: unknown key; did you mean 'momentum'?"});
+  refuses(R"({"optimizer": {"type": "adamw", "momentun": 0.9}})",
+          {"optimizer.momentun: unknown key; did you mean 'momentum' of ", "sgd"});
   CHECK(
       message(
           R"({"optimizer": {"type": "adamw", "noise_correction": "ranks"}, "sync": {"algorithm": "gossip"}})")

@@ -8,6 +8,8 @@
 
 #include "core/config.h"
 #include "core/config_doc.h"
+#include "core/registry.h"
+#include "core/typed_section.h"
 #include "tests/support/errors.h"
 
 using namespace starling;
@@ -318,22 +320,30 @@ TEST_CASE("core/config: a section read by two readers knows the keys of both") {
   CHECK(again.required_text("type", "") == "sgd");
   CHECK_NOTHROW(again.finish());
   CHECK(c.declared().size() == 3);
+  CHECK(c.declared()[1].doc.empty());
+  c.section("optimizer", "the rule");
+  c.section("optimizer", "another text");
+  CHECK(c.declared()[0].doc == "the rule");
 }
 
 TEST_CASE("core/config: describing lists every key with its default, and its table is Markdown") {
   ConfigSection c = ConfigSection::describe();
-  CHECK(c.describing());
   CHECK(c.required_number("half", Range::closed(0.25, 0.5), "") >= 0.25);
   CHECK(c.required_integer("n", Range::at_least(3), "count | of\nthings") == 3);
-  CHECK(c.required_text("name", "").empty());
+  CHECK(c.required_text("name", "") == "…");
   CHECK(c.required_pair("kernel", Range::at_least(1), "") == std::vector<std::int64_t>{1, 1});
   ConfigSection optimizer = c.section("optimizer", "the rule");
-  CHECK(optimizer.describing());
   optimizer.number("lr", 1e-3, Range::positive(), "learning rate");
   optimizer.choice("decay", "weights", {"weights", "all"}, "what decays");
-  CHECK(c.sections("layers", true, "").empty());
+  optimizer.finish();
+  CHECK(c.sections("layers", true, "", false, R"([{"type": "relu"}])").empty());
+  CHECK(c.required_integer("depth", Range::at_least(1), "", 12) == 12);
+  CHECK(c.raw("path", "text", "", R"("a.csv")") == "a.csv");
+  CHECK(c.number_if_given("epochs", Range::positive(), "") == std::nullopt);
+  REQUIRE(c.optional_section("ema", ""));
+  CHECK(c.optional_section("ema", "")->number("rate", 0.5, Range::any(), "") == 0.5);
   const std::vector<ConfigKey> keys = c.declared();
-  REQUIRE(keys.size() == 8);
+  REQUIRE(keys.size() == 13);
   CHECK(keys[1].path == "n");
   CHECK(keys[1].default_text == "required");
   CHECK(keys[1].allowed == ">= 3");
@@ -345,6 +355,10 @@ TEST_CASE("core/config: describing lists every key with its default, and its tab
   const json sample = c.resolved();
   CHECK(sample["n"] == 3);
   CHECK(sample["name"] == "…");
+  CHECK(sample["layers"] == json{{{"type", "relu"}}});
+  CHECK(sample["path"] == "a.csv");
+  CHECK_FALSE(sample.contains("epochs"));
+  CHECK(sample["ema"] == json{{"rate", 0.5}});
   CHECK(sample["optimizer"] == json{{"lr", 1e-3}, {"decay", "weights"}});
   nlohmann::ordered_json wide{{"type", "x"}};
   for (int k = 0; k < 20; ++k) wide["key" + std::to_string(k)] = {1, 2.5, "a"};
@@ -358,6 +372,75 @@ TEST_CASE("core/config: describing lists every key with its default, and its tab
       table, "## Keys\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n"));
   CHECK(contains(table, "| `n` | integer | required | >= 3 | count \\| of things |\n"));
   CHECK(contains(table, "| `optimizer.lr` | number | `0.001` | > 0 | learning rate |\n"));
+}
+
+TEST_CASE("core/config: a description ends where its reader refuses a sample, or has read all") {
+  bool went_on = false;
+  const auto keys = [&](const auto& end) {
+    const ConfigSection section = ConfigSection::described_by([&](ConfigSection& c) {
+      c.section("inner", "").finish();
+      c.required_text("path", "");
+      end(c);
+      went_on = true;
+    });
+    return section.declared().size();
+  };
+  CHECK(keys([](ConfigSection& c) { c.finish(); }) == 2);
+  CHECK(keys([](ConfigSection& c) { c.error("path", "is no file"); }) == 2);
+  CHECK_FALSE(went_on);
+  CHECK(keys([](ConfigSection&) {}) == 2);
+  CHECK(went_on);
+}
+
+TEST_CASE("core/config: a section of a type knows the keys of the others") {
+  Registry<int, ConfigSection&, double> rules("rule");
+  rules.add("plain", [](ConfigSection& c, double usual) {
+    return static_cast<int>(c.number("rate", usual, Range::any(), ""));
+  });
+  rules.add("heavy", [](ConfigSection& c, double) {
+    return static_cast<int>(c.required_number("momentum", Range::any(), ""));
+  });
+  rules.add("late", [](ConfigSection& c, double) {
+    c.number("momentum", 0.0, Range::any(), "");
+    return static_cast<int>(c.integer("delay", 1, Range::any(), ""));
+  });
+  const auto read = [&](ConfigSection& c) {
+    ConfigSection rule = c.section("rule", "");
+    const int made = make_typed(rules, rule.text("type", "plain", ""), rule, 3.0);
+    rule.number("share", 0.0, Range::any(), "");
+    rule.finish();
+    return made;
+  };
+  const auto error = [&](const std::string& text, const std::string& key) {
+    return config_error(text, key, read);
+  };
+  ConfigSection c = config(R"({"rule": {"share": 1}})");
+  CHECK(read(c) == 3);
+  CHECK(c.resolved()["rule"]["rate"] == 3.0);
+  REQUIRE(c.declared().size() == 3);  // rule, type and share: those of every type
+  CHECK(c.declared()[2].path == "rule.share");
+  CHECK(contains(error(R"({"rule": {"zzzz": 1, "momentum": 1}})", "rule.momentum"),
+                 "is not a key of plain, but of heavy, late"));
+  CHECK(contains(error(R"({"rule": {"type": "late", "rate": 1}})", "rule.rate"),
+                 "is not a key of late, but of plain"));
+  CHECK(contains(error(R"({"rule": {"momentun": 1}})", "rule.momentun"),
+                 "unknown key; did you mean 'momentum' of heavy, late?; known: type, rate, share"));
+  CHECK(contains(error(R"({"rule": {"delai": 1, "shar": 2}})", "rule.delai"), "'delay' of late?"));
+}
+
+TEST_CASE("core/config: a hint says more of an unknown key than the known ones' names") {
+  const auto hint = [](const std::string& section, const std::string& key, const json& value) {
+    return key == "n_head" ? "; " + section + " has heads, as heads=" + value.dump() : "";
+  };
+  const auto error = [&](const char* key) {
+    ConfigSection c(json{{"model", {{key, 4}}}}, "run.json", hint);
+    ConfigSection model = c.section("model", "");
+    model.integer("heads", 1, Range::any(), "");
+    return error_of(ExitCode::kUsage, [&] { model.finish(); });
+  };
+  CHECK(error("n_head") ==
+        "[config] run.json: model.n_head: unknown key; model has heads, as heads=4; known: heads");
+  CHECK(contains(error("n_heads"), "did you mean 'heads'?"));
 }
 
 TEST_CASE("core/config: --set") {

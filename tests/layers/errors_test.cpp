@@ -159,9 +159,6 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
       CHECK(keys(section) == std::vector<std::string>{"depth", "width", "dropout"});
     if (name == "resnet18") CHECK(keys(section) == std::vector<std::string>{"stem", "blur_pool"});
   }
-  ConfigSection section = ConfigSection::describe();
-  CHECK(make_model(section, {4, 4, 3}) == nullptr);
-  CHECK(keys(section) == std::vector<std::string>{"type", "num_classes"});
 }
 
 TEST_CASE("layers/errors: images of another size than declared, where the model can follow") {

@@ -76,7 +76,8 @@ class Shards final : public PictureDataset {
   Shards(ConfigSection& section, std::uint64_t seed)
       : PictureDataset(section, seed, "shards", "build/data/imagenet-shards",
                        "folder that starling-prepare has made") {
-    if (section.describing() || !has_shard_index(path())) return;
+    section.finish();  // before files are opened
+    if (!has_shard_index(path())) return;
     const ShardIndex index = read_shard_index(path());
     know_classes(section, index.classes);
     if (!index.shards[1].empty()) set_samples(index.records(0), index.records(1));

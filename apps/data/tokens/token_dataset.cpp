@@ -127,8 +127,8 @@ class Windows : public Dataset {
 
   /// A key that is a text or a list of texts. `sample`: what a description shows of it.
   static std::vector<std::string> read_paths(ConfigSection& section, const char* key,
-                                             const char* doc) {
-    const nlohmann::json value = section.raw(key, "text or list of texts", doc);
+                                             const char* doc, const char* sample = "") {
+    const nlohmann::json value = section.raw(key, "text or list of texts", doc, sample);
     std::vector<std::string> paths;
     if (value.is_null()) return paths;
     for (const nlohmann::json& item : value.is_array() ? value : nlohmann::json::array({value})) {
@@ -153,17 +153,19 @@ class Windows : public Dataset {
   }
   /// The keys that both have. `files_of`: the files that paths stand for; refuses what is not
   /// there.
-  void read_keys(ConfigSection& section, const char* path_doc, const char* val_path_doc,
-                 Paths (*files_of)(const Paths&)) {
-    paths_ = read_paths(section, "path", path_doc);
+  void read_keys(ConfigSection& section, const char* path_doc, const char* sample_path,
+                 const char* val_path_doc, Paths (*files_of)(const Paths&)) {
+    paths_ = read_paths(section, "path", path_doc, sample_path);
     val_paths_ = read_paths(section, "val_path", val_path_doc);
-    if (paths_.empty() && !section.describing()) section.missing("path", "files or folders");
-    if (!section.has("sequence_length")) {  // a wrong name is the first thing to be said
+    if (paths_.empty()) section.missing("path", "files or folders");
+    try {
+      length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
+                                         "tokens of a sample, at most the model's context");
+    } catch (const Error&) {  // a wrong name is the first thing to be said
       (void)of_key("data.path", [&] { return files_of(paths_); });
       (void)of_key("data.val_path", [&] { return files_of(val_paths_); });
+      throw;
     }
-    length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
-                                       "tokens of a sample, at most the model's context");
     limit_ = section.integer("limit", 0, Range::at_least(0),
                              "use only the first samples of the training set (0: all)");
     test_limit_ = section.integer("test_limit", 0, Range::at_least(0),
@@ -321,6 +323,7 @@ class Tokens final : public Windows {
     read_keys(section,
               "a folder with train.bin and val.bin, or with others (*.bin), a file, a pattern of "
               "files, or a list of such; required",
+              R"("tokens")",
               "the test set, as `path` has it: all of its files, which are left out of training "
               "where they lie in a folder of `path`",
               token_files);
@@ -332,8 +335,7 @@ class Tokens final : public Windows {
                      "what the numbers mean, for bits per byte and text: `bytes` or a tokenizer's "
                      "file; default: as meta.json says");
     set_vocab(256);
-    if (section.describing()) section.resolve("path", "tokens");
-    if (section.describing()) return;
+    section.finish();  // before files are opened
     const std::string folder = folder_of(paths_[0]);
     auto meta = meta_of(folder);
     if (tokenizer.empty() && meta) tokenizer = tokenizer_of(*meta, folder);
@@ -470,6 +472,7 @@ class Text final : public Windows {
     read_keys(section,
               "files, folders of files or patterns of files, of text, as they are or packed (.gz, "
               ".zst); required",
+              R"("text.txt")",
               "the test set: files, or folders of files, all of them; left out of training where "
               "they lie in a folder of `path`",
               [](const Paths& paths) { return text_files(paths); });
@@ -483,8 +486,7 @@ class Text final : public Windows {
     val_fraction_ = read_val_fraction(section, !val_paths_.empty(), 0.1,
                                       "share of the tokens, at the end, that is for tests");
     set_vocab(256);
-    if (section.describing()) section.resolve("path", "text.txt");
-    if (section.describing()) return;
+    section.finish();  // before files are opened
     if (tokenizer != "bytes") others_.push_back(tokenizer);
     set_tokenizer(Tokenizer::read(tokenizer));
     set_vocab(this->tokenizer()->vocab());

@@ -92,7 +92,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
     const ErrorParts& parts = error.parts();
     // A type that takes tests says itself what is wrong with these
     if (!options.test.empty() && parts.where.key == "data.val_path" &&
-        parts.what.starts_with("unknown key")) {
+        parts.what.starts_with("is not a key of")) {
       fail(ExitCode::kUsage, "arguments",
            "--test {}: data of type {} has tests of its own and takes no others; leave it out",
            shown(options.test, 200), config["data"].value("type", "?"));

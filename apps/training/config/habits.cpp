@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <sstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "apps/training/config/plugins.h"
@@ -75,27 +75,16 @@ constexpr std::array kHabits{
     Habit{"workers", "--set data.threads={}"},
 };
 
-/// The full paths of all config keys, those of each type included, as docs/config.md has them:
-/// "# Optimizers (`optimizer.type`)" stands above the tables whose `momentum` is
-/// optimizer.momentum.
-std::vector<std::string> config_keys() {
-  register_builtins();
-  std::vector<std::string> keys;
-  std::string prefix;
-  std::istringstream lines(describe_config());
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("# ")) {
-      const std::size_t from = line.find("(`"), to = line.find(".type`)");
-      // A layer's keys have no path of their own.
-      prefix = from == std::string::npos ? ""
-               : to == std::string::npos ? "-"
-                                         : line.substr(from + 2, to - from - 1);
-    } else if (line.starts_with("| `") && prefix != "-") {
-      const std::string key = line.substr(3, line.find('`', 3) - 3);
-      keys.push_back(key.starts_with(prefix) ? key : prefix + key);
-    }
-  }
-  return keys;
+/// What to give in place of an option of that name, with {} for its value; null where it is not
+/// known.
+const Habit* habit_named(const std::string& name) {
+  const auto* found = std::find_if(kHabits.begin(), kHabits.end(),
+                                   [&](const Habit& known) { return known.name == name; });
+  return found == kHabits.end() ? nullptr : found;
+}
+std::string with_value(std::string_view form, std::string value) {
+  if (value.find_first_of(" *?$&|<>;(){}[]'\"") != std::string::npos) value = "'" + value + "'";
+  return fmt::format(fmt::runtime(form), value);
 }
 
 /// The key of that name, or whose last part it is; of an object with types its type.
@@ -144,27 +133,36 @@ std::optional<std::string> answer_to_habits(const CLI::App& app,
   for (const Unknown& unknown : unknown_options(app, arguments)) {
     std::string name = unknown.option.substr(unknown.option.find_first_not_of('-'));
     std::replace(name.begin(), name.end(), '-', '_');
-    const auto* habit = std::find_if(kHabits.begin(), kHabits.end(),
-                                     [&](const Habit& known) { return known.name == name; });
     std::string form;
-    if (habit != kHabits.end()) {
+    if (const Habit* const habit = habit_named(name)) {
       form = habit->here;
     } else {
-      if (keys.empty()) keys = config_keys();
+      if (keys.empty()) {
+        register_builtins();
+        keys = config_keys();
+      }
       const std::optional<std::string> key = key_named(keys, name);
       if (!key) continue;
       form = "--set " + *key + "={}";
     }
-    std::string value = unknown.value.empty() ? "VALUE" : shown(unknown.value);
-    if (value.find_first_of(" *?$&|<>;(){}[]'\"") != std::string::npos) value = "'" + value + "'";
     asked.push_back(unknown.option);
-    here.push_back(fmt::format(fmt::runtime(form), value));
+    here.push_back(with_value(form, unknown.value.empty() ? "VALUE" : shown(unknown.value)));
   }
   if (asked.empty()) return std::nullopt;
   const bool one = asked.size() == 1;
   return fmt::format("{} {}; give {}", fmt::join(asked, ", "),
                      one ? "is no option of starling-train" : "are no options of starling-train",
                      fmt::join(here, " "));
+}
+
+std::string hint_of_key(const std::string& section, const std::string& key,
+                        const nlohmann::json& value) {
+  const Habit* const habit = habit_named(key);
+  const bool fits = habit && (section.empty() ||
+                              habit->here.find("--set " + section + ".") != std::string_view::npos);
+  if (!fits) return {};
+  return "; give " + with_value(habit->here, value.is_string() ? shown(value.get<std::string>())
+                                                               : shown(value.dump()));
 }
 
 }  // namespace starling

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,5 +16,10 @@ namespace starling {
 /// Nothing where all unknown ones are unknown here, too. `arguments`: without the program's name.
 std::optional<std::string> answer_to_habits(const CLI::App& app,
                                             const std::vector<std::string>& arguments);
+
+/// The same of an unknown key of a config, as "; give --set model.heads=12"; empty where it is no
+/// option of others. A ConfigSection::Hint.
+std::string hint_of_key(const std::string& section, const std::string& key,
+                        const nlohmann::json& value);
 
 }  // namespace starling

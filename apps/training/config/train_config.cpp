@@ -5,6 +5,7 @@
 
 #include "apps/inference/plugins.h"
 #include "apps/training/config/graph_plan.h"
+#include "apps/training/config/habits.h"
 #include "apps/training/tasks/metric.h"
 #include "comm/bucket.h"
 #include "core/config_doc.h"
@@ -48,38 +49,31 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   config.model = read_model(root, config.data.info, config.task.get());
   config.length = read_length(root);
   read_optimizer(root, config.model.get(), config.device.type, site.ranks, config.optimizer);
-  if (config.model && config.device.type == "cuda") {
+  if (config.device.type == "cuda") {
     if (const auto error = config.model->unsupported(config.device.compute, DeviceType::kCuda))
       throw Error(*error);
   }
   config.loss = read_loss(root, config.data.info, config.model.get(), metrics, config.task.get());
-  if (!root.describing()) {
-    settle_mixing(root, config.data.augment, config.data.info, *config.model,
-                  config.length.batch_size, *config.task);
-  }
+  settle_mixing(root, config.data.augment, config.data.info, *config.model,
+                config.length.batch_size, *config.task);
   config.state.ema = read_average(root, config.optimizer);
   config.optimizer.clip = read_clip(root);
   config.sync = read_sync(root, {config.device, config.optimizer, config.model.get(), site});
   config.state.lookahead = read_lookahead(root, config.optimizer, config.sync);
-  if (config.device.cuda_graphs == GraphChoice::kOn && config.device.type == "cuda" &&
-      !root.describing()) {
+  if (config.device.cuda_graphs == GraphChoice::kOn && config.device.type == "cuda") {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
       root.error("cuda_graphs", "is true, but {}; allowed here: auto, false", why);
   }
   config.state.elastic = read_elastic(root);
   config.evaluate = read_evaluate(root, config.data.info);
-  std::vector<MetricValue> tested;
-  if (!root.describing()) {
-    tested = tested_values(*config.task, config.data.info, *config.model);
-    const std::size_t own = tested.size();
-    for (std::size_t k = 0; config.state.ema && k < own; ++k) {
-      tested.push_back(tested[k]);
-      tested.back().name = "ema_" + tested[k].name;
-    }
+  std::vector<MetricValue> tested = tested_values(*config.task, config.data.info, *config.model);
+  const std::size_t own = tested.size();
+  for (std::size_t k = 0; config.state.ema && k < own; ++k) {
+    tested.push_back(tested[k]);
+    tested.back().name = "ema_" + tested[k].name;
   }
   config.state.checkpoint = read_checkpoint(root, tested);
   config.state.early_stopping = read_early_stopping(root, tested, config.evaluate.interval.any());
-  root.finish();
   return config;
 }
 
@@ -98,19 +92,6 @@ nlohmann::ordered_json in_order(const nlohmann::json& object, const std::vector<
   return result;
 }
 
-/// What a maker declares, whose objects are `args` but for its section.
-template <class R, class... Args>
-ConfigSection described(const R& registry, const std::string& name, const std::string& prefix,
-                        Args&&... args) {
-  ConfigSection section = ConfigSection::describe();
-  try {
-    registry.make(name, prefix, section, args...);
-  } catch (const Error&) {
-    // A maker may refuse the placeholders of required keys; by then it has declared them.
-  }
-  return section;
-}
-
 /// "name" and the summary as a sentence below it, in lines of 100 columns.
 template <class R>
 std::string head_of(const R& registry, const std::string& name) {
@@ -126,43 +107,91 @@ std::string head_of(const R& registry, const std::string& name) {
   return text;
 }
 
-/// The keys of every type of one kind: an object with all defaults, and a table.
-template <class R, class... Args>
-std::string describe_types(const R& registry, const std::string& heading, const std::string& prefix,
-                           Args&&... args) {
-  std::string text = "# " + heading + "\n\n";
-  for (const std::string& name : registry.names()) {
-    const ConfigSection section = described(registry, name, prefix, args...);
-    const std::vector<ConfigKey> keys = section.declared();
-    nlohmann::ordered_json sample{{"type", name}};
-    sample.update(in_order(section.resolved(), keys));
-    const std::string head = head_of(registry, name) + "\n\n";
-    text += keys.empty()
-                ? fmt::format("## {}`{{\"type\": \"{}\"}}`; no other keys.\n\n", head, name)
-                : config_markdown(head + config_sample(sample), keys) + "\n";
+/// What is known of the types of one kind.
+struct Kind {
+  struct Type {
+    std::string name, head;
+    std::vector<ConfigKey> keys;
+    nlohmann::ordered_json sample;
+  };
+  std::string heading, where;
+  std::vector<Type> types;
+
+  template <class R, class... Args>
+  Kind(const R& registry, std::string its_heading, std::string its_where, const Args&... args)
+      : heading(std::move(its_heading)), where(std::move(its_where)) {
+    for (const std::string& name : registry.names()) {
+      const ConfigSection section = ConfigSection::described_by(
+          [&](ConfigSection& keys) { (void)registry.make(name, where, keys, args...); });
+      const std::vector<ConfigKey> keys = section.declared();
+      types.push_back({name, head_of(registry, name), keys, in_order(section.resolved(), keys)});
+    }
   }
-  return text;
+  /// An object with all defaults for each type, and a table of its keys.
+  std::string text() const {
+    std::string text = "# " + heading + "\n\n";
+    for (const Type& type : types) {
+      nlohmann::ordered_json sample{{"type", type.name}};
+      sample.update(type.sample);
+      const std::string head = type.head + "\n\n";
+      text += type.keys.empty()
+                  ? fmt::format("## {}`{{\"type\": \"{}\"}}`; no other keys.\n\n", head, type.name)
+                  : config_markdown(head + config_sample(sample), type.keys) + "\n";
+    }
+    return text;
+  }
+};
+
+/// Kinds whose types are chosen by a key, `where`.
+std::vector<Kind> kinds_of_types() {
+  return {
+      {datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1}},
+      {samplers(), "Samplers (`data.sampler.type`)", "data.sampler.type"},
+      {models(), "Models (`model.type`)", "model.type", ModelOutputs{0}},
+      {layers(), "Layers (`type` in `layers` of a `sequential` model)", "type"},
+      {tasks(), "Tasks (`task.type`)", "task.type", DatasetInfo{}},
+      {losses(), "Losses (`loss.type`)", "loss.type"},
+      {optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type"},
+      {schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{}},
+      {algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type"},
+      {transports(), "Transports (`sync.transport.type`)", "sync.transport.type"},
+      {topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", RankLayout{8, 2}},
+  };
 }
 
 /// Random changes of images, whose keys the table of the whole config has.
 std::string describe_augmentations() {
+  const Kind kind(augmentations(), "", "data.augment", Shape{32, 32, 3});
   std::string text = "# Augmentations (keys of `data.augment`)\n\n";
-  for (const std::string& name : augmentations().names()) {
-    const ConfigSection section = described(augmentations(), name, "data.augment", Shape{});
-    text += fmt::format("## {}\n\n{}\n\n", head_of(augmentations(), name),
-                        config_sample(in_order(section.resolved(), section.declared())));
-  }
+  for (const Kind::Type& type : kind.types)
+    text += fmt::format("## {}\n\n{}\n\n", type.head, config_sample(type.sample));
   return text;
+}
+
+/// The keys that do not depend on a type: those of a config that leaves out as little as it can.
+std::vector<ConfigKey> common_keys() {
+  ConfigSection root = ConfigSection::describe({
+      {"device", "cpu"},
+      {"data",
+       {{"type", "synthetic"}, {"partition", {{"type", "dirichlet"}}}, {"cache", "memory"}}},
+      {"model", {{"type", "resnet20"}}},
+      {"epochs", 1},
+      {"sync", {{"batch_norm", "recalibrate"}}},
+      {"checkpoint", {{"best", nlohmann::json::object()}}},
+  });
+  read_root(root, {});
+  return root.declared();
 }
 
 }  // namespace
 
 TrainConfig read_train_config(const nlohmann::json& given, const std::string& source,
                               const RankLayout& site, bool check_size, DataUse use) {
-  ConfigSection root(given, source);
+  ConfigSection root(given, source, hint_of_key);
   TrainConfig config;
   try {
     config = read_root(root, site, std::move(use));
+    root.finish();
   } catch (const Error& error) {  // a registry knows the key of an unknown name, not the file
     ErrorParts parts = error.parts();
     if (parts.component != "config" || parts.where.key.empty() || !parts.where.file.empty()) throw;
@@ -177,10 +206,21 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
   return config;
 }
 
+std::vector<std::string> config_keys() {
+  std::vector<std::string> keys;
+  for (const ConfigKey& key : common_keys()) keys.push_back(key.path);
+  for (const Kind& kind : kinds_of_types()) {
+    if (kind.where == "type") continue;  // a layer's keys have no path of their own
+    const std::string above = kind.where.substr(0, kind.where.rfind('.') + 1);
+    for (const Kind::Type& type : kind.types) {
+      for (const ConfigKey& key : type.keys) keys.push_back(above + key.path);
+    }
+  }
+  return keys;
+}
+
 std::string describe_config() {
-  ConfigSection root = ConfigSection::describe();
-  read_root(root, {});
-  const std::vector<ConfigKey> keys = root.declared();
+  const std::vector<ConfigKey> keys = common_keys();
   const nlohmann::json least{
       {"data", {{"type", "synthetic"}}}, {"model", {{"type", "mlp"}}}, {"epochs", 1}};
   const nlohmann::json resolved = read_train_config(least, "the sample", {}).resolved;
@@ -191,20 +231,10 @@ std::string describe_config() {
       "Each object is a sample with all defaults. Required keys have a placeholder there, such as "
       "1 or \"…\".\n\n";
   text += config_markdown("The config\n\n" + config_sample(in_order(resolved, keys)), keys) + "\n";
-  text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
-  text += describe_augmentations();
-  text += describe_types(samplers(), "Samplers (`data.sampler.type`)", "data.sampler.type");
-  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
-  text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
-  text += describe_types(tasks(), "Tasks (`task.type`)", "task.type", DatasetInfo{});
-  text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
-  text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
-  text +=
-      describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
-  text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
-  text += describe_types(transports(), "Transports (`sync.transport.type`)", "sync.transport.type");
-  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type",
-                         RankLayout{8, 2});
+  for (const Kind& kind : kinds_of_types()) {
+    text += kind.text();
+    if (kind.where == "data.type") text += describe_augmentations();
+  }
   while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n')
     text.pop_back();
   return text;

@@ -72,6 +72,8 @@ ShapeTrace trace_shapes(const TrainConfig& config);
 /// `--set` of "steps" or "epochs" replaces the other one.
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);
 
+/// The full paths of all config keys, those of each type included.
+std::vector<std::string> config_keys();
 /// Text of docs/config.md, from the same declarations that read a config.
 std::string describe_config();
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/others_keys.h"
+#include "core/typed_section.h"
 #include "kernels/gpu_update.h"
 #include "layers/language_model.h"
 #include "layers/linear.h"
@@ -70,30 +70,27 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
     group.match = read_pattern(given, "match", match);
     group.lr_scale =
         given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
-    if (given.has("until_epoch")) {
-      group.until_epoch = given.number("until_epoch", 0.0, Range::at_least(0.0),
-                                       "from there on these parameters stay as they are; 0: never");
-    } else {
-      given.raw("until_epoch", "number", "");  // checkpoints of before this key have none
-    }
+    // Checkpoints of before this key have none, so the resolved config has it where it is given
+    group.until_epoch =
+        given
+            .number_if_given("until_epoch", Range::at_least(0.0),
+                             "from there on these parameters stay as they are; 0: never")
+            .value_or(group.until_epoch);
     if (group.until_epoch > 0.0 && settings.rule->facts().needs_constant_rate)
       given.error("until_epoch", "is {}, but {} needs one rate in all steps; leave it out",
                   group.until_epoch, type);
     nlohmann::json own = keys;
-    group.own_decay = given.has("weight_decay");
-    if (group.own_decay) {
-      own["weight_decay"] = given.number("weight_decay", 0.0, Range::at_least(0.0),
-                                         "of these parameters, whatever their shape");
-    } else {
-      // Without it, the optimizer's applies: the resolved config says null
-      given.raw("weight_decay", "number", "");
-    }
+    const std::optional<double> own_decay = given.number_if_given(
+        "weight_decay", Range::at_least(0.0), "of these parameters, whatever their shape");
+    group.own_decay = own_decay.has_value();
+    if (own_decay) own["weight_decay"] = *own_decay;
     for (const auto& [key, value] : keys.items()) {
-      if (key != "weight_decay" && given.has(key)) own[key] = given.raw(key, "", "");
+      if (key == "weight_decay") continue;
+      if (const nlohmann::json other = given.raw(key, "", ""); !other.is_null()) own[key] = other;
     }
     ConfigSection section(own, given.path());
     group.rule = optimizers().make(type, optimizer.path("type"), section);
-    refuse_others_keys(optimizers(), given, type);
+    know_types(optimizers(), type, given);
     given.finish();
     if (group.rule->facts().states != settings.rule->facts().states ||
         group.rule->facts().phases != settings.rule->facts().phases ||
@@ -157,9 +154,8 @@ void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
   ConfigSection schedule = root.section("schedule", "how the learning rate changes");
   const std::string schedule_type =
       schedule.text("type", "constant", "the schedule, see `--list schedules`");
-  if (root.describing()) return;
   const ScheduleInputs probe{settings.lr, 1, 1.0};
-  schedules().make(schedule_type, schedule.path("type"), schedule, probe);
+  make_typed(schedules(), schedule_type, schedule, probe);
   schedule.finish();
   if (settings.rule->facts().needs_constant_rate) {
     if (schedule_type != "constant") {
@@ -198,19 +194,15 @@ void read_optimizer(ConfigSection& root, const Model* model, const std::string& 
       optimizer.choice("decay", "weights", {"weights", "all"},
                        "weight decay on tensors of two or more dimensions only, or on all") ==
       "all";
-  if (!root.describing())
-    settings.rule = optimizers().make(type, optimizer.path("type"), optimizer);
+  settings.rule = make_typed(optimizers(), type, optimizer);
   read_groups(optimizer, model, settings);
   if (model) add_tables(optimizer, *model, settings);
   read_frozen(optimizer, model);
-  if (!root.describing()) {
-    refuse_others_keys(optimizers(), optimizer, type);
-    optimizer.finish();
-  }
-  if (settings.rule) check_states(optimizer, *settings.rule, type);
-  if (settings.rule) settings.rule->know_ranks(ranks);
+  optimizer.finish();
+  check_states(optimizer, *settings.rule, type);
+  settings.rule->know_ranks(ranks);
   for (const ParameterGroup& group : settings.groups) group.rule->know_ranks(ranks);
-  if (settings.rule && device == "cuda") require_gpu_update(*settings.rule, type);
+  if (device == "cuda") require_gpu_update(*settings.rule, type);
   read_schedule(root, settings);
 }
 

@@ -166,17 +166,16 @@ LengthSettings read_length(ConfigSection& root) {
                                      "micro-batches whose gradients add up to one update");
   if (root.has("epochs") && root.has("steps"))
     root.error("steps", "is given together with epochs; allowed: one of them");
-  if (!root.has("epochs") && !root.has("steps") && !root.describing())
+  if (!root.has("epochs") && !root.has("steps"))
     root.missing("epochs", "a number, or steps in its place", "steps");
-  if (root.has("epochs") || root.describing())
-    settings.epochs = root.required_number("epochs", Range{0.0, 1e9, true, false},
-                                           "length of the run in epochs; this or `steps`");
+  settings.epochs = root.number_if_given("epochs", Range{0.0, 1e9, true, false},
+                                         "length of the run in epochs; this or `steps`")
+                        .value_or(settings.epochs);
   if (settings.epochs == std::floor(settings.epochs) && settings.epochs > 0.0)
     root.resolve("epochs", static_cast<std::int64_t>(settings.epochs));
-  if (root.has("steps") || root.describing()) {
-    settings.steps = root.required_integer("steps", Range::closed(1, 1e12),
-                                           "length of the run in updates, instead of `epochs`");
-  }
+  settings.steps = root.integer_if_given("steps", Range::closed(1, 1e12),
+                                         "length of the run in updates, instead of `epochs`")
+                       .value_or(settings.steps);
   return settings;
 }
 

@@ -1,6 +1,7 @@
 #include "apps/training/state/early_stopping.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,8 @@
 
 #include "apps/training/state/state_settings.h"
 #include "core/error.h"
+#include "core/registry.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -24,9 +27,11 @@ Decisive read_decisive(ConfigSection& section, const std::vector<MetricValue>& t
   std::vector<std::string> names;
   for (const MetricValue& value : tested) names.push_back("test_" + value.name);
   const std::string usual = tested.empty() ? "test_accuracy" : "test_" + decisive(tested).name;
-  const char* doc = "the number of tests that decides, as metrics.jsonl calls it";
-  settings.metric = section.describing() ? section.text("metric", usual, doc)
-                                         : section.choice("metric", usual, names, doc);
+  settings.metric =
+      section.text("metric", usual, "the number of tests that decides, as metrics.jsonl calls it");
+  if (std::find(names.begin(), names.end(), settings.metric) == names.end())
+    section.error("metric", "unknown value '{}'{}; allowed: {}", shown(settings.metric, 60),
+                  suggestion(settings.metric, names), fmt::join(names, ", "));
   const std::string mode = section.choice("mode", "auto", {"auto", "min", "max"},
                                           "what is better; auto: a loss falls, a share rises");
   const MetricValue* value = settings.of(tested);
@@ -73,7 +78,7 @@ std::optional<EarlyStoppingSettings> read_early_stopping(ConfigSection& root,
                                                          bool has_tests) {
   const char* doc =
       "ends the run at a test when the tests no longer become better; off where it is not given";
-  std::optional<ConfigSection> given = optional_section(root, "early_stopping", doc);
+  std::optional<ConfigSection> given = root.optional_section("early_stopping", doc);
   if (!given) return std::nullopt;
   ConfigSection& section = *given;
   EarlyStoppingSettings settings{read_decisive(section, tested)};
@@ -81,7 +86,6 @@ std::optional<EarlyStoppingSettings> read_early_stopping(ConfigSection& root,
                                       "so many tests in a row without a better one end it");
   settings.min_delta = section.number("min_delta", 0.0, Range::at_least(0.0),
                                       "a better one is better by more than this");
-  if (root.describing()) return settings;
   section.finish();
   if (!has_tests)
     root.error("early_stopping",

@@ -4,13 +4,6 @@
 
 namespace starling {
 
-std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
-                                              const char* doc) {
-  if (root.has(key) || root.describing()) return root.section(key, doc);
-  root.raw(key, "object", doc);
-  return std::nullopt;
-}
-
 InitialFile read_initial_file(ConfigSection& root) {
   InitialFile settings;
   ConfigSection init =
@@ -23,7 +16,6 @@ InitialFile read_initial_file(ConfigSection& root) {
   settings.skip = init.texts("skip", {},
                              "names of tensors that keep their own initialisation: [\"fc.*\"]; "
                              "* is any text, ? a character");
-  if (root.describing()) return settings;
   init.finish();
   if (settings.file.empty() && !settings.skip.empty())
     init.error("file", "is missing beside skip; needed: a .safetensors file");
@@ -39,7 +31,7 @@ std::optional<AverageSettings> read_average(ConfigSection& root,
   const char* doc =
       "a moving average of the parameters, tested and saved beside the mean model; off where it is "
       "not given";
-  std::optional<ConfigSection> given = optional_section(root, "ema", doc);
+  std::optional<ConfigSection> given = root.optional_section("ema", doc);
   if (!given) return std::nullopt;
   ConfigSection& ema = *given;
   AverageSettings settings;
@@ -47,7 +39,6 @@ std::optional<AverageSettings> read_average(ConfigSection& root,
                               "share of the average that stays at each of its updates");
   settings.every =
       ema.integer("every", 1, Range::closed(1, 1e9), "steps between updates of the average");
-  if (root.describing()) return settings;
   ema.finish();
   if (optimizer.rule->facts().evaluated.state >= 0) {
     root.error(
@@ -64,7 +55,7 @@ std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
   const char* doc =
       "slow numbers that the model goes back towards every few steps (arXiv 1907.08610); off where "
       "it is not given. Goes with gossip and allreduce";
-  std::optional<ConfigSection> given = optional_section(root, "lookahead", doc);
+  std::optional<ConfigSection> given = root.optional_section("lookahead", doc);
   if (!given) return std::nullopt;
   ConfigSection& lookahead = *given;
   LookaheadSettings settings;
@@ -75,7 +66,6 @@ std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
                        "share of the slow numbers that stays at a meeting: 1 - α of the paper");
   settings.power = lookahead.number("power", 0.0, Range::closed(0.0, 100.0),
                                     "with it the share is decay·(step / steps)^power: it grows");
-  if (root.describing()) return settings;
   lookahead.finish();
   if (optimizer.rule->facts().evaluated.state >= 0)
     root.error("lookahead",
@@ -127,16 +117,10 @@ CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<Metric
   const char* doc =
       "keeps checkpoints/best too, the one that tested best; true: by the first share that tests "
       "have, or else their loss";
-  const nlohmann::json given = root.describing() ? nlohmann::json::object()
-                                                 : checkpoint.raw("best", "boolean or object", doc);
-  if (given.is_object()) {
+  if (checkpoint.raw("best", "boolean or object", doc).is_object()) {
     ConfigSection best = checkpoint.section("best", doc);
     settings.best = read_decisive(best, tested);
-    if (root.describing()) {
-      checkpoint.resolve("best", false);
-    } else {
-      best.finish();
-    }
+    best.finish();
   } else if (checkpoint.boolean("best", false, doc) && !tested.empty()) {
     const MetricValue& value = decisive(tested);
     settings.best = {"test_" + value.name, value.share || value.rises};

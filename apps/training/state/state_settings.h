@@ -46,11 +46,6 @@ struct StateSettings {
   std::optional<EarlyStoppingSettings> early_stopping;
 };
 
-/// A section that does something only where it is given; none where it is not, and the resolved
-/// config says so.
-std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key,
-                                              const char* doc);
-
 /// Reads `init`.
 InitialFile read_initial_file(ConfigSection& root);
 /// Reads `ema`, which is off where it is not given.

@@ -97,12 +97,10 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
     sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
 }
 
-void read_switch(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings) {
-  const char* doc =
-      "[{\"step\" or \"epoch\", \"algorithm\", \"topology\"}, …]: from there on ranks agree in "
-      "another way, after one mean of all";
+void read_switch(const ConfigSection& sync, const std::vector<ConfigSection>& changes,
+                 const SyncPartners& with, SyncSettings& settings) {
   nlohmann::json before = settings.resolved_topology;
-  for (ConfigSection& given : sync.sections("switch", false, doc)) {
+  for (ConfigSection given : changes) {
     SyncPhase phase;
     if (given.has("step") == given.has("epoch")) {
       for (const char* key : {"step", "epoch", "algorithm", "topology"}) given.raw(key, "", "");
@@ -172,10 +170,10 @@ void read_first_topology(ConfigSection& sync, const SyncPartners& with, SyncSett
     take_ranks_per_node(plan, settings.resolved_topology, with.site, sync);
     return;
   }
-  ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+  ConfigSection topology = sync.section("topology", "who mixes with whom");
   const std::string type =
       topology.text("type", settings.auto_algorithm ? "auto" : standard_topology(plan),
-                    "see `--list topologies`");
+                    "see `--list topologies`; `auto`: chosen by measurement at the start");
   settings.auto_topology = type == "auto";
   if (settings.auto_algorithm && !settings.auto_topology) {
     topology.error("type",
@@ -212,8 +210,7 @@ void read_first_topology(ConfigSection& sync, const SyncPartners& with, SyncSett
 }
 
 AlgorithmPlan read_first_algorithm(ConfigSection& algorithm, SyncSettings& settings) {
-  if (algorithm.describing() ||
-      algorithm.text("type", "gossip", "see `--list algorithms`") != "auto")
+  if (algorithm.text("type", "gossip", "see `--list algorithms`") != "auto")
     return read_algorithm(algorithm);
   settings.auto_algorithm = true;
   algorithm.finish();

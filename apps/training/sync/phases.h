@@ -15,8 +15,9 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                      const SyncPartners& with);
 /// Reads `sync.topology`.
 void read_first_topology(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings);
-/// Reads the phases after the first one, `sync.switch`. A topology that a phase does not give is
-/// that of the one before.
-void read_switch(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings);
+/// Reads the phases after the first one, the items of `sync.switch`. A topology that a phase does
+/// not give is that of the one before.
+void read_switch(const ConfigSection& sync, const std::vector<ConfigSection>& changes,
+                 const SyncPartners& with, SyncSettings& settings);
 
 }  // namespace starling

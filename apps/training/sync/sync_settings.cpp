@@ -63,8 +63,8 @@ void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
 }
 
 /// `sync.verify`: a word, or a number of steps.
-void read_verify(ConfigSection& sync, SyncSettings& settings, bool describing) {
-  if (!describing && sync.has("verify") && sync.raw("verify", "text or number", "").is_number()) {
+void read_verify(ConfigSection& sync, SyncSettings& settings) {
+  if (sync.has("verify") && sync.raw("verify", "text or number", "").is_number()) {
     settings.verify_every = sync.integer("verify", 0, Range::closed(1, 1e9), "");
   } else {
     settings.verify_checkpoints =
@@ -74,40 +74,32 @@ void read_verify(ConfigSection& sync, SyncSettings& settings, bool describing) {
                     "something differs the run ends with status 3 and the odd rank's name") ==
         "checkpoint";
   }
-  if (describing || (!settings.verify_checkpoints && settings.verify_every == 0)) return;
+  if (!settings.verify_checkpoints && settings.verify_every == 0) return;
   if (const std::string why = why_not_verified(settings.algorithm, settings.mixer); !why.empty())
     sync.error("verify", "has nothing to compare: {}; allowed: off", why);
 }
 
-void read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings) {
+/// True where batch norms go by all ranks' batches.
+bool read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings) {
   const std::string statistics =
       sync.choice("batch_norm", "local", {"local", "sync", "recalibrate"},
                   "statistics of batch norms; local: each rank trains with its own batch's, and "
                   "the mean model has the mean of them; sync: with those of all ranks' batches; "
                   "recalibrate: as local, but the mean model's are measured on training batches "
                   "before each test");
-  if (statistics == "local" && !sync.describing()) return;
+  if (statistics == "local") return false;
   const std::int64_t batches =
       sync.integer("recalibrate_batches", 20, Range::closed(1, 1e6),
                    "recalibrate: training batches of each rank that are measured");
-  if (sync.describing()) return;
   const auto& buffers = with.model->buffers();
   if (std::none_of(buffers.begin(), buffers.end(),
                    [](const ModelBuffer* buffer) { return is_norm_statistic(buffer->name); }))
     sync.error("batch_norm", "is {}, but the model has no batch norm; allowed here: local",
                statistics);
-  if (statistics == "recalibrate") {
-    settings.recalibrate_batches = batches;
-    return;
-  }
-  for (const AlgorithmPlan* plan : settings.plans()) {
-    if (!plan->steps.asynchronous) continue;
-    sync.error(
-        "batch_norm",
-        "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
-        plan->label());
-  }
-  settings.synchronized_norms = with.site.ranks > 1;
+  const bool joint = statistics == "sync";
+  if (!joint) settings.recalibrate_batches = batches;
+  settings.synchronized_norms = joint && with.site.ranks > 1;
+  return joint;
 }
 
 }  // namespace
@@ -166,8 +158,8 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
       "lr_scale", 1.0, Range::positive(), {"sqrt_ranks"}, scale_word,
       "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
   if (!scale_word.empty()) settings.lr_scale = std::sqrt(static_cast<double>(with.site.ranks));
-  if (!root.describing()) check_algorithm(sync, settings.algorithm, with);
-  read_verify(sync, settings, root.describing());
+  check_algorithm(sync, settings.algorithm, with);
+  read_verify(sync, settings);
   settings.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64),
                    "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
@@ -191,21 +183,22 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
   }
   settings.in_backward = update == "in_backward";
 
-  if (!root.describing()) {
-    read_first_topology(sync, with, settings);
-    read_switch(sync, with, settings);
-    read_batch_norm(sync, with, settings);
-    check_exchanges(sync, with, settings, exchange);
-    sync.finish();
-  } else {
-    sync.raw("switch", "list of objects",
-             "[{step or epoch, algorithm, topology}, …]: from that step on ranks agree in another "
-             "way; see docs/algorithms.md");
-    read_batch_norm(sync, with, settings);
-    ConfigSection topology = sync.section("topology", "who mixes with whom");
-    topology.text("type", "base-2",
-                  "see `--list topologies`; `auto`: chosen by measurement at the start");
+  const std::vector<ConfigSection> changes =
+      sync.sections("switch", false,
+                    "[{step or epoch, algorithm, topology}, …]: from that step on ranks agree in "
+                    "another way; see docs/algorithms.md");
+  const bool joint_norms = read_batch_norm(sync, with, settings);
+  read_first_topology(sync, with, settings);
+  read_switch(sync, changes, with, settings);
+  for (const AlgorithmPlan* plan : settings.plans()) {
+    if (joint_norms && plan->steps.asynchronous)
+      sync.error(
+          "batch_norm",
+          "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
+          plan->label());
   }
+  check_exchanges(sync, with, settings, exchange);
+  sync.finish();
   return settings;
 }
 

@@ -8,26 +8,22 @@
 #include "apps/data/image_collate.h"
 #include "apps/training/tasks/metric.h"
 #include "core/error.h"
+#include "core/typed_section.h"
 #include "layers/functions.h"
 
 namespace starling {
 
 std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
                                 std::vector<std::string>& metrics) {
-  const bool describing = root.describing();
   ConfigSection section =
       root.section("task", "what is trained: tensors of a batch in, loss and metrics out");
-  const std::string type = section.text("type", describing ? "classification" : data.task,
-                                        "see `--list tasks`; default: what the data set is for");
-  std::unique_ptr<Task> task;
-  if (!describing) {
-    task = tasks().make(type, section.path("type"), section, data);
-    task->set_name(tasks().whose(type));
-  }
-  metrics = section.texts(
-      "metrics", describing ? std::vector<std::string>{"classification"} : task->usual_metrics(),
-      "what tests measure, see `--list metrics`; default: the task's own");
-  if (!describing) section.finish();
+  const std::string type =
+      section.text("type", data.task, "see `--list tasks`; default: what the data set is for");
+  std::unique_ptr<Task> task = make_typed(tasks(), type, section, data);
+  task->set_name(tasks().whose(type));
+  metrics = section.texts("metrics", task->usual_metrics(),
+                          "what tests measure, see `--list metrics`; default: the task's own");
+  section.finish();
   return task;
 }
 
@@ -42,7 +38,7 @@ LossSettings read_class_weights(ConfigSection& section, const std::string& type,
       section.raw(key, "list of numbers or text",
                   "how much each class counts: a number >= 0 for each output, or \"balanced\": "
                   "samples / (classes × samples of the class)");
-  if (section.describing() || given.is_null()) return {};
+  if (given.is_null()) return {};
   if (!loss->takes_class_weights())
     section.error(key, "is not for {}; allowed with cross_entropy, focal", type);
   if (task->ignores())
@@ -92,10 +88,8 @@ LossSettings read_loss(ConfigSection& root, const DatasetInfo& data, const Model
                        const std::vector<std::string>& metric_names, Task* task) {
   ConfigSection loss = root.section("loss", "what is minimised");
   const std::string type =
-      loss.text("type", root.describing() ? "cross_entropy" : task->usual_loss(),
-                "see `--list losses`; default: the task's own");
-  if (root.describing()) return read_class_weights(loss, type, data, model, task, nullptr);
-  std::unique_ptr<Loss> made = losses().make(type, loss.path("type"), loss);
+      loss.text("type", task->usual_loss(), "see `--list losses`; default: the task's own");
+  std::unique_ptr<Loss> made = make_typed(losses(), type, loss);
   const LossSettings settings = read_class_weights(loss, type, data, model, task, made.get());
   if (task->ignores()) {
     if (!made->takes_ignored())
@@ -167,12 +161,6 @@ void settle_mixing(const ConfigSection& root, const Augmenters& augment, const D
 
 std::unique_ptr<Model> read_model(ConfigSection& root, const DatasetInfo& data, const Task* task) {
   ConfigSection section = root.section("model", "the network");
-  if (root.describing()) {
-    section.required_text("type", "the model, see `--list models`");
-    section.integer("num_classes", 10, Range::closed(1, 1 << 24),
-                    "outputs; default: the data's classes");
-    return nullptr;
-  }
   if (!root.has("model")) root.missing("model", R"(an object such as {"type": "resnet20"})");
   std::unique_ptr<Model> model = make_model(section, task->input(), task->outputs());
   task->check_model(*model, section);
@@ -202,7 +190,6 @@ EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data) {
                     "metrics.jsonl and on the terminal; drawn as starling-predict does by itself");
   settings.prompt_tokens = evaluate.integer("prompt_tokens", 64, Range::closed(1, 1 << 20),
                                             "how many tokens are added to prompt at most");
-  if (root.describing()) return settings;
   if (!settings.prompt.empty() && !data.find("tokens"))
     evaluate.error("prompt",
                    "is for a language model, and samples of this data have no tokens; "
