@@ -107,5 +107,5 @@ TEST_CASE(
   CHECK(contains(error("stagd"),
                  "sync.transport.type: unknown transport 'stagd'; did you mean 'staged'"));
   CHECK(contains(error({{"type", "mpi"}, {"latency_us", 3}}),
-                 "sync.transport.latency_us: unknown key"));
+                 "sync.transport.latency_us: is not a key of mpi, but of throttled"));
 }
